@@ -1,6 +1,5 @@
 // GGUF files that the gguf package of PyPI writes from tests/conformance/configs, compared with
 // those config.json files. ROPE_GGUF_PYTHON names a Python that has the package.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -18,10 +17,7 @@ namespace rope::kernels {
 namespace {
 
 using ::rope::testing::ExpectSameReading;
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
 using ::rope::testing::TemporaryFolder;
-using ::testing::HasSubstr;
 
 struct Model {
   std::string name;
@@ -61,10 +57,8 @@ class GgufPeerTest : public ::testing::Test {
 TEST_F(GgufPeerTest, FilesOfThePackageReadLikeTheirConfigs) {
   for (const Model& model : kModels) {
     SCOPED_TRACE(model.name);
-    const auto gguf = ReadModelFile(folder_ + "/" + model.name + ".gguf");
-    const auto config = ReadModelFile(kConfigs + "/" + model.name + ".json");
-    ASSERT_THAT(gguf, IsOk());
-    ASSERT_THAT(config, IsOk());
+    ASSERT_OK(gguf, ReadModelFile(folder_ + "/" + model.name + ".gguf"));
+    ASSERT_OK(config, ReadModelFile(kConfigs + "/" + model.name + ".json"));
     ExpectSameReading(*gguf, *config, model.layers);
     EXPECT_EQ(gguf->Layer({.layer = 0})->pairing, model.pairing);
   }
@@ -72,8 +66,7 @@ TEST_F(GgufPeerTest, FilesOfThePackageReadLikeTheirConfigs) {
 }
 
 TEST_F(GgufPeerTest, BigEndianFileOfThePackageIsRefused) {
-  EXPECT_THAT(ReadModelFile(folder_ + "/big_endian.gguf"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a big-endian file")));
+  EXPECT_THAT(ReadModelFile(folder_ + "/big_endian.gguf"), IsInvalid("a big-endian file"));
 }
 
 }  // namespace

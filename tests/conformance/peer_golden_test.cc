@@ -126,8 +126,7 @@ TEST_P(PeerGoldenTest, TheConfigMeansWhatItsModelsCodeDoes) {
   std::ifstream stream(std::string(ROPE_PEER_GOLDEN) + "/" + GetParam() + ".json");
   PeerCase c;
   c.file = Json::parse(stream);
-  const auto model = kernels::ModelConfig::Parse(c.file.at("config").dump());
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model, kernels::ModelConfig::Parse(c.file.at("config").dump()));
   kernels::LayerChoice choice;
   if (c.file.at("layer_type").is_string()) choice.layer_type = c.file.at("layer_type");
   auto layer = model->Layer(choice);
@@ -135,8 +134,7 @@ TEST_P(PeerGoldenTest, TheConfigMeansWhatItsModelsCodeDoes) {
   c.layer = *std::move(layer);
   ASSERT_TRUE(c.layer.pairing.has_value());
   c.layer.config.seq_len_policy = kernels::SeqLenPolicy::kBatch;
-  const auto rope = kernels::Resolve(c.layer.config);
-  ASSERT_THAT(rope, IsOk());
+  ASSERT_OK(rope, kernels::Resolve(c.layer.config));
   c.rope = *rope;
   ExpectFrequencies(c);
   const size_t tokens = c.file.at("positions")[0].size();

@@ -13,9 +13,6 @@
 
 namespace rope::testing {
 
-using kernels::ReadElement;
-using kernels::WriteElement;
-
 // Half the distance between neighbouring numbers of `dtype` at `value`. 0 for fp32, whose rounding
 // is part of the arithmetic's tolerance.
 double HalfUnit(double value, kernels::DType dtype);

@@ -1,6 +1,5 @@
 // The control plane as a client in any language uses it: registering and removing models, warm-up,
 // statistics.
-#include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
@@ -10,15 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
 
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using Stub = v1::RopeService::Stub;
 
 class AdminTest : public ::testing::Test {

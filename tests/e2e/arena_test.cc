@@ -1,5 +1,4 @@
 // Tensors in memory that client and server share, through a real server.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -21,7 +21,6 @@ namespace rope::client {
 namespace {
 
 using std::chrono::seconds;
-using ::testing::HasSubstr;
 
 constexpr int64_t kTokens = 64;
 constexpr int64_t kHeads = 4;
@@ -139,8 +138,7 @@ TEST_F(ArenaTest, ServerWithoutSharedMemoryIsServedInlineUnlessThatIsForbidden) 
   EXPECT_EQ(client.transport().transport, Transport::kInline);
   EXPECT_THAT(client.transport().reason, HasSubstr("memfd: FAILED_PRECONDITION"));
   const Slot slot = SlotOfRaw(client);
-  const auto reply = client.Rotate(RequestFor(slot.data(), slot.data()));
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client.Rotate(RequestFor(slot.data(), slot.data())));
   EXPECT_EQ(Floats(slot.data()), Expected());
 
   const auto forced =
@@ -180,8 +178,7 @@ TEST_F(ArenaTest, MemfdAndRingAreBroughtAgainToARestartedServer) {
   Start();
   std::memset(output.data(), 0, kBytes);
   for (int call = 0; call < 2; ++call) {
-    const auto reply = client.Rotate(RequestFor(input.data(), output.data()));
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    ASSERT_OK(reply, client.Rotate(RequestFor(input.data(), output.data())));
     EXPECT_EQ(Floats(output.data()), expected);
   }
   EXPECT_EQ(client.transport().transport, Transport::kRing);
@@ -207,8 +204,7 @@ TEST_F(ArenaTest, InlineClientFindsARestartedServer) {
 
   Start({});
   std::memset(output.data(), 0, kBytes);
-  const auto reply = client.Rotate(request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client.Rotate(request));
   EXPECT_EQ(output, expected);
   auto stream = client.OpenStream().value();
   EXPECT_TRUE(stream.RotateFuture(request).get().ok());

@@ -1,6 +1,5 @@
 // 64 asynchronous clients at once against a real server. Every answer must arrive and be right,
 // also when half of the calls are cancelled.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "tests/e2e/random_jobs.h"
+#include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -23,8 +23,6 @@ namespace {
 using client::Call;
 using client::Client;
 using client::RotateReply;
-using ::testing::Each;
-using ::testing::IsEmpty;
 
 constexpr size_t kClients = 64;
 constexpr int kInFlight = 4;            // for each client

@@ -1,6 +1,5 @@
 // Every kind of invalid request gets the right code and "field: got X, want Y", and the server
 // keeps serving.
-#include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
@@ -9,13 +8,11 @@
 #include <limits>
 #include <random>
 
+#include "tests/support/matchers.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 class BadInputTest : public ::testing::Test {
  protected:

@@ -1,5 +1,4 @@
 // The server's response to its flags, and its exit.
-#include <gmock/gmock.h>
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
@@ -11,14 +10,12 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 TEST(CommandLineTest, HelpListsEveryFlag) {
   const Outcome help = RunProgram({ServerProgram(), "--help"});

@@ -1,5 +1,4 @@
 // Decode loops: consecutive requests that differ only in their numbers.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -13,6 +12,7 @@
 #include "kernels/config/presets.h"
 #include "kernels/frequencies/frequencies.h"
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -25,9 +25,6 @@ using client::GoldenTensor;
 using client::Role;
 using client::RotateReply;
 using client::RotateRequest;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // Positions at which the varint becomes a byte longer.
 constexpr int64_t kBegins[] = {0, 120, 16376, 131064};
@@ -173,8 +170,7 @@ TEST_F(DecodeTest, ServersOwnIdsAreNeverThoseOfAnotherStep) {
   for (int64_t step = 0; step < 20; ++step) {
     RotateRequest request = llama.Next(100 + step);
     request.request_id.clear();
-    const auto reply = client_.Rotate(request);
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    ASSERT_OK(reply, client_.Rotate(request));
     EXPECT_FALSE(reply->request_id.empty());
     EXPECT_NE(reply->request_id, last);
     last = reply->request_id;

@@ -1,5 +1,4 @@
 // ropectl diagnose as a program: it must name each planted mistake, without a server.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,15 +16,12 @@
 
 #include "client/cli/npy.h"
 #include "kernels/dtype/element.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr size_t kTokens = 40;
 constexpr size_t kHeads = 3;

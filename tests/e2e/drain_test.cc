@@ -1,5 +1,4 @@
 // SIGTERM: not serving, finish what runs, exit 0.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/support/closed_loop.h"
+#include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -25,8 +25,6 @@ namespace {
 using grpc::health::v1::Health;
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
-using ::testing::EndsWith;
-using ::testing::StartsWith;
 
 // 32 MiB: runs long enough for a signal to arrive in the middle.
 v1::RotateRequest LargeRequest() {

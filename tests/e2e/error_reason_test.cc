@@ -1,6 +1,5 @@
 // Each reason of an error has one real situation, and reaches the client as a value: over gRPC, on
 // a stream and through a ring. DEVICE_FAULT needs a device that fails: tests/unit has it.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -16,6 +15,7 @@
 #include "rope/client.h"
 #include "rope/v1/status_details.pb.h"
 #include "tests/support/hostile_requests.h"
+#include "tests/support/matchers.h"
 #include "tests/support/memory_limit.h"
 #include "tests/support/ring_client.h"
 #include "tests/support/rotate_stream.h"
@@ -27,7 +27,6 @@ namespace {
 
 using client::Client;
 using ::testing::Gt;
-using ::testing::StartsWith;
 
 v1::Error ErrorOf(const grpc::Status& status) {
   const auto error = proto::DecodeStatusDetails(status.error_details());

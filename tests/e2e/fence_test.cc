@@ -14,6 +14,7 @@
 #include "rope/client.h"
 #include "tests/support/region_client.h"
 #include "tests/support/rotate_stream.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -213,8 +214,7 @@ TEST_P(ArenaFenceTest, SlotsOfCallsThatWereGivenUpAreFreeAfterAFence) {
     auto* const values = static_cast<float*>(slot.data());
     while (!ended) {
       kSmall.Fill(values);
-      const auto reply = client.Rotate(InPlace(slot, kSmall));
-      ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+      ASSERT_OK(reply, client.Rotate(InPlace(slot, kSmall)));
       EXPECT_LT(kSmall.Error(values), 2e-6);
     }
   });
@@ -222,8 +222,7 @@ TEST_P(ArenaFenceTest, SlotsOfCallsThatWereGivenUpAreFreeAfterAFence) {
   for (int round = 0; round < kRounds; ++round) {
     slots.push_back(client.arena().Allocate(kTensor.bytes()).value());
     GiveUp(client, slots.back());
-    const Status fence = client.Fence({.timeout = seconds(60)});
-    ASSERT_TRUE(fence.ok()) << fence.ToString();
+    ASSERT_OK(fence, client.Fence({.timeout = seconds(60)}));
     std::memset(slots.back().data(), kPattern, kTensor.bytes());
   }
   ended = true;

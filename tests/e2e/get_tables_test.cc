@@ -1,6 +1,5 @@
 // GetTables and the control plane through the client library, against a real server: every layout
 // and dtype against the formula, moves, and engines that rotate with a table of their own.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "kernels/dtype/element.h"
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -24,8 +24,6 @@ using client::TableArray;
 using client::TableLayout;
 using client::TablesReply;
 using client::TablesRequest;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr int64_t kHeadDim = 64;
 constexpr size_t kColumns = kHeadDim / 2;
@@ -216,8 +214,7 @@ TEST_F(GetTablesTest, TablesOfThePresetsHaveTheRowsOfDescribe) {
     request.rope.model = model;
     request.positions.position_ids = {0, 131071};
     request.dtype = DType::kFloat64;
-    const Result<TablesReply> table = client_.GetTables(request);
-    ASSERT_TRUE(table.ok()) << table.status().ToString();
+    ASSERT_OK(table, client_.GetTables(request));
     client::DescribeRequest describe;
     describe.rope.model = model;
     describe.positions = {0, 131071};
@@ -264,8 +261,7 @@ TEST_F(GetTablesTest, ClientRegistersWarmsUpAndUnregisters) {
   client::RopeSpec rope;
   rope.config = client::RopeConfig{.rope_theta = 77, .head_dim = kHeadDim};
   rope.pairing = client::Pairing::kInterleaved;
-  const auto registered = client_.RegisterModel("mine", rope);
-  ASSERT_TRUE(registered.ok()) << registered.status().ToString();
+  ASSERT_OK(registered, client_.RegisterModel("mine", rope));
   EXPECT_EQ(registered->model.name, "mine");
   EXPECT_EQ(registered->model.origin, "registered");
   EXPECT_EQ(registered->model.rope_theta, 77);
@@ -274,8 +270,7 @@ TEST_F(GetTablesTest, ClientRegistersWarmsUpAndUnregisters) {
   EXPECT_EQ(client_.RegisterModel("a b", rope).status().detail().field, "name");
 
   client::WarmUpRequest warm_up = {.rope = {.model = "mine"}, .begin = 0, .end = 65};
-  const auto warmed = client_.WarmUp(warm_up);
-  ASSERT_TRUE(warmed.ok()) << warmed.status().ToString();
+  ASSERT_OK(warmed, client_.WarmUp(warm_up));
   EXPECT_EQ(warmed->pages, 2);
   EXPECT_EQ(warmed->bytes, 2 * 64 * kHeadDim * 4);
   warm_up.end = 0;

@@ -1,18 +1,15 @@
 // Commands that a user types with grpcurl. ROPE_GRPCURL names it; without it each test is skipped.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/matchers.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class GrpcurlTest : public ::testing::Test {
  protected:

@@ -1,7 +1,6 @@
 // Calls of the control plane that cost far more than their bytes: rows of the widest heads, replies
 // that stay unread, configs that take long to parse. Rotations of others must be answered
 // meanwhile.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
+#include "tests/support/matchers.h"
 #include "tests/support/region_client.h"
 #include "tests/support/unread_replies.h"
 #include "tests/support/watched_server.h"
@@ -28,9 +28,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using Stub = v1::RopeService::Stub;
 
 constexpr int kResourceExhausted = grpc::StatusCode::RESOURCE_EXHAUSTED;

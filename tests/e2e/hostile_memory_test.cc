@@ -1,7 +1,6 @@
 // Requests of a few bytes that name gigabytes of memory: positions, rows and norm weights in a
 // sparse region, axes of 2^62. The server must reject them by the field's name before it reads
 // anything. Calls of a few bytes that leave much behind: prepared requests, models, specs.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,14 +14,12 @@
 #include <vector>
 
 #include "tests/support/hostile_requests.h"
+#include "tests/support/matchers.h"
 #include "tests/support/ring_client.h"
 #include "tests/support/watched_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::AnyOf;
-using ::testing::StartsWith;
 
 constexpr std::chrono::seconds kAnsweredWithin{20};
 constexpr int64_t kPairs = Sample::kHeadDim / 2;

@@ -1,6 +1,5 @@
 // Clients that hold the server's memory without end: messages that are announced and not finished,
 // answers that are not read. The connections write HTTP/2 frames by hand.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "proto/wire/stream_message.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
+#include "tests/support/matchers.h"
 #include "tests/support/region_client.h"
 #include "tests/support/unread_replies.h"
 #include "tests/support/watched_server.h"
@@ -26,7 +26,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::AnyOf;
 using Stream = Http2Peer::Stream;
 
 constexpr int kConnections = 16;

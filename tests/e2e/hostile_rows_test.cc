@@ -1,6 +1,5 @@
 // Small requests that make the server build many table rows, frequencies or jobs. Memory must stay
 // bounded, and other clients must wait for one slice and not for the whole request.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,15 +14,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
+#include "tests/support/matchers.h"
 #include "tests/support/region_client.h"
 #include "tests/support/watched_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 using Stub = v1::RopeService::Stub;
 

@@ -1,5 +1,4 @@
 // ropectl lint, diff and describe without a server, on real files.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -8,14 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 const std::string kConfigs = std::string(ROPE_SOURCE_DIR) + "/tests/conformance/configs";
 

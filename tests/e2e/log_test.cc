@@ -1,7 +1,6 @@
 // The server's log on standard error: a bounded number of lines whatever clients do, client text in
 // quotes, and no wait for the reader of the log.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -20,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/ipc/hello.h"
+#include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/temporary_folder.h"
@@ -31,11 +31,6 @@ namespace {
 
 using std::chrono::seconds;
 using std::chrono::steady_clock;
-using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-using ::testing::SizeIs;
 
 // As in limits.h.
 constexpr double kLinesPerSecond = 20;

@@ -1,5 +1,4 @@
 // GET /metrics over a plain socket, as Prometheus does.
-#include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,17 +11,13 @@
 
 #include "absl/strings/match.h"
 #include "proto/ipc/file_descriptor.h"
+#include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/rotate_stream.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::ContainsRegex;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 TEST(MetricsTest, BuildInfoAndCountsOfAnsweredCalls) {
   TestServer server({"--metrics_listen=127.0.0.1:0"});

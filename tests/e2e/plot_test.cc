@@ -1,5 +1,4 @@
 // ropectl describe --plot against a real server: the SVG must be well-formed and show the numbers.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,14 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 // Describes an error in the SVG; empty: none. Checks that tags nest and close, attributes are
 // quoted, and there is no stray markup.

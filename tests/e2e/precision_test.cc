@@ -9,6 +9,7 @@
 
 #include "kernels/dtype/element.h"
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -109,8 +110,7 @@ TEST_F(PrecisionTest, HfIsBitEqualToItsStepsInBothDTypesOfARequest) {
         RotateRequest request = MakeRequest(model, pairing, start);
         Add(q, Role::kQ, request);
         Add(k, Role::kK, request);
-        const auto reply = client_.Rotate(request);
-        ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+        ASSERT_OK(reply, client_.Rotate(request));
         EXPECT_EQ(CountWrong(request, q, reply->tensors[0]), 0) << model << " " << start;
         EXPECT_EQ(CountWrong(request, k, reply->tensors[1]), 0) << model << " " << start;
       }
@@ -124,8 +124,7 @@ TEST_F(PrecisionTest, ExactIsAnotherRotation) {
   RotateRequest request = MakeRequest("llama-3.1-8b", Pairing::kHalf, 5000);
   Add(k, Role::kK, request);
   request.rope.precision = Precision::kExact;
-  const auto reply = client_.Rotate(request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client_.Rotate(request));
   request.rope.precision = Precision::kHf;
   EXPECT_GT(CountWrong(request, k, reply->tensors[0]), kTokens * kHeads);
 }

@@ -10,6 +10,7 @@
 
 #include "rope/client.h"
 #include "tests/support/metrics_page.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -143,8 +144,7 @@ class PreparedTest : public ::testing::TestWithParam<Way> {
 
 TEST_P(PreparedTest, RepliesAreThoseOfWholeRequests) {
   Caller caller = Connected();
-  const auto rotation = caller.client.Prepare(Step(0).request());
-  ASSERT_TRUE(rotation.ok()) << rotation.status().ToString();
+  ASSERT_OK(rotation, caller.client.Prepare(Step(0).request()));
   EXPECT_EQ(rotation->id().size(), 32u);
   EXPECT_EQ(caller.client.Prepare(Step(9).request()).value().id(), rotation->id());
   for (const int64_t position : {0, 127, 128, 16384, 200000, 1 << 30}) {
@@ -218,8 +218,7 @@ TEST_F(PreparedClientTest, AnOpenAxisTakesEveryLengthUpToTheLargest) {
   const std::vector<float> data(4 * kHeadDim, 1.0f);
   RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.starts = {5, 6, 7, 8}}};
   request.tensors = {{.layout = "BSD", .shape = {4, 1, kHeadDim}, .data = data.data()}};
-  const auto rotation = client.Prepare(request, "B");
-  ASSERT_TRUE(rotation.ok()) << rotation.status().ToString();
+  ASSERT_OK(rotation, client.Prepare(request, "B"));
   for (const int64_t length : {1, 3, 4}) {
     RotateRequest whole = request;
     whole.positions.starts.resize(static_cast<size_t>(length));

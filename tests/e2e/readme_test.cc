@@ -1,17 +1,15 @@
 // The README's examples are what the programs do.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <fstream>
 #include <sstream>
 
+#include "tests/support/matchers.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(std::string(ROPE_SOURCE_DIR "/") + path);

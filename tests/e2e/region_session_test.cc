@@ -1,5 +1,4 @@
 // The owner of shared memory, and hostile or dying clients: they may harm only themselves.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/support/memory_limit.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/process.h"
@@ -22,13 +22,6 @@
 
 namespace rope::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 constexpr double kClose = 2e-6;
 const Sample kSample;

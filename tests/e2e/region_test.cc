@@ -1,5 +1,4 @@
 // Tensors in memory that client and server share.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/support/region_client.h"
 #include "tests/support/rotate_stream.h"
 #include "tests/support/temporary_folder.h"
@@ -14,11 +14,6 @@
 
 namespace rope::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 constexpr double kClose = 2e-6;
 constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_server.h"
 
 namespace rope::client {
@@ -113,8 +114,7 @@ TEST_F(RequestOptionsTest, ChannelOrderOfTheResultIsAnotherOrderOfTheSameNumbers
 TEST_F(RequestOptionsTest, RowsOfDescribeRotateAsTheirConfigDoes) {
   DescribeRequest describe{.rope = Request().rope};
   for (int64_t t = 0; t < kTokens; ++t) describe.positions.push_back(kStart + t);
-  const Result<DescribeReply> described = client_.Describe(describe);
-  ASSERT_TRUE(described.ok()) << described.status().ToString();
+  ASSERT_OK(described, client_.Describe(describe));
   std::vector<double> cos;
   std::vector<double> sin;
   for (const Row& row : described->rows) {
@@ -143,8 +143,7 @@ TEST_F(RequestOptionsTest, NormScaleAndOutputTypeAreOfTheSamePass) {
   request.tensors[0].norm = {.eps = 1e-6, .weight = {.shape = {kHeadDim}, .data = weight.data()}};
   request.tensors[0].scale = 0.5;
   request.tensors[0].fp8_scale = 2;
-  const Result<RotateReply> reply = client_.Rotate(request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client_.Rotate(request));
   const RotatedTensor& tensor = reply->tensors[0];
   EXPECT_EQ(tensor.dtype, DType::kFloat8E4M3);
   EXPECT_EQ(tensor.fp8_scale, 2);

@@ -1,5 +1,4 @@
 // Calls of the client library through a ring, with a real server that is busy, stops, ends or dies.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -18,6 +17,7 @@
 #include "proto/ipc/ring.h"
 #include "rope/client.h"
 #include "tests/support/metrics_page.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -32,9 +32,6 @@ using client::Slot;
 using client::Transport;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::Each;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 constexpr int64_t kTokens = 16;
 constexpr int64_t kHeads = 4;
@@ -206,8 +203,7 @@ TEST_F(RingClientTest, StoppedServerExceedsDeadlinesAndServesAgainWhenItGoesOn) 
 
   for (int call = 0; call < 200; ++call) {
     tensor.Reset();
-    const auto reply = client.Rotate(tensor.request());
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    ASSERT_OK(reply, client.Rotate(tensor.request()));
     ASSERT_EQ(tensor.output(), expected.output()) << call;
   }
   EXPECT_EQ(client.transport().transport, Transport::kRing);
@@ -260,8 +256,7 @@ TEST_F(RingClientTest, EmptyTensorGoesThroughTheRing) {
   Tensor tensor(client, 1000);
   RotateRequest request = tensor.request();
   request.tensors[0].shape[0] = 0;
-  const auto reply = client.Rotate(request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client.Rotate(request));
   EXPECT_EQ(reply->tensors[0].shape[0], 0);
   Signal(SIGSTOP);
   EXPECT_EQ(client.Rotate(request, {.timeout = milliseconds(1)}).status().message(),

@@ -1,6 +1,5 @@
 // Calls through a ring, against a real server: right ones, wrong ones, and clients that mean no
 // good or die.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/process.h"
 #include "tests/support/ring_client.h"
@@ -25,11 +25,6 @@
 
 namespace rope::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 const Sample kToken = {.tokens = 1, .heads = 4, .start = 1000};
 

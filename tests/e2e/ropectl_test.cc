@@ -1,5 +1,4 @@
 // The command-line tool against a real server.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -15,13 +14,12 @@
 #include "client/cli/local_describe.h"
 #include "kernels/config/presets.h"
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 std::vector<std::string> GoldenFiles() {
   std::vector<std::string> files;
@@ -127,18 +125,15 @@ std::vector<client::RopeSpec> SpecsToIdentify() {
 }
 
 TEST_F(RopectlTest, ConfigIdsWithoutAServerAreTheServers) {
-  const auto client = client::Client::Connect(server_.address());
-  ASSERT_TRUE(client.ok()) << client.status().ToString();
+  ASSERT_OK(client, client::Client::Connect(server_.address()));
   std::set<std::string> ids;
   for (const client::RopeSpec& spec : SpecsToIdentify()) {
     SCOPED_TRACE(spec.model + spec.config_json);
-    const auto here = client::DescribeHere({.rope = spec});
-    ASSERT_TRUE(here.ok()) << here.status().ToString();
+    ASSERT_OK(here, client::DescribeHere({.rope = spec}));
     for (const client::DescribeReply& layer : *here) {
       client::DescribeRequest request{.rope = spec};
       request.rope.layer_type = layer.layer_type;
-      const auto there = client->Describe(request);
-      ASSERT_TRUE(there.ok()) << there.status().ToString();
+      ASSERT_OK(there, client->Describe(request));
       EXPECT_EQ(layer.config_id, there->config_id);
       ids.insert(layer.config_id);
     }

@@ -2,7 +2,6 @@
 // answered once. An error ends its request and not the stream.
 #include "tests/support/rotate_stream.h"
 
-#include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -19,14 +18,13 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/stream_message.h"
 #include "tests/support/hostile_requests.h"
+#include "tests/support/matchers.h"
 #include "tests/support/memory_limit.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 v1::RotateRequest NamedRequest(const std::string& id, int64_t position) {
   v1::RotateRequest request = UnitRequest(position);

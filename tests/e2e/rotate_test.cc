@@ -1,5 +1,4 @@
 // Real tensors through the client library and a real server, compared with the doubles of Describe.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -20,12 +20,10 @@ using client::Client;
 using client::DescribeRequest;
 using client::Operation;
 using client::Positions;
-using client::Role;
 using client::RopeSpec;
 using client::RotateReply;
 using client::RotateRequest;
 using client::TensorView;
-using ::testing::HasSubstr;
 
 std::vector<float> RandomValues(int64_t count, uint32_t seed) {
   std::mt19937 random(seed);
@@ -219,9 +217,8 @@ TEST_F(RotateTest, AttentionFactorCanBeLeftToTheCaller) {
 TEST_F(RotateTest, ZeroTokensGiveZeroTokens) {
   Positions positions;
   positions.start = 0;
-  const auto reply =
-      client_.Rotate(MakeRequest("llama-3.1-8b", View("SHD", {0, 4, 128}, {}), positions));
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply,
+            client_.Rotate(MakeRequest("llama-3.1-8b", View("SHD", {0, 4, 128}, {}), positions)));
   EXPECT_EQ(reply->tensors[0].bytes, 0);
   EXPECT_EQ(reply->tensors[0].shape, (std::vector<int64_t>{0, 4, 128}));
 }
@@ -230,8 +227,7 @@ TEST_F(RotateTest, ConfigIdStandsForTheWholeSpec) {
   DescribeRequest describe;
   describe.rope.config_json = R"({"head_dim": 64, "rope_theta": 12345})";
   describe.rope.pairing = client::Pairing::kInterleaved;
-  const auto described = client_.Describe(describe);
-  ASSERT_TRUE(described.ok()) << described.status().ToString();
+  ASSERT_OK(described, client_.Describe(describe));
   const std::vector<float> values = RandomValues(2 * 64, 6);
   Positions positions;
   positions.start = 77;
@@ -251,8 +247,7 @@ TEST_F(RotateTest, LayerWithoutRotationComesBackUnchangedWithAWarning) {
   request.rope.config_json =
       R"({"head_dim": 64, "num_hidden_layers": 2, "no_rope_layers": [1, 0]})";
   request.rope.layer = 1;
-  const auto reply = client_.Rotate(request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client_.Rotate(request));
   EXPECT_EQ(Floats(reply->tensors[0]), values);
   EXPECT_FALSE(reply->warnings.empty());
 }
@@ -293,8 +288,7 @@ TEST_F(RotateTest, UnixSocketServesLikeTcp) {
   positions.start = 0;
   const RotateRequest request =
       MakeRequest("llama-3.1-8b", View("SHD", {4096, 1, 128}, values), positions);
-  const auto reply = client.Rotate(request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client.Rotate(request));
   EXPECT_EQ(Floats(reply->tensors[0]), Rotate(request));
 }
 

@@ -1,6 +1,5 @@
 // Tensors anywhere in the program's memory, which the client stages in memory that it shares with a
 // real server.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -15,6 +14,7 @@
 
 #include "rope/client.h"
 #include "tests/e2e/random_jobs.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -22,13 +22,10 @@ namespace rope::testing {
 namespace {
 
 using client::Client;
-using client::ConnectOptions;
 using client::DType;
 using client::RotateReply;
 using client::RotateRequest;
 using client::Transport;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr int64_t kTokens = 96;
 constexpr int64_t kHeads = 6;

@@ -1,19 +1,17 @@
 // A client of another language reads errors of a real server without our schema: Python with the
 // packages grpcio-status and googleapis-common-protos. ROPE_GRPC_STATUS_PYTHON names a Python that
 // has them.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 
+#include "tests/support/matchers.h"
 #include "tests/support/process.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
-
-using ::testing::MatchesRegex;
 
 TEST(StatusDetailsTest, PackagesOfGoogleRpcReadReasonFieldAndRetryDelay) {
   const char* const python = std::getenv("ROPE_GRPC_STATUS_PYTHON");

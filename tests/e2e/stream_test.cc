@@ -1,5 +1,4 @@
 // The client's stream against a real server: as messages over TCP, and through a ring.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "tests/e2e/random_jobs.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -25,8 +25,6 @@ using client::RotateReply;
 using client::RotateRequest;
 using client::RotateStream;
 using client::Transport;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // A request for [tokens, 32, 128] zeros of llama-3.1-8b; the results are zeros too.
 RotateRequest RequestFor(std::vector<float>& values, int64_t position) {

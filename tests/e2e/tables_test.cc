@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -89,9 +90,10 @@ TEST_F(TablesTest, DescribeGivesWhatIsAdded) {
     RotateRequest request = Classic(zeros, 5, pairing);
     request.operation = Operation::kAddSinusoidal;
     const std::vector<float> got = Rotate(request);
-    const auto reply = client_.Describe(
-        {.rope = request.rope, .positions = {0, 1, 2, 3, 4}, .head_dim = 64, .sinusoidal = true});
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    ASSERT_OK(reply, client_.Describe({.rope = request.rope,
+                                       .positions = {0, 1, 2, 3, 4},
+                                       .head_dim = 64,
+                                       .sinusoidal = true}));
     for (size_t p = 0; p < 5; ++p) {
       ASSERT_EQ(reply->rows[p].sinusoid.size(), 64);
       for (size_t channel = 0; channel < 64; ++channel) {
@@ -111,8 +113,7 @@ TEST_F(TablesTest, ComplexMultiplicationWithTheTableIsTheRotation) {
     ASSERT_EQ(got.size(), values.size());
     DescribeRequest describe{.rope = request.rope, .head_dim = kChannels};
     for (size_t p = 0; p < kTokens; ++p) describe.positions.push_back(static_cast<int64_t>(p));
-    const auto reply = client_.Describe(describe);
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    ASSERT_OK(reply, client_.Describe(describe));
     for (size_t p = 0; p < kTokens; ++p) {
       for (size_t i = 0; i < kChannels / 2; ++i) {
         const bool half = pairing == Pairing::kHalf;

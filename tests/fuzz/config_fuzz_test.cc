@@ -3,7 +3,6 @@
 // reject it with the name of a field. Resolved frequencies and factors must be finite.
 //
 // ROPE_FUZZ_ROUNDS=N sets the number of texts for each test, ROPE_FUZZ_SEED=N the seed.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,6 +25,7 @@
 #include "kernels/frequencies/frequencies.h"
 #include "tests/fuzz/config_writer.h"
 #include "tests/fuzz/fuzz_random.h"
+#include "tests/support/matchers.h"
 
 namespace rope::kernels {
 namespace {
@@ -34,7 +34,6 @@ using ::rope::testing::ConfigWriter;
 using ::rope::testing::FuzzRandom;
 using ::rope::testing::FuzzRounds;
 using ::rope::testing::FuzzSeed;
-using ::testing::ContainsRegex;
 
 constexpr uint64_t kRounds = 8000;
 constexpr uint64_t kSeed = 20260109;

@@ -3,7 +3,6 @@
 // limits, read past the file, or loop.
 //
 // ROPE_FUZZ_ROUNDS=N sets the number of files for each test, ROPE_FUZZ_SEED=N the seed.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,6 +19,7 @@
 #include "kernels/frequencies/frequencies.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/matchers.h"
 
 namespace rope::kernels {
 namespace {
@@ -30,7 +30,6 @@ using ::rope::testing::FuzzRounds;
 using ::rope::testing::FuzzSeed;
 using ::rope::testing::GgufString;
 using ::rope::testing::GgufWriter;
-using ::testing::ContainsRegex;
 
 constexpr uint64_t kRounds = 20000;
 constexpr uint64_t kSeed = 20260122;

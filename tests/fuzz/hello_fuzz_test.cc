@@ -5,7 +5,6 @@
 //
 // ROPE_FUZZ_ROUNDS=N sets the number of connections for each test, ROPE_FUZZ_SEED=N the seed.
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 #include "proto/ipc/hello.h"
 #include "server/ipc/listener.h"
 #include "tests/fuzz/fuzz_random.h"
+#include "tests/support/matchers.h"
 #include "tests/support/process_footprint.h"
 
 namespace rope::server {
@@ -31,8 +31,6 @@ using ::rope::testing::FuzzRandom;
 using ::rope::testing::FuzzRounds;
 using ::rope::testing::FuzzSeed;
 using ::rope::testing::OpenDescriptors;
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
 
 constexpr uint64_t kRounds = 40000;
 constexpr uint64_t kSeed = 20260107;

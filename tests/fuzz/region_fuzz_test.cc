@@ -3,7 +3,6 @@
 // answer must write only where the request says; a rejection must write nothing.
 //
 // ROPE_FUZZ_ROUNDS=N sets the number of requests for each test, ROPE_FUZZ_SEED=N the seed.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -27,9 +26,6 @@
 
 namespace rope::testing {
 namespace {
-
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
 
 constexpr uint64_t kRounds = 20000;
 constexpr uint64_t kSeed = 20260110;

@@ -24,7 +24,6 @@ namespace {
 using ::rope::testing::FuzzRounds;
 using ::rope::testing::FuzzSeed;
 using ::rope::testing::WireWriter;
-using ::testing::StartsWith;
 
 constexpr uint64_t kRounds = 60000;
 constexpr uint64_t kSeed = 20260106;

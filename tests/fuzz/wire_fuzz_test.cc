@@ -3,7 +3,6 @@
 // proto/wire/message_split.h is stricter, its error must name the field.
 //
 // ROPE_FUZZ_ROUNDS=N sets the number of messages of each kind, ROPE_FUZZ_SEED=N the seed.
-#include <gmock/gmock.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/stubs/logging.h>
@@ -20,6 +19,7 @@
 #include "rope/v1/describe.pb.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/fuzz/wire_messages.h"
+#include "tests/support/matchers.h"
 
 namespace rope::proto {
 namespace {
@@ -29,7 +29,6 @@ using rope::testing::FuzzRounds;
 using rope::testing::FuzzSeed;
 using rope::testing::ReasonToRefuse;
 using rope::testing::WireWriter;
-using ::testing::StartsWith;
 
 constexpr uint64_t kRounds = 60000;
 constexpr uint64_t kSeed = 20260101;

@@ -1,6 +1,5 @@
 #include "rope/client.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -10,14 +9,13 @@
 
 #include "proto/error.h"
 #include "proto/wire/error_details.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::Each;
-using ::testing::HasSubstr;
 
 class ClientTest : public ::testing::Test {
  protected:
@@ -47,8 +45,7 @@ TEST_F(ClientTest, LargeTensorComesBackInItsOutput) {
   std::vector<float> data(1 << 20);
   std::iota(data.begin(), data.end(), 0.f);
   std::vector<float> output(data.size());
-  const auto reply = Connected().Rotate(RequestFor(data, output.data()));
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, Connected().Rotate(RequestFor(data, output.data())));
   EXPECT_EQ(reply->device, "fake");
   EXPECT_EQ(output, data);
 }
@@ -142,8 +139,7 @@ TEST_F(ClientTest, DescribeAsksAndAnswers) {
   const Client client = Connected();
   const DescribeRequest request{
       .rope = {.model = "m"}, .seq_len = 9, .positions = {1, 2}, .head_dim = 64};
-  const auto reply = client.Describe(request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client.Describe(request));
   EXPECT_EQ(reply->attention_factor, 1.5);
   EXPECT_EQ(server_.described().seq_len(), 9);
   EXPECT_EQ(server_.described().head_dim(), 64);

@@ -7,6 +7,7 @@
 
 #include "health.grpc.pb.h"
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
@@ -46,8 +47,7 @@ TEST(OtherHealthTest, ClientReadsTheAnswersOfTheOtherCopy) {
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);
 
-  const Result<Client> client = Client::Connect("127.0.0.1:" + std::to_string(port));
-  ASSERT_TRUE(client.ok()) << client.status().ToString();
+  ASSERT_OK(client, Client::Connect("127.0.0.1:" + std::to_string(port)));
   EXPECT_EQ(*client->Health(), ServingStatus::kServing);
   EXPECT_EQ(*client->Health("draining"), ServingStatus::kNotServing);
   EXPECT_EQ(client->Health("nobody").status().code(), StatusCode::kNotFound);

@@ -1,11 +1,11 @@
 #include "client/remote_connection.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "proto/wire/error_details.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -13,8 +13,6 @@ namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 // A connection that records its delays instead of sleeping.
 class RemoteConnectionTest : public ::testing::Test {

@@ -1,6 +1,5 @@
 #include "kernels/describe.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,17 +12,7 @@
 namespace rope::kernels {
 namespace {
 
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::Contains;
 using ::testing::DoubleNear;
-using ::testing::ElementsAre;
-using ::testing::Field;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
-
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 // A layer of `config` as it is written, in half pairing.
 LayerRope Written(const RopeConfig& config, Compat compat = Compat::kDefault) {
@@ -49,8 +38,7 @@ RopeConfig Yarn() {
 }
 
 TEST(DescribeTest, NumbersOfTheFormula) {
-  const auto description = DescribeWritten({.head_dim = 8, .max_position_embeddings = 4096});
-  ASSERT_THAT(description, IsOk());
+  ASSERT_OK(description, DescribeWritten({.head_dim = 8, .max_position_embeddings = 4096}));
   ASSERT_THAT(description->inv_freq, SizeIs(4));
   for (size_t i = 0; i < 4; ++i) {
     const double expected = std::pow(10000.0, -2.0 * static_cast<double>(i) / 8);
@@ -69,8 +57,7 @@ TEST(DescribeTest, NumbersOfTheFormula) {
 TEST(DescribeTest, RampScalingAndReadingsOfYarn) {
   RopeConfig config = Yarn();
   config.truncate = false;
-  const auto description = DescribeWritten(config);
-  ASSERT_THAT(description, IsOk());
+  ASSERT_OK(description, DescribeWritten(config));
   EXPECT_EQ(description->scaling.front(), FrequencyScaling::kKept);
   EXPECT_EQ(description->scaling.back(), FrequencyScaling::kScaled);
   EXPECT_THAT(description->scaling, Contains(FrequencyScaling::kBlended));
@@ -83,9 +70,8 @@ TEST(DescribeTest, RampScalingAndReadingsOfYarn) {
 
 TEST(DescribeTest, FrequencyZeroHasNoWavelengthAndItsRowIsThatOfAngleZero) {
   const std::vector<int64_t> positions = {5};
-  const auto description =
-      DescribeWritten({.head_dim = 4, .inv_freq = {0.5, 0}}, {.positions = positions});
-  ASSERT_THAT(description, IsOk());
+  ASSERT_OK(description,
+            DescribeWritten({.head_dim = 4, .inv_freq = {0.5, 0}}, {.positions = positions}));
   EXPECT_EQ(description->wavelengths[1], std::numeric_limits<double>::infinity());
   ASSERT_THAT(description->rows, SizeIs(1));
   EXPECT_THAT(description->rows[0].cos, ElementsAre(DoubleNear(std::cos(2.5), 1e-15), 1));
@@ -96,13 +82,11 @@ TEST(DescribeTest, FrequencyZeroHasNoWavelengthAndItsRowIsThatOfAngleZero) {
 TEST(DescribeTest, SinusoidsAreInTheOrderOfTheChannels) {
   const std::vector<int64_t> positions = {3};
   const DescribeOptions options = {.positions = positions, .sinusoidal = true};
-  const auto half = DescribeWritten({.head_dim = 2}, options);
-  ASSERT_THAT(half, IsOk());
+  ASSERT_OK(half, DescribeWritten({.head_dim = 2}, options));
   EXPECT_THAT(half->rows[0].sinusoid, ElementsAre(half->rows[0].sin[0], half->rows[0].cos[0]));
   LayerRope rope = Written({.head_dim = 4});
   rope.pairing = Pairing::kInterleaved;
-  const auto interleaved = Describe(rope, Resolve(rope.layer.config).value().get(), options);
-  ASSERT_THAT(interleaved, IsOk());
+  ASSERT_OK(interleaved, Describe(rope, Resolve(rope.layer.config).value().get(), options));
   const Row& row = interleaved->rows[0];
   EXPECT_THAT(row.sinusoid, ElementsAre(row.sin[0], row.cos[0], row.sin[1], row.cos[1]));
 }
@@ -110,11 +94,11 @@ TEST(DescribeTest, SinusoidsAreInTheOrderOfTheChannels) {
 TEST(DescribeTest, SinusoidsOfAnEmbeddingThatHasNoneAreRefused) {
   const DescribeOptions options = {.sinusoidal = true};
   EXPECT_THAT(DescribeWritten(Yarn(), options),
-              StatusIs(kInvalid, HasSubstr("sinusoidal: got it with attention factor 1.1")));
+              IsInvalid("sinusoidal: got it with attention factor 1.1"));
   LayerRope rope = Written({.head_dim = 4});
   rope.pairing.reset();
   EXPECT_THAT(Describe(rope, Resolve(rope.layer.config).value().get(), options),
-              StatusIs(kInvalid, HasSubstr("pairing: got nothing")));
+              IsInvalid("pairing: got nothing"));
 }
 
 TEST(DescribeTest, LengthIsTheGivenOneElseThatOfTheLargestPosition) {
@@ -129,10 +113,8 @@ TEST(DescribeTest, LayerThatDoesNotRotateHasWarningsAndNoNumbers) {
   layer.layer_type = "full_attention";
   layer.rotates = false;
   layer.remarks = {{RemarkKind::kUnrotatedLayers, "none of them rotates"}};
-  const auto rope = ReadLayer(layer, std::nullopt, Compat::kDefault);
-  ASSERT_THAT(rope, IsOk());
-  const auto description = Describe(*rope, nullptr, {});
-  ASSERT_THAT(description, IsOk());
+  ASSERT_OK(rope, ReadLayer(layer, std::nullopt, Compat::kDefault));
+  ASSERT_OK(description, Describe(*rope, nullptr, {}));
   EXPECT_FALSE(description->rotates);
   EXPECT_EQ(description->layer_type, "full_attention");
   EXPECT_THAT(description->warnings, ElementsAre("none of them rotates"));
@@ -143,8 +125,7 @@ TEST(ReadLayerTest, AnotherPairingThanTheModelsIsTakenWithAWarning) {
   LayerConfig layer;
   layer.config.head_dim = 64;
   layer.pairing = Pairing::kHalf;
-  const auto rope = ReadLayer(layer, Pairing::kInterleaved, Compat::kDefault);
-  ASSERT_THAT(rope, IsOk());
+  ASSERT_OK(rope, ReadLayer(layer, Pairing::kInterleaved, Compat::kDefault));
   EXPECT_EQ(rope->pairing, Pairing::kInterleaved);
   EXPECT_THAT(rope->warnings, ElementsAre(HasSubstr("pairing: taken as interleaved")));
 }
@@ -155,8 +136,7 @@ TEST(ReadLayerTest, RepliesWarnOfMistakesAndNotOfNotes) {
   layer.remarks = {{RemarkKind::kDefaultAssumed, "rope_theta absent"},
                    {RemarkKind::kNearMissKey, "did you mean rope_scaling?"},
                    {RemarkKind::kUnrotatedLayers, "some layers do not rotate"}};
-  const auto rope = ReadLayer(layer, std::nullopt, Compat::kDefault);
-  ASSERT_THAT(rope, IsOk());
+  ASSERT_OK(rope, ReadLayer(layer, std::nullopt, Compat::kDefault));
   EXPECT_THAT(rope->warnings, ElementsAre("did you mean rope_scaling?"));
   EXPECT_THAT(RemarksOf(*rope), Contains(Field(&Remark::kind, RemarkKind::kRoundedRamp)));
   layer.rotates = false;
@@ -185,8 +165,7 @@ TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
   ntk.config.rope_type = RopeType::kNtk;
   ntk.config.head_dim = 64;
   ntk.config.factor = 2;
-  EXPECT_THAT(ReadLayer(ntk, std::nullopt, Compat::kLlamacpp),
-              StatusIs(kInvalid, HasSubstr("rope_type ntk")));
+  EXPECT_THAT(ReadLayer(ntk, std::nullopt, Compat::kLlamacpp), IsInvalid("rope_type ntk"));
 }
 
 }  // namespace

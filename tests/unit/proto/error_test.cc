@@ -1,6 +1,5 @@
 #include "proto/error.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "rope/v1/rotate.pb.h"
@@ -8,9 +7,6 @@
 
 namespace rope::proto {
 namespace {
-
-using ::rope::testing::StatusIs;
-using ::testing::Eq;
 
 TEST(ReasonTest, ValuesAreThoseOfTheSchemaAndEachHasACode) {
   const google::protobuf::EnumDescriptor& schema = *v1::Reason_descriptor();

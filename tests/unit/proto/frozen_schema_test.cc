@@ -1,7 +1,6 @@
 // The schema keeps what proto/frozen_schema.txt froze, and each kind of break is noticed.
 #include "tests/support/frozen_schema.h"
 
-#include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +16,7 @@
 #include "rope/v1/options.pb.h"
 #include "rope/v1/rope_service.pb.h"
 #include "rope/v1/status_details.pb.h"
+#include "tests/support/matchers.h"
 
 namespace rope::testing {
 namespace {
@@ -26,8 +26,6 @@ using ::google::protobuf::DescriptorProto;
 using ::google::protobuf::FieldDescriptorProto;
 using ::google::protobuf::FileDescriptor;
 using ::google::protobuf::FileDescriptorProto;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 constexpr char kFile[] = ROPE_SOURCE_DIR "/proto/frozen_schema.txt";
 constexpr char kWriteVariable[] = "ROPE_WRITE_FROZEN_SCHEMA";

@@ -1,5 +1,4 @@
 // rope.protoset, which the build writes: the whole schema, nothing missing, with its comments.
-#include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +6,7 @@
 
 #include "rope/v1/rope_service.pb.h"
 #include "tests/support/frozen_schema.h"
+#include "tests/support/matchers.h"
 
 namespace rope::testing {
 namespace {
@@ -17,7 +17,6 @@ using ::google::protobuf::FileDescriptorProto;
 using ::google::protobuf::FileDescriptorSet;
 using ::google::protobuf::ServiceDescriptor;
 using ::google::protobuf::SourceLocation;
-using ::testing::StartsWith;
 
 class ProtosetTest : public ::testing::Test {
  protected:

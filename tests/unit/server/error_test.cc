@@ -1,6 +1,5 @@
 #include "server/error.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <exception>
@@ -13,10 +12,6 @@
 
 namespace rope::server {
 namespace {
-
-using ::rope::testing::StatusIs;
-using ::testing::EndsWith;
-using ::testing::Eq;
 
 TEST(RetryLaterTest, HasReasonAndDelay) {
   const absl::Status status = RetryLater(Reason::kQueueFull, "queue", "9", "at most 8");

@@ -1,6 +1,5 @@
 #include "server/options.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -14,12 +13,6 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 ServerOptions Parse(const std::vector<std::string>& arguments) {
   const auto options = ParseOptions(arguments);
   EXPECT_THAT(options, IsOk());
@@ -27,8 +20,7 @@ ServerOptions Parse(const std::vector<std::string>& arguments) {
 }
 
 void ExpectInvalid(const std::vector<std::string>& arguments, const std::string& text) {
-  EXPECT_THAT(ParseOptions(arguments),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  EXPECT_THAT(ParseOptions(arguments), IsInvalid(text));
 }
 
 TEST(OptionsTest, DefaultsWithoutArguments) {
@@ -253,8 +245,7 @@ TEST(ModelOptionTest, BadValuesAndFilesNameTheFlag) {
   }
   for (const std::string& path :
        {std::string("/nonexistent.json"), rope::testing::TemporaryFolder()}) {
-    EXPECT_THAT(ParseOptions({"--model=a=" + path}),
-                StatusIs(absl::StatusCode::kNotFound, HasSubstr("--model: got " + path)));
+    EXPECT_THAT(ParseOptions({"--model=a=" + path}), IsNotFound("--model: got " + path));
   }
 }
 

@@ -1,14 +1,11 @@
 #include "server/start_log.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/matchers.h"
 
 namespace rope::server {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 TEST(StartLogTest, FileHasALineForEachWarningUpToABound) {
   EXPECT_THAT(LinesOf({.name = "mine"}), IsEmpty());

@@ -1,6 +1,5 @@
 #include "client/calls/async_call.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <time.h>
 
@@ -14,6 +13,7 @@
 
 #include "proto/wire/error_details.h"
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -21,8 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::Each;
-using ::testing::HasSubstr;
 
 // The values as a [tokens, 2] tensor of float32.
 RotateRequest RequestFor(const std::vector<float>& data, float* output = nullptr) {
@@ -79,8 +77,7 @@ TEST_F(AsyncCallTest, CallbackGetsTheReplyOnOneBackgroundThread) {
   Outcome second;
   client.RotateAsync(RequestFor(data_), first.callback());
   client.RotateAsync(RequestFor(data_), second.callback());
-  const auto reply = first.Get();
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, first.Get());
   EXPECT_EQ(reply->request_id, "mine");
   EXPECT_EQ(static_cast<const float*>(reply->tensors[0].data)[3], 4.f);
   EXPECT_TRUE(second.Get().ok());

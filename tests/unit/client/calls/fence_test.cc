@@ -1,6 +1,5 @@
 #include "client/calls/fence.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/transport/channel.h"
 #include "rope/client.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -19,9 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // A server that gives region 7 the ids 8, 9 and so on, and records its requests.
 class FenceTest : public ::testing::Test {

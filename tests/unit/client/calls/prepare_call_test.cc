@@ -1,6 +1,5 @@
 #include "client/calls/prepare_call.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <future>
@@ -8,13 +7,13 @@
 #include <vector>
 
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_prepare.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
 namespace {
 
-using ::testing::ElementsAre;
 using Counts = FakePrepare::Counts;
 
 class PrepareCallTest : public ::testing::Test {
@@ -69,8 +68,7 @@ TEST_F(PrepareCallTest, RequestsThatAreNotPreparedGoWhole) {
 
 TEST_F(PrepareCallTest, APreparedRotationGoesByItsIdAtOnceOnEveryPath) {
   const Client client = Connected();
-  const auto rotation = client.Prepare(Next());
-  ASSERT_TRUE(rotation.ok()) << rotation.status().ToString();
+  ASSERT_OK(rotation, client.Prepare(Next()));
   EXPECT_EQ(rotation->id(), "prepared-1");
   EXPECT_THAT(rotation->warnings(), ElementsAre("careful"));
   Check(client.Rotate(Next(*rotation)));

@@ -1,6 +1,5 @@
 #include "client/calls/stream_call.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,13 +11,13 @@
 
 #include "proto/wire/error_details.h"
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::HasSubstr;
 
 // The values as a [1, n] tensor of float32.
 RotateRequest RequestFor(const std::vector<float>& data, const std::string& id = {},
@@ -89,8 +88,7 @@ TEST_F(StreamCallTest, AnswersInAnyOrderReachTheirOwnRequests) {
     replies.push_back(stream.RotateFuture(RequestFor(data[i], "same id")));
   }
   for (size_t i = 0; i < kRequests; ++i) {
-    const auto reply = replies[i].get();
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    ASSERT_OK(reply, replies[i].get());
     EXPECT_EQ(reply->request_id, "same id");
     EXPECT_EQ(static_cast<const float*>(reply->tensors[0].data)[4999], static_cast<float>(i));
   }

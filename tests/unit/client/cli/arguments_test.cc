@@ -1,20 +1,16 @@
 #include "client/cli/arguments.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <chrono>
 #include <vector>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 Usage TestUsage() {
   return {"ropectl test",
@@ -33,9 +29,8 @@ Result<Arguments> Parse(const std::vector<absl::string_view>& arguments) {
 }
 
 TEST(ArgumentsTest, EveryKindInBothSpellings) {
-  const auto arguments = Parse({"--text=a=b", "one", "--integer", "-3", "--number=2.5", "--switch",
-                                "--integers=0,-1,2", "--duration=200ms", "-"});
-  ASSERT_TRUE(arguments.ok()) << arguments.status().ToString();
+  ASSERT_OK(arguments, Parse({"--text=a=b", "one", "--integer", "-3", "--number=2.5", "--switch",
+                              "--integers=0,-1,2", "--duration=200ms", "-"}));
   EXPECT_EQ(arguments->Text("text"), "a=b");
   EXPECT_EQ(arguments->Integer("integer"), -3);
   EXPECT_EQ(arguments->Number("number"), 2.5);

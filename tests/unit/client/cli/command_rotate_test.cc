@@ -1,4 +1,3 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -7,15 +6,13 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/npy.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/client/fake_prepare.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class RotateTest : public ::testing::Test {
  protected:

@@ -1,4 +1,3 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -7,14 +6,12 @@
 
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // A case at position 0: the correct result equals the input, so the fake server's echo passes.
 nlohmann::json IdentityCase() {

@@ -1,16 +1,14 @@
 #include "client/cli/commands.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "tests/support/matchers.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct Outcome {
   int exit_status = 0;

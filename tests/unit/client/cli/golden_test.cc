@@ -1,6 +1,5 @@
 #include "client/cli/golden.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,13 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "client/cli/arguments.h"
+#include "tests/support/matchers.h"
 
 namespace rope::client {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using Json = nlohmann::json;
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};

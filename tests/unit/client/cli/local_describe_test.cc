@@ -1,17 +1,13 @@
 #include "client/cli/local_describe.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "tests/support/status_matchers.h"
+
 namespace rope::client {
 namespace {
-
-using ::testing::Contains;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 // Of a config whose layers are equal.
 Result<DescribeReply> DescribeOne(const DescribeRequest& request) {
@@ -26,8 +22,7 @@ Result<DescribeReply> DescribeText(const std::string& config_json) {
 }
 
 TEST(LocalDescribeTest, PresetIsDescribedWithItsPairing) {
-  const auto reply = DescribeOne({.rope = {.model = "llama-3.1-8b"}, .positions = {0, 7}});
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, DescribeOne({.rope = {.model = "llama-3.1-8b"}, .positions = {0, 7}}));
   EXPECT_EQ(reply->config.rope_type, RopeType::kLlama3);
   EXPECT_EQ(reply->config.rope_theta, 500000);
   EXPECT_EQ(reply->pairing, Pairing::kHalf);
@@ -39,8 +34,7 @@ TEST(LocalDescribeTest, PresetIsDescribedWithItsPairing) {
 }
 
 TEST(LocalDescribeTest, LayerTypesAreDescribedOneByOneUnlessOneIsChosen) {
-  const auto both = DescribeHere({.rope = {.model = "gemma-3-4b"}});
-  ASSERT_TRUE(both.ok()) << both.status().ToString();
+  ASSERT_OK(both, DescribeHere({.rope = {.model = "gemma-3-4b"}}));
   ASSERT_THAT(*both, SizeIs(2));
   EXPECT_EQ((*both)[0].layer_type, "full_attention");
   EXPECT_EQ((*both)[0].config.rope_theta, 1e6);
@@ -67,14 +61,12 @@ TEST(LocalDescribeTest, CompatPairingAndPrecisionOfTheSpecCount) {
   const std::string config = R"({"model_type": "llama", "head_dim": 64,
     "max_position_embeddings": 131072, "rope_scaling": {"rope_type": "yarn", "factor": 4,
     "original_max_position_embeddings": 32768, "attention_factor": 2}})";
-  const auto stated = DescribeText(config);
-  ASSERT_TRUE(stated.ok()) << stated.status().ToString();
+  ASSERT_OK(stated, DescribeText(config));
   EXPECT_EQ(stated->attention_factor, 2);
-  const auto other = DescribeOne({.rope = {.config_json = config,
-                                           .pairing = Pairing::kInterleaved,
-                                           .compat = Compat::kLlamacpp,
-                                           .precision = Precision::kHf}});
-  ASSERT_TRUE(other.ok()) << other.status().ToString();
+  ASSERT_OK(other, DescribeOne({.rope = {.config_json = config,
+                                         .pairing = Pairing::kInterleaved,
+                                         .compat = Compat::kLlamacpp,
+                                         .precision = Precision::kHf}}));
   EXPECT_NE(other->attention_factor, 2);
   EXPECT_EQ(other->pairing, Pairing::kInterleaved);
   EXPECT_EQ(other->config.precision, Precision::kHf);

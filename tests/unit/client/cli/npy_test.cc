@@ -1,14 +1,11 @@
 #include "client/cli/npy.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // A file of version 1.0 with the given header text.
 std::string FileWith(const std::string& header, const std::string& data) {
@@ -33,8 +30,7 @@ TEST(NpyTest, WhatIsWrittenIsParsed) {
     const std::string header = NpyHeader("<f4", shape);
     EXPECT_EQ(header.size() % 64, 0u);
     const std::string file = header + data;
-    const auto array = ParseNpy(file);
-    ASSERT_TRUE(array.ok()) << array.status().ToString();
+    ASSERT_OK(array, ParseNpy(file));
     EXPECT_EQ(array->descr, "<f4");
     EXPECT_EQ(array->shape, shape);
     EXPECT_EQ(std::string(array->data), data);
@@ -47,16 +43,14 @@ TEST(NpyTest, FileOfNumpyIsParsed) {
   header.resize(117, ' ');
   header.push_back('\n');
   const std::string file = FileWith(header, std::string("\x00\x00\x00\x3c\x00\x40", 6));
-  const auto array = ParseNpy(file);
-  ASSERT_TRUE(array.ok()) << array.status().ToString();
+  ASSERT_OK(array, ParseNpy(file));
   EXPECT_EQ(array->descr, "<f2");
   EXPECT_THAT(array->shape, ElementsAre(3));
 }
 
 TEST(NpyTest, KeysInAnyOrder) {
   const std::string file = FileWith("{'shape':(),'fortran_order':False,'descr':\"<f4\"}", "abcd");
-  const auto array = ParseNpy(file);
-  ASSERT_TRUE(array.ok()) << array.status().ToString();
+  ASSERT_OK(array, ParseNpy(file));
   EXPECT_THAT(array->shape, IsEmpty());
 }
 

@@ -1,6 +1,5 @@
 #include "client/codec/codec.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,13 +12,12 @@
 
 #include "rope/v1/rotate.pb.h"
 #include "tests/support/byte_buffer.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
 
 using ::rope::testing::BytesOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // A buffer cut into slices of at most `slice_bytes`, as received messages are.
 grpc::ByteBuffer BufferOf(const std::string& bytes, size_t slice_bytes = 1 << 16) {
@@ -316,8 +314,7 @@ TEST_F(StagingTest, AnswerIsCopiedToWhereItIsWanted) {
   std::fill_n(staged, data().size(), 4.0f);
   v1::RotateResponse response = ResponseFor(data());
   response.mutable_tensors(0)->mutable_array()->clear_raw();
-  const auto reply = Decode(BufferOf(response.SerializeAsString()), std::move((*encoded_)->wanted));
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, Decode(BufferOf(response.SerializeAsString()), std::move((*encoded_)->wanted)));
   encoded_.reset();
   std::fill_n(staged, data().size(), 5.0f);  // as the next request would
   const auto* values = static_cast<const float*>(reply->tensors[0].data);
@@ -403,9 +400,7 @@ TEST(EncodeRotateTest, BadArraysBesideTheTensorsAreRefusedByName) {
 TEST(DecodeRotateTest, ReplyOwnsWhatHasNoOutput) {
   const std::vector<float> rotated = {5, 6, 7, 8};
   const RotateRequest request = RequestFor(rotated);
-  const Result<RotateReply> reply =
-      Decode(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, Decode(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), request));
   EXPECT_EQ(reply->attention_factor, 1.25);
   EXPECT_TRUE(reply->attention_factor_applied);
   EXPECT_EQ(reply->device, "cpu");
@@ -425,9 +420,7 @@ TEST(DecodeRotateTest, OutputIsWrittenInPlace) {
   std::vector<float> output(4);
   RotateRequest request = RequestFor(rotated);
   request.tensors[0].output = output.data();
-  const Result<RotateReply> reply =
-      Decode(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, Decode(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), request));
   EXPECT_EQ(output, rotated);
   EXPECT_EQ(reply->tensors[0].data, output.data());
   EXPECT_EQ(reply->tensors[0].owned, nullptr);
@@ -447,8 +440,7 @@ TEST(DecodeRotateTest, AnswerHasTheLayoutAndTypeThatWereAskedFor) {
   tensor.mutable_array()->set_dtype(v1::DTYPE_FP8_E4M3);
   for (const int64_t length : {2, 3, 2}) tensor.mutable_array()->add_shape(length);
   tensor.mutable_array()->set_raw("abcdefghijkl");
-  const Result<RotateReply> reply = Decode(BufferOf(response.SerializeAsString(), 5), request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, Decode(BufferOf(response.SerializeAsString(), 5), request));
   EXPECT_EQ(reply->tensors[0].layout, "HSD");
   EXPECT_EQ(reply->tensors[0].dtype, DType::kFloat8E4M3);
   EXPECT_THAT(reply->tensors[0].shape, ElementsAre(2, 3, 2));

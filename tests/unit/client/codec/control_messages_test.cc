@@ -1,19 +1,18 @@
 #include "client/codec/control_messages.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
 #include "grpc/health/v1/health.pb.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
 
 using ::grpc::health::v1::HealthCheckRequest;
 using ::grpc::health::v1::HealthCheckResponse;
-using ::testing::HasSubstr;
 
 std::string TextOf(const grpc::ByteBuffer& buffer) {
   grpc::Slice joined;
@@ -48,8 +47,7 @@ TEST(HealthMessagesTest, EveryStatusOfTheSchemaIsRead) {
   for (int i = 0; i < numbers->value_count(); ++i) {
     HealthCheckResponse response;
     response.set_status(HealthCheckResponse::ServingStatus(numbers->value(i)->number()));
-    const Result<ServingStatus> status = StatusIn(response.SerializeAsString());
-    ASSERT_TRUE(status.ok()) << status.status().ToString();
+    ASSERT_OK(status, StatusIn(response.SerializeAsString()));
     const std::string& name = numbers->value(i)->name();
     EXPECT_EQ(Name(*status), name == "SERVICE_UNKNOWN" ? "UNKNOWN" : name);
   }
@@ -83,9 +81,6 @@ TEST(HealthMessagesTest, FailedCallKeepsItsStatus) {
   EXPECT_EQ(status.status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(status.status().message(), "connection lost");
 }
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(ControlMessagesTest, TablesRequestKeepsEveryField) {
   TablesRequest request;

@@ -1,15 +1,12 @@
 #include "client/codec/messages.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "proto/wire/rope_config.h"
+#include "tests/support/matchers.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::StartsWith;
 
 v1::RopeSpec MessageOf(const RopeSpec& spec) {
   v1::RopeSpec message;

@@ -1,6 +1,5 @@
 #include "client/codec/preparation.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -14,12 +13,10 @@
 #include "rope/v1/prepare.pb.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/support/byte_buffer.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::StartsWith;
 
 RotateRequest RequestFor() {
   static const std::vector<float> data(8);
@@ -267,8 +264,7 @@ TEST_F(PreparedMessageTest, TensorsInARegionAreNamedAndGoThroughTheRing) {
     view.output = memory->Allocate(16).value();
     view.data = view.output;
   }
-  const Result<EncodedRotate> encoded = Encode(region, Route::kRing);
-  ASSERT_TRUE(encoded.ok()) << encoded.status().ToString();
+  ASSERT_OK(encoded, Encode(region, Route::kRing));
   EXPECT_FALSE(encoded->idempotent);
   EXPECT_TRUE(encoded->wanted[1].in_region);
   v1::RotateRequest message;

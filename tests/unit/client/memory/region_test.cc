@@ -1,6 +1,5 @@
 #include "client/memory/region.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,11 +7,10 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/matchers.h"
+
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 const RegionIds::Clock::time_point kLongAgo;
 RegionIds::Clock::time_point Late() {

@@ -10,12 +10,13 @@
 #include <cstring>
 #include <limits>
 
+#include "tests/support/status_matchers.h"
+
 namespace rope::client {
 namespace {
 
 TEST(SharedMemoryTest, MemfdIsWholePagesThatNobodyCanResize) {
-  const auto memory = SharedMemory::CreateMemfd(5000, SharedMemory::Use::kArena);
-  ASSERT_TRUE(memory.ok()) << memory.status().ToString();
+  ASSERT_OK(memory, SharedMemory::CreateMemfd(5000, SharedMemory::Use::kArena));
   EXPECT_EQ((*memory)->bytes(), 2 * sysconf(_SC_PAGESIZE));
   EXPECT_NE(ftruncate((*memory)->fd(), 0), 0);
   EXPECT_NE(ftruncate((*memory)->fd(), 1 << 20), 0);

@@ -1,6 +1,5 @@
 #include "client/transport/connector.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,6 +12,7 @@
 #include "proto/error.h"
 #include "proto/wire/error_details.h"
 #include "rope/client.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/client/fake_acceptor.h"
 
@@ -21,7 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::HasSubstr;
 
 constexpr int64_t kArenaBytes = 64 << 10;
 constexpr int64_t kFloats = 256;
@@ -156,8 +155,7 @@ TEST_F(ConnectorTest, OutputAcrossAnInputComesInTheMessage) {
   std::fill_n(floats, 2 * kFloats, 5.0f);
   RotateRequest request = RequestFor(slot, slot);
   request.tensors[0].output = floats + kFloats / 2;
-  const auto reply = client.Rotate(request);
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client.Rotate(request));
   EXPECT_EQ(floats[kFloats / 2 - 1], 5);
   EXPECT_EQ(floats[kFloats / 2], 6);
 }
@@ -325,8 +323,7 @@ TEST_F(ConnectorTest, CallWaitsForAServerThatComesBack) {
   std::future<Result<RotateReply>> later = client.RotateFuture(RequestFor(slot, slot));
   EXPECT_EQ(client.OpenStream().status().code(), StatusCode::kUnavailable);
   acceptor_.Listen();
-  const auto reply = later.get();
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, later.get());
   EXPECT_EQ(First(slot), 1);
 }
 
@@ -336,8 +333,7 @@ TEST_F(ConnectorTest, ServerThatComesBackWithoutMemoryIsUsedInline) {
   const Slot output = FloatSlot(client);
   acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
   acceptor_.CloseConnections();
-  const auto reply = client.Rotate(RequestFor(input, output));
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client.Rotate(RequestFor(input, output)));
   EXPECT_EQ(First(output), 1);
   EXPECT_EQ(in_region_, 0);
   EXPECT_EQ(client.transport().transport, Transport::kInline);
@@ -436,8 +432,7 @@ TEST_F(ConnectorTest, TensorsElsewhereAreStagedOnEveryKindOfCall) {
   output.assign(kStagedFloats, 0);
   ASSERT_TRUE(client.RotateFuture(RequestFor(input, output.data())).get().ok());
   EXPECT_EQ(output, expected);
-  const auto reply = client.Rotate(RequestFor(input, nullptr));
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client.Rotate(RequestFor(input, nullptr)));
   EXPECT_EQ(std::memcmp(reply->tensors[0].data, expected.data(), kStagedBytesMin), 0);
   EXPECT_EQ(in_region_, 3);
   EXPECT_EQ(input, std::vector<float>(kStagedFloats, 1.0f));
@@ -449,8 +444,7 @@ TEST_F(ConnectorTest, WhatIsSmallOrFindsNoRoomIsSent) {
   for (const int64_t floats : {kStagedFloats - 2, 2 * kStagedFloats + 2}) {
     const std::vector<float> input(static_cast<size_t>(floats), 1.0f);
     std::vector<float> output(input.size());
-    const auto reply = client.Rotate(RequestFor(input, output.data()));
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    ASSERT_OK(reply, client.Rotate(RequestFor(input, output.data())));
     EXPECT_EQ(output, std::vector<float>(input.size(), 2.0f));
   }
   EXPECT_EQ(in_region_, 0);
@@ -493,9 +487,8 @@ TEST_F(ConnectorTest, StagedCallInPlaceIsSentAgainOnANewConnectionWithMemoryOfIt
   std::vector<float> values(kStagedFloats, 1.0f);
   for (int call = 1; call <= 2; ++call) {
     acceptor_.CloseConnections();
-    const auto reply = call == 1 ? client.Rotate(RequestFor(values, values.data()))
-                                 : client.RotateFuture(RequestFor(values, values.data())).get();
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    ASSERT_OK(reply, call == 1 ? client.Rotate(RequestFor(values, values.data()))
+                               : client.RotateFuture(RequestFor(values, values.data())).get());
     EXPECT_EQ(values, std::vector<float>(kStagedFloats, 1.0f + static_cast<float>(call)));
     EXPECT_EQ(acceptor_.hellos(), 1 + call);
   }
@@ -541,8 +534,7 @@ TEST_F(ConnectorTest, MemoryOfWhichHalfIsLostIsUsedOnWhereThereIsNoOther) {
     failure_ = {grpc::StatusCode::DEADLINE_EXCEEDED, "who knows"};
     EXPECT_FALSE(client.Rotate(RequestFor(input, output.data())).ok());
   }
-  const auto reply = client.Rotate(RequestFor(input, output.data()));
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  ASSERT_OK(reply, client.Rotate(RequestFor(input, output.data())));
   EXPECT_EQ(output, std::vector<float>(kStagedFloats, 2.0f));
   EXPECT_EQ(in_region_, 0);
   acceptor_.Listen();

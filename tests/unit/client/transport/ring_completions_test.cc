@@ -1,6 +1,5 @@
 #include "client/transport/ring_completions.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/matchers.h"
 #include "tests/unit/client/transport/ring_server.h"
 
 namespace rope::client {
@@ -23,11 +23,6 @@ namespace {
 using std::chrono::hours;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 class RingCompletionsTest : public ::testing::Test {
  protected:

@@ -1,6 +1,5 @@
 #include "client/transport/ring.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,6 +16,7 @@
 #include "proto/ipc/ring.h"
 #include "proto/wire/error_details.h"
 #include "rope/v1/rotate.pb.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/client/transport/ring_server.h"
 
 namespace rope::client {
@@ -26,7 +26,6 @@ using proto::RingState;
 using std::chrono::hours;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-using ::testing::HasSubstr;
 
 using Answer = std::optional<Result<ReceivedReply>>;
 

@@ -1,6 +1,5 @@
 #include "kernels/compat/engine_table.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -11,11 +10,6 @@
 
 namespace rope::kernels {
 namespace {
-
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 const EngineEntry& EntryOf(std::string_view engine, std::string_view first, Family family) {
   static const EngineEntry none;
@@ -68,11 +62,9 @@ TEST(EngineTableTest, SglangTakesAMscaleOfZeroAsANumber) {
   RopeConfig config = Yarn();
   config.mscale = 0;
   config.mscale_all_dim = 0;
-  const auto read = Convert(EntryOf("sglang", "0.5.16", Family::kOther), config);
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Convert(EntryOf("sglang", "0.5.16", Family::kOther), config));
   EXPECT_EQ(read->config.attention_factor, 1);
-  const auto older = Convert(EntryOf("sglang", "0.5.9", Family::kOther), config);
-  ASSERT_THAT(older, IsOk());
+  ASSERT_OK(older, Convert(EntryOf("sglang", "0.5.9", Family::kOther), config));
   EXPECT_FALSE(older->config.attention_factor.has_value());
 }
 
@@ -82,16 +74,14 @@ TEST(EngineTableTest, SglangHasNoMscaleWithMrope) {
   const EngineEntry& entry = EntryOf("sglang", "0.5.16", Family::kQwen3Vl);
   EXPECT_THAT(Convert(entry, config), IsOk());
   config.mscale = 1;
-  EXPECT_THAT(Convert(entry, config),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with mrope")));
+  EXPECT_THAT(Convert(entry, config), IsInvalid("with mrope"));
 }
 
 TEST(EngineTableTest, LlamaCppTakesMscaleAsOneForMinistral3) {
   RopeConfig config = Yarn();
   config.mscale = 2;
   config.mscale_all_dim = 1;
-  const auto read = Convert(EntryOf("llamacpp", "0c1e57098", Family::kMinistral3), config);
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Convert(EntryOf("llamacpp", "0c1e57098", Family::kMinistral3), config));
   EXPECT_EQ(read->config.attention_factor, 1);
   EXPECT_THAT(read->changes, ElementsAre(HasSubstr("reads mscale as 1")));
 }
@@ -100,7 +90,7 @@ TEST(EngineTableTest, BetaZeroDividesInPython) {
   RopeConfig config = Yarn();
   config.beta_slow = 0;
   EXPECT_THAT(Convert(EntryOf("vllm", "0.32.0", Family::kOther), config),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("beta_slow of 0")));
+              IsInvalid("beta_slow of 0"));
   EXPECT_THAT(Convert(EntryOf("hf", "5.23.0", Family::kOther), config), IsOk());
 }
 

@@ -1,7 +1,6 @@
 // Remarks() of kernels/compat/rope_remarks.h.
 #include "kernels/compat/rope_remarks.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "kernels/config/rope_config.h"
@@ -11,12 +10,7 @@
 namespace rope::kernels {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::TextsOf;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 std::vector<std::string> TextsOn(const RopeConfig& config) {
   EXPECT_THAT(Validate(config), IsOk());

@@ -1,6 +1,5 @@
 #include "kernels/config/config_json_document.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,12 +11,7 @@
 namespace rope::kernels {
 namespace {
 
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
 using ::rope::testing::TextsOf;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr char kOmni[] = R"({
   "model_type": "qwen3_omni_moe",
@@ -56,8 +50,7 @@ LayerConfig Read(std::string_view json, std::string_view sub_config) {
 }
 
 TEST(FindSubConfigsTest, AreListedByTheirPaths) {
-  const auto found = FindSubConfigs(std::string_view(kOmni));
-  ASSERT_THAT(found, IsOk());
+  ASSERT_OK(found, FindSubConfigs(std::string_view(kOmni)));
   EXPECT_THAT(NamesOf(*found),
               ElementsAre("talker_config", "talker_config.code_predictor_config",
                           "talker_config.text_config", "thinker_config",
@@ -69,9 +62,8 @@ TEST(FindSubConfigsTest, AreListedByTheirPaths) {
 }
 
 TEST(FindSubConfigsTest, ObjectWithAModelTypeIsOneUnderAnyKey) {
-  const auto found = FindSubConfigs(
-      std::string_view(R"({"decoder": {"model_type": "x"}, "rope_parameters": {"a": {}}})"));
-  ASSERT_THAT(found, IsOk());
+  ASSERT_OK(found, FindSubConfigs(std::string_view(
+                       R"({"decoder": {"model_type": "x"}, "rope_parameters": {"a": {}}})")));
   EXPECT_THAT(NamesOf(*found), ElementsAre("decoder"));
   EXPECT_TRUE(found->readable_without_choice);
 }
@@ -81,8 +73,7 @@ TEST(FindSubConfigsTest, FileThatDescribesAModelNeedsNoChoice) {
        {R"({"head_dim": 64, "a_config": {"rope_theta": 7}})",
         R"({"rope_theta": 5, "a_config": {"rope_theta": 7}})",
         R"({"text_config": {}, "a_config": {"rope_theta": 7}})", R"({"a_config": {}})", "{}"}) {
-    const auto found = FindSubConfigs(std::string_view(file));
-    ASSERT_THAT(found, IsOk());
+    ASSERT_OK(found, FindSubConfigs(std::string_view(file)));
     EXPECT_TRUE(found->readable_without_choice) << file;
     EXPECT_THAT(ModelConfig::Parse(file), IsOk()) << file;
   }
@@ -135,23 +126,20 @@ TEST(SubConfigTest, TowerWithTheTypeOfTheFileIsReadAsTheFilesTower) {
 }
 
 TEST(SubConfigTest, UnknownNameAndNoChoiceListWhatThereIs) {
-  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(ModelConfig::Parse(kVl, "audio_config"),
-              StatusIs(kInvalid, HasSubstr("sub_config: got \"audio_config\", want one of "
-                                           "vision_config")));
-  EXPECT_THAT(
-      ModelConfig::Parse(kOmni),
-      StatusIs(kInvalid, HasSubstr("sub_config: got nothing, want one of talker_config, ")));
+              IsInvalid("sub_config: got \"audio_config\", want one of "
+                        "vision_config"));
+  EXPECT_THAT(ModelConfig::Parse(kOmni),
+              IsInvalid("sub_config: got nothing, want one of talker_config, "));
   EXPECT_THAT(ModelConfig::Parse(kOmni, "quantization_config"),
-              StatusIs(kInvalid, HasSubstr("sub_config: got \"quantization_config\"")));
-  EXPECT_THAT(ModelConfig::Parse("{}", "a"), StatusIs(kInvalid, HasSubstr("want no sub_config")));
+              IsInvalid("sub_config: got \"quantization_config\""));
+  EXPECT_THAT(ModelConfig::Parse("{}", "a"), IsInvalid("want no sub_config"));
 }
 
 TEST(SubConfigTest, ErrorsAndWarningsNameThePath) {
   EXPECT_THAT(
       ModelConfig::Parse(R"({"a_config": {"b_config": {"rope_theta": []}}})", "a_config.b_config"),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("a_config.b_config.rope_theta: got a list of 0")));
+      IsInvalid("a_config.b_config.rope_theta: got a list of 0"));
   const LayerConfig layer =
       Read(R"({"a_config": {"head_dim": 64, "rope_pct": 1, "rope_theta": 7}})", "a_config");
   EXPECT_THAT(TextsOf(layer.remarks), ElementsAre("a_config.rope_pct is not read"));

@@ -1,5 +1,4 @@
 // Complete config.json files, resolved for every layer.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +21,6 @@
 namespace rope::kernels {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::ScalingText;
 using ::rope::testing::TextsOf;
 
@@ -222,8 +220,7 @@ std::optional<Pairing> PairingOf(char letter) {
 void ExpectKind(const LayerConfig& layer, const Kind& want) {
   EXPECT_EQ(layer.rotates, want.rotates);
   if (want.head_dim == 0) return;
-  const auto rope = Resolve(layer.config);
-  ASSERT_THAT(rope, IsOk());
+  ASSERT_OK(rope, Resolve(layer.config));
   EXPECT_EQ((*rope)->config().rope_theta, want.theta);
   EXPECT_EQ(ScalingText(**rope), want.scaling);
   EXPECT_EQ((*rope)->head_dim(), want.head_dim);
@@ -251,15 +248,13 @@ class ConfigFileTest : public ::testing::TestWithParam<File> {};
 
 TEST_P(ConfigFileTest, EveryLayerResolvesToThePublicModels) {
   const File& want = GetParam();
-  const auto model = ReadModel(want.name);
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model, ReadModel(want.name));
   EXPECT_EQ(model->num_heads(), want.heads);
   EXPECT_EQ(model->num_kv_heads(), want.kv_heads);
   std::set<std::string> remarks;
   for (size_t i = 0; i < want.layers.size(); ++i) {
     SCOPED_TRACE(::testing::Message() << "layer " << i);
-    const auto layer = model->Layer({.layer = static_cast<int64_t>(i)});
-    ASSERT_THAT(layer, IsOk());
+    ASSERT_OK(layer, model->Layer({.layer = static_cast<int64_t>(i)}));
     EXPECT_EQ(layer->pairing, PairingOf(want.pairing));
     EXPECT_EQ(layer->config.max_position_embeddings.value_or(-1), want.max_positions);
     ExpectKind(*layer, want.kinds.at(want.layers[i]));
@@ -293,10 +288,8 @@ TEST(ConfigFilesTest, EveryFileIsInTheTable) {
 void ExpectFrequencies(const std::string& name, int64_t seq_len,
                        const std::map<size_t, double>& want) {
   SCOPED_TRACE(name);
-  const auto model = ReadModel(name);
-  ASSERT_THAT(model, IsOk());
-  const auto rope = Resolve(model->Layer({.layer = 0})->config);
-  ASSERT_THAT(rope, IsOk());
+  ASSERT_OK(model, ReadModel(name));
+  ASSERT_OK(rope, Resolve(model->Layer({.layer = 0})->config));
   const auto inv_freq = (*rope)->Evaluate(seq_len).inv_freq;
   for (const auto& [index, number] : want) {
     EXPECT_NEAR(static_cast<double>(inv_freq.at(index)), number, 1e-9 * number) << index;

@@ -1,6 +1,5 @@
 #include "kernels/config/config_json.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,14 +10,7 @@
 namespace rope::kernels {
 namespace {
 
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
 using ::rope::testing::TextsOf;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 LayerConfig Read(std::string_view json, const LayerChoice& choice = {}) {
   const auto model = ModelConfig::Parse(json);
@@ -34,8 +26,7 @@ LayerChoice OfType(std::string type) {
 }
 
 void ExpectInvalid(std::string_view json, const std::string& message) {
-  EXPECT_THAT(ModelConfig::Parse(json),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  EXPECT_THAT(ModelConfig::Parse(json), IsInvalid(message));
 }
 
 TEST(ParseTest, GarbageIsASyntaxError) {
@@ -332,11 +323,8 @@ TEST(LayerTest, IndexPicksTheLayersType) {
 }
 
 TEST(LayerTest, BadChoicesSayWhatThereIs) {
-  const auto model = ModelConfig::Parse(kNested);
-  ASSERT_THAT(model, IsOk());
-  const auto invalid = [](const char* message) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
-  };
+  ASSERT_OK(model, ModelConfig::Parse(kNested));
+  const auto invalid = [](const char* message) { return IsInvalid(message); };
   EXPECT_THAT(model->Layer({}), invalid("layer_type: got nothing, want one of full_attention, "
                                         "sliding_attention"));
   EXPECT_THAT(model->Layer(OfType("chunked")),
@@ -358,12 +346,10 @@ TEST(LayerTest, KeysBesideNestedTypesWarn) {
 }
 
 TEST(LayerTest, IndexWithoutALayerListIsInvalid) {
-  const auto model =
-      ModelConfig::Parse(R"({"rope_parameters": {"full_attention": {"rope_theta": 7}}})");
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model,
+            ModelConfig::Parse(R"({"rope_parameters": {"full_attention": {"rope_theta": 7}}})"));
   EXPECT_THAT(model->Layer({.layer = 0}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("layer_type: got only a layer index, want one of")));
+              IsInvalid("layer_type: got only a layer index, want one of"));
 }
 
 constexpr char kLocal[] = R"({
@@ -416,23 +402,21 @@ TEST(LayerTest, ModelTypeThatScalesFullAttentionOnly) {
 }
 
 TEST(LayerTest, SlidingWindowPatternGivesTheLayers) {
-  const auto model = ModelConfig::Parse(kLocal);
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model, ModelConfig::Parse(kLocal));
   EXPECT_THAT(model->layers(),
               ElementsAre("sliding_attention", "sliding_attention", "full_attention",
                           "sliding_attention", "sliding_attention", "full_attention"));
 }
 
 TEST(LayerTest, Gemma3SaysLittleAndIsFilledIn) {
-  const auto model = ModelConfig::Parse(
-      R"({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560,
-          "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})");
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model, ModelConfig::Parse(
+                       R"({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text",
+      "hidden_size": 2560, "num_hidden_layers": 34,
+      "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})"));
   EXPECT_EQ(model->num_heads(), 8);
   EXPECT_EQ(model->num_kv_heads(), 4);
   EXPECT_EQ(model->layers()[5], "full_attention");
-  const auto full = model->Layer(OfType("full_attention"));
-  ASSERT_THAT(full, IsOk());
+  ASSERT_OK(full, model->Layer(OfType("full_attention")));
   EXPECT_EQ(full->config.rope_theta, 1000000);
   EXPECT_EQ(full->config.head_dim, 256);
   EXPECT_EQ(full->config.max_position_embeddings, 131072);
@@ -447,13 +431,11 @@ TEST(LayerTest, Gemma3SaysLittleAndIsFilledIn) {
 TEST(LayerTest, LayerTypesThatShareAnEmbeddingNeedNoChoice) {
   constexpr char kShared[] =
       R"({"layer_types": ["sliding_attention", "full_attention"], "rope_theta": 7})";
-  const auto model = ModelConfig::Parse(kShared);
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model, ModelConfig::Parse(kShared));
   EXPECT_THAT(model->layer_types(), IsEmpty());
   EXPECT_THAT(model->Layer({}), IsOk());
   EXPECT_THAT(model->Layer(OfType("full_attention")), IsOk());
-  EXPECT_THAT(model->Layer(OfType("other")),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer_type: got \"other\"")));
+  EXPECT_THAT(model->Layer(OfType("other")), IsInvalid("layer_type: got \"other\""));
 }
 
 TEST(LayerTest, ListsOfAnotherLengthAreInvalid) {

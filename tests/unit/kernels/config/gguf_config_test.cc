@@ -1,6 +1,5 @@
 #include "kernels/config/gguf_config.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -17,13 +16,7 @@ namespace rope::kernels {
 namespace {
 
 using ::rope::testing::GgufWriter;
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
 using ::rope::testing::TextsOf;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 absl::StatusOr<ModelConfig> Read(const GgufWriter& writer) {
   const std::string bytes = writer.Bytes();
@@ -42,7 +35,7 @@ LayerConfig Layer(const GgufWriter& writer, const LayerChoice& choice = {}) {
 }
 
 void ExpectInvalid(const GgufWriter& writer, const std::string& message) {
-  EXPECT_THAT(Read(writer), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  EXPECT_THAT(Read(writer), IsInvalid(message));
 }
 
 // A model with 2 frequencies, 1 and 0.01.
@@ -130,10 +123,9 @@ TEST(GgufConfigTest, WrongTypesNameTheKey) {
 }
 
 TEST(GgufConfigTest, HeadCountsPerLayerGiveTheLargest) {
-  const auto model = Read(Small("gemma3")
-                              .U32(".attention.head_count", 8)
-                              .U32List(".attention.head_count_kv", {2, 4, 2}));
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model, Read(Small("gemma3")
+                            .U32(".attention.head_count", 8)
+                            .U32List(".attention.head_count_kv", {2, 4, 2})));
   EXPECT_EQ(model->num_heads(), 8);
   EXPECT_EQ(model->num_kv_heads(), 4);
 }
@@ -266,8 +258,7 @@ TEST(GgufLayersTest, LayersWithoutRotation) {
 }
 
 TEST(GgufLayersTest, LayersThatDraftTokensAreNotCounted) {
-  const auto model = Read(Small("glm4moe").U32(".block_count", 5).U32(".nextn_predict_layers", 1));
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model, Read(Small("glm4moe").U32(".block_count", 5).U32(".nextn_predict_layers", 1)));
   EXPECT_THAT(model->Layer({.layer = 3}), IsOk());
   EXPECT_FALSE(model->Layer({.layer = 4}).ok());
   ExpectInvalid(Small().U32(".block_count", 0), "llama.block_count: got 0, want 1 to 65536");

@@ -1,6 +1,5 @@
 // GGUF files with the keys that a conversion writes, compared with the config.json of the same
 // model. Keys: conversion/ of ggml-org/llama.cpp at 0c1e57098.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +23,6 @@ namespace {
 
 using ::rope::testing::ExpectSameReading;
 using ::rope::testing::GgufWriter;
-using ::rope::testing::IsOk;
 
 std::string TextOf(const std::string& name) {
   std::ifstream file(ROPE_SOURCE_DIR "/tests/conformance/configs/" + name + ".json");
@@ -35,13 +33,10 @@ void ExpectSame(const GgufWriter& writer, const std::string& name, int64_t layer
                 Pairing pairing) {
   SCOPED_TRACE(name);
   const std::string bytes = writer.Bytes();
-  const auto got = ReadModel(MemorySource(bytes));
-  const auto want = ModelConfig::Parse(TextOf(name));
-  ASSERT_THAT(got, IsOk());
-  ASSERT_THAT(want, IsOk());
+  ASSERT_OK(got, ReadModel(MemorySource(bytes)));
+  ASSERT_OK(want, ModelConfig::Parse(TextOf(name)));
   ExpectSameReading(*got, *want, layers);
-  const auto first = got->Layer({.layer = 0});
-  ASSERT_THAT(first, IsOk());
+  ASSERT_OK(first, got->Layer({.layer = 0}));
   EXPECT_EQ(first->pairing, pairing);
 }
 

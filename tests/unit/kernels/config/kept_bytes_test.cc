@@ -1,6 +1,5 @@
 #include "kernels/config/kept_bytes.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,8 +11,6 @@
 
 namespace rope::kernels {
 namespace {
-
-using ::rope::testing::IsOk;
 
 TEST(KeptBytesTest, ShortTextsAllocateNothing) {
   EXPECT_EQ(KeptBytes(std::string("short")), 0);
@@ -37,22 +34,20 @@ TEST(KeptBytesTest, EveryListOfAConfigCounts) {
 }
 
 TEST(KeptBytesTest, ModelCountsTheListsOfEachLayerType) {
-  const auto config = ModelConfig::Parse(R"({"head_dim": 8, "rope_parameters": {
+  ASSERT_OK(config, ModelConfig::Parse(R"({"head_dim": 8, "rope_parameters": {
       "full_attention": {"rope_type": "longrope", "short_factor": [1, 2, 3, 4],
                          "long_factor": [1, 2, 3, 4], "original_max_position_embeddings": 8,
                          "factor": 2.0, "rope_theta": 1e4},
-      "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})");
-  ASSERT_THAT(config, IsOk());
-  const auto full = config->Layer({.layer_type = "full_attention"});
-  ASSERT_THAT(full, IsOk());
+      "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})"));
+  ASSERT_OK(full, config->Layer({.layer_type = "full_attention"}));
   EXPECT_GE(full->KeptBytes(), static_cast<int64_t>(8 * sizeof(double)));
   EXPECT_GE(config->KeptBytes(), full->KeptBytes() + static_cast<int64_t>(2 * sizeof(LayerConfig)));
 }
 
 TEST(KeptBytesTest, LayersTakeAByteEach) {
-  const auto model = ModelConfig::Parse(
-      R"({"rope_theta": 7, "num_hidden_layers": 65536, "sliding_window_pattern": 2})");
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model,
+            ModelConfig::Parse(
+                R"({"rope_theta": 7, "num_hidden_layers": 65536, "sliding_window_pattern": 2})"));
   EXPECT_EQ(model->layers().size(), 65536u);
   EXPECT_GE(model->KeptBytes(), 65536);
   EXPECT_LE(model->KeptBytes(), 128 << 10);

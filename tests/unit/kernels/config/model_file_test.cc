@@ -1,6 +1,5 @@
 #include "kernels/config/model_file.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -16,14 +15,8 @@ namespace rope::kernels {
 namespace {
 
 using ::rope::testing::GgufWriter;
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
 using ::rope::testing::TemporaryFolder;
 using ::rope::testing::TextsOf;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -39,20 +32,17 @@ class ModelFileTest : public ::testing::Test {
 };
 
 TEST_F(ModelFileTest, MagicDecidesBetweenGgufAndJson) {
-  const auto gguf =
-      ReadModelFile(Write("config.json", GgufWriter().F32(".rope.freq_base", 5e5f).Bytes()));
-  ASSERT_THAT(gguf, IsOk());
+  ASSERT_OK(gguf,
+            ReadModelFile(Write("config.json", GgufWriter().F32(".rope.freq_base", 5e5f).Bytes())));
   EXPECT_EQ(gguf->Layer({})->config.rope_theta, 5e5);
-  const auto json = ReadModelFile(Write("model.gguf", " \n{\"rope_theta\": 7}"));
-  ASSERT_THAT(json, IsOk());
+  ASSERT_OK(json, ReadModelFile(Write("model.gguf", " \n{\"rope_theta\": 7}")));
   EXPECT_EQ(json->Layer({})->config.rope_theta, 7);
 }
 
 TEST_F(ModelFileTest, SubConfigIsChosenInJsonAndRefusedInGguf) {
-  const auto vision = ReadModelFile(
-      Write("config.json", R"({"rope_theta": 7, "vision_config": {"rope_theta": 9}})"),
-      "vision_config");
-  ASSERT_THAT(vision, IsOk());
+  ASSERT_OK(vision, ReadModelFile(Write("config.json",
+                                        R"({"rope_theta": 7, "vision_config": {"rope_theta": 9}})"),
+                                  "vision_config"));
   EXPECT_EQ(vision->Layer({})->config.rope_theta, 9);
   const std::string gguf = Write("a.gguf", GgufWriter().F32(".rope.freq_base", 5e5f).Bytes());
   EXPECT_THAT(ReadModelFile(gguf, "vision_config"),
@@ -65,31 +55,29 @@ TEST_F(ModelFileTest, OtherFilesAreRefusedWithTheirPath) {
   EXPECT_THAT(ReadModelFile(zip),
               StatusIs(kInvalid, zip + ": file: got \"PK??\" at the start, want \"GGUF\" or a "
                                        "JSON object"));
-  EXPECT_THAT(ReadModelFile(Write("empty", "")), StatusIs(kInvalid, HasSubstr("an empty text")));
+  EXPECT_THAT(ReadModelFile(Write("empty", "")), IsInvalid("an empty text"));
   EXPECT_THAT(ReadModelFile(Write("cut.gguf", "GGUF\3")),
-              StatusIs(kInvalid, HasSubstr("gguf: got 5 bytes, want the version")));
+              IsInvalid("gguf: got 5 bytes, want the version"));
   EXPECT_THAT(ReadModelFile(Write("long.json", std::string("{").append(16 << 20, ' '))),
-              StatusIs(kInvalid, HasSubstr("file: got 16777217 bytes of JSON, want at most")));
+              IsInvalid("file: got 16777217 bytes of JSON, want at most"));
 }
 
 TEST_F(ModelFileTest, PathThatIsNoFileIsRefused) {
-  EXPECT_THAT(ReadModelFile(folder_ + "/none"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr(folder_ + "/none")));
-  EXPECT_THAT(ReadModelFile(folder_), StatusIs(kInvalid, HasSubstr("want a regular file")));
+  EXPECT_THAT(ReadModelFile(folder_ + "/none"), IsNotFound(folder_ + "/none"));
+  EXPECT_THAT(ReadModelFile(folder_), IsInvalid("want a regular file"));
   const std::string fifo = folder_ + "/fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_THAT(ReadModelFile(fifo), StatusIs(kInvalid, HasSubstr("want a regular file")));
+  EXPECT_THAT(ReadModelFile(fifo), IsInvalid("want a regular file"));
 }
 
 TEST_F(ModelFileTest, FileThatBecomesShorterIsAnError) {
   const std::string path = Write("model", std::string(100, 'x'));
-  const auto source = FileSource::Open(path);
-  ASSERT_THAT(source, IsOk());
+  ASSERT_OK(source, FileSource::Open(path));
   std::string bytes(100, '\0');
   EXPECT_THAT((*source)->Read(0, absl::MakeSpan(bytes.data(), bytes.size())), IsOk());
   Write("model", "short");
   EXPECT_THAT((*source)->Read(0, absl::MakeSpan(bytes.data(), bytes.size())),
-              StatusIs(kInvalid, HasSubstr(": got 5 bytes, want 100")));
+              IsInvalid(": got 5 bytes, want 100"));
 }
 
 // A model in three files; rope_freqs is in the third.
@@ -114,16 +102,14 @@ class SplitModelTest : public ModelFileTest {
 TEST_F(SplitModelTest, TensorOfAnotherPartIsFound) {
   const std::string first = WriteFirst();
   WriteOthers();
-  const auto model = ReadModelFile(first);
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model, ReadModelFile(first));
   EXPECT_THAT(model->Layer({})->config.inv_freq, ElementsAre(1, 0.0025));
   EXPECT_THAT(TextsOf(model->Layer({})->remarks), IsEmpty());
 }
 
 TEST_F(SplitModelTest, PartThatIsNotThereIsWarnedOf) {
   for (const std::string name : {"m-00001-of-00003.gguf", "renamed.gguf"}) {
-    const auto model = ReadModelFile(WriteFirst(name));
-    ASSERT_THAT(model, IsOk());
+    ASSERT_OK(model, ReadModelFile(WriteFirst(name)));
     EXPECT_THAT(TextsOf(model->Layer({})->remarks),
                 Contains(HasSubstr("the model is split into 3 files, of which not all were read")));
   }
@@ -131,12 +117,11 @@ TEST_F(SplitModelTest, PartThatIsNotThereIsWarnedOf) {
 
 TEST_F(SplitModelTest, LaterPartHasNoMetadata) {
   WriteOthers();
-  EXPECT_THAT(
-      ReadModelFile(folder_ + "/m-00003-of-00003.gguf"),
-      StatusIs(kInvalid, HasSubstr("general.architecture: got nothing, want the name of an "
-                                   "architecture; the first part of a split model has it")));
+  EXPECT_THAT(ReadModelFile(folder_ + "/m-00003-of-00003.gguf"),
+              IsInvalid("general.architecture: got nothing, want the name of an "
+                        "architecture; the first part of a split model has it"));
   EXPECT_THAT(ReadModelFile(Write("second", Part("llama", 1).Bytes())),
-              StatusIs(kInvalid, HasSubstr("split.no: got 1, want 0")));
+              IsInvalid("split.no: got 1, want 0"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "kernels/config/presets.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +17,6 @@
 namespace rope::kernels {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::ScalingText;
 using ::rope::testing::TextsOf;
 
@@ -140,19 +138,16 @@ TEST_P(PublishedTest, ParametersAreThePublishedOnes) {
   const Published& want = GetParam();
   const Preset* preset = FindPreset(want.preset);
   ASSERT_NE(preset, nullptr);
-  const auto model = ModelConfig::Parse(preset->config_json);
-  ASSERT_THAT(model, IsOk());
+  ASSERT_OK(model, ModelConfig::Parse(preset->config_json));
   EXPECT_EQ(model->num_heads(), want.heads);
   EXPECT_EQ(model->num_kv_heads(), want.kv_heads);
-  const auto layer = model->Layer({.layer_type = want.layer_type});
-  ASSERT_THAT(layer, IsOk());
+  ASSERT_OK(layer, model->Layer({.layer_type = want.layer_type}));
   EXPECT_TRUE(layer->rotates);
   const Pairing pairing = want.pairing == 'i' ? Pairing::kInterleaved : Pairing::kHalf;
   EXPECT_EQ(preset->pairing, pairing);
   EXPECT_EQ(layer->pairing, pairing);
   EXPECT_EQ(layer->config.max_position_embeddings, want.max_positions);
-  const auto rope = Resolve(layer->config);
-  ASSERT_THAT(rope, IsOk());
+  ASSERT_OK(rope, Resolve(layer->config));
   EXPECT_EQ((*rope)->head_dim(), want.head_dim);
   EXPECT_EQ((*rope)->rotary_dim(), want.rotary_dim);
   EXPECT_EQ((*rope)->config().rope_theta, want.theta);
@@ -244,12 +239,9 @@ TEST_P(FrequencyTest, FrequenciesAreThePublishedOnes) {
     SCOPED_TRACE(name);
     const Preset* preset = FindPreset(name);
     ASSERT_NE(preset, nullptr);
-    const auto model = ModelConfig::Parse(preset->config_json);
-    ASSERT_THAT(model, IsOk());
-    const auto layer = model->Layer({.layer_type = GetParam().layer_type});
-    ASSERT_THAT(layer, IsOk());
-    const auto rope = Resolve(layer->config);
-    ASSERT_THAT(rope, IsOk());
+    ASSERT_OK(model, ModelConfig::Parse(preset->config_json));
+    ASSERT_OK(layer, model->Layer({.layer_type = GetParam().layer_type}));
+    ASSERT_OK(rope, Resolve(layer->config));
     const auto inv_freq = (*rope)->Evaluate(GetParam().seq_len).inv_freq;
     for (const auto& [index, want] : GetParam().inv_freq) {
       ASSERT_LT(index, inv_freq.size());

@@ -1,6 +1,5 @@
 #include "kernels/config/remark.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -13,11 +12,7 @@
 namespace rope::kernels {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::TextsOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 std::vector<Remark> RemarksOn(const char* json) {
   const auto model = ModelConfig::Parse(json);

@@ -1,6 +1,5 @@
 #include "kernels/frequencies/eager_rows.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,10 +15,6 @@
 
 namespace rope::kernels {
 namespace {
-
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
 
 std::shared_ptr<const ResolvedRope> MustResolve(RopeConfig config) {
   config.precision = Precision::kHf;
@@ -44,12 +39,9 @@ TEST(EagerFrequenciesTest, AreThoseOfTheGoldenFilesButForVectorLibraries) {
   int64_t equal = 0;
   double worst = 0;
   for (const std::string& path : rope::testing::GoldenFiles()) {
-    const auto golden = rope::testing::ReadGoldenFile(path);
-    ASSERT_THAT(golden, IsOk());
-    const auto model = ModelConfig::Parse(golden->config);
-    ASSERT_THAT(model, IsOk());
-    const auto layer = model->Layer({.layer_type = golden->layer_type});
-    ASSERT_THAT(layer, IsOk());
+    ASSERT_OK(golden, rope::testing::ReadGoldenFile(path));
+    ASSERT_OK(model, ModelConfig::Parse(golden->config));
+    ASSERT_OK(layer, model->Layer({.layer_type = golden->layer_type}));
     const auto got = MustResolve(layer->config)->Evaluate(golden->seq_len).inv_freq;
     const std::vector<float> want = EagerNumbers(path);
     ASSERT_EQ(got.size(), want.size()) << path;
@@ -95,8 +87,7 @@ TEST(EagerPrecisionTest, DTypesHaveTablesOfTheirOwn) {
   EXPECT_FALSE(of(DType::kBFloat16)->key == of(DType::kFloat16)->key);
   EXPECT_FALSE(of(DType::kBFloat16)->key == of(DType::kFloat32)->key);
   EXPECT_EQ(of(DType::kBFloat16), of(DType::kBFloat16));
-  const auto exact = Resolve({.head_dim = 64});
-  ASSERT_THAT(exact, IsOk());
+  ASSERT_OK(exact, Resolve({.head_dim = 64}));
   const auto plain = (*exact)->ForSeqLen(1, Multiplier::kOne, {.dtype = DType::kBFloat16});
   EXPECT_EQ(plain, (*exact)->ForSeqLen(1, Multiplier::kOne));
   EXPECT_EQ(plain->eager, std::nullopt);
@@ -105,8 +96,7 @@ TEST(EagerPrecisionTest, DTypesHaveTablesOfTheirOwn) {
 TEST(EagerPrecisionTest, XPosIsNotHuggingFaces) {
   RopeConfig config = {.head_dim = 8, .precision = Precision::kHf};
   config.xpos = XPos{};
-  EXPECT_THAT(Resolve(config), StatusIs(absl::StatusCode::kInvalidArgument,
-                                        HasSubstr("xpos: got xpos with precision hf")));
+  EXPECT_THAT(Resolve(config), IsInvalid("xpos: got xpos with precision hf"));
 }
 
 TEST(EagerPrecisionTest, DifferencesTurnByExactAnglesOfTheSameFrequencies) {

@@ -1,6 +1,5 @@
 #include "kernels/frequencies/frequencies.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,10 +15,7 @@ namespace rope::kernels {
 namespace {
 
 using ::rope::testing::GoldenCase;
-using ::rope::testing::IsOk;
 using ::rope::testing::ReadGoldenFile;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
 
 std::shared_ptr<const ResolvedRope> MustResolve(const RopeConfig& config) {
   auto rope = Resolve(config);
@@ -33,10 +29,8 @@ class GoldenFrequenciesTest : public ::testing::TestWithParam<std::string> {
     auto golden = ReadGoldenFile(GetParam());
     ASSERT_THAT(golden, IsOk());
     golden_ = *std::move(golden);
-    const auto model = ModelConfig::Parse(golden_.config);
-    ASSERT_THAT(model, IsOk());
-    const auto layer = model->Layer({.layer_type = golden_.layer_type});
-    ASSERT_THAT(layer, IsOk());
+    ASSERT_OK(model, ModelConfig::Parse(golden_.config));
+    ASSERT_OK(layer, model->Layer({.layer_type = golden_.layer_type}));
     layer_ = *layer;
     auto rope = Resolve(layer_.config);
     ASSERT_THAT(rope, IsOk());
@@ -140,24 +134,21 @@ TEST(ExactCosSinTest, ZeroFrequencyOnlyMultiplies) {
 }
 
 TEST(ResolveTest, HeadDimMissingIsInvalid) {
-  EXPECT_THAT(Resolve({}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                    HasSubstr("head_dim: got nothing, want the number")));
+  EXPECT_THAT(Resolve({}), IsInvalid("head_dim: got nothing, want the number"));
   EXPECT_THAT(Resolve({}, 64), IsOk());
 }
 
 TEST(ResolveTest, InfiniteFrequencyIsInvalid) {
   RopeConfig config = {.rope_type = RopeType::kLinear, .rope_theta = 1e-300, .head_dim = 64};
   config.factor = 1e-300;
-  EXPECT_THAT(Resolve(config),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope_theta: got 1e-300")));
+  EXPECT_THAT(Resolve(config), IsInvalid("rope_theta: got 1e-300"));
 }
 
 TEST(ResolveTest, InfiniteBaseOfDynamicIsInvalid) {
   RopeConfig config = {.rope_type = RopeType::kDynamic, .rope_theta = 1e300, .head_dim = 4};
   config.factor = 1e100;
   config.max_position_embeddings = 16;
-  EXPECT_THAT(Resolve(config),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope_theta: got 1e+300")));
+  EXPECT_THAT(Resolve(config), IsInvalid("rope_theta: got 1e+300"));
 }
 
 TEST(ResolveTest, InfiniteLongBranchIsInvalid) {
@@ -165,8 +156,7 @@ TEST(ResolveTest, InfiniteLongBranchIsInvalid) {
   config.short_factor = {1, 1};
   config.long_factor = {1, 1e-300};
   config.max_position_embeddings = 16;
-  EXPECT_THAT(Resolve(config),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope_theta: got 1e-300")));
+  EXPECT_THAT(Resolve(config), IsInvalid("rope_theta: got 1e-300"));
 }
 
 TEST(ResolveTest, HugeComputedAttentionFactorIsInvalid) {
@@ -175,8 +165,7 @@ TEST(ResolveTest, HugeComputedAttentionFactorIsInvalid) {
   config.original_max_position_embeddings = 1024;
   config.mscale = 1e300;
   config.mscale_all_dim = 1;
-  EXPECT_THAT(Resolve(config),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("mscale: got 1e+300")));
+  EXPECT_THAT(Resolve(config), IsInvalid("mscale: got 1e+300"));
 }
 
 TEST(ResolveTest, DefaultsOfTheTypeAreFilledIn) {
@@ -336,11 +325,9 @@ TEST(ForSeqLenTest, TrailingZerosAreDropped) {
 TEST(ResolvedRopeTest, KeptBytesCountWhatAScaleTakes) {
   RopeConfig config;
   config.head_dim = 65536;
-  const auto plain = Resolve(config);
-  ASSERT_THAT(plain, IsOk());
+  ASSERT_OK(plain, Resolve(config));
   config.xpos.emplace();
-  const auto scaled = Resolve(config);
-  ASSERT_THAT(scaled, IsOk());
+  ASSERT_OK(scaled, Resolve(config));
   EXPECT_GE((*scaled)->KeptBytes(), 4 * (*plain)->KeptBytes())
       << "twice the lists, for q and for k";
 }

@@ -1,6 +1,5 @@
 #include "kernels/tables/derived_rows.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,9 +11,6 @@
 
 namespace rope::kernels {
 namespace {
-
-using rope::testing::IsOk;
-using ::testing::ElementsAre;
 
 TEST(AppendMropeRowsTest, EachFrequencyTakesItsAxis) {
   const std::vector<int64_t> t = {0, 1, 2, 2, 1000000, 7};

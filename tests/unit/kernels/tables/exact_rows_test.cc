@@ -1,6 +1,5 @@
 #include "kernels/tables/exact_rows.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,11 +7,10 @@
 #include <vector>
 
 #include "kernels/dtype/element.h"
+#include "tests/support/matchers.h"
 
 namespace rope::kernels {
 namespace {
-
-using ::testing::ElementsAre;
 
 std::shared_ptr<const ResolvedRope> Resolved(double theta, double attention_factor = 1) {
   RopeConfig config;

@@ -1,6 +1,5 @@
 #include "kernels/tables/table_cache.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -47,10 +46,6 @@ thread_local int64_t failing_allocation = -1;
 
 namespace rope::kernels {
 namespace {
-
-using rope::testing::IsOk;
-using rope::testing::StatusIs;
-using ::testing::HasSubstr;
 
 std::vector<int64_t> PositionsAround(std::initializer_list<int64_t> centres) {
   std::vector<int64_t> positions;
@@ -269,7 +264,7 @@ TEST(TableCacheTest, FailureGoesToEveryWaiterAndIsNotKept) {
     threads.emplace_back([&] {
       TokenRows rows;
       const absl::Status status = cache.AppendRows(frequencies, {&position, 1}, rows);
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("no such luck")));
+      EXPECT_THAT(status, IsInternal("no such luck"));
       ++failures;
     });
   }
@@ -295,7 +290,7 @@ TEST(TableCacheTest, PageWithoutMemoryIsAnErrorAndIsBuiltLater) {
   for (int i = 0; i < 2; ++i) {
     TokenRows rows;
     EXPECT_THAT(cache.AppendRows(frequencies, {&position, 1}, rows),
-                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rows of 8 pairs")));
+                IsExhausted("rows of 8 pairs"));
   }
   ExpectExact(frequencies, position, Rows(cache, frequencies, {&position, 1}).rows[0]);
   EXPECT_EQ(builds, 3);

@@ -1,6 +1,5 @@
 #include "kernels/tables/table_page.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,10 +11,6 @@
 
 namespace rope::kernels {
 namespace {
-
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
 
 std::shared_ptr<const ResolvedRope> MustResolve(const RopeConfig& config) {
   auto rope = Resolve(config);
@@ -56,8 +51,7 @@ TEST(XPosPageTest, RowsOfQAndKScaleInOppositeDirections) {
   for (const Side side : {Side::kQ, Side::kK}) {
     const auto frequencies = rope->ForSeqLen(1, Multiplier::kAttentionFactor, {.side = side});
     for (const int64_t first : {0, 960, 20032, 34944}) {
-      const auto page = BuildPage(*frequencies, first);
-      ASSERT_THAT(page, IsOk());
+      ASSERT_OK(page, BuildPage(*frequencies, first));
       for (const int64_t row : {0, 1, 7, 8, 40, 63}) {
         ExpectRow(**page, row, *frequencies, first + row, side, kCentre, 1);
       }
@@ -126,7 +120,7 @@ TEST(XPosRulesTest, ScaleBaseAndCentreAreChecked) {
   const auto check = [](XPos xpos, const char* message) {
     RopeConfig config = {.head_dim = 8};
     config.xpos = xpos;
-    EXPECT_THAT(Resolve(config), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+    EXPECT_THAT(Resolve(config), IsInvalid(message));
   };
   check({.scale_base = 0.5}, "xpos.scale_base: got 0.5, want a finite number >= 1");
   check({.scale_base = NAN}, "xpos.scale_base: got nan");
@@ -138,8 +132,7 @@ TEST(XPosRulesTest, ScaleBaseAndCentreAreChecked) {
   EXPECT_THAT(Remarks(config), ::testing::Contains(::testing::Field(
                                    &Remark::text, HasSubstr("it stays at 1073741824"))));
   config.mrope = Mrope{.section = {2, 1, 1}};
-  EXPECT_THAT(Resolve(config), StatusIs(absl::StatusCode::kInvalidArgument,
-                                        HasSubstr("xpos: got xpos and mrope_section")));
+  EXPECT_THAT(Resolve(config), IsInvalid("xpos: got xpos and mrope_section"));
 }
 
 TEST(EagerPageTest, RowsAreTheEagerCodesOneByOne) {
@@ -151,8 +144,7 @@ TEST(EagerPageTest, RowsAreTheEagerCodesOneByOne) {
   const auto multiplier = static_cast<float>(rope->attention_factor());
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     const auto frequencies = rope->ForSeqLen(1, Multiplier::kAttentionFactor, {.dtype = dtype});
-    const auto page = BuildPage(*frequencies, 1000000 / kPageRows * kPageRows);
-    ASSERT_THAT(page, IsOk());
+    ASSERT_OK(page, BuildPage(*frequencies, 1000000 / kPageRows * kPageRows));
     for (int64_t row = 0; row < kPageRows; ++row) {
       const int64_t position = 1000000 / kPageRows * kPageRows + row;
       for (size_t j = 0; j < frequencies->inv_freq.size(); ++j) {

@@ -1,6 +1,5 @@
 #include "proto/flags/flags.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -8,11 +7,10 @@
 #include <string>
 
 #include "proto/nearest_name.h"
+#include "tests/support/matchers.h"
 
 namespace rope::proto {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(FlagsTest, SizesHaveBinaryUnits) {
   EXPECT_EQ(ParseSize("0"), 0);

@@ -1,6 +1,5 @@
 #include "proto/wire/rope_config.h"
 
-#include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
@@ -13,14 +12,9 @@ namespace rope::proto {
 namespace {
 
 using ::google::protobuf::FieldDescriptor;
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::Eq;
-using ::testing::HasSubstr;
 
 void ExpectInvalid(const v1::RopeConfig& config, const std::string& text) {
-  EXPECT_THAT(ReadRopeConfig(config),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  EXPECT_THAT(ReadRopeConfig(config), IsInvalid(text));
 }
 
 // Sets each field to a value of its own, but for mrope_axes, which excludes mrope_section.
@@ -65,8 +59,7 @@ v1::RopeConfig FullConfig() {
 
 TEST(RopeConfigTest, EveryFieldSurvivesReadingAndWriting) {
   const v1::RopeConfig config = FullConfig();
-  const auto read = ReadRopeConfig(config);
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, ReadRopeConfig(config));
   EXPECT_EQ(WriteRopeConfig(*read).DebugString(), config.DebugString());
   for (int i = 0; i < config.GetDescriptor()->field_count(); ++i) {
     const auto* field = config.GetDescriptor()->field(i);
@@ -82,8 +75,7 @@ TEST(RopeConfigTest, AxesOfFrequenciesTakeThePlaceOfSections) {
   config.set_rope_type("default");
   config.set_rope_theta(10000);
   for (const int axis : {2, 1, 0, 2}) config.add_mrope_axes(axis);
-  const auto read = ReadRopeConfig(config);
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, ReadRopeConfig(config));
   EXPECT_EQ(read->mrope->axes, (std::vector<int8_t>{2, 1, 0, 2}));
   EXPECT_EQ(WriteRopeConfig(*read).DebugString(), config.DebugString());
   EXPECT_FALSE(*read == RopeConfig());
@@ -94,8 +86,7 @@ TEST(RopeConfigTest, AxesOfFrequenciesTakeThePlaceOfSections) {
 }
 
 TEST(RopeConfigTest, UnsetFieldsStayUnset) {
-  const auto read = ReadRopeConfig(v1::RopeConfig());
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, ReadRopeConfig(v1::RopeConfig()));
   EXPECT_EQ(*read, RopeConfig());
 }
 
@@ -180,24 +171,20 @@ TEST(RopeConfigTest, CompatAndPrecisionAreRead) {
   EXPECT_EQ(*ReadPrecision(v1::PRECISION_UNSPECIFIED), Precision::kExact);
   EXPECT_EQ(*ReadPrecision(v1::PRECISION_EXACT), Precision::kExact);
   EXPECT_EQ(*ReadPrecision(v1::PRECISION_HF), Precision::kHf);
-  EXPECT_THAT(ReadCompat(static_cast<v1::Compat>(5)),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope.compat: got 5")));
-  EXPECT_THAT(ReadPrecision(static_cast<v1::Precision>(3)),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope.precision: got 3")));
+  EXPECT_THAT(ReadCompat(static_cast<v1::Compat>(5)), IsInvalid("rope.compat: got 5"));
+  EXPECT_THAT(ReadPrecision(static_cast<v1::Precision>(3)), IsInvalid("rope.precision: got 3"));
 }
 
 TEST(RopeConfigTest, EachPairingIsItself) {
   for (const auto pairing : {v1::PAIRING_UNSPECIFIED, v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED}) {
-    const auto read = ReadPairing(pairing);
-    ASSERT_THAT(read, IsOk());
+    ASSERT_OK(read, ReadPairing(pairing));
     EXPECT_EQ(WritePairing(*read), pairing);
   }
   EXPECT_THAT(*ReadPairing(v1::PAIRING_HALF), Eq(Pairing::kHalf));
 }
 
 TEST(RopeConfigTest, UnknownPairingIsInvalid) {
-  EXPECT_THAT(ReadPairing(static_cast<v1::Pairing>(9)),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope.pairing: got 9")));
+  EXPECT_THAT(ReadPairing(static_cast<v1::Pairing>(9)), IsInvalid("rope.pairing: got 9"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "proto/wire/stream_message.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -12,10 +11,6 @@
 
 namespace rope::proto {
 namespace {
-
-using rope::testing::IsOk;
-using rope::testing::StatusIs;
-using ::testing::StartsWith;
 
 absl::Status Read(const std::string& bytes, StreamMessage& message,
                   UnknownFields unknown = UnknownFields::kRefuse) {

@@ -1,6 +1,5 @@
 #include "server/control/admin.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -14,13 +13,7 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::SharedMemory;
-using ::rope::testing::StatusIs;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 constexpr char kOwner[] = "uid:1000";
 
@@ -34,8 +27,7 @@ v1::RopeSpec Rope(double theta) {
 TEST(AdminTest, ListShowsWhatTheRegistryHas) {
   const auto registry = ModelRegistry::Create({}).value();
   const int before = ListModels({}, *registry)->models_size();
-  const auto registered = registry->Register("aaa", Rope(2500), kOwner);
-  ASSERT_THAT(registered, IsOk());
+  ASSERT_OK(registered, registry->Register("aaa", Rope(2500), kOwner));
   EXPECT_EQ(registered->model().rope_theta(), 2500);
   EXPECT_EQ(registered->model().head_dim(), 0);  // the tensor's
   const v1::ListModelsResponse list = *ListModels({}, *registry);
@@ -67,8 +59,7 @@ TEST(AdminTest, PagesHoldEveryModelOnceInOrder) {
   }
   v1::ListModelsRequest negative;
   negative.set_page_size(-1);
-  EXPECT_THAT(ListModels(negative, *registry),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("page_size: got -1")));
+  EXPECT_THAT(ListModels(negative, *registry), IsInvalid("page_size: got -1"));
 }
 
 TEST(AdminTest, PageEndsAtAMebibyte) {
@@ -101,16 +92,13 @@ TEST(AdminTest, RegionGetsAnotherIdAndWaitsForItsRequests) {
   v1::RegisterRegionRequest request;
   request.set_shm_name(memory.name());
   request.set_byte_size(4096);
-  const auto first = RegisterRegion(request, 1, regions);
-  ASSERT_THAT(first, IsOk());
+  ASSERT_OK(first, RegisterRegion(request, 1, regions));
   request.set_region_id(first->region_id());
   EXPECT_THAT(RegisterRegion(request, 1, regions),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("region_id: got it and shm_name, offset or byte_size")));
+              IsInvalid("region_id: got it and shm_name, offset or byte_size"));
   request.clear_shm_name();
   request.clear_byte_size();
-  const auto second = RegisterRegion(request, 1, regions);
-  ASSERT_THAT(second, IsOk());
+  ASSERT_OK(second, RegisterRegion(request, 1, regions));
   EXPECT_NE(second->region_id(), first->region_id());
 
   std::vector<absl::StatusCode> answers;

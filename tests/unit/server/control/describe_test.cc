@@ -1,6 +1,5 @@
 #include "server/control/describe.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,13 +19,7 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::Contains;
 using ::testing::DoubleNear;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -46,7 +39,7 @@ class DescribeTest : public ::testing::Test {
   }
   void ExpectFails(const v1::DescribeRequest& request, absl::StatusCode code,
                    const std::string& text) {
-    EXPECT_THAT(Ask(request), StatusIs(code, HasSubstr(text)));
+    EXPECT_THAT(Ask(request), Fails(code, text));
   }
 
   static v1::DescribeRequest Plain() {
@@ -80,8 +73,7 @@ class DescribeTest : public ::testing::Test {
 };
 
 TEST_F(DescribeTest, FrequenciesAndWavelengthsOfTheFormula) {
-  const auto answer = Ask(Plain());
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(Plain()));
   ASSERT_EQ(answer->inv_freq_size(), 4);
   for (int i = 0; i < 4; ++i) {
     const double expected = std::pow(10000.0, -2.0 * i / 8);
@@ -106,8 +98,7 @@ TEST_F(DescribeTest, RowsHoldCosAndSinWithTheAttentionFactor) {
   config.set_attention_factor(3);
   request.add_positions(0);
   request.add_positions(7);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   ASSERT_EQ(answer->rows_size(), 2);
   EXPECT_EQ(answer->rows(0).cos(2), 3);
   EXPECT_EQ(answer->rows(0).sin(2), 0);
@@ -120,8 +111,7 @@ TEST_F(DescribeTest, ZeroFrequencyHasAnInfiniteWavelength) {
   v1::DescribeRequest request = Plain();
   request.mutable_rope()->mutable_config()->set_rope_type("proportional");
   request.mutable_rope()->mutable_config()->set_partial_rotary_factor(0.5);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   EXPECT_EQ(answer->inv_freq(3), 0);
   EXPECT_TRUE(std::isinf(answer->wavelengths(3)));
 }
@@ -129,13 +119,11 @@ TEST_F(DescribeTest, ZeroFrequencyHasAnInfiniteWavelength) {
 TEST_F(DescribeTest, SeqLenComesFromThePositionsOrTheCaller) {
   v1::DescribeRequest request = Dynamic();
   request.add_positions(99);
-  const auto by_position = Ask(request);
-  ASSERT_THAT(by_position, IsOk());
+  ASSERT_OK(by_position, Ask(request));
   EXPECT_EQ(by_position->seq_len(), 100);
   EXPECT_TRUE(by_position->depends_on_seq_len());
   request.set_seq_len(16);
-  const auto by_caller = Ask(request);
-  ASSERT_THAT(by_caller, IsOk());
+  ASSERT_OK(by_caller, Ask(request));
   EXPECT_EQ(by_caller->seq_len(), 16);
   EXPECT_LT(by_position->inv_freq(3), by_caller->inv_freq(3));
 }
@@ -145,8 +133,7 @@ TEST_F(DescribeTest, HeadDimIsTakenWhereTheConfigHasNone) {
   request.mutable_rope()->mutable_config()->clear_head_dim();
   ExpectFails(request, kInvalid, "rope.config.head_dim: got nothing");
   request.set_head_dim(16);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   EXPECT_EQ(answer->inv_freq_size(), 8);
   request.mutable_rope()->mutable_config()->set_head_dim(8);
   ExpectFails(request, kInvalid, "head_dim: got 16, want the config's 8");
@@ -156,12 +143,10 @@ TEST_F(DescribeTest, HeadDimIsTakenWhereTheConfigHasNone) {
 }
 
 TEST_F(DescribeTest, ConfigIdFindsTheSameAgain) {
-  const auto first = Ask(Plain());
-  ASSERT_THAT(first, IsOk());
+  ASSERT_OK(first, Ask(Plain()));
   v1::DescribeRequest request;
   request.mutable_rope()->set_config_id(first->config_id());
-  const auto again = Ask(request);
-  ASSERT_THAT(again, IsOk());
+  ASSERT_OK(again, Ask(request));
   EXPECT_EQ(again->SerializeAsString(), first->SerializeAsString());
 }
 
@@ -170,8 +155,7 @@ TEST_F(DescribeTest, LayerWithoutRotationHasNoNumbers) {
   request.mutable_rope()->set_config_json(
       R"({"head_dim": 8, "num_hidden_layers": 2, "no_rope_layers": [1, 0]})");
   request.mutable_rope()->set_layer(1);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   EXPECT_FALSE(answer->rotates());
   EXPECT_EQ(answer->inv_freq_size(), 0);
   EXPECT_THAT(answer->warnings(), Contains(HasSubstr("does not rotate")));
@@ -181,8 +165,7 @@ TEST_F(DescribeTest, WarningsOfTheConfigAreShown) {
   v1::DescribeRequest request = Plain();
   request.mutable_rope()->mutable_config()->set_rope_type("linear");
   request.mutable_rope()->mutable_config()->set_factor(0.5);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   EXPECT_THAT(answer->warnings(), Contains(HasSubstr("factor")));
 }
 
@@ -196,8 +179,7 @@ TEST_F(DescribeTest, RampAndScalingOfTheClassicCase) {
   config.set_beta_slow(1);
   config.set_beta_fast(4);
   config.set_ramp(v1::YARN_RAMP_TURNS);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   EXPECT_THAT(answer->ramp().low_wavelength(), DoubleNear(2048, 1e-9));
   EXPECT_THAT(answer->ramp().high_wavelength(), DoubleNear(8192, 1e-9));
   EXPECT_THAT(answer->ramp().low_index(), DoubleNear(80.43, 0.01));
@@ -220,8 +202,7 @@ TEST_F(DescribeTest, ReadingsAreThoseThatDiffer) {
   config.set_factor(32);
   config.set_original_max_position_embeddings(4096);
   config.set_truncate(false);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   ASSERT_EQ(answer->readings_size(), 2);
   EXPECT_EQ(answer->readings(0).implementation(), "vllm");
   EXPECT_EQ(answer->readings(0).version(), "0.10.2 to 0.11.2");
@@ -257,8 +238,7 @@ TEST_F(DescribeTest, Float32AnglesAreJudgedAtTheModelsLength) {
   request.mutable_rope()->mutable_config()->set_head_dim(128);
   request.mutable_rope()->mutable_config()->set_rope_theta(500000);
   request.mutable_rope()->mutable_config()->set_max_position_embeddings(131072);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   EXPECT_EQ(answer->float32_angle_position(), 131071);
   EXPECT_GT(answer->float32_angle_error(), 1e-3);
   EXPECT_LT(answer->float32_angle_error(), 1e-2);
@@ -272,8 +252,7 @@ TEST_F(DescribeTest, ExplicitFrequenciesComeBackAsTheyAre) {
   for (const double number : {1.0, 0.3, 0.03, 0.0}) {
     request.mutable_rope()->mutable_config()->mutable_inv_freq()->add_numbers(number);
   }
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   EXPECT_EQ(answer->inv_freq(1), 0.3);
   EXPECT_EQ(answer->scaling(3), v1::FREQUENCY_SCALING_STILL);
   EXPECT_EQ(answer->config().inv_freq().numbers(2), 0.03);
@@ -306,12 +285,10 @@ TEST_F(DescribeTest, MissingRopeIsNamed) {
 TEST_F(DescribeTest, PrecisionHfHasRowsOfADType) {
   v1::DescribeRequest request = Plain();
   request.add_positions(1000);
-  const auto exact = Ask(request);
-  ASSERT_THAT(exact, IsOk());
+  ASSERT_OK(exact, Ask(request));
   EXPECT_EQ(exact->precision(), v1::PRECISION_EXACT);
   request.mutable_rope()->set_precision(v1::PRECISION_HF);
-  const auto hf = Ask(request);
-  ASSERT_THAT(hf, IsOk());
+  ASSERT_OK(hf, Ask(request));
   EXPECT_EQ(hf->precision(), v1::PRECISION_HF);
   EXPECT_NE(hf->config_id(), exact->config_id());
   for (int i = 0; i < 4; ++i) {
@@ -321,8 +298,7 @@ TEST_F(DescribeTest, PrecisionHfHasRowsOfADType) {
   }
   EXPECT_NE(hf->rows(0).cos(1), exact->rows(0).cos(1));
   request.set_dtype(v1::DTYPE_BF16);
-  const auto narrow = Ask(request);
-  ASSERT_THAT(narrow, IsOk());
+  ASSERT_OK(narrow, Ask(request));
   EXPECT_EQ(narrow->config_id(), hf->config_id());
   EXPECT_EQ(narrow->rows(0).cos(1), kernels::FromBFloat16(kernels::ToBFloat16(hf->rows(0).cos(1))));
   request.set_dtype(v1::DTYPE_FP64);
@@ -341,8 +317,7 @@ TEST_F(DescribeTest, SinusoidalTableIsThatOfTheOriginalTransformer) {
   ExpectFails(request, kInvalid, "rope.pairing: got nothing");
   for (const v1::Pairing pairing : {v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED}) {
     request.mutable_rope()->set_pairing(pairing);
-    const auto answer = Ask(request);
-    ASSERT_THAT(answer, IsOk());
+    ASSERT_OK(answer, Ask(request));
     for (const v1::Row& row : answer->rows()) {
       ASSERT_EQ(row.sinusoid_size(), 8);
       for (int i = 0; i < 4; ++i) {
@@ -373,8 +348,7 @@ TEST_F(DescribeTest, RowsOfTooManyBytesAreRefusedBeforeTheyAreComputed) {
 TEST_F(DescribeTest, RowsUpToTheLimitAreAdmittedAsTwiceTheirBytesAndComputedInSteps) {
   constexpr int64_t kRowBytes = 32 + 32 * 16;
   v1::DescribeRequest request = Large(64, limits::kDescribePositionsMax);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   EXPECT_EQ(answer->rows_size(), limits::kDescribePositionsMax);
   EXPECT_EQ(answer->rows(4095).position(), 4095);
   EXPECT_EQ(steps_, 1 + 4096 / (2048 / 32));
@@ -386,8 +360,7 @@ TEST_F(DescribeTest, RowsUpToTheLimitAreAdmittedAsTwiceTheirBytesAndComputedInSt
 }
 
 TEST_F(DescribeTest, NoReplyIsLargerThanWhatWasAdmitted) {
-  const auto answer = Ask(Large(65536, 8));
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(Large(65536, 8)));
   EXPECT_LE(static_cast<int64_t>(answer->ByteSizeLong()), admitted_.back());
 }
 

@@ -1,6 +1,5 @@
 #include "server/control/tables.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,12 +21,6 @@
 
 namespace rope::server {
 namespace {
-
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kOutOfRange = absl::StatusCode::kOutOfRange;
@@ -85,7 +78,7 @@ class GetTablesTest : public ::testing::Test {
   }
   void ExpectFails(const v1::GetTablesRequest& request, absl::StatusCode code,
                    const std::string& text) {
-    EXPECT_THAT(Ask(request), StatusIs(code, HasSubstr(text)));
+    EXPECT_THAT(Ask(request), Fails(code, text));
   }
 
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
@@ -98,8 +91,7 @@ class GetTablesTest : public ::testing::Test {
 
 TEST_F(GetTablesTest, EachLayoutHasItsArraysAndShapes) {
   v1::GetTablesRequest request = Plain();
-  const auto plain = Ask(request);
-  ASSERT_THAT(plain, IsOk());
+  ASSERT_OK(plain, Ask(request));
   EXPECT_THAT(plain->cos().shape(), ElementsAre(4, 4));
   EXPECT_THAT(plain->sin().shape(), ElementsAre(4, 4));
   EXPECT_FALSE(plain->has_table());
@@ -122,8 +114,7 @@ TEST_F(GetTablesTest, NumbersAreThoseOfTheFormula) {
   v1::GetTablesRequest request = Plain(1000000, 1000003);
   request.set_layout(v1::TABLE_LAYOUT_COS_SIN_CACHE);
   request.set_dtype(v1::DTYPE_FP64);
-  const auto answer = Ask(request);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, Ask(request));
   const std::vector<double> table = NumbersOf<double>(answer->table());
   ASSERT_EQ(table.size(), 3U * 8);
   for (int row = 0; row < 3; ++row) {
@@ -140,15 +131,13 @@ TEST_F(GetTablesTest, ListOfPositionsComesAsBytesOrNumbers) {
   v1::Array& ids = *request.mutable_positions()->mutable_position_ids();
   ids.add_numbers(7);
   ids.add_numbers(3);
-  const auto numbers = Ask(request);
-  ASSERT_THAT(numbers, IsOk());
+  ASSERT_OK(numbers, Ask(request));
   const std::vector<int32_t> raw = {7, 3};
   ids.Clear();
   ids.set_dtype(v1::DTYPE_INT32);
   ids.add_shape(2);
   ids.set_raw(raw.data(), sizeof(int32_t) * raw.size());
-  const auto bytes = Ask(request);
-  ASSERT_THAT(bytes, IsOk());
+  ASSERT_OK(bytes, Ask(request));
   EXPECT_EQ(bytes->cos().raw(), numbers->cos().raw());
   EXPECT_FLOAT_EQ(NumbersOf<float>(bytes->cos())[0], static_cast<float>(std::cos(7.0)));
   EXPECT_FLOAT_EQ(NumbersOf<float>(bytes->cos())[4], static_cast<float>(std::cos(3.0)));
@@ -203,8 +192,7 @@ TEST_F(GetTablesTest, MoveWithinOneEmbeddingDependsOnTheDifferenceAlone) {
   ConfigOf(request).set_rope_type("yarn");
   ConfigOf(request).set_factor(4);
   ConfigOf(request).set_original_max_position_embeddings(4096);
-  const auto moved = Ask(request);
-  ASSERT_THAT(moved, IsOk());
+  ASSERT_OK(moved, Ask(request));
   EXPECT_EQ(moved->attention_factor(), 1);
   const std::vector<float> cos = NumbersOf<float>(moved->cos());
   for (size_t row = 1; row < 4; ++row) EXPECT_EQ(cos[row * 4], cos[0]);
@@ -226,8 +214,7 @@ TEST_F(GetTablesTest, MoveBetweenEmbeddingsIsScaledByTheRatioOfTheirFactors) {
   ConfigOf(request).set_original_max_position_embeddings(4096);
   ConfigOf(request).set_attention_factor(1.5);
   request.set_dtype(v1::DTYPE_FP64);
-  const auto moved = Ask(request);
-  ASSERT_THAT(moved, IsOk());
+  ASSERT_OK(moved, Ask(request));
   EXPECT_EQ(moved->attention_factor(), 1.5);
   // Column 0 has frequency 1 in both.
   EXPECT_NEAR(NumbersOf<double>(moved->cos())[0], 1.5 * std::cos(100.0), 1e-14);

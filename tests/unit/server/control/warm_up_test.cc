@@ -1,6 +1,5 @@
 #include "server/control/warm_up.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,10 +13,6 @@
 
 namespace rope::server {
 namespace {
-
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr int64_t kBudget = 1 << 20;
@@ -39,7 +34,7 @@ class WarmUpTest : public ::testing::Test {
   }
   void ExpectRefused(const v1::WarmUpRequest& request, absl::StatusCode code,
                      const std::string& text) {
-    EXPECT_THAT(Plan(request), StatusIs(code, HasSubstr(text)));
+    EXPECT_THAT(Plan(request), Fails(code, text));
   }
 
   static absl::StatusOr<v1::WarmUpResponse> Run(const WarmUpPlan& plan,
@@ -64,8 +59,7 @@ TEST_F(WarmUpTest, PlanHoldsEveryPageThatTheRangeTouches) {
            {64, 65, 1, 1},
            {1000000, 1000100, 15625, 2},
            {limits::kPositionMax, limits::kPositionMax + 1, limits::kPositionMax / 64, 1}}) {
-    const auto plan = Plan(MakeRequest(begin, end));
-    ASSERT_THAT(plan, IsOk());
+    ASSERT_OK(plan, Plan(MakeRequest(begin, end)));
     EXPECT_EQ(plan->first_page, first) << begin;
     EXPECT_EQ(plan->pages, pages) << begin;
     EXPECT_EQ(plan->bytes, pages * kPageBytes) << begin;
@@ -121,8 +115,7 @@ TEST_F(WarmUpTest, LayerWithoutRotationNeedsNoPages) {
   request.mutable_rope()->set_config_json(
       R"({"head_dim": 64, "num_hidden_layers": 2, "no_rope_layers": [1, 0]})");
   request.mutable_rope()->set_layer(1);
-  const auto plan = Plan(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Plan(request));
   EXPECT_EQ(plan->pages, 0);
   kernels::TableCache tables(kBudget);
   EXPECT_EQ(Run(*plan, tables)->pages(), 0);
@@ -130,21 +123,18 @@ TEST_F(WarmUpTest, LayerWithoutRotationNeedsNoPages) {
 
 TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
   const auto refused = Plan(MakeRequest(0, limits::kPositionMax));
-  ASSERT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
-                                HasSubstr("end: got 16777216 pages of 64 positions, want at most "
-                                          "55, the capacity of the table cache")));
+  ASSERT_THAT(refused, IsExhausted("end: got 16777216 pages of 64 positions, want at most "
+                                   "55, the capacity of the table cache"));
   EXPECT_EQ(proto::PartsOf(refused.status()).retry_delay_ms, 0);
   ExpectRefused(MakeRequest(0, 55 * 64 + 1), absl::StatusCode::kResourceExhausted,
                 "end: got 56 pages");
-  const auto plan = Plan(MakeRequest(0, 55 * 64));
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Plan(MakeRequest(0, 55 * 64)));
   // A cache full of other pages keeps all of them.
   kernels::TableCache tables(kBudget);
   const auto other = Plan(MakeRequest(100000, 100000 + 55 * 64 - 64));
   for (const auto& next : {other, plan}) {
     ASSERT_THAT(next, IsOk());
-    const auto response = Run(*next, tables);
-    ASSERT_THAT(response, IsOk());
+    ASSERT_OK(response, Run(*next, tables));
     EXPECT_EQ(response->pages(), next->pages);
     EXPECT_EQ(response->bytes(), next->pages * kPageBytes);
   }
@@ -159,8 +149,7 @@ TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
 
 TEST_F(WarmUpTest, StepBuildsSixteenPages) {
   kernels::TableCache tables(kBudget);
-  const auto plan = Plan(MakeRequest(0, 40 * 64));
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Plan(MakeRequest(0, 40 * 64)));
   v1::WarmUpResponse answer;
   const auto step = WarmUpSteps(*plan, tables);
   for (const int64_t builds : {16, 32, 40}) {
@@ -172,9 +161,8 @@ TEST_F(WarmUpTest, StepBuildsSixteenPages) {
 TEST_F(WarmUpTest, ErrorOfTheCacheIsTheAnswer) {
   kernels::TableCache tables(
       kBudget, [](const kernels::Frequencies&, int64_t) { return absl::InternalError("no page"); });
-  const auto plan = Plan(MakeRequest(0, 1));
-  ASSERT_THAT(plan, IsOk());
-  EXPECT_THAT(Run(*plan, tables), StatusIs(absl::StatusCode::kInternal, HasSubstr("no page")));
+  ASSERT_OK(plan, Plan(MakeRequest(0, 1)));
+  EXPECT_THAT(Run(*plan, tables), IsInternal("no page"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Requests without common properties share a batch. Tests the batcher and the executor together,
 // over a backend that blocks until the test releases it.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -20,12 +19,9 @@ namespace rope::server {
 namespace {
 
 using ::rope::testing::FakeClock;
-using ::rope::testing::IsOk;
 using ::rope::testing::RawBytes;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
-using ::testing::ElementsAre;
-using ::testing::SizeIs;
 
 // Rotates as the reference backend does. Blocks in the first call until released. Records all
 // calls.

@@ -1,6 +1,5 @@
 // Batches under load. The device is held until all requests are queued; then its batches are
 // checked.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -14,16 +13,8 @@ namespace rope::server {
 namespace {
 
 using ::rope::testing::HeldBatcher;
-using ::rope::testing::IsOk;
 using ::rope::testing::kHeldOptions;
 using ::rope::testing::kQueued;
-using ::rope::testing::StatusIs;
-using ::testing::Contains;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
 using BatcherReportTest = HeldBatcher;
@@ -286,7 +277,7 @@ TEST_F(BatcherLoadTest, OneFailingRequestOfAFullBatchFailsAlone) {
   for (int i = 0; i < 10; ++i) {
     const absl::Status status = AnswerOf(absl::StrCat(i)).status;
     if (i == 7) {
-      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+      EXPECT_THAT(status, IsInternal("broken"));
     } else {
       EXPECT_THAT(status, IsOk()) << i;
     }

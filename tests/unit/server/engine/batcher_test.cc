@@ -1,6 +1,5 @@
 #include "server/engine/batcher.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -15,13 +14,8 @@ namespace rope::server {
 namespace {
 
 using ::rope::testing::HeldBatcher;
-using ::rope::testing::IsOk;
 using ::rope::testing::kHeldOptions;
 using ::rope::testing::kQueued;
-using ::rope::testing::StatusIs;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 using BatcherTest = HeldBatcher;
 
@@ -122,7 +116,7 @@ TEST_F(BatcherTest, FailingSliceEndsALargeDirectRequestOnce) {
   Start(kSlicedOptions);
   Allow(5);
   EnqueueGathering("large", 900);
-  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_THAT(AnswerOf("large").status, IsInternal("broken"));
   EXPECT_FALSE(batcher_->RunGathered());
   batcher_->Drain();
 }
@@ -136,8 +130,7 @@ TEST_F(BatcherTest, LargeDirectRequestThatIsCancelledBetweenItsSlicesRunsNoMore)
   flag->store(true);
   EXPECT_TRUE(batcher_->RunGathered());
   EXPECT_EQ(BatchCount(), 1U);
-  EXPECT_THAT(AnswerOf("large").status,
-              StatusIs(absl::StatusCode::kCancelled, HasSubstr("while it waited")));
+  EXPECT_THAT(AnswerOf("large").status, Fails(absl::StatusCode::kCancelled, "while it waited"));
 }
 
 TEST_F(BatcherTest, SmallRequestsGatherUntilNothingElseHasArrived) {
@@ -239,9 +232,8 @@ TEST_F(BatcherTest, GatheredRequestsThatEndedAreAnsweredWithoutRunning) {
   EXPECT_TRUE(batcher_->RunGathered());
   EXPECT_THAT(BatchAt(0), ElementsAre("patient 0-5"));
   EXPECT_THAT(AnswerOf("expired").status,
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("while it waited")));
-  EXPECT_THAT(AnswerOf("cancelled").status,
-              StatusIs(absl::StatusCode::kCancelled, HasSubstr("while it waited")));
+              Fails(absl::StatusCode::kDeadlineExceeded, "while it waited"));
+  EXPECT_THAT(AnswerOf("cancelled").status, Fails(absl::StatusCode::kCancelled, "while it waited"));
   EXPECT_THAT(AnswerOf("patient").status, IsOk());
 }
 
@@ -261,7 +253,7 @@ TEST_F(BatcherTest, FailingRequestFailsNoOtherThatGatheredWithIt) {
   Allow(1);
   for (const char* id : {"a", "b"}) EnqueueGathering(id, 5);
   batcher_->RunGathered();
-  EXPECT_THAT(AnswerOf("a").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_THAT(AnswerOf("a").status, IsInternal("broken"));
   EXPECT_THAT(AnswerOf("b").status, IsOk());
 }
 
@@ -413,9 +405,8 @@ TEST_F(BatcherTest, ExpiredAndCancelledAreAnsweredWithoutRunningAndBeforeTheBatc
   Allow(1);
   AwaitBatches(2);  // held until the next Allow
   EXPECT_THAT(AnswerOf("expired").status,
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("while it waited")));
-  EXPECT_THAT(AnswerOf("cancelled").status,
-              StatusIs(absl::StatusCode::kCancelled, HasSubstr("while it waited")));
+              Fails(absl::StatusCode::kDeadlineExceeded, "while it waited"));
+  EXPECT_THAT(AnswerOf("cancelled").status, Fails(absl::StatusCode::kCancelled, "while it waited"));
   EXPECT_THAT(BatchAt(1), ElementsAre("patient 0-5"));
   Allow(1);
   AwaitAnswers(4);
@@ -443,7 +434,7 @@ TEST_F(BatcherTest, CancelledBetweenItsSlicesRunsNoMore) {
   flag->store(true);
   Allow(1);
   AwaitAnswers(2);
-  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+  EXPECT_THAT(AnswerOf("large").status, Fails(absl::StatusCode::kCancelled, ""));
   EXPECT_EQ(BatchCount(), 2U);
 }
 
@@ -462,7 +453,7 @@ TEST_F(BatcherTest, FailureOfACallThatRanInPlaceSaysSo) {
       flag->store(true);
       Allow(1);
       batcher_->Drain();
-      EXPECT_THAT(AnswerOf(id).status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+      EXPECT_THAT(AnswerOf(id).status, Fails(absl::StatusCode::kCancelled, ""));
       EXPECT_EQ(proto::PartsOf(AnswerOf(id).status).may_have_executed, in_place && ran);
       EXPECT_FALSE(proto::PartsOf(AnswerOf("blocker").status).may_have_executed);
       answer_counts_.clear();
@@ -479,7 +470,7 @@ TEST_F(BatcherTest, FailingSliceEndsItsRequestOnceAndNoOther) {
   Enqueue("small", 5);
   Allow(2);
   AwaitAnswers(3);
-  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_THAT(AnswerOf("large").status, IsInternal("broken"));
   EXPECT_THAT(AnswerOf("small").status, IsOk());
   batcher_->Drain();
   EXPECT_EQ(BatchCount(), 2U);  // the rest of it was not run
@@ -492,7 +483,7 @@ TEST_F(BatcherTest, FailingLastSliceFailsItsRequest) {
   Enqueue("large", 500);
   Allow(3);
   AwaitAnswers(2);
-  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_THAT(AnswerOf("large").status, IsInternal("broken"));
 }
 
 TEST_F(BatcherTest, DrainFinishesAllAndRefusesNewOnes) {
@@ -504,8 +495,7 @@ TEST_F(BatcherTest, DrainFinishesAllAndRefusesNewOnes) {
   batcher_->Drain();
   EXPECT_THAT(AnsweredIds(), SizeIs(3));
   auto late = MakeRequest("late", 5);
-  EXPECT_THAT(batcher_->Enqueue(late),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  EXPECT_THAT(batcher_->Enqueue(late), IsUnavailable("draining"));
   ASSERT_NE(late, nullptr);  // still the caller's
   EXPECT_EQ(late->arrival.id, "late");
   EXPECT_THAT(AnswerOf("late").id, "none");

@@ -1,6 +1,5 @@
 #include "server/engine/device_router.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,11 +22,6 @@ namespace {
 
 using ::rope::testing::FakeBackend;
 using ::rope::testing::FakeClock;
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // A job of `bytes` bytes that is never run.
 kernels::RotateJob JobOf(int64_t bytes, char* input, char* output) {
@@ -93,7 +87,7 @@ TEST_F(DeviceRouterTest, AFaultInPlaceIsNotTriedAgain) {
   const auto devices = Make(0);
   accelerator_->answer = absl::InternalError("gone");
   const kernels::RotateJob job = JobOf(8, input_.data(), input_.data());
-  EXPECT_THAT(devices->Rotate({&job, 1}), StatusIs(absl::StatusCode::kInternal, HasSubstr("gone")));
+  EXPECT_THAT(devices->Rotate({&job, 1}), IsInternal("gone"));
   EXPECT_EQ(host_->calls, 0);
 }
 
@@ -200,7 +194,7 @@ TEST_F(DeviceRouterTest, WhatTheHostCannotRunAgainIsADeviceFaultInEveryClass) {
       const auto devices = Make(0);
       accelerator_->answer = ErrorOf(reason);
       const auto result = devices->Rotate({&job, 1});
-      EXPECT_THAT(result, StatusIs(absl::StatusCode::kInternal, HasSubstr("some error")));
+      EXPECT_THAT(result, IsInternal("some error"));
       EXPECT_EQ(proto::PartsOf(result.status()).reason, proto::Reason::kDeviceFault);
       EXPECT_EQ(host_->calls, 0);
     }
@@ -309,15 +303,13 @@ TEST_F(CalibrateTest, OneThatFailsTakesNothing) {
 
 TEST(DeviceRouterCreateTest, AutoServesWithAndWithoutAnAccelerator) {
   const SteadyClock clock;
-  const auto devices = DeviceRouter::Create("auto", {}, clock);
-  ASSERT_THAT(devices, IsOk());
+  ASSERT_OK(devices, DeviceRouter::Create("auto", {}, clock));
   EXPECT_EQ((*devices)->host().name(), "cpu");
 }
 
 TEST(DeviceRouterCreateTest, AnUnknownDeviceIsRefused) {
   const SteadyClock clock;
-  EXPECT_THAT(DeviceRouter::Create("abacus", {}, clock),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("abacus")));
+  EXPECT_THAT(DeviceRouter::Create("abacus", {}, clock), IsUnimplemented("abacus"));
 }
 
 }  // namespace

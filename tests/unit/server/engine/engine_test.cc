@@ -1,6 +1,5 @@
 #include "server/engine/engine.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -28,13 +27,10 @@ namespace {
 
 using ::rope::testing::AddFloatTensor;
 using ::rope::testing::FakeClock;
-using ::rope::testing::IsOk;
 using ::rope::testing::LocalEngine;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 using ::rope::testing::SharedMemory;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
 
 // The cost of one sample request in addition to its message: the result of 3 tokens of 8 floats,
 // and the cost per token.
@@ -112,8 +108,7 @@ TEST_F(EngineTest, BadRequestStaysTheCallersAndReservesNothing) {
   v1::RotateRequest bad = Sample();
   bad.clear_positions();
   auto request = MakeRequest(bad);
-  EXPECT_THAT(Submit(request),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("positions")));
+  EXPECT_THAT(Submit(request), IsInvalid("positions"));
   EXPECT_NE(request, nullptr);
   EXPECT_EQ(answers_, 0);
   EXPECT_EQ(admission_.requests(), 0);
@@ -124,7 +119,7 @@ TEST_F(EngineTest, FullServerRefusesWithARetryDelay) {
   ASSERT_THAT(Submit(first), IsOk());
   auto second = MakeRequest(Sample());
   const absl::Status refused = Submit(second);
-  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got")));
+  EXPECT_THAT(refused, IsExhausted("request: got"));
   EXPECT_GT(proto::PartsOf(refused).retry_delay_ms, 0);
   EXPECT_NE(second, nullptr);
   held_.reset();
@@ -138,8 +133,7 @@ TEST_F(EngineTest, TokensWithoutBytesCount) {
   SetShape(*tensor.mutable_array(), {1000, 0, 8});
   tensor.mutable_array()->clear_raw();
   auto request = MakeRequest(empty);
-  EXPECT_THAT(Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
-                                        HasSubstr("request: got 80000 bytes")));
+  EXPECT_THAT(Submit(request), IsExhausted("request: got 80000 bytes"));
 }
 
 TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
@@ -149,15 +143,13 @@ TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
   SetShape(*tensor.mutable_array(), {3, int64_t{1} << 55, 8});
   for (const int64_t stride : {8, 0, 1}) tensor.mutable_array()->add_strides(stride);
   auto request = MakeRequest(view);
-  EXPECT_THAT(Submit(request),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got")));
+  EXPECT_THAT(Submit(request), IsExhausted("request: got"));
 }
 
 TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   const SharedMemory memory = SharedMemory::Memfd(4096);
   regions_.OpenSession(7, {.local = true});
-  const auto id = regions_.RegisterMemfd(7, memory.Dup(), 4096);
-  ASSERT_THAT(id, IsOk());
+  ASSERT_OK(id, regions_.RegisterMemfd(7, memory.Dup(), 4096));
   v1::RotateRequest sent = Sample();
   v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
   array.clear_raw();
@@ -177,8 +169,7 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
 TEST_F(EngineTest, ReplyThatMayNotFitItsSlotIsRefusedBeforeAnythingRuns) {
   auto request = MakeRequest(Sample());
   request->arrival.reply_bytes_max = 3 * 8 * 4;  // the result without the rest of the reply
-  EXPECT_THAT(Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
-                                        HasSubstr("want at most 96 in a ring")));
+  EXPECT_THAT(Submit(request), IsExhausted("want at most 96 in a ring"));
   ASSERT_NE(request, nullptr);
   EXPECT_EQ(runs_, 0);
   request->arrival.reply_bytes_max = 1024;
@@ -189,7 +180,7 @@ TEST_F(EngineTest, ReplyThatMayNotFitItsSlotIsRefusedBeforeAnythingRuns) {
 TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
   batcher_.Drain();
   auto request = MakeRequest(Sample());
-  EXPECT_THAT(Submit(request), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  EXPECT_THAT(Submit(request), IsUnavailable("draining"));
   ASSERT_NE(request, nullptr);
   EXPECT_EQ(answers_, 0);
   request.reset();
@@ -270,8 +261,7 @@ TEST(PlansHereTest, LargeStridedTensorsInSeveralPiecesAreCopiedOnTheSideThread) 
 
 TEST(PlansHereTest, PlanningFromTheBeginningCountsOnce) {
   LocalEngine engine;
-  const auto finished = engine.Run(Decode(1000, "dynamic"));
-  ASSERT_THAT(finished, IsOk());
+  ASSERT_OK(finished, engine.Run(Decode(1000, "dynamic")));
   const Request& request = **finished;
   EXPECT_EQ(request.permit.bytes(), DecodedBytes(request) +
                                         RunningBytes(request.asked(), request.plan) +
@@ -317,7 +307,7 @@ class WideSpecTest : public ::testing::Test {
     EXPECT_THAT(engine_.Submit(request), IsOk());
     while (batcher_.RunGathered()) continue;
     if (answer.ok()) return false;
-    EXPECT_THAT(answer, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+    EXPECT_THAT(answer, IsUnavailable("draining"));
     return true;
   }
   // A token of one head of `channels`; the config has a head_dim if `has_head_dim`.
@@ -404,8 +394,7 @@ TEST(PlansHereTest, LengthsWithTooManyFrequenciesAreRefusedByName) {
   LocalEngine engine;
   EXPECT_THAT(engine.Run(Decode(7000, "dynamic")).status(), IsOk());
   EXPECT_THAT(engine.Run(Decode(9000, "dynamic")).status(),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("positions.seq_lens: got so many different lengths")));
+              IsExhausted("positions.seq_lens: got so many different lengths"));
   EXPECT_THAT(engine.Run(Decode(9000, "default")).status(), IsOk());
   v1::RotateRequest same = Decode(9000, "dynamic");
   for (int64_t& length : *same.mutable_positions()->mutable_seq_lens()) length = 10;
@@ -426,11 +415,9 @@ TEST(PlansHereTest, LargeTensorsOfObjectsAreCopiedOnTheSideThread) {
     return RunsHere(engine, sent, kSession);
   };
   const SharedMemory object = SharedMemory::Posix(kHeads * 128 * 4);
-  const auto object_id = engine.regions().RegisterPosix(kSession, object.name(), 0, object.bytes());
-  ASSERT_THAT(object_id, IsOk());
+  ASSERT_OK(object_id, engine.regions().RegisterPosix(kSession, object.name(), 0, object.bytes()));
   const SharedMemory memfd = SharedMemory::Memfd(kHeads * 128 * 4);
-  const auto memfd_id = engine.regions().RegisterMemfd(kSession, memfd.Dup(), memfd.bytes());
-  ASSERT_THAT(memfd_id, IsOk());
+  ASSERT_OK(memfd_id, engine.regions().RegisterMemfd(kSession, memfd.Dup(), memfd.bytes()));
   EXPECT_TRUE(run(*memfd_id, kHeads));
   EXPECT_TRUE(run(*object_id, 16));
   EXPECT_FALSE(run(*object_id, kHeads));

@@ -1,6 +1,5 @@
 #include "server/engine/session_queue.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,11 +10,10 @@
 
 #include "proto/mutex.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/matchers.h"
 
 namespace rope::server {
 namespace {
-
-using ::testing::ElementsAre;
 
 std::vector<std::string> PopAll(SessionQueue<std::string>& queue) {
   std::vector<std::string> popped;

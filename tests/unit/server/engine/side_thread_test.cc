@@ -1,6 +1,5 @@
 #include "server/engine/side_thread.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <exception>
@@ -22,14 +21,7 @@ namespace rope::server {
 namespace {
 
 using ::rope::testing::FakeClock;
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
 using ::testing::_;
-using ::testing::Contains;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Pair;
 
 // Works whose first step waits until the test lets them go on.
 class SideThreadTest : public ::testing::Test {
@@ -93,9 +85,7 @@ class SideThreadTest : public ::testing::Test {
   // The only answer so far is that of `name`, which was refused with `text`.
   void ExpectRefused(int name, const std::string& text) {
     const Answers answers = AwaitAnswers(1);
-    EXPECT_THAT(
-        answers,
-        ElementsAre(Pair(name, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(text)))));
+    EXPECT_THAT(answers, ElementsAre(Pair(name, IsExhausted(text))));
     EXPECT_GT(proto::PartsOf(answers[0].second).retry_delay_ms, 0);
   }
 
@@ -152,8 +142,7 @@ TEST_F(SideThreadTest, OneSessionGetsHalfOfThePlacesOfCalls) {
 TEST_F(SideThreadTest, FailedStepIsTheAnswer) {
   StartCall(1, 0);
   let_go_.Notify();
-  EXPECT_THAT(AwaitAnswers(1),
-              ElementsAre(Pair(1, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")))));
+  EXPECT_THAT(AwaitAnswers(1), ElementsAre(Pair(1, IsInternal("broken"))));
 }
 
 TEST_F(SideThreadTest, StepWithoutMemoryEndsItsWorkOnly) {
@@ -169,8 +158,8 @@ TEST_F(SideThreadTest, CancelledCallEndsAfterItsStep) {
   started_.WaitForNotification();
   cancelled->store(true);
   let_go_.Notify();
-  EXPECT_THAT(AwaitAnswers(1), ElementsAre(Pair(1, StatusIs(absl::StatusCode::kCancelled,
-                                                            HasSubstr("request: cancelled")))));
+  EXPECT_THAT(AwaitAnswers(1),
+              ElementsAre(Pair(1, Fails(absl::StatusCode::kCancelled, "request: cancelled"))));
   EXPECT_THAT(Stepped(), ElementsAre(1));
 }
 
@@ -186,7 +175,7 @@ TEST_F(SideThreadTest, DrainEndsWhatWasAcceptedAndRefusesTheRest) {
   let_go_.Notify();
   drainer.join();
   const Answers answers = AwaitAnswers(4);
-  EXPECT_THAT(answers[0], Pair(3, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining"))));
+  EXPECT_THAT(answers[0], Pair(3, IsUnavailable("draining")));
   EXPECT_THAT(answers, Contains(Pair(1, IsOk())));
   EXPECT_THAT(answers, Contains(Pair(2, IsOk())));
 }
@@ -198,9 +187,7 @@ TEST_F(SideThreadTest, WhatWaitsAfterTheTimeoutEndsWithAnError) {
   std::thread drainer([this] { thread_.Drain(); });
   let_go_.Notify();
   drainer.join();
-  EXPECT_THAT(AwaitAnswers(2),
-              ElementsAre(Pair(0, IsOk()), Pair(1, StatusIs(absl::StatusCode::kUnavailable,
-                                                            HasSubstr("draining")))));
+  EXPECT_THAT(AwaitAnswers(2), ElementsAre(Pair(0, IsOk()), Pair(1, IsUnavailable("draining"))));
 }
 
 }  // namespace

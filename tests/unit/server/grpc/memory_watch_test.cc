@@ -1,6 +1,5 @@
 #include "server/grpc/memory_watch.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -14,10 +13,6 @@ namespace rope::server {
 namespace {
 
 using ::rope::testing::FakeClock;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 constexpr int64_t kReceiveBytes = 100 * limits::kMiB;
 constexpr int64_t kMessageBytes = 40 * limits::kMiB;
@@ -74,8 +69,7 @@ TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnce) {
   watch_.Tick();
   watch_.Tick();
   ASSERT_THAT(read.ends, SizeIs(1));
-  EXPECT_THAT(read.ends[0],
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("--receive_timeout")));
+  EXPECT_THAT(read.ends[0], Fails(absl::StatusCode::kDeadlineExceeded, "--receive_timeout"));
   EXPECT_EQ(read.retained, 0);
   EXPECT_EQ(watch_.refusals().late, 1);
 }
@@ -124,7 +118,7 @@ TEST_F(MemoryWatchTest, GreediestSessionEndsFirstAndNoMoreThanNeedBe) {
   EXPECT_THAT(young_stream.ends, IsEmpty());
   ASSERT_THAT(two.ends, SizeIs(1));
   EXPECT_THAT(two_more.ends, SizeIs(1));
-  EXPECT_THAT(two.ends[0], StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory")));
+  EXPECT_THAT(two.ends[0], IsExhausted("memory"));
   EXPECT_EQ(watch_.refusals().pressure, 2);
 }
 

@@ -1,6 +1,5 @@
 #include "server/grpc/poll_loop.h"
 
-#include <gmock/gmock.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -12,11 +11,10 @@
 #include <vector>
 
 #include "proto/mutex.h"
+#include "tests/support/matchers.h"
 
 namespace rope::server {
 namespace {
-
-using ::testing::ElementsAre;
 
 // A poll loop with one queue, in a server without services, and a log of its thread's actions.
 class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {

@@ -24,8 +24,6 @@
 namespace rope::server {
 namespace {
 
-using rope::testing::IsOk;
-
 constexpr size_t kCalls = 8;
 
 class ReceivedSlicesTest : public ::testing::Test {

@@ -1,6 +1,5 @@
 #include "server/grpc/reflection.h"
 
-#include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 
 #include "rope/v1/rope_service.pb.h"
 #include "server/clock.h"
+#include "tests/support/matchers.h"
 
 namespace rope::server {
 namespace {
@@ -20,8 +20,6 @@ namespace {
 using grpc::reflection::v1alpha::ServerReflection;
 using grpc::reflection::v1alpha::ServerReflectionRequest;
 using grpc::reflection::v1alpha::ServerReflectionResponse;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 
 // A gRPC server in this process that serves only reflection.

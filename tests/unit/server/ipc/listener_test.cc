@@ -1,6 +1,5 @@
 #include "server/ipc/listener.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
 #include <netdb.h>
@@ -37,15 +36,8 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
-using ::testing::StartsWith;
-
 TEST(ListenSocketTest, PortIsFilledIn) {
-  const auto listening = ListenAt("127.0.0.1:0");
-  ASSERT_THAT(listening, IsOk());
+  ASSERT_OK(listening, ListenAt("127.0.0.1:0"));
   EXPECT_THAT(listening->address, StartsWith("127.0.0.1:"));
   EXPECT_NE(listening->address, "127.0.0.1:0");
   EXPECT_THAT(listening->sockets, SizeIs(1));
@@ -53,25 +45,21 @@ TEST(ListenSocketTest, PortIsFilledIn) {
 }
 
 TEST(ListenSocketTest, PortThatIsTakenIsUnavailable) {
-  const auto first = ListenAt("127.0.0.1:0");
-  ASSERT_THAT(first, IsOk());
-  EXPECT_THAT(ListenAt(first->address), StatusIs(absl::StatusCode::kUnavailable,
-                                                 HasSubstr("--listen: got " + first->address)));
+  ASSERT_OK(first, ListenAt("127.0.0.1:0"));
+  EXPECT_THAT(ListenAt(first->address), IsUnavailable("--listen: got " + first->address));
 }
 
 TEST(ListenSocketTest, HostThatCannotBeResolvedIsUnavailable) {
-  EXPECT_THAT(ListenAt("no.such.host.invalid:0"),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--listen: got no.such")));
+  EXPECT_THAT(ListenAt("no.such.host.invalid:0"), IsUnavailable("--listen: got no.such"));
 }
 
 TEST(ListenSocketTest, PathIsTakenWhileSomebodyListensThere) {
   const std::string folder = ::rope::testing::TemporaryFolder();
   const std::string address = "unix:" + folder + "/s";
   {
-    const auto first = ListenAt(address);
-    ASSERT_THAT(first, IsOk());
+    ASSERT_OK(first, ListenAt(address));
     EXPECT_EQ(first->path, folder + "/s");
-    EXPECT_THAT(ListenAt(address), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("connect")));
+    EXPECT_THAT(ListenAt(address), IsUnavailable("connect"));
   }
   EXPECT_THAT(ListenAt(address), IsOk()) << "the file is left over, and no server listens on it";
   unlink((folder + "/s").c_str());
@@ -85,8 +73,7 @@ TEST(ListenSocketTest, FileThatIsNoSocketIsRefusedAndStays) {
   std::ofstream(file) << "x";
   ASSERT_EQ(symlink(file.c_str(), link.c_str()), 0);
   for (const std::string& path : {file, link, folder}) {
-    EXPECT_THAT(ListenAt("unix:" + path),
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no socket")));
+    EXPECT_THAT(ListenAt("unix:" + path), IsUnavailable("no socket"));
     EXPECT_FALSE(RemoveSocketFile(path));
     EXPECT_EQ(access(path.c_str(), F_OK), 0) << path;
   }
@@ -96,8 +83,7 @@ TEST(ListenSocketTest, FileThatIsNoSocketIsRefusedAndStays) {
 
 TEST(ListenSocketTest, AThousandClientsMayWait) {
   const std::string folder = ::rope::testing::TemporaryFolder();
-  const auto listening = ListenAt("unix:" + folder + "/s");
-  ASSERT_THAT(listening, IsOk());
+  ASSERT_OK(listening, ListenAt("unix:" + folder + "/s"));
   const sockaddr_un to = ::rope::testing::UnixAddress(listening->path);
   std::vector<proto::FileDescriptor> clients(1000);
   for (proto::FileDescriptor& client : clients) {
@@ -130,16 +116,14 @@ bool HasIpv6Loopback() {
 TEST(ListenSocketTest, WildcardsOfBothFamiliesServeBoth) {
   if (!HasIpv6Loopback()) GTEST_SKIP() << "this system has no IPv6";
   for (const char* const address : {"0.0.0.0:0", "[::]:0"}) {
-    const auto listening = ListenAt(address);
-    ASSERT_THAT(listening, IsOk());
+    ASSERT_OK(listening, ListenAt(address));
     EXPECT_TRUE(Accepted(*listening, "127.0.0.1").ok()) << address;
     EXPECT_TRUE(Accepted(*listening, "::1").ok()) << address;
   }
 }
 
 TEST(ListenSocketTest, AcceptedConnectionsSendAtOnceAndGiveUpADeadPeer) {
-  const auto listening = ListenAt("127.0.0.1:0");
-  ASSERT_THAT(listening, IsOk());
+  ASSERT_OK(listening, ListenAt("127.0.0.1:0"));
   const proto::FileDescriptor server = Accepted(*listening, "127.0.0.1");
   const std::pair<int, int> wanted[] = {{TCP_NODELAY, 1}, {TCP_USER_TIMEOUT, 20'000}};
   for (const auto& [option, want] : wanted) {
@@ -153,8 +137,7 @@ TEST(ListenSocketTest, AcceptedConnectionsSendAtOnceAndGiveUpADeadPeer) {
 TEST(ListenSocketTest, SocketHasTheModeThatIsAsked) {
   const std::string folder = ::rope::testing::TemporaryFolder();
   for (const mode_t mode : {0600U, 0666U}) {
-    const auto listening = ListenAt("unix:" + folder + "/s", mode);
-    ASSERT_THAT(listening, IsOk());
+    ASSERT_OK(listening, ListenAt("unix:" + folder + "/s", mode));
     struct stat about {};
     ASSERT_EQ(stat(listening->path.c_str(), &about), 0);
     EXPECT_EQ(about.st_mode & 0777, mode);
@@ -164,18 +147,12 @@ TEST(ListenSocketTest, SocketHasTheModeThatIsAsked) {
 }
 
 TEST(ListenSocketTest, PathThatFitsNoAddressIsInvalid) {
-  EXPECT_THAT(ListenAt("unix:/" + std::string(107, 'a')),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a path of 108 bytes")));
+  EXPECT_THAT(ListenAt("unix:/" + std::string(107, 'a')), IsInvalid("a path of 108 bytes"));
 }
 
 using ::rope::testing::ConnectUnix;
-using ::rope::testing::IsOk;
 using ::rope::testing::RawRing;
 using ::rope::testing::SharedMemory;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -327,8 +304,7 @@ TEST_F(ListenerTest, ConnectionThatCannotBeWatchedGivesItsMemoryToNobody) {
     Say(client, std::string(words.substr(1)));
     ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
   }
-  const auto answer = proto::DecodeServerHello(bytes);
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, proto::DecodeServerHello(bytes));
   EXPECT_EQ(answer->code, absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(answer->session, 0u);
   EXPECT_EQ(answer->region_id, 0u);
@@ -337,15 +313,14 @@ TEST_F(ListenerTest, ConnectionThatCannotBeWatchedGivesItsMemoryToNobody) {
   ASSERT_LT(server.get(), kNumbers);
   const SharedMemory other = SharedMemory::Posix(4096);
   EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), other.name(), 0, 4096),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cannot be watched")));
+              IsPrecondition("cannot be watched"));
 }
 
 TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {
   Listen();
   const SharedMemory memory = SharedMemory::Memfd(8192);
   proto::FileDescriptor client = ConnectUnix(path_);
-  const auto answer = proto::ExchangeHello(client.get(), {8192}, {memory.fd()});
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, proto::ExchangeHello(client.get(), {8192}, {memory.fd()}));
   EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
   EXPECT_NE(answer->hello.session, 0u);
   Say(client, "PRI");
@@ -378,8 +353,7 @@ TEST_F(ListenerTest, RefusedMemoryLeavesAPlainConnection) {
   Listen();
   const SharedMemory unsealed = SharedMemory::Memfd(4096, 0);
   const proto::FileDescriptor client = ConnectUnix(path_);
-  const auto answer = proto::ExchangeHello(client.get(), {4096}, {unsealed.fd()});
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, proto::ExchangeHello(client.get(), {4096}, {unsealed.fd()}));
   EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(answer->hello.region_id, 0u);
   NextHandedOn();
@@ -549,8 +523,7 @@ TEST_F(RingListenerTest, RingThatIsRefusedLeavesTheRegion) {
   const SharedMemory unsealed = SharedMemory::Memfd(sizeof(proto::Ring), 0);
   for (const SharedMemory* const ring : {&other_size, &unsealed}) {
     const proto::FileDescriptor client = ConnectUnix(path_);
-    const auto answer = SayHello(client, memory_, *ring);
-    ASSERT_THAT(answer, IsOk());
+    ASSERT_OK(answer, SayHello(client, memory_, *ring));
     EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
     EXPECT_NE(answer->hello.region_id, 0u);
     EXPECT_FALSE(answer->doorbell.ok());
@@ -564,8 +537,7 @@ TEST_F(RingListenerTest, RegionThatIsRefusedLeavesNoRing) {
   const SharedMemory unsealed = SharedMemory::Memfd(4096, 0);
   const RawRing ring;
   const proto::FileDescriptor client = ConnectUnix(path_);
-  const auto answer = SayHello(client, unsealed, ring.memory());
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, SayHello(client, unsealed, ring.memory()));
   EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
   EXPECT_FALSE(answer->doorbell.ok());
   EXPECT_EQ(rings_->count(), 0);
@@ -582,8 +554,7 @@ TEST_F(RingListenerTest, WithoutRingsTheRegionComesAlone) {
   Listen();
   const RawRing ring;
   const proto::FileDescriptor client = ConnectUnix(path_);
-  const auto answer = SayHello(client, memory_, ring.memory());
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, SayHello(client, memory_, ring.memory()));
   EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
   EXPECT_FALSE(answer->doorbell.ok());
   EXPECT_FALSE(ring.IsClosed());
@@ -598,8 +569,7 @@ TEST_F(DisabledListenerTest, HelloIsAnsweredWithTheReason) {
   Listen();
   const SharedMemory memory = SharedMemory::Memfd(4096);
   const proto::FileDescriptor client = ConnectUnix(path_);
-  const auto answer = proto::ExchangeHello(client.get(), {4096}, {memory.fd()});
-  ASSERT_THAT(answer, IsOk());
+  ASSERT_OK(answer, proto::ExchangeHello(client.get(), {4096}, {memory.fd()}));
   EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
   const proto::FileDescriptor server = NextHandedOn();
   EXPECT_THAT(regions_.List(SessionOfDescriptor(server.get())), IsEmpty());

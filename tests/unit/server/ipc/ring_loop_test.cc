@@ -1,6 +1,5 @@
 #include "server/ipc/ring_loop.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,10 +16,7 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::RawRing;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
 
 void Echo(RingCall& call) {
   call.Answer(absl::StatusCode::kOk, absl::StrCat(call.session(), " ", call.CopyMessage()));
@@ -220,7 +216,7 @@ TEST_F(RingLoopTest, StopDoesNotWaitForAClientThatGoesOnAndOn) {
 TEST_F(RingLoopTest, RingThatComesAfterStopIsRefused) {
   Start();
   loop_->Stop();
-  EXPECT_THAT(TryOpen(a_, 1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("server ends")));
+  EXPECT_THAT(TryOpen(a_, 1), IsUnavailable("server ends"));
   loop_->Stop();  // again, as the destructor does
 }
 

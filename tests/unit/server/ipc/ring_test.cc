@@ -1,6 +1,5 @@
 #include "server/ipc/ring.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -21,15 +20,8 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::RawRing;
 using ::rope::testing::SharedMemory;
-using ::rope::testing::StatusIs;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
-using ::testing::StartsWith;
 
 constexpr uint64_t kSession = 77;
 
@@ -315,14 +307,12 @@ TEST(RingMemoryTest, AnotherSizeIsRefused) {
 
 TEST(RingMemoryTest, FileThatIsSmallerThanItSaysIsRefused) {
   const SharedMemory memory = SharedMemory::Memfd(4096);
-  EXPECT_THAT(Ring::MapMemory(memory.Dup(), sizeof(proto::Ring)),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("got")));
+  EXPECT_THAT(Ring::MapMemory(memory.Dup(), sizeof(proto::Ring)), IsPrecondition("got"));
 }
 
 TEST(RingMemoryTest, UnsealedMemoryIsRefused) {
   const SharedMemory memory = SharedMemory::Memfd(sizeof(proto::Ring), 0);
-  EXPECT_THAT(Ring::MapMemory(memory.Dup(), memory.bytes()),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("seal")));
+  EXPECT_THAT(Ring::MapMemory(memory.Dup(), memory.bytes()), IsPrecondition("seal"));
 }
 
 }  // namespace

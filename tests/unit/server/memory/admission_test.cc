@@ -1,6 +1,5 @@
 #include "server/memory/admission.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -11,12 +10,6 @@
 
 namespace rope::server {
 namespace {
-
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
-
-constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
 constexpr uint64_t kSession = 7;
 constexpr uint64_t kOther = 8;
@@ -40,7 +33,7 @@ TEST(AdmissionTest, FullQueueAsksToRetry) {
   Admission admission({1, 100, 2, 100});
   const auto held = admission.Admit(kSession, 1);
   const auto refused = admission.Admit(kSession, 1);
-  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("queue: got 1 request while 1 are held")));
+  EXPECT_THAT(refused, IsExhausted("queue: got 1 request while 1 are held"));
   EXPECT_EQ(proto::PartsOf(refused.status()).retry_delay_ms, limits::kRetryDelayMs);
   EXPECT_EQ(admission.refusals().requests, 1);
 }
@@ -49,7 +42,7 @@ TEST(AdmissionTest, FullBytesAskToRetryAndSmallerOnesStillFit) {
   Admission admission({10, 100, 10, 200});
   const auto held = admission.Admit(kSession, 60);
   const auto refused = admission.Admit(kSession, 41);
-  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("request: got 41 bytes while 60 are held")));
+  EXPECT_THAT(refused, IsExhausted("request: got 41 bytes while 60 are held"));
   EXPECT_GT(proto::PartsOf(refused.status()).retry_delay_ms, 0);
   EXPECT_EQ(admission.requests(), 1);
   EXPECT_EQ(admission.refusals().bytes, 1);
@@ -59,7 +52,7 @@ TEST(AdmissionTest, FullBytesAskToRetryAndSmallerOnesStillFit) {
 TEST(AdmissionTest, LargerThanASessionsPartIsNotWorthRetrying) {
   Admission admission(Whole(10, 100));
   const auto refused = admission.Admit(kSession, 101);
-  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("request: got 101 bytes to hold")));
+  EXPECT_THAT(refused, IsExhausted("request: got 101 bytes to hold"));
   EXPECT_EQ(proto::PartsOf(refused.status()).retry_delay_ms, 0);
   EXPECT_EQ(admission.refusals().too_large, 1);
 }
@@ -69,7 +62,7 @@ TEST(AdmissionTest, OneSessionGetsHalfAndAnotherTheRest) {
   const auto first = admission.Admit(kSession, 50);
   EXPECT_THAT(first, IsOk());
   const auto refused = admission.Admit(kSession, 1);
-  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("for one connection")));
+  EXPECT_THAT(refused, IsExhausted("for one connection"));
   EXPECT_GT(proto::PartsOf(refused.status()).retry_delay_ms, 0);
   EXPECT_EQ(admission.refusals().session_bytes, 1);
   const auto other = admission.Admit(kOther, 50);
@@ -80,7 +73,7 @@ TEST(AdmissionTest, OneSessionGetsHalfOfTheRequests) {
   Admission admission(Admission::HalfForASession(4, 100));
   const auto first = admission.Admit(kSession, 1);
   const auto second = admission.Admit(kSession, 1);
-  EXPECT_THAT(admission.Admit(kSession, 1), StatusIs(kExhausted, HasSubstr("queue")));
+  EXPECT_THAT(admission.Admit(kSession, 1), IsExhausted("queue"));
   EXPECT_EQ(admission.refusals().session_requests, 1);
   EXPECT_THAT(admission.Admit(kOther, 1), IsOk());
 }
@@ -105,7 +98,7 @@ TEST(PermitTest, GrowsWithinItsSessionsPartAndKeepsTheReply) {
   ASSERT_THAT(permit, IsOk());
   EXPECT_THAT(permit->Grow(30, "rows"), IsOk());
   const absl::Status refused = permit->Grow(1, "rows.cos");
-  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("rows.cos: got 1 bytes to hold, want")));
+  EXPECT_THAT(refused, IsExhausted("rows.cos: got 1 bytes to hold, want"));
   EXPECT_EQ(proto::PartsOf(refused).retry_delay_ms, 0) << "alone it is too large";
   EXPECT_EQ(permit->bytes(), 50);
   permit->KeepReply(5);
@@ -121,14 +114,14 @@ TEST(PermitTest, IsAdmittedWhenItIsFirstExtended) {
   Admission admission(Admission::HalfForASession(4, 100));
   Permit permit;
   EXPECT_THAT(admission.Extend(kSession, 51, "reply", permit),
-              StatusIs(kExhausted, HasSubstr("reply: got 51 bytes to hold, want at most 50")));
+              IsExhausted("reply: got 51 bytes to hold, want at most 50"));
   EXPECT_FALSE(permit.admitted());
   EXPECT_EQ(admission.requests(), 0);
   EXPECT_THAT(admission.Extend(kSession, 20, "request", permit), IsOk());
   EXPECT_THAT(admission.Extend(kSession, 30, "reply", permit), IsOk());
   EXPECT_EQ(admission.requests(), 1);
   EXPECT_EQ(admission.bytes(), 50);
-  EXPECT_THAT(admission.Extend(kSession, 1, "reply", permit), StatusIs(kExhausted, HasSubstr("")));
+  EXPECT_THAT(admission.Extend(kSession, 1, "reply", permit), IsExhausted(""));
   permit.KeepReply(7);
   EXPECT_EQ(admission.requests(), 0);
   EXPECT_EQ(admission.bytes(), 7);

@@ -1,6 +1,5 @@
 #include "server/memory/buffer_pool.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -11,15 +10,12 @@
 #include <vector>
 
 #include "tests/support/announced_memory.h"
+#include "tests/support/matchers.h"
 
 namespace rope::server {
 namespace {
 
 using ::rope::testing::AnnouncedMemory;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-using ::testing::Pair;
-using ::testing::SizeIs;
 
 TEST(BufferPoolTest, MemoryIsReused) {
   BufferPool pool(1 << 20);

@@ -1,6 +1,5 @@
 #include "server/memory/regions.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,13 +19,8 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::SharedMemory;
-using ::rope::testing::StatusIs;
 using ::testing::_;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
 
@@ -49,8 +43,7 @@ TEST(RegionTest, SealedMemfdIsMappedAndSharesItsBytes) {
 TEST(RegionTest, MemfdThatCouldShrinkIsRefused) {
   for (const int seals : {0, F_SEAL_GROW, F_SEAL_SEAL}) {
     const SharedMemory memory = SharedMemory::Memfd(4096, seals);
-    EXPECT_THAT(Region::MapMemfd(memory.Dup(), 4096),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("F_SEAL_SHRINK")));
+    EXPECT_THAT(Region::MapMemfd(memory.Dup(), 4096), IsPrecondition("F_SEAL_SHRINK"));
   }
   const SharedMemory both = SharedMemory::Memfd(4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   EXPECT_THAT(Region::MapMemfd(both.Dup(), 4096), IsOk());
@@ -60,27 +53,22 @@ TEST(RegionTest, MemfdThatCannotBeWrittenIsRefused) {
   proto::FileDescriptor file(memfd_create("rope_test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(file.get(), 4096), 0);
   ASSERT_EQ(fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_WRITE), 0);
-  EXPECT_THAT(Region::MapMemfd(std::move(file), 4096),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("read and write")));
+  EXPECT_THAT(Region::MapMemfd(std::move(file), 4096), IsPrecondition("read and write"));
 }
 
 TEST(RegionTest, SizeMustBeThatOfTheMemfd) {
   const SharedMemory memory = SharedMemory::Memfd(4096);
   for (const uint64_t bytes : {uint64_t{0}, uint64_t{4095}, uint64_t{4097}, kMost}) {
-    EXPECT_THAT(Region::MapMemfd(memory.Dup(), bytes),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("for one of 4096")));
+    EXPECT_THAT(Region::MapMemfd(memory.Dup(), bytes), IsPrecondition("for one of 4096"));
   }
 }
 
 TEST(RegionTest, OtherDescriptorsAreNoMemfd) {
   const SharedMemory posix = SharedMemory::Posix(4096);  // in memory, but can never be sealed
-  EXPECT_THAT(Region::MapMemfd(posix.Dup(), 4096),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("can shrink")));
+  EXPECT_THAT(Region::MapMemfd(posix.Dup(), 4096), IsPrecondition("can shrink"));
   for (const char* path : {"/dev/null", "/dev/zero", "/proc/self/exe", "/"}) {
     proto::FileDescriptor file(open(path, O_RDONLY | O_CLOEXEC));
-    EXPECT_THAT(Region::MapMemfd(std::move(file), 4096),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("kind of file")))
-        << path;
+    EXPECT_THAT(Region::MapMemfd(std::move(file), 4096), IsPrecondition("kind of file")) << path;
   }
   EXPECT_THAT(Region::MapMemfd(proto::FileDescriptor(), 4096),
               StatusIs(absl::StatusCode::kFailedPrecondition, _));
@@ -93,8 +81,7 @@ TEST(RegionTest, HugePagesThatMayRunOutAreRefused) {
   const uint64_t bytes = 2 << 20;
   if (ftruncate(file.get(), bytes) != 0) GTEST_SKIP() << "huge pages are of another size";
   ASSERT_EQ(fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
-  EXPECT_THAT(Region::MapMemfd(std::move(file), bytes),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("kind of file")));
+  EXPECT_THAT(Region::MapMemfd(std::move(file), bytes), IsPrecondition("kind of file"));
 }
 
 TEST(RegionTest, PosixObjectIsReadAndWrittenFromItsOffset) {
@@ -118,10 +105,8 @@ TEST(RegionTest, PosixObjectThatShrankIsAStatus) {
   ASSERT_THAT(region, IsOk());
   memory.Truncate(4096);
   std::string bytes(8192, 'x');
-  EXPECT_THAT((*region)->Read(0, absl::MakeSpan(bytes)),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was truncated")));
-  EXPECT_THAT((*region)->Write(0, bytes),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was truncated")));
+  EXPECT_THAT((*region)->Read(0, absl::MakeSpan(bytes)), IsPrecondition("was truncated"));
+  EXPECT_THAT((*region)->Write(0, bytes), IsPrecondition("was truncated"));
   struct stat about {};
   ASSERT_EQ(fstat(memory.fd(), &about), 0);
   EXPECT_EQ(about.st_size, 4096) << "the server made a client's object longer";
@@ -152,7 +137,7 @@ TEST(RegionTest, ErrorsKeepNamesAndPathsToThemselves) {
 TEST(RegionTest, ObjectsOfOthersAndLinksAreRefused) {
   const SharedMemory memory = SharedMemory::Posix(4096);
   EXPECT_THAT(Open(memory.name(), 0, 16, geteuid() + 1),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("the caller owns")));
+              Fails(absl::StatusCode::kPermissionDenied, "the caller owns"));
   const std::string link = memory.name() + "_link";
   ASSERT_EQ(symlink(("/dev/shm" + memory.name()).c_str(), ("/dev/shm" + link).c_str()), 0);
   EXPECT_THAT(Open(link, 0, 16), StatusIs(absl::StatusCode::kPermissionDenied, _));
@@ -172,8 +157,7 @@ TEST(RegionTest, PartsOfAnObjectEndWithinIt) {
   const std::pair<uint64_t, uint64_t> past[] = {{4096, 1},  {0, 4097},  {kMost, 1},
                                                 {kMost, 2}, {1, kMost}, {4000, kMost - 3999}};
   for (const auto& [offset, bytes] : past) {
-    EXPECT_THAT(Open(memory.name(), offset, bytes),
-                StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("at most 4096")))
+    EXPECT_THAT(Open(memory.name(), offset, bytes), IsOutOfRange("at most 4096"))
         << offset << " " << bytes;
   }
 }
@@ -190,20 +174,11 @@ TEST(RegionTest, SpansEndWithinTheRegion) {
                                       {kMost, kMost},
                                       {8, kMost}}) {
     EXPECT_THAT((*region)->CheckSpan(offset, bytes, "tensors[0].array.region"),
-                StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("tensors[0].array.region: got")));
+                IsOutOfRange("tensors[0].array.region: got"));
   }
 }
 
 using ::rope::testing::AnnouncedMemory;
-using ::rope::testing::IsOk;
-using ::rope::testing::SharedMemory;
-using ::rope::testing::StatusIs;
-using ::testing::_;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Pair;
-using ::testing::SizeIs;
 
 constexpr uint64_t kAlice = 1;
 constexpr uint64_t kBob = 2;
@@ -256,7 +231,7 @@ TEST_F(RegionTableTest, OffByDefaultAndSaysWhichFlag) {
   RegionTable table{RegionTable::Options()};
   table.OpenSession(kAlice, kHere);
   EXPECT_THAT(table.RegisterMemfd(kAlice, SharedMemory::Memfd(4096).Dup(), 4096),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--enable_shared_memory")));
+              IsPrecondition("--enable_shared_memory"));
   EXPECT_EQ(table.statistics().rejected, 0);
 }
 
@@ -267,7 +242,7 @@ TEST_F(RegionTableTest, SessionsFindTheirOwnRegionsAlone) {
   const uint64_t id = MustRegister(kAlice, memory);
   EXPECT_THAT(table_.Find(kAlice, id, "region"), IsOk());
   EXPECT_THAT(table_.Find(kBob, id, "tensors[0].array.region"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("tensors[0].array.region: got")));
+              IsNotFound("tensors[0].array.region: got"));
   EXPECT_THAT(table_.Unregister(kBob, id), StatusIs(absl::StatusCode::kNotFound, _));
   EXPECT_THAT(table_.List(kBob), IsEmpty());
   const auto mine = table_.List(kAlice);
@@ -278,15 +253,14 @@ TEST_F(RegionTableTest, SessionsFindTheirOwnRegionsAlone) {
 }
 
 TEST_F(RegionTableTest, ConnectionsWithoutSessionHaveNoRegions) {
-  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("closing")));
+  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)), IsPrecondition("closing"));
   EXPECT_THAT(table_.Find(kAlice, 1, "region"), StatusIs(absl::StatusCode::kNotFound, _));
 }
 
 TEST_F(RegionTableTest, ClientsElsewhereMayNotRegister) {
   table_.OpenSession(kAlice, {.local = false});
   EXPECT_THAT(Register(kAlice, SharedMemory::Posix(4096)),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("on the server's host")));
+              Fails(absl::StatusCode::kPermissionDenied, "on the server's host"));
 }
 
 TEST_F(RegionTableTest, ObjectsMustBeOfTheUserAtTheOtherEnd) {
@@ -345,7 +319,7 @@ TEST_F(RegionTableTest, UnusedRegionIsReleasedAtOnce) {
   Unregister(kAlice, id, released);
   EXPECT_TRUE(released);
   EXPECT_THAT(table_.Unregister(kAlice, id, [] { FAIL() << "not an id of this session"; }),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("region_id: got")));
+              IsNotFound("region_id: got"));
 }
 
 TEST_F(RegionTableTest, ReleaseWaitsForTheLastRequestAndNobodyCanJoin) {
@@ -448,8 +422,7 @@ TEST_F(RegionTableTest, IdsInUseCountSoThatWhoWaitsIsBounded) {
   const uint64_t second = MustAddId(kAlice, first);
   bool released = false;
   Unregister(kAlice, first, released);
-  EXPECT_THAT(table_.AddId(kAlice, second), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                     HasSubstr("number 3, want at most 2")));
+  EXPECT_THAT(table_.AddId(kAlice, second), IsExhausted("number 3, want at most 2"));
   request.reset();
   EXPECT_TRUE(released);
   EXPECT_THAT(table_.AddId(kAlice, second), IsOk());
@@ -518,20 +491,16 @@ TEST_F(RegionTableTest, QuotasCountRegionsAndWholeFiles) {
   table_.OpenSession(kBob, kHere);
   const SharedMemory large = SharedMemory::Posix(4 * 4096);
   EXPECT_THAT(table_.RegisterPosix(kAlice, large.name(), 0, 1),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--session_memory_bytes")));
+              IsExhausted("--session_memory_bytes"));
   const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(3 * 4096));
-  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--session_memory_bytes")));
-  EXPECT_THAT(Register(kBob, SharedMemory::Memfd(3 * 4096)),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--shared_memory_bytes")));
+  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)), IsExhausted("--session_memory_bytes"));
+  EXPECT_THAT(Register(kBob, SharedMemory::Memfd(3 * 4096)), IsExhausted("--shared_memory_bytes"));
   MustRegister(kBob, SharedMemory::Memfd(2 * 4096));
   EXPECT_EQ(table_.statistics().bytes, 5 * 4096);
   ASSERT_THAT(table_.Unregister(kAlice, id), IsOk());
   MustRegister(kAlice, SharedMemory::Memfd(4096));
   MustRegister(kAlice, SharedMemory::Memfd(4096));
-  EXPECT_THAT(
-      Register(kAlice, SharedMemory::Memfd(4096)),
-      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("number 3, want at most 2")));
+  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)), IsExhausted("number 3, want at most 2"));
   EXPECT_EQ(table_.statistics().bytes, 4 * 4096) << "a refused region costs nothing";
   EXPECT_EQ(table_.statistics().rejected, 4);
 }

@@ -1,5 +1,4 @@
 // Models that are registered and unregistered while a server runs.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,13 +16,6 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::AllOf;
-using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
@@ -66,9 +58,9 @@ class ModelRegistrationTest : public ::testing::Test {
   }
   void ExpectRefused(const v1::RopeSpec& spec, absl::StatusCode code, const std::string& text) {
     const int64_t before = registry_->model_count();
-    EXPECT_THAT(registry_->Register("new", spec, kAlice), StatusIs(code, HasSubstr(text)));
+    EXPECT_THAT(registry_->Register("new", spec, kAlice), Fails(code, text));
     EXPECT_EQ(registry_->model_count(), before);
-    EXPECT_THAT(registry_->Find(ByModel("new")), StatusIs(kNotFound, HasSubstr("new")));
+    EXPECT_THAT(registry_->Find(ByModel("new")), IsNotFound("new"));
   }
 
   std::unique_ptr<ModelRegistry> registry_ =
@@ -76,16 +68,14 @@ class ModelRegistrationTest : public ::testing::Test {
 };
 
 TEST_F(ModelRegistrationTest, RegisteredConfigIsFoundByNameAndListed) {
-  const auto response = registry_->Register("team/mine-1.0_b", ByConfig(12345), kAlice);
-  ASSERT_THAT(response, IsOk());
+  ASSERT_OK(response, registry_->Register("team/mine-1.0_b", ByConfig(12345), kAlice));
   EXPECT_EQ(response->model().name(), "team/mine-1.0_b");
   EXPECT_EQ(response->model().origin(), "registered");
   EXPECT_EQ(response->model().rope_theta(), 12345);
   EXPECT_EQ(response->model().head_dim(), 64);
   EXPECT_EQ(response->model().pairing(), v1::PAIRING_HALF);
   EXPECT_THAT(response->warnings(), IsEmpty());
-  const auto entry = registry_->Find(ByModel("team/mine-1.0_b"));
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, registry_->Find(ByModel("team/mine-1.0_b")));
   EXPECT_EQ((*entry)->layer().config.rope_theta, 12345);
   EXPECT_EQ((*entry)->pairing(), kernels::Pairing::kHalf);
   std::vector<std::string> names;
@@ -94,8 +84,7 @@ TEST_F(ModelRegistrationTest, RegisteredConfigIsFoundByNameAndListed) {
 }
 
 TEST_F(ModelRegistrationTest, ConfigJsonKeepsAllItsLayers) {
-  const auto response = registry_->Register("two", ByJson(kTwoKinds), kAlice);
-  ASSERT_THAT(response, IsOk());
+  ASSERT_OK(response, registry_->Register("two", ByJson(kTwoKinds), kAlice));
   EXPECT_THAT(response->model().layer_types(),
               UnorderedElementsAre("sliding_attention", "full_attention"));
   v1::RopeSpec spec = ByModel("two");
@@ -109,14 +98,12 @@ TEST_F(ModelRegistrationTest, ConfigJsonKeepsAllItsLayers) {
 TEST_F(ModelRegistrationTest, PickedLayerBecomesAModelOfOneLayer) {
   v1::RopeSpec spec = ByJson(kTwoKinds);
   spec.set_layer_type("full_attention");
-  const auto response = registry_->Register("one", spec, kAlice);
-  ASSERT_THAT(response, IsOk());
+  ASSERT_OK(response, registry_->Register("one", spec, kAlice));
   EXPECT_THAT(response->model().layer_types(), IsEmpty());
   EXPECT_EQ(ThetaOf(ByModel("one")), 1e6);
   v1::RopeSpec picked = ByModel("one");
   picked.set_layer(0);
-  EXPECT_THAT(registry_->Find(picked),
-              StatusIs(kInvalid, HasSubstr("rope.layer: got it for a single layer")));
+  EXPECT_THAT(registry_->Find(picked), IsInvalid("rope.layer: got it for a single layer"));
 }
 
 TEST_F(ModelRegistrationTest, CompositeModelKeepsItsSubConfigs) {
@@ -130,14 +117,13 @@ TEST_F(ModelRegistrationTest, CompositeModelKeepsItsSubConfigs) {
   ASSERT_THAT(registry_->Register("tower", vision, kAlice), IsOk());
   EXPECT_EQ(ThetaOf(ByModel("tower")), 7);
   ASSERT_THAT(registry_->Unregister("composite", kAlice), IsOk());
-  EXPECT_THAT(registry_->Find(vision), StatusIs(kNotFound, HasSubstr("rope.model")));
+  EXPECT_THAT(registry_->Find(vision), IsNotFound("rope.model"));
 }
 
 TEST_F(ModelRegistrationTest, ModelWithoutSubConfigsRefusesOne) {
   v1::RopeSpec spec = ByModel("llama-3-8b");
   spec.set_sub_config("vision_config");
-  EXPECT_THAT(registry_->Find(spec),
-              StatusIs(kInvalid, HasSubstr("rope.sub_config: got \"vision_config\", want no")));
+  EXPECT_THAT(registry_->Find(spec), IsInvalid("rope.sub_config: got \"vision_config\", want no"));
 }
 
 TEST_F(ModelRegistrationTest, ModelIsCopiedFromAnotherAndOutlivesIt) {
@@ -145,20 +131,17 @@ TEST_F(ModelRegistrationTest, ModelIsCopiedFromAnotherAndOutlivesIt) {
   ASSERT_THAT(registry_->Register("copy", ByModel("first"), kAlice), IsOk());
   EXPECT_THAT(registry_->Unregister("first", kAlice), IsOk());
   EXPECT_EQ(ThetaOf(ByModel("copy")), 777);
-  const auto preset = registry_->Register("alias", ByModel("llama-3-8b"), kAlice);
-  ASSERT_THAT(preset, IsOk());
+  ASSERT_OK(preset, registry_->Register("alias", ByModel("llama-3-8b"), kAlice));
   EXPECT_EQ(preset->model().rope_theta(), 500000);
   EXPECT_EQ(preset->model().num_heads(), 32);
 }
 
 TEST_F(ModelRegistrationTest, ModelIsMadeFromAConfigId) {
-  const auto entry = registry_->Find(ByConfig(4321));
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, registry_->Find(ByConfig(4321)));
   v1::RopeSpec by_id;
   by_id.set_config_id((*entry)->config_id());
   ASSERT_THAT(registry_->Register("by-id", by_id, kAlice), IsOk());
-  const auto found = registry_->Find(ByModel("by-id"));
-  ASSERT_THAT(found, IsOk());
+  ASSERT_OK(found, registry_->Find(ByModel("by-id")));
   EXPECT_EQ((*found)->layer().config.rope_theta, 4321);
   EXPECT_EQ((*found)->pairing(), kernels::Pairing::kHalf);
 }
@@ -166,23 +149,20 @@ TEST_F(ModelRegistrationTest, ModelIsMadeFromAConfigId) {
 TEST_F(ModelRegistrationTest, ExplicitPairingWinsWithAWarningOnce) {
   v1::RopeSpec spec = ByModel("llama-3-8b");
   spec.set_pairing(v1::PAIRING_INTERLEAVED);
-  const auto response = registry_->Register("odd", spec, kAlice);
-  ASSERT_THAT(response, IsOk());
+  ASSERT_OK(response, registry_->Register("odd", spec, kAlice));
   EXPECT_THAT(response->warnings(), Contains(HasSubstr("pairing: taken as interleaved")));
   EXPECT_EQ(response->model().pairing(), v1::PAIRING_INTERLEAVED);
-  const auto entry = registry_->Find(ByModel("odd"));
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, registry_->Find(ByModel("odd")));
   EXPECT_EQ((*entry)->pairing(), kernels::Pairing::kInterleaved);
   EXPECT_THAT((*entry)->warnings(), IsEmpty());
 }
 
 TEST_F(ModelRegistrationTest, WarningsNameTheLayersThatTheyAreOf) {
-  const auto response = registry_->Register("linear", ByJson(R"({"model_type": "gemma3_text",
+  ASSERT_OK(response, registry_->Register("linear", ByJson(R"({"model_type": "gemma3_text",
       "head_dim": 64, "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
       "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
       "full_attention": {"rope_type": "linear", "factor": 0.5, "rope_theta": 10000.0}}})"),
-                                            kAlice);
-  ASSERT_THAT(response, IsOk());
+                                          kAlice));
   EXPECT_THAT(response->warnings(),
               Contains(AllOf(HasSubstr("full_attention: "), HasSubstr("factor"))));
 }
@@ -190,9 +170,8 @@ TEST_F(ModelRegistrationTest, WarningsNameTheLayersThatTheyAreOf) {
 TEST_F(ModelRegistrationTest, BadNamesAreInvalid) {
   for (const std::string& name :
        {std::string(), std::string("a b"), std::string("a\n"), std::string(129, 'a')}) {
-    EXPECT_THAT(registry_->Register(name, ByConfig(1000), kAlice),
-                StatusIs(kInvalid, HasSubstr("name: got")));
-    EXPECT_THAT(registry_->Unregister(name, kAlice), StatusIs(kInvalid, HasSubstr("name: got")));
+    EXPECT_THAT(registry_->Register(name, ByConfig(1000), kAlice), IsInvalid("name: got"));
+    EXPECT_THAT(registry_->Unregister(name, kAlice), IsInvalid("name: got"));
   }
   EXPECT_THAT(registry_->Register(std::string(128, 'a'), ByConfig(1000), kAlice), IsOk());
 }
@@ -205,9 +184,9 @@ TEST_F(ModelRegistrationTest, TakenNamesAlreadyExist) {
                                                         {"llama-3-8b", "preset"},
                                                         {"Llama-3-8B", "preset"},
                                                         {"meta-llama/Meta-Llama-3-8B", "preset"}}) {
-    EXPECT_THAT(registry_->Register(name, ByConfig(2000), kAlice),
-                StatusIs(absl::StatusCode::kAlreadyExists,
-                         HasSubstr("name: got \"" + name + "\", which is " + origin)));
+    EXPECT_THAT(
+        registry_->Register(name, ByConfig(2000), kAlice),
+        Fails(absl::StatusCode::kAlreadyExists, "name: got \"" + name + "\", which is " + origin));
   }
   EXPECT_EQ(ThetaOf(ByModel("mine")), 1000);
 }
@@ -272,8 +251,7 @@ TEST_F(ModelRegistrationTest, TooManyBytesAreRefusedUntilSomeGo) {
 TEST_F(ModelRegistrationTest, ManyLayersCountByTheirMemoryAndNotByTheirText) {
   constexpr char kDeep[] = R"({"model_type": "gemma3_text", "head_dim": 64, "rope_theta": 1e6,
       "rope_local_base_freq": 1e4, "num_hidden_layers": 65536, "sliding_window_pattern": 2})";
-  const auto config = kernels::ModelConfig::Parse(kDeep);
-  ASSERT_THAT(config, IsOk());
+  ASSERT_OK(config, kernels::ModelConfig::Parse(kDeep));
   ASSERT_THAT(registry_->Register("deep", ByJson(kDeep), kAlice), IsOk());
   EXPECT_GE(registry_->registered_bytes(), config->KeptBytes());
   ASSERT_THAT(registry_->Unregister("deep", kAlice), IsOk());
@@ -285,8 +263,7 @@ TEST_F(ModelRegistrationTest, ListsOfAConfigIdCountForEachName) {
   v1::RopeSpec spec;
   *spec.mutable_config() = testing::LongropeOfManyFactors(kFactors);
   spec.set_pairing(v1::PAIRING_HALF);
-  const auto entry = registry_->Find(spec);
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, registry_->Find(spec));
   v1::RopeSpec by_id;
   by_id.set_config_id((*entry)->config_id());
   constexpr int64_t kModelBytes = 2 * kFactors * sizeof(double);
@@ -309,8 +286,7 @@ TEST_F(ModelRegistrationTest, ModelIsAsWideAsItsWidestLayerType) {
       "rope_parameters": {"sliding_attention": {"rope_theta": 10000.0},
                           "full_attention": {"rope_theta": 1000000.0}}})";
   EXPECT_FALSE(TakesLong(*registry_, ByModel("flagged")));
-  const auto two = registry_->Register("two", ByJson(kWideSliding), kAlice);
-  ASSERT_THAT(two, IsOk());
+  ASSERT_OK(two, registry_->Register("two", ByJson(kWideSliding), kAlice));
   EXPECT_EQ(two->model().head_dim(), 64);
   for (const int number : {0, 1}) {
     v1::RopeSpec layer = ByModel("two");
@@ -366,8 +342,7 @@ TEST_F(ModelRegistrationTest, ListShowsWhatTheRegistrationAnswered) {
   for (size_t i = 0; i < specs.size(); ++i) {
     specs[i].set_pairing(v1::PAIRING_INTERLEAVED);
     const std::string name = absl::StrCat("model", i);
-    const auto response = registry_->Register(name, specs[i], kAlice);
-    ASSERT_THAT(response, IsOk());
+    ASSERT_OK(response, registry_->Register(name, specs[i], kAlice));
     const v1::Model& answered = response->model();
     EXPECT_EQ(answered.pairing(), v1::PAIRING_INTERLEAVED);
     EXPECT_EQ(answered.rope_type(), "default");
@@ -383,7 +358,7 @@ TEST_F(ModelRegistrationTest, ListShowsWhatTheRegistrationAnswered) {
 TEST_F(ModelRegistrationTest, OnlyItsOwnerUnregistersAModelThatAllUse) {
   ASSERT_THAT(registry_->Register("alices", ByConfig(1000), kAlice), IsOk());
   EXPECT_THAT(registry_->Register("alices", ByConfig(2000), kBob),
-              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("name: got \"alices\"")));
+              Fails(absl::StatusCode::kAlreadyExists, "name: got \"alices\""));
   EXPECT_THAT(registry_->Unregister("alices", kBob),
               StatusIs(absl::StatusCode::kPermissionDenied,
                        AllOf(HasSubstr("name: got \"alices\", which belongs to another client"),
@@ -393,43 +368,38 @@ TEST_F(ModelRegistrationTest, OnlyItsOwnerUnregistersAModelThatAllUse) {
   EXPECT_THAT(registry_->Unregister("alices", kAlice), IsOk());
   EXPECT_THAT(registry_->Register("alices", ByConfig(2000), kBob), IsOk());
   EXPECT_THAT(registry_->Unregister("alices", kAlice),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("alices")));
+              Fails(absl::StatusCode::kPermissionDenied, "alices"));
 }
 
 TEST_F(ModelRegistrationTest, UnregisteredModelIsGoneButServesWhoHasIt) {
   ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
-  const auto entry = registry_->Find(ByModel("mine"));
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, registry_->Find(ByModel("mine")));
   EXPECT_THAT(registry_->Unregister("mine", kAlice), IsOk());
-  EXPECT_THAT(registry_->Find(ByModel("mine")), StatusIs(kNotFound, HasSubstr("\"mine\"")));
-  EXPECT_THAT(registry_->Unregister("mine", kAlice),
-              StatusIs(kNotFound, HasSubstr("name: got \"mine\"")));
+  EXPECT_THAT(registry_->Find(ByModel("mine")), IsNotFound("\"mine\""));
+  EXPECT_THAT(registry_->Unregister("mine", kAlice), IsNotFound("name: got \"mine\""));
   EXPECT_THAT((*entry)->Resolve(std::nullopt), IsOk());
 }
 
 TEST_F(ModelRegistrationTest, ModelThatTakesAFreedNameHasConfigIdsOfItsOwn) {
   ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
-  const auto old_entry = registry_->Find(ByModel("mine"));
-  ASSERT_THAT(old_entry, IsOk());
+  ASSERT_OK(old_entry, registry_->Find(ByModel("mine")));
   v1::RopeSpec old_id;
   old_id.set_config_id((*old_entry)->config_id());
   EXPECT_THAT(registry_->Find(old_id), IsOk());
   EXPECT_THAT(registry_->Unregister("mine", kAlice), IsOk());
   ASSERT_THAT(registry_->Register("mine", ByConfig(2000), kAlice), IsOk());
   EXPECT_EQ(ThetaOf(ByModel("mine")), 2000);
-  EXPECT_THAT(registry_->Find(old_id), StatusIs(kNotFound, HasSubstr("rope.config_id")));
+  EXPECT_THAT(registry_->Find(old_id), IsNotFound("rope.config_id"));
 }
 
 TEST_F(ModelRegistrationTest, WhatOthersUseStaysWhenAModelGoes) {
   ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
   ASSERT_THAT(registry_->Find(ByModel("mine")), IsOk());
-  const auto other = registry_->Find(ByConfig(3000));
-  ASSERT_THAT(other, IsOk());
+  ASSERT_OK(other, registry_->Find(ByConfig(3000)));
   EXPECT_THAT(registry_->Unregister("mine", kAlice), IsOk());
   v1::RopeSpec by_id;
   by_id.set_config_id((*other)->config_id());
-  const auto found = registry_->Find(by_id);
-  ASSERT_THAT(found, IsOk());
+  ASSERT_OK(found, registry_->Find(by_id));
   EXPECT_EQ(*found, *other);
 }
 
@@ -437,8 +407,7 @@ TEST_F(ModelRegistrationTest, PresetsAndFlagsCannotBeUnregistered) {
   for (const auto& [name, origin] : std::vector<std::pair<std::string, std::string>>{
            {"flagged", "flag"}, {"llama-3-8b", "preset"}}) {
     EXPECT_THAT(registry_->Unregister(name, kAlice),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("name: got \"" + name + "\" of origin " + origin)));
+                IsPrecondition("name: got \"" + name + "\" of origin " + origin));
     EXPECT_THAT(registry_->Find(ByModel(name)), IsOk());
   }
 }
@@ -467,7 +436,7 @@ TEST_F(ModelRegistrationTest, ReadersNeverSeeAModelThatIsGone) {
     EXPECT_THAT(registry_->Register("flipping", ByConfig(1000 + round), kAlice), IsOk());
     EXPECT_EQ(ThetaOf(ByModel("flipping")), 1000 + round);
     EXPECT_THAT(registry_->Unregister("flipping", kAlice), IsOk());
-    EXPECT_THAT(registry_->Find(ByModel("flipping")), StatusIs(kNotFound, HasSubstr("flipping")));
+    EXPECT_THAT(registry_->Find(ByModel("flipping")), IsNotFound("flipping"));
   }
   ended = true;
   for (std::thread& reader : readers) reader.join();

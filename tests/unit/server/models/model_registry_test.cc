@@ -1,6 +1,5 @@
 #include "server/models/model_registry.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,12 +21,6 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
 TEST(RegisteredCountsTest, OneOwnerGetsHalfOfThePlaces) {
@@ -35,9 +28,8 @@ TEST(RegisteredCountsTest, OneOwnerGetsHalfOfThePlaces) {
   for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
     ASSERT_THAT(counts.Add("uid:1", 1), IsOk());
   }
-  EXPECT_THAT(counts.Add("uid:1", 1),
-              StatusIs(kExhausted, HasSubstr("name: got registered model number 513 of this "
-                                             "client, want at most 512")));
+  EXPECT_THAT(counts.Add("uid:1", 1), IsExhausted("name: got registered model number 513 of this "
+                                                  "client, want at most 512"));
   for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
     ASSERT_THAT(counts.Add("uid:2", 1), IsOk());
   }
@@ -46,7 +38,7 @@ TEST(RegisteredCountsTest, OneOwnerGetsHalfOfThePlaces) {
                        AllOf(HasSubstr("number 1025, want at most 1024"), Not(HasSubstr("uid")))));
   counts.Remove("uid:1", 1);
   EXPECT_THAT(counts.Add("uid:3", 1), IsOk());
-  EXPECT_THAT(counts.Add("uid:1", 1), StatusIs(kExhausted, HasSubstr("number 1025")));
+  EXPECT_THAT(counts.Add("uid:1", 1), IsExhausted("number 1025"));
   counts.Remove("uid:2", 1);
   EXPECT_THAT(counts.Add("uid:1", 1), IsOk()) << "its own place is free again";
 }
@@ -55,16 +47,14 @@ TEST(RegisteredCountsTest, OneOwnerGetsHalfOfTheBytes) {
   RegisteredCounts counts(limits::kRegisteredBytesMax);
   constexpr int64_t kHalf = limits::kRegisteredBytesMax / 2;
   ASSERT_THAT(counts.Add("uid:1", kHalf - 1), IsOk());
-  EXPECT_THAT(
-      counts.Add("uid:1", 2),
-      StatusIs(kExhausted, HasSubstr("rope: got 2 bytes of memory in addition to 8388607 of "
-                                     "registered models of this client, want at most "
-                                     "8388608")));
+  EXPECT_THAT(counts.Add("uid:1", 2),
+              IsExhausted("rope: got 2 bytes of memory in addition to 8388607 of "
+                          "registered models of this client, want at most "
+                          "8388608"));
   ASSERT_THAT(counts.Add("uid:1", 1), IsOk());
   ASSERT_THAT(counts.Add("uid:2", kHalf), IsOk());
-  EXPECT_THAT(
-      counts.Add("uid:3", 1),
-      StatusIs(kExhausted, HasSubstr("in addition to 16777216 of registered models, want")));
+  EXPECT_THAT(counts.Add("uid:3", 1),
+              IsExhausted("in addition to 16777216 of registered models, want"));
   counts.Remove("uid:2", kHalf);
   EXPECT_THAT(counts.Add("uid:3", kHalf), IsOk());
 }
@@ -76,7 +66,7 @@ TEST(RegisteredCountsTest, ModelsWithoutBytesCountToo) {
   for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
     ASSERT_THAT(counts.Add("uid:1", 0), IsOk());
   }
-  EXPECT_THAT(counts.Add("uid:1", 0), StatusIs(kExhausted, HasSubstr("number 513")));
+  EXPECT_THAT(counts.Add("uid:1", 0), IsExhausted("number 513"));
 }
 
 SpecCache::Value Value(int64_t bytes, int64_t generation = 0) {
@@ -137,16 +127,6 @@ TEST(SpecCacheTest, ValuesOfAModelAreForgotten) {
   EXPECT_EQ(cache.bytes(), 0);
 }
 
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::Contains;
-using ::testing::EndsWith;
-using ::testing::Eq;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr char kPlain[] = R"({"head_dim": 64, "rope_theta": 10000})";
 constexpr char kLlama[] =
@@ -189,7 +169,7 @@ v1::RopeSpec ById(const std::string& config_id) {
 }
 
 void ExpectFails(const v1::RopeSpec& spec, absl::StatusCode code, const std::string& text) {
-  EXPECT_THAT(MakeRegistry()->Find(spec), StatusIs(code, HasSubstr(text)));
+  EXPECT_THAT(MakeRegistry()->Find(spec), Fails(code, text));
 }
 
 TEST(FindTest, ASourceIsRequired) {
@@ -276,13 +256,11 @@ TEST(FindTest, LayerPicksTheEntry) {
               StatusIs(kInvalid, AllOf(HasSubstr("rope.layer_type: got nothing"),
                                        HasSubstr("full_attention"), HasSubstr("sliding"))));
   spec.set_layer(1);
-  const auto full = registry->Find(spec);
-  ASSERT_THAT(full, IsOk());
+  ASSERT_OK(full, registry->Find(spec));
   EXPECT_EQ((*full)->layer().config.rope_theta, 1e6);
   spec.clear_layer();
   spec.set_layer_type("sliding_attention");
-  const auto local = registry->Find(spec);
-  ASSERT_THAT(local, IsOk());
+  ASSERT_OK(local, registry->Find(spec));
   EXPECT_EQ((*local)->layer().config.rope_theta, 1e4);
   EXPECT_NE((*full)->config_id(), (*local)->config_id());
 }
@@ -301,9 +279,8 @@ TEST(FindTest, SubConfigIsReadAndHasItsOwnEntry) {
   EXPECT_EQ((*vision)->layer().config.rope_theta, 7);
   EXPECT_NE((*plain)->config_id(), (*vision)->config_id());
   spec.set_sub_config("audio_config");
-  EXPECT_THAT(registry->Find(spec),
-              StatusIs(kInvalid, HasSubstr("rope.sub_config: got \"audio_config\", want one of "
-                                           "vision_config")));
+  EXPECT_THAT(registry->Find(spec), IsInvalid("rope.sub_config: got \"audio_config\", want one of "
+                                              "vision_config"));
 }
 
 TEST(FindTest, SubConfigBesideAConfigOrConfigIdIsInvalid) {
@@ -334,17 +311,13 @@ TEST(FindTest, EmptyEntriesDoNotStopTheServer) {
 
 TEST(ConfigIdTest, SameSpecHasOneIdAndTheIdFindsIt) {
   const auto registry = MakeRegistry();
-  const auto first = registry->Find(ByConfig(10000));
-  const auto again = registry->Find(ByConfig(10000));
-  const auto other = registry->Find(ByConfig(20000));
-  ASSERT_THAT(first, IsOk());
-  ASSERT_THAT(again, IsOk());
-  ASSERT_THAT(other, IsOk());
+  ASSERT_OK(first, registry->Find(ByConfig(10000)));
+  ASSERT_OK(again, registry->Find(ByConfig(10000)));
+  ASSERT_OK(other, registry->Find(ByConfig(20000)));
   EXPECT_EQ((*first)->config_id(), (*again)->config_id());
   EXPECT_EQ((*first)->config_id().size(), 32U);
   EXPECT_NE((*first)->config_id(), (*other)->config_id());
-  const auto by_id = registry->Find(ById((*first)->config_id()));
-  ASSERT_THAT(by_id, IsOk());
+  ASSERT_OK(by_id, registry->Find(ById((*first)->config_id())));
   EXPECT_EQ(*by_id, *first);
 }
 
@@ -363,22 +336,17 @@ TEST(ConfigIdTest, IncludesThePairing) {
 TEST(ConfigIdTest, EveryServerGivesTheSameIdAndKnowsOnlyWhatItHasSeen) {
   const auto one = MakeRegistry();
   const auto two = MakeRegistry();
-  const auto in_one = one->Find(ByConfig(10000));
-  ASSERT_THAT(in_one, IsOk());
+  ASSERT_OK(in_one, one->Find(ByConfig(10000)));
   EXPECT_EQ((*in_one)->config_id(), "5e08efafa2e9682eb5da04cbd188e50c");
-  EXPECT_THAT(two->Find(ById((*in_one)->config_id())),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("rope.config_id")));
-  const auto in_two = two->Find(ByConfig(10000));
-  ASSERT_THAT(in_two, IsOk());
+  EXPECT_THAT(two->Find(ById((*in_one)->config_id())), IsNotFound("rope.config_id"));
+  ASSERT_OK(in_two, two->Find(ByConfig(10000)));
   EXPECT_EQ((*in_one)->config_id(), (*in_two)->config_id());
 }
 
 TEST(ConfigIdTest, OneEmbeddingHasOneIdHoweverItIsGiven) {
   const auto registry = MakeRegistry({{"mine", kLlama}});
-  const auto by_json = registry->Find(ByJson(kLlama));
-  const auto by_model = registry->Find(ByModel("mine"));
-  ASSERT_THAT(by_json, IsOk());
-  ASSERT_THAT(by_model, IsOk());
+  ASSERT_OK(by_json, registry->Find(ByJson(kLlama)));
+  ASSERT_OK(by_model, registry->Find(ByModel("mine")));
   EXPECT_NE(*by_json, *by_model) << "two specs";
   EXPECT_EQ((*by_json)->config_id(), (*by_model)->config_id());
 }
@@ -393,8 +361,7 @@ TEST(ConfigIdTest, WhatChangesTheNumbersChangesTheId) {
   specs[4].mutable_config()->set_rotary_dim(32);
   specs[5].mutable_config()->set_reverse(true);
   for (const v1::RopeSpec& spec : specs) {
-    const auto entry = registry->Find(spec);
-    ASSERT_THAT(entry, IsOk());
+    ASSERT_OK(entry, registry->Find(spec));
     EXPECT_TRUE(ids.insert((*entry)->config_id()).second) << spec.ShortDebugString();
   }
 }
@@ -411,13 +378,11 @@ TEST(ConfigIdTest, BesideLayerOrPairingIsInvalid) {
 TEST(RegistryPairingTest, ExplicitWinsOverModelTypeWithAWarning) {
   const auto registry = MakeRegistry();
   v1::RopeSpec spec = ByJson(kLlama);
-  const auto from_type = registry->Find(spec);
-  ASSERT_THAT(from_type, IsOk());
+  ASSERT_OK(from_type, registry->Find(spec));
   EXPECT_EQ((*from_type)->pairing(), kernels::Pairing::kHalf);
   EXPECT_THAT((*from_type)->warnings(), Not(Contains(HasSubstr("pairing:"))));
   spec.set_pairing(v1::PAIRING_INTERLEAVED);
-  const auto overridden = registry->Find(spec);
-  ASSERT_THAT(overridden, IsOk());
+  ASSERT_OK(overridden, registry->Find(spec));
   EXPECT_EQ((*overridden)->pairing(), kernels::Pairing::kInterleaved);
   EXPECT_THAT((*overridden)->warnings(), Contains(HasSubstr("pairing: taken as interleaved")));
 }
@@ -425,65 +390,53 @@ TEST(RegistryPairingTest, ExplicitWinsOverModelTypeWithAWarning) {
 TEST(RegistryPairingTest, ExplicitThatAgreesWarnsOfNothing) {
   v1::RopeSpec spec = ByModel("llama-3-8b");
   spec.set_pairing(v1::PAIRING_HALF);
-  const auto entry = MakeRegistry()->Find(spec);
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, MakeRegistry()->Find(spec));
   EXPECT_THAT((*entry)->warnings(), Not(Contains(HasSubstr("pairing"))));
 }
 
 TEST(RegistryPairingTest, NothingSaysIt) {
-  const auto entry = MakeRegistry()->Find(ByConfig(10000));
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, MakeRegistry()->Find(ByConfig(10000)));
   EXPECT_THAT((*entry)->pairing(), Eq(std::nullopt));
 }
 
 TEST(ResolveTest, HeadDimIsTakenWhereTheConfigHasNone) {
   v1::RopeSpec spec;
   spec.mutable_config()->set_rope_theta(10000);
-  const auto entry = MakeRegistry()->Find(spec);
-  ASSERT_THAT(entry, IsOk());
-  const auto resolved = (*entry)->Resolve(48);
-  ASSERT_THAT(resolved, IsOk());
+  ASSERT_OK(entry, MakeRegistry()->Find(spec));
+  ASSERT_OK(resolved, (*entry)->Resolve(48));
   EXPECT_EQ((*resolved)->head_dim(), 48);
-  EXPECT_THAT((*entry)->Resolve(std::nullopt),
-              StatusIs(kInvalid, HasSubstr("rope.config.head_dim: got nothing")));
+  EXPECT_THAT((*entry)->Resolve(std::nullopt), IsInvalid("rope.config.head_dim: got nothing"));
 }
 
 TEST(EvictionTest, OldSpecsGoAndComeBack) {
   const auto registry = MakeRegistry();
-  const auto first = registry->Find(ByConfig(10000, 2));
-  ASSERT_THAT(first, IsOk());
+  ASSERT_OK(first, registry->Find(ByConfig(10000, 2)));
   std::set<std::string> ids;
   for (int64_t i = 1; i <= limits::kSpecsMax; ++i) {
-    const auto entry = registry->Find(ByConfig(10000 + static_cast<double>(i), 2));
-    ASSERT_THAT(entry, IsOk());
+    ASSERT_OK(entry, registry->Find(ByConfig(10000 + static_cast<double>(i), 2)));
     ids.insert((*entry)->config_id());
   }
   EXPECT_EQ(static_cast<int64_t>(ids.size()), limits::kSpecsMax);
-  EXPECT_THAT(registry->Find(ById((*first)->config_id())),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("rope.config_id")));
-  const auto again = registry->Find(ByConfig(10000, 2));
-  ASSERT_THAT(again, IsOk());
+  EXPECT_THAT(registry->Find(ById((*first)->config_id())), IsNotFound("rope.config_id"));
+  ASSERT_OK(again, registry->Find(ByConfig(10000, 2)));
   EXPECT_EQ((*again)->config_id(), (*first)->config_id());
   EXPECT_THAT(registry->Find(ById((*again)->config_id())), IsOk());
 }
 
 TEST(EvictionTest, LargeSpecsGoByTheirBytes) {
   const auto registry = MakeRegistry();
-  const auto first = registry->Find(ByConfig(10000, 65536));
-  ASSERT_THAT(first, IsOk());
+  ASSERT_OK(first, registry->Find(ByConfig(10000, 65536)));
   // About 3 MiB of frequencies each, so that far fewer than kSpecsMax fill the budget.
   for (int i = 1; i <= 24; ++i) {
     ASSERT_THAT(registry->Find(ByConfig(10000 + i, 65536)), IsOk());
   }
-  EXPECT_THAT(registry->Find(ById((*first)->config_id())),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("rope.config_id")));
+  EXPECT_THAT(registry->Find(ById((*first)->config_id())), IsNotFound("rope.config_id"));
 }
 
 TEST(EvictionTest, PrecisionHfCountsItsTableOfEachDType) {
   for (const v1::Precision precision : {v1::PRECISION_EXACT, v1::PRECISION_HF}) {
     const auto registry = MakeRegistry();
-    const auto first = registry->Find(ByConfig(10000, 65536));
-    ASSERT_THAT(first, IsOk());
+    ASSERT_OK(first, registry->Find(ByConfig(10000, 65536)));
     for (int i = 1; i <= 8; ++i) {  // 3 MiB each, or 9
       v1::RopeSpec spec = ByConfig(10000 + i, 65536);
       spec.set_precision(precision);
@@ -552,8 +505,7 @@ TEST(TakesLongTest, TextDoesUntilItIsCachedAndConfigIdsDoNot) {
   ExpectLongUntilFound(*registry, ByJson(kPlain));
   ExpectLongUntilFound(*registry, ByJson(R"({"head_dim": 65536})"));
   EXPECT_FALSE(TakesLong(*registry, ById(std::string(32, '0')))) << "not found at once";
-  const auto wide = registry->Find(ByConfig(10000, 65536));
-  ASSERT_THAT(wide, IsOk());
+  ASSERT_OK(wide, registry->Find(ByConfig(10000, 65536)));
   EXPECT_FALSE(TakesLong(*registry, ById((*wide)->config_id())));
 }
 
@@ -563,7 +515,7 @@ TEST(TakesLongTest, SpecsThatAreNeverCachedAlwaysDo) {
   EXPECT_THAT(registry->Find(large), IsOk());
   EXPECT_TRUE(TakesLong(*registry, large));
   const v1::RopeSpec bad = ByConfig(-1, 65536);
-  EXPECT_THAT(registry->Find(bad), StatusIs(kInvalid, HasSubstr("rope_theta")));
+  EXPECT_THAT(registry->Find(bad), IsInvalid("rope_theta"));
   EXPECT_TRUE(TakesLong(*registry, bad));
 }
 
@@ -580,12 +532,10 @@ std::string LongFile(int64_t bytes) {
 TEST(FindLayersTest, FileIsReadAndKeptOnce) {
   constexpr int64_t kLayers = 1024;
   const auto registry = MakeRegistry();
-  const auto other = registry->Find(ByConfig(10000));
-  ASSERT_THAT(other, IsOk());
+  ASSERT_OK(other, registry->Find(ByConfig(10000)));
   v1::RopeSpec spec = ByJson(LongFile(limits::kConfigJsonBytesMax));
   spec.set_first_layer(0);
-  const auto layers = registry->FindLayers(spec, kLayers);
-  ASSERT_THAT(layers, IsOk());
+  ASSERT_OK(layers, registry->FindLayers(spec, kLayers));
   ASSERT_EQ(static_cast<int64_t>(layers->size()), kLayers);
   EXPECT_EQ((*layers)[0]->layer().config.rope_theta, 1e4);
   EXPECT_EQ((*layers)[1]->layer().config.rope_theta, 1e6);
@@ -606,8 +556,7 @@ TEST(FindLayersTest, NumberOfLayersAndTheFirstOneSelect) {
   EXPECT_EQ(registry->FindLayers(spec, 2).value().size(), 2);
   EXPECT_EQ(registry->FindLayers(spec, 3).value().size(), 3);
   EXPECT_EQ(registry->FindLayers(spec, 3).value()[0]->layer().config.rope_theta, 1e6);
-  EXPECT_THAT(registry->FindLayers(spec, 4),
-              StatusIs(kInvalid, HasSubstr("rope.layer: got 4, want 0 to 3")));
+  EXPECT_THAT(registry->FindLayers(spec, 4), IsInvalid("rope.layer: got 4, want 0 to 3"));
   spec.set_first_layer(0);
   EXPECT_EQ(registry->FindLayers(spec, 3).value()[0]->layer().config.rope_theta, 1e4);
 }
@@ -635,8 +584,7 @@ TEST(SubConfigTest, FileOfAModelIsReadOnceForASubConfig) {
 
 TEST(ModelFilesTest, FlagModelReplacesAPreset) {
   const auto registry = MakeRegistry({{"llama-3-8b", kLlama}});
-  const auto entry = registry->Find(ByModel("llama-3-8b"));
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, registry->Find(ByModel("llama-3-8b")));
   EXPECT_EQ((*entry)->layer().config.rope_theta, 10000);
   for (const v1::Model& model : registry->List()) {
     if (model.name() != "llama-3-8b") continue;
@@ -661,8 +609,7 @@ TEST(ModelFilesTest, ReportsNameWhatTheOperatorShouldKnow) {
 
 TEST(ModelFilesTest, FileThatDoesNotTellItsPairingIsInvalid) {
   const std::vector<ModelRegistry::ModelFile> files = {{"mine", kPlain}};
-  EXPECT_THAT(ModelRegistry::Create(files),
-              StatusIs(kInvalid, HasSubstr("model mine: rope.pairing: got nothing")));
+  EXPECT_THAT(ModelRegistry::Create(files), IsInvalid("model mine: rope.pairing: got nothing"));
 }
 
 TEST(ModelFilesTest, FlagModelTakesOverAHubIdAndThePresetsOwnNameStays) {
@@ -678,25 +625,23 @@ TEST(ModelFilesTest, FlagModelTakesOverAHubIdAndThePresetsOwnNameStays) {
 
 TEST(ModelFilesTest, NameTwiceIsInvalid) {
   const std::vector<ModelRegistry::ModelFile> files = {{"mine", kLlama}, {"mine", kLlama}};
-  EXPECT_THAT(ModelRegistry::Create(files),
-              StatusIs(kInvalid, HasSubstr("model: got \"mine\" twice")));
+  EXPECT_THAT(ModelRegistry::Create(files), IsInvalid("model: got \"mine\" twice"));
 }
 
 TEST(ModelFilesTest, BadNamesAndConfigsAreInvalid) {
   for (const std::string& name :
        {std::string(), std::string("a b"), std::string("a\n"), std::string(129, 'a')}) {
     const std::vector<ModelRegistry::ModelFile> files = {{name, kPlain}};
-    EXPECT_THAT(ModelRegistry::Create(files), StatusIs(kInvalid, HasSubstr("want 1 to 128 of")));
+    EXPECT_THAT(ModelRegistry::Create(files), IsInvalid("want 1 to 128 of"));
   }
   const std::vector<ModelRegistry::ModelFile> broken = {{"mine", "{"}};
-  EXPECT_THAT(ModelRegistry::Create(broken), StatusIs(kInvalid, HasSubstr("model mine: ")));
+  EXPECT_THAT(ModelRegistry::Create(broken), IsInvalid("model mine: "));
 }
 
 TEST(ListTest, ShowsWhatTheFirstLayerTypeSays) {
   const std::vector<v1::Model> list = MakeRegistry()->List();
   for (const kernels::Preset& preset : kernels::Presets()) {
-    const auto config = kernels::ModelConfig::Parse(preset.config_json);
-    ASSERT_THAT(config, IsOk());
+    ASSERT_OK(config, kernels::ModelConfig::Parse(preset.config_json));
     v1::Model expected;
     expected.set_name(std::string(preset.name));
     expected.set_origin("preset");
@@ -705,10 +650,8 @@ TEST(ListTest, ShowsWhatTheFirstLayerTypeSays) {
     if (config->num_kv_heads()) expected.set_num_kv_heads(*config->num_kv_heads());
     kernels::LayerChoice first;
     if (!config->layer_types().empty()) first.layer_type = config->layer_types().front();
-    const auto layer = config->Layer(first);
-    ASSERT_THAT(layer, IsOk());
-    const auto resolved = kernels::Resolve(layer->config);
-    ASSERT_THAT(resolved, IsOk());
+    ASSERT_OK(layer, config->Layer(first));
+    ASSERT_OK(resolved, kernels::Resolve(layer->config));
     expected.set_head_dim((*resolved)->head_dim());
     expected.set_rotary_dim((*resolved)->rotary_dim());
     expected.set_pairing(proto::WritePairing(preset.pairing));

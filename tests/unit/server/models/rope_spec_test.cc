@@ -1,6 +1,5 @@
 #include "server/models/rope_spec.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "proto/wire/rope_config.h"
@@ -9,15 +8,12 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
-
 // A width in the message is the same in the config that is read from it.
 TEST(WidthTest, IsTheMostThatAFieldSays) {
   v1::RopeConfig config;
   const auto expect_width = [&config](int64_t width) {
     EXPECT_EQ(WidthOf(config), width);
-    const auto read = proto::ReadRopeConfig(config);
-    ASSERT_THAT(read, IsOk());
+    ASSERT_OK(read, proto::ReadRopeConfig(config));
     EXPECT_EQ(WidthOf(*read), width);
   };
   expect_width(0);

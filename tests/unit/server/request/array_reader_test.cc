@@ -1,6 +1,5 @@
 #include "server/request/array_reader.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,14 +12,9 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::RawBytes;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
-using ::rope::testing::StatusIs;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 v1::Array Numbers(v1::DType dtype, const std::vector<int64_t>& shape,
                   const std::vector<double>& numbers) {
@@ -69,45 +63,38 @@ absl::StatusOr<std::vector<double>> ReadAsTensor(const v1::Array& array, int64_t
 }
 
 void ExpectInvalidIntegers(const v1::Array& array, const std::string& message) {
-  EXPECT_THAT(ReadAsIntegers(array),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  EXPECT_THAT(ReadAsIntegers(array), IsInvalid(message));
 }
 
 void ExpectInvalidTensor(const v1::Array& array, int64_t count, const std::string& message) {
-  EXPECT_THAT(ReadAsTensor(array, count),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  EXPECT_THAT(ReadAsTensor(array, count), IsInvalid(message));
 }
 
 TEST(ReadIntegersTest, RawOfBothWidthsInAnyPieces) {
   const std::vector<int64_t> wide = {0, -1, int64_t{1} << 40};
   const std::vector<int32_t> narrow = {0, -1, 1 << 30};
   for (const size_t piece : {1U, 3U, 5U, 1000U}) {
-    const auto from_wide = ReadAsIntegers(Raw(v1::DTYPE_INT64, {3}, RawBytes(wide)), piece);
-    ASSERT_THAT(from_wide, IsOk());
+    ASSERT_OK(from_wide, ReadAsIntegers(Raw(v1::DTYPE_INT64, {3}, RawBytes(wide)), piece));
     EXPECT_EQ(from_wide->values, wide);
-    const auto from_narrow = ReadAsIntegers(Raw(v1::DTYPE_INT32, {3}, RawBytes(narrow)), piece);
-    ASSERT_THAT(from_narrow, IsOk());
+    ASSERT_OK(from_narrow, ReadAsIntegers(Raw(v1::DTYPE_INT32, {3}, RawBytes(narrow)), piece));
     EXPECT_THAT(from_narrow->values, ElementsAre(0, -1, 1 << 30));
   }
 }
 
 TEST(ReadIntegersTest, NumbersWithoutShapeAndDTypeAreOneAxisOfInt64) {
-  const auto array = ReadAsIntegers(Numbers(v1::DTYPE_UNSPECIFIED, {}, {4, 5}));
-  ASSERT_THAT(array, IsOk());
+  ASSERT_OK(array, ReadAsIntegers(Numbers(v1::DTYPE_UNSPECIFIED, {}, {4, 5})));
   EXPECT_THAT(array->shape, ElementsAre(2));
   EXPECT_THAT(array->values, ElementsAre(4, 5));
 }
 
 TEST(ReadIntegersTest, NothingIsAnEmptyAxis) {
-  const auto array = ReadAsIntegers(v1::Array());
-  ASSERT_THAT(array, IsOk());
+  ASSERT_OK(array, ReadAsIntegers(v1::Array()));
   EXPECT_THAT(array->shape, ElementsAre(0));
   EXPECT_THAT(array->values, IsEmpty());
 }
 
 TEST(ReadIntegersTest, RawOfZeroElementsIsLegal) {
-  const auto array = ReadAsIntegers(Raw(v1::DTYPE_INT32, {0}, ""));
-  ASSERT_THAT(array, IsOk());
+  ASSERT_OK(array, ReadAsIntegers(Raw(v1::DTYPE_INT32, {0}, "")));
   EXPECT_THAT(array->values, IsEmpty());
 }
 
@@ -150,22 +137,18 @@ TEST(ReadTensorTest, NumbersRoundToEachDType) {
   // Ties go to the even neighbour.
   const std::vector<double> numbers = {1.0 + std::ldexp(1, -8), 1.0 + std::ldexp(3, -8), 65520,
                                        1e300, -0.0};
-  const auto bf16 = ReadAsTensor(Numbers(v1::DTYPE_BF16, {5}, numbers), 5);
-  ASSERT_THAT(bf16, IsOk());
+  ASSERT_OK(bf16, ReadAsTensor(Numbers(v1::DTYPE_BF16, {5}, numbers), 5));
   EXPECT_THAT(*bf16, ElementsAre(1, 1 + std::ldexp(1, -6), 65536, INFINITY, 0));
-  const auto fp16 = ReadAsTensor(Numbers(v1::DTYPE_FP16, {5}, numbers), 5);
-  ASSERT_THAT(fp16, IsOk());
+  ASSERT_OK(fp16, ReadAsTensor(Numbers(v1::DTYPE_FP16, {5}, numbers), 5));
   EXPECT_THAT(*fp16, ElementsAre(numbers[0], numbers[1], INFINITY, INFINITY, 0));
   EXPECT_TRUE(std::signbit((*fp16)[4]));
-  const auto fp32 = ReadAsTensor(Numbers(v1::DTYPE_FP32, {1}, {0.1}), 1);
-  ASSERT_THAT(fp32, IsOk());
+  ASSERT_OK(fp32, ReadAsTensor(Numbers(v1::DTYPE_FP32, {1}, {0.1}), 1));
   EXPECT_THAT(*fp32, ElementsAre(static_cast<double>(0.1F)));
 }
 
 TEST(ReadTensorTest, NaNStaysNaNInEveryDType) {
   for (const v1::DType dtype : {v1::DTYPE_FP32, v1::DTYPE_FP16, v1::DTYPE_BF16}) {
-    const auto values = ReadAsTensor(Numbers(dtype, {1}, {NAN}), 1);
-    ASSERT_THAT(values, IsOk());
+    ASSERT_OK(values, ReadAsTensor(Numbers(dtype, {1}, {NAN}), 1));
     EXPECT_TRUE(std::isnan((*values)[0])) << v1::DType_Name(dtype);
   }
 }
@@ -173,8 +156,7 @@ TEST(ReadTensorTest, NaNStaysNaNInEveryDType) {
 TEST(ReadTensorTest, RawIsTakenBitForBitInAnyPieces) {
   const std::vector<float> values = {1.5F, -2.25F, 1e-40F};
   for (const size_t piece : {1U, 7U, 1000U}) {
-    const auto read = ReadAsTensor(Raw(v1::DTYPE_FP32, {3}, RawBytes(values)), 3, piece);
-    ASSERT_THAT(read, IsOk());
+    ASSERT_OK(read, ReadAsTensor(Raw(v1::DTYPE_FP32, {3}, RawBytes(values)), 3, piece));
     EXPECT_THAT(*read, ElementsAre(values[0], values[1], values[2]));
   }
 }

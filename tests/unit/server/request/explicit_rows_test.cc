@@ -1,6 +1,5 @@
 #include "server/request/explicit_rows.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,12 +11,9 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::LocalEngine;
 using ::rope::testing::RawBytes;
 using ::rope::testing::SetShape;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -64,8 +60,7 @@ class ExplicitRowsTest : public ::testing::Test {
   // Expects that token t was rotated by `sign` times the angles of row rows[t].
   void ExpectTurned(const v1::RotateRequest& request, const std::vector<int64_t>& rows,
                     double sign = 1) {
-    const auto got = engine_.Rotate(request);
-    ASSERT_THAT(got, IsOk());
+    ASSERT_OK(got, engine_.Rotate(request));
     std::vector<float> input(30);
     std::memcpy(input.data(), request.tensors(0).array().raw().data(), 30 * sizeof(float));
     for (size_t t = 0; t < 6; ++t) {
@@ -82,7 +77,7 @@ class ExplicitRowsTest : public ::testing::Test {
 
   void ExpectFails(const v1::RotateRequest& request, absl::StatusCode code,
                    const std::string& text) {
-    EXPECT_THAT(engine_.Rotate(request), StatusIs(code, HasSubstr(text)));
+    EXPECT_THAT(engine_.Rotate(request), Fails(code, text));
   }
 
   LocalEngine engine_;

@@ -1,6 +1,5 @@
 #include "server/request/layer_ropes.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,14 +14,9 @@
 namespace rope::server {
 namespace {
 
-using rope::testing::IsOk;
 using rope::testing::LocalEngine;
 using rope::testing::RawBytes;
 using rope::testing::SetShape;
-using rope::testing::StatusIs;
-using ::testing::HasSubstr;
-
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr int64_t kChannels = 8;
 constexpr int64_t kTokens = 3;
 
@@ -61,8 +55,7 @@ class LayerRopesTest : public ::testing::Test {
   // Rotates `request` with the layers from `first_layer`, and each layer alone; expects the same.
   void ExpectAsEachLayerAlone(v1::RotateRequest request, int64_t first_layer, int64_t layers) {
     request.mutable_rope()->set_first_layer(static_cast<int32_t>(first_layer));
-    const auto together = engine_.Rotate(request);
-    ASSERT_THAT(together, IsOk());
+    ASSERT_OK(together, engine_.Rotate(request));
     const std::string layout = request.tensors(0).layout();
     const std::vector<float> all = Values(layers * kTokens * kChannels);
     for (int64_t layer = 0; layer < layers; ++layer) {
@@ -80,8 +73,7 @@ class LayerRopesTest : public ::testing::Test {
       std::vector<float> values;
       for (const size_t cell : cells) values.push_back(all[cell]);
       tensor.mutable_array()->set_raw(RawBytes(values));
-      const auto want = engine_.Rotate(alone);
-      ASSERT_THAT(want, IsOk());
+      ASSERT_OK(want, engine_.Rotate(alone));
       for (size_t i = 0; i < cells.size(); ++i) {
         EXPECT_EQ((*together)[cells[i]], (*want)[i]) << "layer " << layer << " cell " << i;
       }
@@ -89,7 +81,7 @@ class LayerRopesTest : public ::testing::Test {
   }
 
   void ExpectFails(const v1::RotateRequest& request, const std::string& text) {
-    EXPECT_THAT(engine_.Check(request), StatusIs(kInvalid, HasSubstr(text)));
+    EXPECT_THAT(engine_.Check(request), IsInvalid(text));
   }
 
   LocalEngine engine_;
@@ -220,8 +212,7 @@ TEST_F(LayerRopesTest, WarningsOfAllLayersAreGivenOnce) {
         "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 0.5},
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})");
   request.mutable_rope()->set_first_layer(0);
-  const auto plan = engine_.Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, engine_.Check(request));
   EXPECT_THAT(plan->warnings, ::testing::ElementsAre(HasSubstr("factor")));
 }
 
@@ -252,8 +243,7 @@ TEST_F(LayerRopesTest, LayersWithTooManyDifferentFrequenciesAreRefused) {
     SetShape(*tensor.mutable_array(), {2, 1, kWide});
     tensor.mutable_array()->set_raw(RawBytes(Values(2 * kWide)));
     EXPECT_THAT(engine_.Check(request),
-                StatusIs(absl::StatusCode::kResourceExhausted,
-                         HasSubstr("bytes of frequencies of different layers, want at most")));
+                IsExhausted("bytes of frequencies of different layers, want at most"));
   }
 }
 

@@ -1,6 +1,5 @@
 // Precision hf, from request to rotated numbers, compared with an oracle that rounds after each
 // step of Hugging Face's eager code.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,16 +19,9 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::RawBytes;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
-using ::rope::testing::StatusIs;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr int64_t kHeadDim = 8;
 const std::vector<double> kFrequencies = {1.0, 0.1, 0.01, 0.001};
 const std::vector<double> kValues = {1.75, -2.5, 3.25, 0.375, -1.125, 2.75, -0.625, 1.5};
@@ -156,7 +148,7 @@ class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
   }
 
   void ExpectRefused(const v1::RotateRequest& request, const std::string& text) {
-    EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr(text)));
+    EXPECT_THAT(Check(request), IsInvalid(text));
   }
 
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
@@ -266,8 +258,7 @@ TEST_P(PlanPrecisionTest, ScaleAndOutputDTypeComeAfterTheSteps) {
 TEST_P(PlanPrecisionTest, ConfigIdCarriesIt) {
   v1::RotateRequest request = MakeRequest(12345, v1::PAIRING_HALF);
   *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
-  const auto entry = registry_->Find(request.rope());
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, registry_->Find(request.rope()));
   v1::RotateRequest by_id = request;
   by_id.mutable_rope()->Clear();
   by_id.mutable_rope()->set_config_id((*entry)->config_id());
@@ -323,13 +314,12 @@ TEST_P(PlanPrecisionTest, WhatHuggingFaceDoesNotHaveIsRefused) {
 TEST_P(PlanPrecisionTest, RegisteredModelsHaveNoPrecision) {
   v1::RopeSpec spec = MakeRequest(0, v1::PAIRING_HALF).rope();
   EXPECT_THAT(registry_->Register("mine", spec, "uid:1"),
-              StatusIs(kInvalid, HasSubstr("rope.precision: got it in a model")));
-  const auto entry = registry_->Find(spec);
-  ASSERT_THAT(entry, IsOk());
+              IsInvalid("rope.precision: got it in a model"));
+  ASSERT_OK(entry, registry_->Find(spec));
   spec.Clear();
   spec.set_config_id((*entry)->config_id());
   EXPECT_THAT(registry_->Register("mine", spec, "uid:1"),
-              StatusIs(kInvalid, HasSubstr("rope.precision: got it in a model")));
+              IsInvalid("rope.precision: got it in a model"));
 }
 
 TEST_P(PlanPrecisionTest, TensorsOfOneDTypeShareTheirRows) {

@@ -1,6 +1,5 @@
 #include "server/request/positions.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "server/request/limits.h"
@@ -10,15 +9,9 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::RawBytes;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
-using ::rope::testing::StatusIs;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 Layout LayoutOf(const char* letters, const std::vector<int64_t>& shape) {
   return ParseLayout(letters, shape, 4, "t").value();
@@ -70,15 +63,14 @@ v1::Positions Packed(const std::vector<double>& offsets, int64_t start = 0) {
 
 void ExpectFails(const v1::Positions& message, const Layout& layout, absl::StatusCode code,
                  const std::string& text, bool multimodal = false) {
-  EXPECT_THAT(Read(message, layout, multimodal), StatusIs(code, HasSubstr(text)));
+  EXPECT_THAT(Read(message, layout, multimodal), Fails(code, text));
 }
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kOutOfRange = absl::StatusCode::kOutOfRange;
 
 TEST(PositionsTest, StartCountsUpInEverySequence) {
-  const auto read = Read(Start(10), TwoByThree());
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Start(10), TwoByThree()));
   EXPECT_EQ(read->axes, 1);
   EXPECT_THAT(read->values[0], ElementsAre(10, 11, 12, 10, 11, 12));
   EXPECT_THAT(read->sequence, ElementsAre(0, 0, 0, 1, 1, 1));
@@ -86,16 +78,14 @@ TEST(PositionsTest, StartCountsUpInEverySequence) {
 }
 
 TEST(PositionsTest, StartsFollowMemoryOrderOfSequenceMajorTensors) {
-  const auto read = Read(Starts({100, 200}), LayoutOf("SBHD", {3, 2, 1, 8}));
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Starts({100, 200}), LayoutOf("SBHD", {3, 2, 1, 8})));
   EXPECT_THAT(read->values[0], ElementsAre(100, 200, 101, 201, 102, 202));
   EXPECT_THAT(read->sequence, ElementsAre(0, 1, 0, 1, 0, 1));
   EXPECT_THAT(read->seq_len, ElementsAre(103, 203));
 }
 
 TEST(PositionsTest, LayersShareTheirPositions) {
-  const auto read = Read(Start(5), LayoutOf("LSHD", {2, 2, 1, 8}));
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Start(5), LayoutOf("LSHD", {2, 2, 1, 8})));
   EXPECT_THAT(read->values[0], ElementsAre(5, 6, 5, 6));
   EXPECT_THAT(read->seq_len, ElementsAre(7));
 }
@@ -111,8 +101,7 @@ TEST(ContextParallelTest, RankHoldsItsChunkAndTheOneThatMirrorsIt) {
   const Layout layout = LayoutOf("SD", {4, 8});
   const std::vector<std::vector<int64_t>> want = {{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}};
   for (int32_t rank = 0; rank < 3; ++rank) {
-    const auto read = Read(Parallel(Start(100), 3, rank), layout);
-    ASSERT_THAT(read, IsOk());
+    ASSERT_OK(read, Read(Parallel(Start(100), 3, rank), layout));
     for (size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(read->values[0][i], 100 + want[static_cast<size_t>(rank)][i]) << rank;
     }
@@ -122,15 +111,13 @@ TEST(ContextParallelTest, RankHoldsItsChunkAndTheOneThatMirrorsIt) {
 
 TEST(ContextParallelTest, PackedSequencesAreSplitOneByOne) {
   // Sequences of 4 and 8 tokens over two ranks; this rank holds 2 and 4 of them.
-  const auto read = Read(Parallel(Packed({0, 2, 6}), 2, 0), LayoutOf("TD", {6, 8}));
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Parallel(Packed({0, 2, 6}), 2, 0), LayoutOf("TD", {6, 8})));
   EXPECT_THAT(read->values[0], ElementsAre(0, 3, 0, 1, 6, 7));
   EXPECT_THAT(read->seq_len, ElementsAre(4, 8));
 }
 
 TEST(ContextParallelTest, OneRankHoldsEverythingAlsoOddLengths) {
-  const auto read = Read(Parallel(Start(0), 1, 0), LayoutOf("SD", {3, 8}));
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Parallel(Start(0), 1, 0), LayoutOf("SD", {3, 8})));
   EXPECT_THAT(read->values[0], ElementsAre(0, 1, 2));
 }
 
@@ -159,25 +146,21 @@ TEST(PositionsTest, StartsOfAnotherCountAreInvalid) {
 }
 
 TEST(PositionsTest, IdsOfOneSequenceServeAll) {
-  const auto read = Read(Ids({7, 3, 9}, {3}), TwoByThree());
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Ids({7, 3, 9}, {3}), TwoByThree()));
   EXPECT_THAT(read->values[0], ElementsAre(7, 3, 9, 7, 3, 9));
   EXPECT_THAT(read->seq_len, ElementsAre(10, 10));
 }
 
 TEST(PositionsTest, IdsOfEverySequenceAreRowMajorWhateverTheLayout) {
   const v1::Positions ids = Ids({1, 2, 3, 4, 5, 6}, {2, 3});
-  const auto batch_first = Read(ids, TwoByThree());
-  ASSERT_THAT(batch_first, IsOk());
+  ASSERT_OK(batch_first, Read(ids, TwoByThree()));
   EXPECT_THAT(batch_first->values[0], ElementsAre(1, 2, 3, 4, 5, 6));
-  const auto sequence_first = Read(ids, LayoutOf("SBHD", {3, 2, 1, 8}));
-  ASSERT_THAT(sequence_first, IsOk());
+  ASSERT_OK(sequence_first, Read(ids, LayoutOf("SBHD", {3, 2, 1, 8})));
   EXPECT_THAT(sequence_first->values[0], ElementsAre(1, 4, 2, 5, 3, 6));
 }
 
 TEST(PositionsTest, IdsOfPackedTokens) {
-  const auto read = Read(Ids({4, 0, 2}, {3}), LayoutOf("THD", {3, 1, 8}));
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Ids({4, 0, 2}, {3}), LayoutOf("THD", {3, 1, 8})));
   EXPECT_THAT(read->values[0], ElementsAre(4, 0, 2));
   EXPECT_THAT(read->seq_len, ElementsAre(5));
 }
@@ -198,17 +181,15 @@ TEST(PositionsTest, RawIdsInAnyPieces) {
     SetShape(array, {3});
     array.set_raw(is_wide ? RawBytes(wide) : RawBytes(narrow));
     for (const size_t piece : {1U, 2U, 5U, 1000U}) {
-      const auto read = Read(message, LayoutOf("SD", {3, 8}), false, piece);
-      ASSERT_THAT(read, IsOk());
+      ASSERT_OK(read, Read(message, LayoutOf("SD", {3, 8}), false, piece));
       EXPECT_THAT(read->values[0], ElementsAre(5, 1, 8));
     }
   }
 }
 
 TEST(MropePositionsTest, LeadingAxisOfThreeGivesThreeRows) {
-  const auto read =
-      Read(Ids({1, 2, 11, 12, 21, 22}, {3, 2}), LayoutOf("SHD", {2, 1, 8}), /*multimodal=*/true);
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Ids({1, 2, 11, 12, 21, 22}, {3, 2}), LayoutOf("SHD", {2, 1, 8}),
+                       /*multimodal=*/true));
   EXPECT_EQ(read->axes, 3);
   EXPECT_THAT(read->values[0], ElementsAre(1, 2));
   EXPECT_THAT(read->values[1], ElementsAre(11, 12));
@@ -217,17 +198,14 @@ TEST(MropePositionsTest, LeadingAxisOfThreeGivesThreeRows) {
 }
 
 TEST(MropePositionsTest, ThreeAxesWithBatchAndWithPackedTokens) {
-  const auto batch = Read(Ids({1, 2, 3, 4, 5, 6}, {3, 2, 1}), LayoutOf("BSD", {2, 1, 8}), true);
-  ASSERT_THAT(batch, IsOk());
+  ASSERT_OK(batch, Read(Ids({1, 2, 3, 4, 5, 6}, {3, 2, 1}), LayoutOf("BSD", {2, 1, 8}), true));
   EXPECT_THAT(batch->values[1], ElementsAre(3, 4));
-  const auto packed = Read(Ids({1, 2, 3, 4, 5, 6}, {3, 2}), LayoutOf("TD", {2, 8}), true);
-  ASSERT_THAT(packed, IsOk());
+  ASSERT_OK(packed, Read(Ids({1, 2, 3, 4, 5, 6}, {3, 2}), LayoutOf("TD", {2, 8}), true));
   EXPECT_THAT(packed->values[2], ElementsAre(5, 6));
 }
 
 TEST(MropePositionsTest, OneRowStaysOneAxis) {
-  const auto read = Read(Ids({4, 5}, {2}), LayoutOf("SD", {2, 8}), true);
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Ids({4, 5}, {2}), LayoutOf("SD", {2, 8}), true));
   EXPECT_EQ(read->axes, 1);
   EXPECT_THAT(read->values[1], IsEmpty());
 }
@@ -245,8 +223,7 @@ TEST(MropePositionsTest, ThreeRowsWithoutMropeSectionAreInvalid) {
 }
 
 TEST(PackedPositionsTest, EachSequenceStartsAgain) {
-  const auto read = Read(Packed({0, 2, 2, 5}, 10), LayoutOf("THD", {5, 1, 8}));
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(Packed({0, 2, 2, 5}, 10), LayoutOf("THD", {5, 1, 8})));
   EXPECT_THAT(read->values[0], ElementsAre(10, 11, 10, 11, 12));
   EXPECT_THAT(read->sequence, ElementsAre(0, 0, 2, 2, 2));
   EXPECT_THAT(read->seq_len, ElementsAre(12, 1, 13));
@@ -255,8 +232,7 @@ TEST(PackedPositionsTest, EachSequenceStartsAgain) {
 TEST(PackedPositionsTest, StartsAreOneForEachSequence) {
   v1::Positions message = Starts({100, 7});
   SetNumbers(*message.mutable_cu_seqlens(), {0, 1, 3});
-  const auto read = Read(message, LayoutOf("HTD", {4, 3, 8}));
-  ASSERT_THAT(read, IsOk());
+  ASSERT_OK(read, Read(message, LayoutOf("HTD", {4, 3, 8})));
   EXPECT_THAT(read->values[0], ElementsAre(100, 7, 8));
   SetNumbers(*message.mutable_starts(), {1, 2, 3});
   ExpectFails(message, LayoutOf("THD", {3, 1, 8}), kInvalid,
@@ -343,8 +319,7 @@ TEST(PositionSourceTest, IsRequired) {
 
 TEST(EmptyPositionsTest, NoTokensGiveNoPositions) {
   for (const v1::Positions& message : {Start(3), Starts({1, 2})}) {
-    const auto read = Read(message, LayoutOf("BSHD", {2, 0, 1, 8}));
-    ASSERT_THAT(read, IsOk());
+    ASSERT_OK(read, Read(message, LayoutOf("BSHD", {2, 0, 1, 8})));
     EXPECT_THAT(read->values[0], IsEmpty());
     EXPECT_THAT(read->seq_len, Each(1));
   }

@@ -1,6 +1,5 @@
 #include "server/request/prepared_rotation.h"
 
-#include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -27,17 +26,12 @@ namespace {
 using ::rope::testing::AddFloatTensor;
 using ::rope::testing::Answer;
 using ::rope::testing::CallOf;
-using ::rope::testing::IsOk;
 using ::rope::testing::LocalEngine;
 using ::rope::testing::PrepareOf;
 using ::rope::testing::RawBytes;
 using ::rope::testing::SetShape;
 using ::rope::testing::SharedMemory;
-using ::rope::testing::StatusIs;
 using ::rope::testing::WireAnswer;
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
-using ::testing::StartsWith;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr uint64_t kSession = 7;
@@ -216,21 +210,20 @@ TEST_F(PreparedRotationTest, EachCallHasItsOwnPositionsAndElements) {
 
 TEST_F(PreparedRotationTest, BadValuesAreRefusedAsInTheWholeRequest) {
   const std::string id = Prepare(Sample());
-  EXPECT_THAT(SendAsPrepared(Sample(-1), id), StatusIs(kInvalid, HasSubstr("positions.start")));
-  EXPECT_THAT(SendAsPrepared(Sample(int64_t{1} << 30), id),
-              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("positions.start")));
+  EXPECT_THAT(SendAsPrepared(Sample(-1), id), IsInvalid("positions.start"));
+  EXPECT_THAT(SendAsPrepared(Sample(int64_t{1} << 30), id), IsOutOfRange("positions.start"));
   v1::RotateRequest nowhere = Sample();
   nowhere.clear_positions();
   EXPECT_THAT(SendAsPrepared(nowhere, id), StatusIs(kInvalid, StartsWith("positions")));
   v1::RotateRequest shorter = Sample();
   shorter.mutable_tensors(1)->mutable_array()->mutable_raw()->pop_back();
-  EXPECT_THAT(SendAsPrepared(shorter, id), StatusIs(kInvalid, HasSubstr("tensors[1].array.raw")));
+  EXPECT_THAT(SendAsPrepared(shorter, id), IsInvalid("tensors[1].array.raw"));
   v1::RotateRequest empty = Sample();
   empty.mutable_tensors(1)->mutable_array()->clear_raw();
-  EXPECT_THAT(SendAsPrepared(empty, id), StatusIs(kInvalid, HasSubstr("tensors[1].array")));
+  EXPECT_THAT(SendAsPrepared(empty, id), IsInvalid("tensors[1].array"));
   v1::RotateRequest labelled = Sample();
   (*labelled.mutable_labels())[""] = "a";
-  EXPECT_THAT(SendAsPrepared(labelled, id), StatusIs(kInvalid, HasSubstr("labels")));
+  EXPECT_THAT(SendAsPrepared(labelled, id), IsInvalid("labels"));
 }
 
 TEST_F(PreparedRotationTest, UnknownIdIsNotFound) {
@@ -348,7 +341,7 @@ TEST_F(PreparedRotationTest, WhatStaysTheSameIsRefusedByPrepareAsByRotate) {
   EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.rope.pairing")));
   request = PrepareOf(Sample());
   request.mutable_rotate()->mutable_rope()->set_model("no-such-model");
-  EXPECT_THAT(PrepareStatus(request), StatusIs(absl::StatusCode::kNotFound, HasSubstr("model")));
+  EXPECT_THAT(PrepareStatus(request), IsNotFound("model"));
   request.clear_rotate();
   EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.rope")));
 }
@@ -534,7 +527,7 @@ TEST_F(PreparedInRegionsTest, PreparedRequestHoldsNoRegion) {
   EXPECT_THAT(SendHere(whole, id), IsOk());
   engine_.regions().CloseSession(token_);
   EXPECT_EQ(engine_.regions().statistics().bytes, 0);
-  EXPECT_THAT(SendHere(whole, id), StatusIs(absl::StatusCode::kNotFound, HasSubstr("region")));
+  EXPECT_THAT(SendHere(whole, id), IsNotFound("region"));
 }
 
 // Embeddings of 65536 channels with xpos have 12 MiB each; the message has some 100 bytes.
@@ -552,20 +545,17 @@ TEST(PreparedBytesTest, EveryEmbeddingCounts) {
   tensor.mutable_array()->set_dtype(v1::DTYPE_FP16);
   SetShape(*tensor.mutable_array(), {1, kChannels});
 
-  const auto by_shape = testing::PrepareReceived(request, *registry);
-  ASSERT_THAT(by_shape, IsOk());
+  ASSERT_OK(by_shape, testing::PrepareReceived(request, *registry));
   EXPECT_GE((*by_shape)->bytes, kRopeBytes) << "head_dim by the tensor";
 
   rotate.mutable_rope()->mutable_config()->set_head_dim(kChannels);
-  const auto by_config = testing::PrepareReceived(request, *registry);
-  ASSERT_THAT(by_config, IsOk());
+  ASSERT_OK(by_config, testing::PrepareReceived(request, *registry));
   EXPECT_GE((*by_config)->bytes, kRopeBytes);
 
   rotate.set_operation(v1::OPERATION_REPOSITION);
   *rotate.mutable_reposition()->mutable_from_rope() = rotate.rope();
   rotate.mutable_reposition()->mutable_from_rope()->mutable_config()->set_rope_theta(500);
-  const auto moved = testing::PrepareReceived(request, *registry);
-  ASSERT_THAT(moved, IsOk());
+  ASSERT_OK(moved, testing::PrepareReceived(request, *registry));
   EXPECT_GE((*moved)->bytes, 2 * kRopeBytes);
 }
 
@@ -583,16 +573,11 @@ TEST(PreparedBytesTest, LayersThatShareAnEmbeddingCountItOnce) {
   tensor.set_layout("LSD");
   tensor.mutable_array()->set_dtype(v1::DTYPE_FP16);
   SetShape(*tensor.mutable_array(), {kLayers, 1, 256});
-  const auto prepared = testing::PrepareReceived(request, *registry);
-  ASSERT_THAT(prepared, IsOk());
+  ASSERT_OK(prepared, testing::PrepareReceived(request, *registry));
   const int64_t rope = (*prepared)->ropes.layers.Of(0).KeptBytes();
   EXPECT_GE((*prepared)->bytes, 2 * rope);
   EXPECT_LE((*prepared)->bytes, 6 * rope);
 }
-
-using ::rope::testing::IsOk;
-using ::rope::testing::StatusIs;
-using ::testing::HasSubstr;
 
 constexpr auto kNotFound = absl::StatusCode::kNotFound;
 
@@ -632,8 +617,7 @@ TEST_F(PreparedRotationsTest, EntryIsFoundByItsId) {
   const auto entry = Entry("a");
   EXPECT_THAT(prepared.Keep(entry, 1), IsOk());
   EXPECT_EQ(prepared.Find("a").value(), entry);
-  EXPECT_THAT(prepared.Find("b"),
-              StatusIs(kNotFound, HasSubstr("prepared_id: got \"b\", want one from Prepare")));
+  EXPECT_THAT(prepared.Find("b"), IsNotFound("prepared_id: got \"b\", want one from Prepare"));
   EXPECT_EQ(proto::PartsOf(prepared.Find("b").status()).reason, Reason::kPreparedNotFound);
 }
 
@@ -644,7 +628,7 @@ TEST_F(PreparedRotationsTest, LeastRecentlyUsedGoesFirst) {
   EXPECT_THAT(prepared.Find("1"), IsOk());
   EXPECT_THAT(prepared.Keep(Entry("4"), 4), IsOk());
   EXPECT_THAT(prepared.Find("1"), IsOk());
-  EXPECT_THAT(prepared.Find("2"), StatusIs(kNotFound, HasSubstr("prepared_id")));
+  EXPECT_THAT(prepared.Find("2"), IsNotFound("prepared_id"));
   EXPECT_EQ(prepared.size().entries, 3);
 }
 
@@ -652,13 +636,12 @@ TEST_F(PreparedRotationsTest, BytesAreBoundedToo) {
   PreparedRotations prepared(*registry_, {.entries_max = 100, .bytes_max = 20});
   for (const uint64_t session : {1, 2, 3})
     EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(session), 8), session), IsOk());
-  EXPECT_THAT(prepared.Find("1"), StatusIs(kNotFound, HasSubstr("prepared_id")));
+  EXPECT_THAT(prepared.Find("1"), IsNotFound("prepared_id"));
   EXPECT_EQ(prepared.size().bytes, 16);
   EXPECT_THAT(prepared.Keep(Entry("large", 11), 4),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("rotate: got 11 bytes of memory to keep it prepared, want at most "
-                                 "10, or the whole request in each call")));
-  EXPECT_THAT(prepared.Find("large"), StatusIs(kNotFound, HasSubstr("prepared_id")));
+              IsExhausted("rotate: got 11 bytes of memory to keep it prepared, want at most "
+                          "10, or the whole request in each call"));
+  EXPECT_THAT(prepared.Find("large"), IsNotFound("prepared_id"));
   EXPECT_EQ(prepared.size().entries, 2);
 }
 
@@ -667,7 +650,7 @@ TEST_F(PreparedRotationsTest, OneSessionPushesOutItsOwnEntriesAlone) {
   EXPECT_THAT(prepared.Keep(Entry("theirs"), 1), IsOk());
   for (int i = 0; i < 10; ++i) EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(i)), 2), IsOk());
   EXPECT_THAT(prepared.Find("theirs"), IsOk());
-  EXPECT_THAT(prepared.Find("7"), StatusIs(kNotFound, HasSubstr("prepared_id")));
+  EXPECT_THAT(prepared.Find("7"), IsNotFound("prepared_id"));
   EXPECT_THAT(prepared.Find("8"), IsOk());
   EXPECT_THAT(prepared.Find("9"), IsOk());
 }
@@ -682,17 +665,15 @@ TEST_F(PreparedRotationsTest, SameIdIsKeptOnce) {
 TEST_F(PreparedRotationsTest, EntryOfAModelGoesWithAModel) {
   PreparedRotations prepared(*registry_, {});
   Register("m", 7, *registry_);
-  const auto of_m = testing::PrepareReceived(OfModel("m"), *registry_);
-  ASSERT_THAT(of_m, IsOk());
+  ASSERT_OK(of_m, testing::PrepareReceived(OfModel("m"), *registry_));
   EXPECT_THAT(prepared.Keep(*of_m, 1), IsOk());
   EXPECT_THAT(prepared.Keep(Entry("of no model"), 1), IsOk());
   EXPECT_THAT(prepared.Find((*of_m)->id), IsOk());
   ASSERT_THAT(registry_->Unregister("m", "uid:1"), IsOk());
   Register("m", 9, *registry_);
-  EXPECT_THAT(prepared.Find((*of_m)->id), StatusIs(kNotFound, HasSubstr("prepared_id")));
+  EXPECT_THAT(prepared.Find((*of_m)->id), IsNotFound("prepared_id"));
   EXPECT_THAT(prepared.Find("of no model"), IsOk());
-  const auto again = testing::PrepareReceived(OfModel("m"), *registry_);
-  ASSERT_THAT(again, IsOk());
+  ASSERT_OK(again, testing::PrepareReceived(OfModel("m"), *registry_));
   EXPECT_NE((*again)->id, (*of_m)->id) << "the model means another config";
 }
 

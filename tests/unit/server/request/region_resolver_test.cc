@@ -1,19 +1,18 @@
 #include "server/request/region_resolver.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "tests/support/matchers.h"
 #include "tests/support/shared_memory.h"
 
 namespace rope::server {
 namespace {
 
 using ::rope::testing::SharedMemory;
-using ::testing::ElementsAre;
 
 constexpr int64_t kBytes = 64;
 

@@ -1,7 +1,6 @@
 // The effect of a config's switches on tensors, from request to rotated numbers.
 #include "server/request/rotation_plan.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,18 +14,11 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::IsOk;
 using ::rope::testing::LocalEngine;
 using ::rope::testing::RawBytes;
 using ::rope::testing::SetShape;
-using ::rope::testing::StatusIs;
-using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::FloatNear;
-using ::testing::HasSubstr;
 using ::testing::Pointwise;
-
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 class PlanRotationTest : public ::testing::Test {
  protected:
@@ -73,11 +65,9 @@ TEST_F(PlanRotationTest, AWindowAtAnOffsetTurnsThoseChannelsAndNoOthers) {
   v1::RopeConfig config = HeadDim(8);
   config.set_rotary_dim(4);
   config.set_rotary_offset(3);
-  const auto got = Rotate(Sample(config, 9, kEight));
-  ASSERT_THAT(got, IsOk());
+  ASSERT_OK(got, Rotate(Sample(config, 9, kEight)));
   // The same channels as a separate head.
-  const auto window = Rotate(Sample(HeadDim(4), 9, {4, 5, 6, 7}));
-  ASSERT_THAT(window, IsOk());
+  ASSERT_OK(window, Rotate(Sample(HeadDim(4), 9, {4, 5, 6, 7})));
   EXPECT_THAT(*got,
               ElementsAre(1, 2, 3, window->at(0), window->at(1), window->at(2), window->at(3), 8));
 }
@@ -88,15 +78,12 @@ TEST_F(PlanRotationTest, AWindowMayLieInAHeadOfMoreChannelsThanTheConfigs) {
   v1::RopeConfig config = HeadDim(4);
   config.set_partial_rotary_factor(1);
   config.set_rotary_offset(4);
-  const auto trailing = Rotate(Sample(config, 9, kEight));
-  const auto window = Rotate(Sample(HeadDim(4), 9, {5, 6, 7, 8}));
-  ASSERT_THAT(trailing, IsOk());
-  ASSERT_THAT(window, IsOk());
+  ASSERT_OK(trailing, Rotate(Sample(config, 9, kEight)));
+  ASSERT_OK(window, Rotate(Sample(HeadDim(4), 9, {5, 6, 7, 8})));
   EXPECT_THAT(*trailing,
               ElementsAre(1, 2, 3, 4, window->at(0), window->at(1), window->at(2), window->at(3)));
   config.set_rotary_offset(0);
-  const auto leading = Rotate(Sample(config, 9, kEight));
-  ASSERT_THAT(leading, IsOk());
+  ASSERT_OK(leading, Rotate(Sample(config, 9, kEight)));
   EXPECT_THAT(std::vector<float>(leading->begin() + 4, leading->end()), ElementsAre(5, 6, 7, 8));
   EXPECT_NE(leading->front(), 1);
 }
@@ -104,33 +91,29 @@ TEST_F(PlanRotationTest, AWindowMayLieInAHeadOfMoreChannelsThanTheConfigs) {
 TEST_F(PlanRotationTest, AHeadThatTheWindowDoesNotFitIsRefused) {
   v1::RopeConfig config = HeadDim(4);
   EXPECT_THAT(Check(Sample(config, 9, kEight)),
-              StatusIs(kInvalid, HasSubstr("tensors[0].array.shape: got D 8, want the config's "
-                                           "head_dim 4; more with rotary_offset alone")));
+              IsInvalid("tensors[0].array.shape: got D 8, want the config's "
+                        "head_dim 4; more with rotary_offset alone"));
   config.set_rotary_offset(5);
   EXPECT_THAT(Check(Sample(config, 9, kEight)),
-              StatusIs(kInvalid, HasSubstr("tensors[0].array.shape: got D 8, want at least 9, "
-                                           "head_dim and rotary_offset + rotary_dim")));
+              IsInvalid("tensors[0].array.shape: got D 8, want at least 9, "
+                        "head_dim and rotary_offset + rotary_dim"));
   config.set_head_dim(10);
   config.set_rotary_dim(2);
-  EXPECT_THAT(Check(Sample(config, 9, kEight)),
-              StatusIs(kInvalid, HasSubstr("got D 8, want at least 10")));
+  EXPECT_THAT(Check(Sample(config, 9, kEight)), IsInvalid("got D 8, want at least 10"));
 }
 
 // As an MLA cache row: the config's head_dim is that of the rotated part.
 TEST_F(PlanRotationTest, ATensorsOwnWindowReplacesTheConfigs) {
   const v1::RopeConfig config = HeadDim(4);
   v1::RotateRequest request = Sample(config, 9, kEight);
-  const auto plain = Rotate(Sample(config, 9, {5, 6, 7, 8}));
-  ASSERT_THAT(plain, IsOk());
+  ASSERT_OK(plain, Rotate(Sample(config, 9, {5, 6, 7, 8})));
   request.mutable_tensors(0)->set_rotary_offset(4);
-  const auto trailing = Rotate(request);
-  ASSERT_THAT(trailing, IsOk());
+  ASSERT_OK(trailing, Rotate(request));
   EXPECT_THAT(std::vector<float>(trailing->begin(), trailing->begin() + 4),
               ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(std::vector<float>(trailing->begin() + 4, trailing->end()), *plain);
   request.mutable_tensors(0)->set_rotary_offset(0);
-  const auto leading = Rotate(request);
-  ASSERT_THAT(leading, IsOk());
+  ASSERT_OK(leading, Rotate(request));
   EXPECT_THAT(std::vector<float>(leading->begin() + 4, leading->end()), ElementsAre(5, 6, 7, 8));
 }
 
@@ -139,7 +122,7 @@ TEST_F(PlanRotationTest, ATensorsOwnWindowMustFitItsHeads) {
   v1::RotateRequest request = Sample(config, 9, kEight);
   const auto fails = [&](int64_t offset, const std::string& text) {
     request.mutable_tensors(0)->set_rotary_offset(offset);
-    EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr(text)));
+    EXPECT_THAT(Check(request), IsInvalid(text));
   };
   fails(-1, "tensors[0].rotary_offset: got -1, want a channel >= 0");
   fails(5, "tensors[0].rotary_offset: got 5, want at most D - rotary_dim, 8 - 4");
@@ -148,8 +131,8 @@ TEST_F(PlanRotationTest, ATensorsOwnWindowMustFitItsHeads) {
   *request.add_tensors() = Sample(config, 9, {5, 6, 7, 8}).tensors(0);
   EXPECT_THAT(Check(request), IsOk()) << "a tensor of D 4 beside it";
   *request.add_tensors() = Sample(config, 9, kEight).tensors(0);
-  EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr("tensors[2].array.shape: got D 8, want "
-                                                           "4, as tensors[1]")));
+  EXPECT_THAT(Check(request), IsInvalid("tensors[2].array.shape: got D 8, want "
+                                        "4, as tensors[1]"));
 }
 
 TEST_F(PlanRotationTest, WindowsAtOtherOffsetsCannotBeRepositionedBetween) {
@@ -161,8 +144,7 @@ TEST_F(PlanRotationTest, WindowsAtOtherOffsetsCannotBeRepositionedBetween) {
   request.mutable_reposition()->mutable_from()->set_start(1);
   *request.mutable_reposition()->mutable_from_rope() = request.rope();
   request.mutable_reposition()->mutable_from_rope()->mutable_config()->set_rotary_offset(0);
-  EXPECT_THAT(Check(request),
-              StatusIs(kInvalid, HasSubstr("reposition.from_rope: got rotary_offset 0, want 4")));
+  EXPECT_THAT(Check(request), IsInvalid("reposition.from_rope: got rotary_offset 0, want 4"));
 }
 
 v1::RopeConfig XPosConfig() {
@@ -192,8 +174,7 @@ TEST_F(PlanRotationTest, XPosProductsOfQAndKFollowTheirDistanceAlone) {
 TEST_F(PlanRotationTest, XPosInverseAndRepositionTakeTheScaleAlong) {
   for (const bool is_k : {false, true}) {
     const auto as = [is_k](const v1::RotateRequest& r) { return is_k ? AsK(r) : r; };
-    const auto at_300 = Rotate(as(Sample(XPosConfig(), 300, kEight)));
-    ASSERT_THAT(at_300, IsOk());
+    ASSERT_OK(at_300, Rotate(as(Sample(XPosConfig(), 300, kEight))));
     v1::RotateRequest inverse = as(Sample(XPosConfig(), 300, *at_300));
     inverse.set_operation(v1::OPERATION_INVERSE);
     EXPECT_THAT(*Rotate(inverse), Pointwise(FloatNear(1e-4F), kEight));
@@ -206,13 +187,11 @@ TEST_F(PlanRotationTest, XPosInverseAndRepositionTakeTheScaleAlong) {
 }
 
 TEST_F(PlanRotationTest, XPosPastFloat32IsOutOfRange) {
-  EXPECT_THAT(Check(Sample(XPosConfig(), 1 << 20, kEight)),
-              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("positions: got 1048576")));
+  EXPECT_THAT(Check(Sample(XPosConfig(), 1 << 20, kEight)), IsOutOfRange("positions: got 1048576"));
   v1::RotateRequest move = Sample(XPosConfig(), 0, kEight);
   move.set_operation(v1::OPERATION_REPOSITION);
   move.mutable_reposition()->mutable_from()->set_start(1 << 20);
-  EXPECT_THAT(Check(move),
-              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("got a move by -1048576")));
+  EXPECT_THAT(Check(move), IsOutOfRange("got a move by -1048576"));
 }
 
 TEST_F(PlanRotationTest, RepositionBetweenXPosAndNoneIsRefused) {
@@ -222,7 +201,7 @@ TEST_F(PlanRotationTest, RepositionBetweenXPosAndNoneIsRefused) {
   v1::RopeSpec& from = *request.mutable_reposition()->mutable_from_rope();
   *from.mutable_config() = HeadDim(8);
   from.set_pairing(v1::PAIRING_HALF);
-  EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr("a different embedding with xpos")));
+  EXPECT_THAT(Check(request), IsInvalid("a different embedding with xpos"));
 }
 
 v1::RopeConfig DynamicConfig() {
@@ -262,31 +241,26 @@ TEST_F(PlanRotationTest, CompatExpandsToFieldsAndSaysWhatItChanged) {
   config.set_original_max_position_embeddings(4096);
   config.set_mscale(0.707);
   v1::RotateRequest request = Sample(config, 5, std::vector<float>(64, 1.0F));
-  const auto plain = Check(request);
-  ASSERT_THAT(plain, IsOk());
+  ASSERT_OK(plain, Check(request));
   request.mutable_rope()->set_compat(v1::COMPAT_DEEPSEEK);
-  const auto deepseek = Check(request);
-  ASSERT_THAT(deepseek, IsOk());
+  ASSERT_OK(deepseek, Check(request));
   EXPECT_NEAR(plain->attention_factor, 1.36889, 1e-5);
   EXPECT_NEAR(deepseek->attention_factor, 1.2608, 1e-4);
   EXPECT_THAT(deepseek->warnings, Contains(HasSubstr("DeepSeek's code reads mscale as 0.707")));
 }
 
 TEST_F(PlanRotationTest, CompatIsRefusedWhereItCouldNotAct) {
-  const auto entry = engine_.registry().Find(Sample(HeadDim(8), 0, kEight).rope());
-  ASSERT_THAT(entry, IsOk());
+  ASSERT_OK(entry, engine_.registry().Find(Sample(HeadDim(8), 0, kEight).rope()));
   v1::RopeSpec spec;
   spec.set_config_id((*entry)->config_id());
   EXPECT_THAT(engine_.registry().Find(spec), IsOk());
   spec.set_compat(v1::COMPAT_VLLM);
-  EXPECT_THAT(engine_.registry().Find(spec),
-              StatusIs(kInvalid, HasSubstr("rope.config_id: got it together with")));
+  EXPECT_THAT(engine_.registry().Find(spec), IsInvalid("rope.config_id: got it together with"));
   v1::RopeSpec model = Sample(HeadDim(8), 0, kEight).rope();
   model.set_compat(v1::COMPAT_HF);
-  EXPECT_THAT(engine_.registry().Register("mine", model, "uid:1"),
-              StatusIs(kInvalid, HasSubstr("rope.compat")));
+  EXPECT_THAT(engine_.registry().Register("mine", model, "uid:1"), IsInvalid("rope.compat"));
   model.set_compat(static_cast<v1::Compat>(77));
-  EXPECT_THAT(engine_.registry().Find(model), StatusIs(kInvalid, HasSubstr("rope.compat: got 77")));
+  EXPECT_THAT(engine_.registry().Find(model), IsInvalid("rope.compat: got 77"));
 }
 
 v1::RotateRequest AddSinusoidal(v1::RotateRequest request, v1::Pairing pairing) {
@@ -301,8 +275,7 @@ TEST_F(PlanRotationTest, SinusoidalTableIsAddedInTheOrderOfThePairs) {
   config.set_rotary_offset(3);
   const std::vector<double> angles = {70.0, 0.7};  // position 70, theta 10000 over 4 channels
   for (const v1::Pairing pairing : {v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED}) {
-    const auto got = Rotate(AddSinusoidal(Sample(config, 70, kEight), pairing));
-    ASSERT_THAT(got, IsOk());
+    ASSERT_OK(got, Rotate(AddSinusoidal(Sample(config, 70, kEight), pairing)));
     std::vector<float> want = kEight;
     for (size_t i = 0; i < 2; ++i) {
       const size_t first = 3 + (pairing == v1::PAIRING_HALF ? i : 2 * i);
@@ -321,15 +294,13 @@ TEST_F(PlanRotationTest, SinusoidalTableHasItsFrequenciesOfZeroToo) {
   config.set_rope_type("proportional");
   config.set_partial_rotary_factor(0.5);
   config.set_factor(1);
-  const auto got = Rotate(AddSinusoidal(Sample(config, 0, kEight), v1::PAIRING_HALF));
-  ASSERT_THAT(got, IsOk());
+  ASSERT_OK(got, Rotate(AddSinusoidal(Sample(config, 0, kEight), v1::PAIRING_HALF)));
   EXPECT_THAT(*got, ElementsAre(1, 2, 3, 4, 6, 7, 8, 9));
 }
 
 TEST_F(PlanRotationTest, SinusoidalTableIsRefusedWhereThereIsNone) {
   const auto refused = [this](const v1::RopeConfig& config, const std::string& text) {
-    EXPECT_THAT(Check(AddSinusoidal(Sample(config, 3, kEight), v1::PAIRING_HALF)),
-                StatusIs(kInvalid, HasSubstr(text)));
+    EXPECT_THAT(Check(AddSinusoidal(Sample(config, 3, kEight), v1::PAIRING_HALF)), IsInvalid(text));
   };
   v1::RopeConfig yarn = HeadDim(8);
   yarn.set_rope_type("yarn");
@@ -342,7 +313,7 @@ TEST_F(PlanRotationTest, SinusoidalTableIsRefusedWhereThereIsNone) {
   refused(xpos, "operation: got OPERATION_ADD_SINUSOIDAL with xpos, want an embedding without it");
   v1::RotateRequest moved = AddSinusoidal(Sample(HeadDim(8), 3, kEight), v1::PAIRING_HALF);
   moved.mutable_reposition()->mutable_from()->set_start(1);
-  EXPECT_THAT(Check(moved), StatusIs(kInvalid, HasSubstr("reposition: got it without")));
+  EXPECT_THAT(Check(moved), IsInvalid("reposition: got it without"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "server/request/validate.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,17 +12,8 @@ namespace rope::server {
 namespace {
 
 using ::rope::testing::AddFloatTensor;
-using ::rope::testing::IsOk;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
-using ::rope::testing::StatusIs;
-using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::Field;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-using ::testing::SizeIs;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
@@ -35,7 +25,7 @@ absl::StatusOr<Plan> Check(const v1::RotateRequest& request) {
 }
 
 void ExpectFails(const v1::RotateRequest& request, absl::StatusCode code, const std::string& text) {
-  EXPECT_THAT(Check(request), StatusIs(code, HasSubstr(text)));
+  EXPECT_THAT(Check(request), Fails(code, text));
 }
 
 v1::Tensor& AddTensor(v1::RotateRequest& request, const std::string& layout,
@@ -84,8 +74,7 @@ TEST(ValidateTest, PlanSaysEverything) {
   v1::Tensor& k = AddTensor(request, "SHD", {3, 1, 8}, v1::ROLE_K);
   k.mutable_array()->set_dtype(v1::DTYPE_BF16);
   k.mutable_array()->set_raw(std::string(3 * 8 * 2, 0));
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   EXPECT_EQ(plan->tokens, 3);
   EXPECT_EQ(plan->bytes_per_token, 2 * 8 * 4 + 8 * 2);
   EXPECT_EQ(plan->tensors[0].output_bytes(), 3 * 2 * 8 * 4);
@@ -105,8 +94,7 @@ TEST(ValidateTest, PlanSaysEverything) {
 TEST(ValidateTest, PartialRotaryTurnsItsChannelsOnly) {
   v1::RotateRequest request = Sample();
   request.mutable_rope()->mutable_config()->set_rotary_dim(4);
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   EXPECT_EQ(plan->geometry.pairs, 2);
   EXPECT_EQ(plan->geometry.partner, 2);
 }
@@ -170,8 +158,7 @@ TEST(ValidateTensorsTest, OutputLayoutsArePermutationsOneForEachTensor) {
   request.mutable_output()->add_layouts("HSD");
   ExpectFails(request, kInvalid, "output.layouts: got 1, want 2, one for each tensor");
   request.mutable_output()->add_layouts("");
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   EXPECT_EQ(plan->tensors[0].output_letters, "HSD");
   EXPECT_EQ(plan->tensors[1].output_letters, "SHD");
   for (const char* const bad : {"SHHD", "SD", "DHS", "SHDB"}) {
@@ -237,8 +224,7 @@ TEST(ValidateTensorsTest, AllHaveTheSameTokenAxesAndHeadDim) {
 TEST(ValidateTensorsTest, HeadsMayStandElsewhereInAnother) {
   v1::RotateRequest request = Sample();
   AddTensor(request, "HSD", {5, 3, 8}, v1::ROLE_K);
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   EXPECT_EQ(plan->tensors[1].layout.post, 3);
 }
 
@@ -274,13 +260,11 @@ TEST(ValidateTensorsTest, NoTokensAndNoHeadsAreLegal) {
   v1::RotateRequest request = Sample();
   request.clear_tensors();
   AddTensor(request, "SHD", {0, 2, 8});
-  const auto no_tokens = Check(request);
-  ASSERT_THAT(no_tokens, IsOk());
+  ASSERT_OK(no_tokens, Check(request));
   EXPECT_EQ(no_tokens->tokens, 0);
   request.clear_tensors();
   AddTensor(request, "SHD", {3, 0, 8});
-  const auto no_heads = Check(request);
-  ASSERT_THAT(no_heads, IsOk());
+  ASSERT_OK(no_heads, Check(request));
   EXPECT_EQ(no_heads->bytes(), 0);
 }
 
@@ -333,8 +317,7 @@ TEST(ValidateOperationTest, InverseAndBackwardTurnBack) {
   for (const auto operation : {v1::OPERATION_INVERSE, v1::OPERATION_BACKWARD}) {
     v1::RotateRequest request = Sample();
     request.set_operation(operation);
-    const auto plan = Check(request);
-    ASSERT_THAT(plan, IsOk());
+    ASSERT_OK(plan, Check(request));
     EXPECT_TRUE(plan->conjugate);
   }
 }
@@ -353,8 +336,7 @@ v1::RotateRequest RepositionSample(int64_t from) {
 }
 
 TEST(ValidateRepositionTest, WithinOneEmbeddingTheDifferenceOfPositionsSaysAll) {
-  const auto plan = Check(RepositionSample(9));
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(RepositionSample(9)));
   EXPECT_THAT(plan->positions[0], ElementsAre(-4, -4, -4));
   ASSERT_THAT(plan->row_sets[0].runs, SizeIs(1));
   EXPECT_EQ(plan->row_sets[0].runs[0].from, nullptr);
@@ -365,8 +347,7 @@ TEST(ValidateRepositionTest, AcrossEmbeddingsBothSidesAreKept) {
   v1::RotateRequest request = RepositionSample(9);
   *request.mutable_reposition()->mutable_from_rope() = request.rope();
   request.mutable_reposition()->mutable_from_rope()->mutable_config()->set_rope_theta(77);
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   ASSERT_THAT(plan->row_sets[0].runs, SizeIs(1));
   EXPECT_NE(plan->row_sets[0].runs[0].from, nullptr);
   EXPECT_THAT(plan->positions[0], ElementsAre(5, 6, 7));
@@ -454,8 +435,7 @@ TEST(ValidateRunsTest, LongropeSplitsAtTheOriginalLengthOfEachSequence) {
   for (const double start : {0.0, 2.0, 10.0}) {
     request.mutable_positions()->mutable_starts()->add_numbers(start);
   }
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   ASSERT_THAT(plan->row_sets[0].runs,
               SizeIs(2));  // lengths 2 and 4 use the short list, 12 the long one
   EXPECT_EQ(plan->row_sets[0].runs[0].end, 4);
@@ -473,8 +453,7 @@ TEST(ValidateRunsTest, SequencesInTurnGiveARunEach) {
   for (const double start : {0.0, 10.0}) {
     request.mutable_positions()->mutable_starts()->add_numbers(start);
   }
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   ASSERT_THAT(plan->row_sets[0].runs, SizeIs(4));
   EXPECT_EQ(plan->row_sets[0].runs[0].frequencies, plan->row_sets[0].runs[2].frequencies);
   EXPECT_EQ(plan->row_sets[0].runs[3].begin, 3);
@@ -497,8 +476,7 @@ v1::RotateRequest DynamicSample(int64_t batch) {
 TEST(ValidateRunsTest, DynamicChoosesForEachSequence) {
   v1::RotateRequest request = DynamicSample(3);
   for (const int64_t length : {16, 17, 32}) request.mutable_positions()->add_seq_lens(length);
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   ASSERT_THAT(plan->row_sets[0].runs, SizeIs(3));
   EXPECT_TRUE(plan->row_sets[0].runs[0].frequencies->cacheable);
   EXPECT_FALSE(plan->row_sets[0].runs[1].frequencies->cacheable);
@@ -510,8 +488,7 @@ TEST(ValidateRunsTest, DynamicChoosesForEachSequence) {
 TEST(ValidateRunsTest, SequencesOfOneLengthShareTheirFrequencies) {
   v1::RotateRequest request = DynamicSample(4);
   request.mutable_positions()->add_seq_lens(100);
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   EXPECT_THAT(plan->row_sets[0].runs, SizeIs(1));
 }
 
@@ -520,8 +497,7 @@ TEST(ValidateRunsTest, TokensWithoutBytesNeedNoFrequencies) {
   request.clear_tensors();
   AddTensor(request, "BSHD", {2, 1, 0, 8});
   for (const int64_t length : {100, 200}) request.mutable_positions()->add_seq_lens(length);
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   EXPECT_THAT(plan->row_sets[0].runs, IsEmpty());
 }
 
@@ -535,8 +511,7 @@ TEST(ValidateMropeTest, ThreeRowsReachThePlanAndOneRowIsPlain) {
   request.mutable_positions()->clear_start();
   SetShape(ids, {3, 3});
   for (int i = 0; i < 9; ++i) ids.add_numbers(i);
-  const auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(request));
   EXPECT_NE(plan->mrope, nullptr);
   EXPECT_THAT(plan->positions[2], ElementsAre(6, 7, 8));
 }
@@ -551,8 +526,7 @@ TEST(ValidateWarningsTest, PastTheModelsLengthOnly) {
 }
 
 TEST(ValidateNoRopeTest, LayerPassesWithAWarning) {
-  const auto plan = Check(NoRopeSample());
-  ASSERT_THAT(plan, IsOk());
+  ASSERT_OK(plan, Check(NoRopeSample()));
   EXPECT_FALSE(plan->rotates);
   EXPECT_THAT(plan->warnings, Contains(HasSubstr("layer 1 does not rotate")));
   EXPECT_EQ(plan->attention_factor, 1);

@@ -1,7 +1,6 @@
 #include "server/telemetry/log.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <limits.h>
 #include <sched.h>
@@ -25,11 +24,10 @@
 #include "server/telemetry/limits.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/log_pipe.h"
+#include "tests/support/matchers.h"
 
 namespace rope::server {
 namespace {
-
-using ::testing::ContainsRegex;
 
 TEST(QuotedTest, PlainTextIsQuotedAndSpacesAndEqualsSignsStay) {
   EXPECT_EQ(Quoted(""), R"("")");
@@ -188,7 +186,6 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
-using ::testing::EndsWith;
 
 int64_t Dropped(LogDrop reason) {
   return LogDrops()[static_cast<size_t>(reason)];
@@ -299,10 +296,6 @@ TEST_F(LogSinkTest, SharedDescriptorStaysABlockingOne) {
   log_->info("lost");
   EXPECT_EQ(fcntl(pipe_.fd(), F_GETFL) & O_NONBLOCK, 0);
 }
-
-using std::chrono::seconds;
-using std::chrono::steady_clock;
-using ::testing::MatchesRegex;
 
 // The time that a busy machine may need for an action that takes at most a second.
 constexpr seconds kBounded{10};

@@ -1,6 +1,5 @@
 #include "server/telemetry/metrics.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
@@ -9,17 +8,13 @@
 #include <thread>
 
 #include "tests/support/exposition.h"
+#include "tests/support/matchers.h"
 
 namespace rope::server {
 namespace {
 
 using ::rope::testing::Exposition;
-using ::testing::AnyOf;
-using ::testing::Contains;
-using ::testing::HasSubstr;
 using ::testing::Key;
-using ::testing::MatchesRegex;
-using ::testing::Not;
 
 std::string TextOf(const Metrics& metrics, const Gauges& gauges = {}) {
   std::ostringstream text;

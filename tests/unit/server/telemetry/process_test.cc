@@ -1,18 +1,17 @@
 #include "server/telemetry/process.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace rope::server {
 namespace {
 
-using ::testing::Eq;
 using ::testing::Optional;
 
 // A temporary cgroup folder.
@@ -74,8 +73,6 @@ TEST_F(ProcessorsTest, PartsOfAProcessorAreOneAndHugeQuotasAreTheAffinity) {
   Write("cpu.max", "1e300 1\n");
   EXPECT_EQ(ProcessorCount(root_), unbounded_);
 }
-
-using ::testing::Eq;
 
 // A folder with the files of /proc.
 class ProcessStatisticsTest : public ::testing::Test {

@@ -1,17 +1,17 @@
 #include "client/cli/diagnose/channel_order.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
+
 namespace rope::client {
 namespace {
 
 using kernels::Pairing;
-using ::testing::ElementsAre;
 
 const ChannelOrder* Find(const std::vector<ChannelOrder>& orders,
                          const std::vector<std::string>& changes) {

@@ -1,11 +1,12 @@
 #include "client/cli/diagnose/diagnose_configs.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <string>
 #include <vector>
+
+#include "tests/support/matchers.h"
 
 namespace rope::client {
 namespace {
@@ -13,8 +14,6 @@ namespace {
 using kernels::Pairing;
 using kernels::RopeConfig;
 using kernels::RopeType;
-using ::testing::Contains;
-using ::testing::Not;
 
 // Tokens at `positions`, with one row of (1, 0) pairs rotated by theta^(-i/pairs) / factor.
 RotatedSample Turned(const std::vector<int64_t>& positions, double theta, double factor,

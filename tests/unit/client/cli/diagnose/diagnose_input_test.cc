@@ -1,6 +1,5 @@
 #include "client/cli/diagnose/diagnose_input.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -8,12 +7,10 @@
 #include <vector>
 
 #include "client/cli/npy.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 template <typename T>
 std::string Npy(const char* descr, const std::vector<int64_t>& shape, const std::vector<T>& data) {
@@ -37,8 +34,7 @@ std::string MessageOf(const std::string& before, const std::string& after, const
 
 TEST(SampleTest, AxesBeforeAndAfterTheTokensAreRows) {
   const std::string npy = Counting({2, 3, 2, 2});  // B S H D
-  const auto sample = SampleOf(npy, npy, {.layout = "BSHD", .start = 5});
-  ASSERT_TRUE(sample.ok()) << sample.status().ToString();
+  ASSERT_OK(sample, SampleOf(npy, npy, {.layout = "BSHD", .start = 5}));
   EXPECT_EQ(sample->rows, 4);
   EXPECT_THAT(sample->positions, ElementsAre(5, 6, 7));
   EXPECT_EQ(sample->seq_len, 8);
@@ -51,8 +47,7 @@ TEST(SampleTest, AxesBeforeAndAfterTheTokensAreRows) {
 
 TEST(SampleTest, HeadsBeforeTheTokensAreRowsToo) {
   const std::string npy = Counting({2, 3, 2});  // H S D
-  const auto sample = SampleOf(npy, npy, {.layout = "HSD", .positions = {9, 4, 7}});
-  ASSERT_TRUE(sample.ok()) << sample.status().ToString();
+  ASSERT_OK(sample, SampleOf(npy, npy, {.layout = "HSD", .positions = {9, 4, 7}}));
   EXPECT_EQ(sample->seq_len, 10);
   const std::vector<double> first(sample->before.begin(), sample->before.begin() + 4);
   EXPECT_THAT(first, ElementsAre(0, 1, 6, 7));

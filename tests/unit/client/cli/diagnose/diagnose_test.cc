@@ -1,6 +1,5 @@
 #include "client/cli/diagnose/diagnose.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,12 +9,10 @@
 
 #include "client/cli/diagnose/explain_cells.h"
 #include "kernels/dtype/element.h"
+#include "tests/support/matchers.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 constexpr size_t kHeadDim = 8;
 constexpr double kMultiplier = 1.25;

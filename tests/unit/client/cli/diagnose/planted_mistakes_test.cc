@@ -17,6 +17,7 @@
 #include "client/cli/diagnose/diagnose.h"
 #include "client/cli/diagnose/position_rules.h"
 #include "kernels/frequencies/frequencies.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
@@ -202,12 +203,11 @@ std::string NamesOf(const std::vector<Explanation>& explanations) {
 }
 
 std::string TextOf(const Draw& draw) {
-  return absl::StrCat(std::string(Name(draw.config.rope_type)), " theta ",
-                      draw.config.rope_theta, " factor ", draw.config.factor.value_or(1),
-                      " rotary_dim ", RotatedChannels(draw), " of ", draw.head_dim, ", ",
-                      std::string(Name(draw.pairing)), ", dtype ",
-                      static_cast<int>(draw.dtype), ", ", draw.tokens, " tokens from ", draw.start,
-                      ", ", draw.heads, " heads");
+  return absl::StrCat(std::string(Name(draw.config.rope_type)), " theta ", draw.config.rope_theta,
+                      " factor ", draw.config.factor.value_or(1), " rotary_dim ",
+                      RotatedChannels(draw), " of ", draw.head_dim, ", ",
+                      std::string(Name(draw.pairing)), ", dtype ", static_cast<int>(draw.dtype),
+                      ", ", draw.tokens, " tokens from ", draw.start, ", ", draw.heads, " heads");
 }
 
 // A mistake: what the wrong program does, and how diagnose has to call it. An explanation may begin
@@ -222,8 +222,7 @@ void ExpectNamed(uint32_t seed, const Plant& plant) {
     Program program = RightProgram(draw);
     const std::string want = plant(random, draw, program);
     const RotatedSample sample = SampleOf(draw, Rotated(draw, program));
-    const auto diagnosis = Diagnose(sample, draw.config, draw.pairing, kPositionsEnd);
-    ASSERT_TRUE(diagnosis.ok()) << diagnosis.status().ToString();
+    ASSERT_OK(diagnosis, Diagnose(sample, draw.config, draw.pairing, kPositionsEnd));
     const auto& found = diagnosis->explanations;
     const bool is_named = std::any_of(found.begin(), found.end(), [&want](const auto& e) {
       return e.changes.size() == 1 && absl::StartsWith(e.changes.front(), want);

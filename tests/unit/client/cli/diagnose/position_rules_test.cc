@@ -1,17 +1,17 @@
 #include "client/cli/diagnose/position_rules.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
+
 namespace rope::client {
 namespace {
 
-using ::testing::Contains;
-using ::testing::ElementsAre;
+using ::testing::Contains;  // position_solver.h has one of Intervals
 
 // Tokens that should be at `start` and the positions after it, and that are at `positions`.
 SolvedTokens Solved(int64_t start, const std::vector<double>& positions) {

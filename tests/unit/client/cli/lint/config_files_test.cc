@@ -1,6 +1,5 @@
 #include "client/cli/lint/config_files.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -8,16 +7,13 @@
 #include <fstream>
 #include <string>
 
+#include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
 namespace rope::client {
 namespace {
 
 using ::rope::testing::TemporaryFolder;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 void Write(const std::string& path) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());

@@ -1,15 +1,13 @@
 #include "client/cli/lint/diff.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "tests/support/matchers.h"
+
 namespace rope::client {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 std::string Llama(const std::string& more) {
   return R"({"model_type": "llama", "head_dim": 64, "max_position_embeddings": 4096, )" + more +

@@ -1,19 +1,15 @@
 #include "client/cli/lint/lint_output.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/support/matchers.h"
+
 namespace rope::client {
 namespace {
-
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 FileReport Report(const std::string& file) {
   FileReport report;
@@ -156,8 +152,6 @@ TEST(LintSarifTest, BytesThatAreNotUtf8AreReplaced) {
   EXPECT_TRUE(nlohmann::json::accept(LintSarif({report})));
   EXPECT_TRUE(nlohmann::json::accept(LintJson({report})));
 }
-
-using ::testing::SizeIs;
 
 std::vector<FileReport> Reports(const std::string& file, int64_t line, const std::string& message) {
   FileReport report;

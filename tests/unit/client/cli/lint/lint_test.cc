@@ -1,6 +1,5 @@
 #include "client/cli/lint/lint.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "kernels/frequencies/frequencies.h"
+#include "tests/support/matchers.h"
 
 namespace rope::client {
 namespace {
@@ -189,16 +189,6 @@ TEST(KeyLinesTest, KeyWithinAnObjectIsFoundThereOnly) {
   EXPECT_EQ(lines.Find("rope_theta", ""), 2);
   EXPECT_EQ(lines.Find("rope_theta", "", "audio_config"), std::nullopt);
 }
-
-using ::testing::AllOf;
-using ::testing::Contains;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::Field;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-using ::testing::SizeIs;
 
 constexpr char kLlama[] = R"({
   "model_type": "llama",

@@ -1,6 +1,5 @@
 #include "client/cli/load/load.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,14 +10,11 @@
 #include <vector>
 
 #include "client/cli/commands.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-using ::testing::Pair;
 
 class LoadTest : public ::testing::Test {
  protected:
@@ -52,8 +48,7 @@ TEST(PercentileTest, IsALatencyThatIsNotExceededByThatPart) {
 
 TEST_F(LoadTest, InlineSendsTheCountOnAConnectionEach) {
   server_.OnRotate(&Echo);
-  const auto result = Run(Plan(LoadTransport::kInline, 100, 4));
-  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  ASSERT_OK(result, Run(Plan(LoadTransport::kInline, 100, 4)));
   EXPECT_EQ(result->latencies_us.size(), 100u);
   EXPECT_THAT(result->errors, IsEmpty());
   EXPECT_EQ(result->device, "fake");
@@ -77,8 +72,7 @@ TEST_F(LoadTest, StreamKeepsThatManyInFlightOnOneConnection) {
     }
     return grpc::Status::OK;
   });
-  const auto result = Run(Plan(LoadTransport::kStream, 30, 3));
-  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  ASSERT_OK(result, Run(Plan(LoadTransport::kStream, 30, 3)));
   EXPECT_EQ(result->latencies_us.size(), 30u);
   EXPECT_EQ(starts.size(), 30u);
   EXPECT_EQ(connections_, 1);
@@ -155,8 +149,6 @@ TEST_F(LoadTest, DurationEndsIt) {
   EXPECT_GE(result->seconds, 0.05);
   EXPECT_GT(result->latencies_us.size(), 1u);
 }
-
-using ::testing::HasSubstr;
 
 class CommandLoadTest : public ::testing::Test {
  protected:

@@ -1,6 +1,5 @@
 #include "client/cli/plot/plot.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,12 +7,10 @@
 #include <numbers>
 #include <string>
 
+#include "tests/support/matchers.h"
+
 namespace rope::client {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 // theta 10000 with frequencies divided by 4.
 DescribeReply LinearReply(int64_t pairs) {

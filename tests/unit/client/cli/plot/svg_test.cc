@@ -1,17 +1,16 @@
 #include "client/cli/plot/svg.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
+
+#include "tests/support/matchers.h"
 
 namespace rope::client {
 namespace {
 
 using ::testing::DoubleEq;
 using ::testing::DoubleNear;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(ScaleTest, LinearPixelsAreInProportion) {
   const Scale scale = {.min = 10, .max = 20, .first_pixel = 100, .last_pixel = 300};

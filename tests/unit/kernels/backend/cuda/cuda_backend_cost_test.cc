@@ -1,6 +1,5 @@
 // What a batch costs: CUDA calls and bytes on the bus, counted on the fake runtime.
 #include <cuda_runtime_api.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -22,7 +21,6 @@ namespace rope::kernels {
 namespace {
 
 using rope::testing::FakeCudaCounts;
-using rope::testing::IsOk;
 namespace fake_cuda = rope::testing::fake_cuda;
 
 constexpr int64_t kHeadDim = 128;

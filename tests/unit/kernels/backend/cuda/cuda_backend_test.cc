@@ -3,7 +3,6 @@
 #include "kernels/backend/cuda/cuda_backend.h"
 
 #include <cuda_runtime_api.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,13 +26,9 @@ namespace rope::kernels {
 namespace {
 
 using rope::testing::FakeCudaCounts;
-using rope::testing::IsOk;
 using rope::testing::Rotation;
 using rope::testing::RotationSpec;
-using rope::testing::StatusIs;
 using rope::testing::WholeHead;
-using ::testing::Each;
-using ::testing::HasSubstr;
 namespace fake_cuda = rope::testing::fake_cuda;
 
 enum class Place { kHost, kPinned, kDevice };
@@ -427,9 +422,8 @@ TEST_F(CudaStartTest, ShortMemoryMakesASmallerReserveAndSaysSo) {
 TEST_F(CudaStartTest, TooLittleMemoryIsUnavailableWithWhatThereIsAndWhatIsWanted) {
   fake_cuda::SetMemory(9 << 20, int64_t{1} << 40);
   EXPECT_THAT(Start(),
-              StatusIs(absl::StatusCode::kUnavailable,
-                       HasSubstr("9 of 1024 MiB are free, want 10 MiB of device memory and 2 MiB "
-                                 "of pinned memory (cuda: cudaMalloc: out of memory)")));
+              IsUnavailable("9 of 1024 MiB are free, want 10 MiB of device memory and 2 MiB "
+                            "of pinned memory (cuda: cudaMalloc: out of memory)"));
   EXPECT_EQ(fake_cuda::Counts().device_bytes, 0);
 }
 
@@ -438,9 +432,7 @@ TEST_F(CudaStartTest, EachKernelThatGivesWrongResultsIsNamed) {
                              "RotateVectorEPK", "RotateScalarEPK", "RotateFusedEPK"}) {
     fake_cuda::BreakKernel(kernel);
     const std::string name = std::string(kernel).substr(0, std::string(kernel).find_first_of("BE"));
-    EXPECT_THAT(Start(),
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cuda: result 0 of " + name)))
-        << kernel;
+    EXPECT_THAT(Start(), IsUnavailable("cuda: result 0 of " + name)) << kernel;
   }
 }
 

@@ -1,6 +1,5 @@
 #include "kernels/backend/cuda/cuda_batch.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,12 +14,10 @@
 #include "kernels/backend/cuda/cuda_plan.h"
 #include "kernels/tables/page_builder.h"
 #include "proto/error.h"
+#include "tests/support/matchers.h"
 
 namespace rope::kernels {
 namespace {
-
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 // Jobs whose tensors are never read.
 class CudaBatchTest : public ::testing::Test {

@@ -1,7 +1,6 @@
 #include "kernels/backend/cuda/cuda_host_memory.h"
 
 #include <cuda_runtime_api.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -9,16 +8,15 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "tests/support/matchers.h"
 #include "tests/unit/kernels/backend/cuda/cuda_backend_fixture.h"
 
 namespace rope::kernels {
 namespace {
 
 using rope::testing::FakeCudaCounts;
-using rope::testing::IsOk;
 using rope::testing::Rotation;
 using rope::testing::RotationSpec;
-using ::testing::ElementsAre;
 namespace fake_cuda = rope::testing::fake_cuda;
 
 class CudaHostMemoryTest : public CudaBackendFixture {

@@ -1,7 +1,6 @@
 #include "kernels/backend/cuda/cuda_memory.h"
 
 #include <cuda_runtime_api.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -42,8 +41,6 @@ TEST(CudaCopyTest, EveryVectorArrivesAndNothingElseChanges) {
   }
 }
 
-using rope::testing::StatusIs;
-using ::testing::HasSubstr;
 namespace fake_cuda = rope::testing::fake_cuda;
 
 class CudaLanesTest : public rope::testing::FakeCudaTest {
@@ -88,7 +85,7 @@ TEST_F(CudaLanesTest, AcquireWaitsForALane) {
 TEST_F(CudaLanesTest, StreamThatCannotBeMadeIsAnError) {
   fake_cuda::Fail("cudaStreamCreateWithFlags", 2, cudaErrorMemoryAllocation);
   EXPECT_THAT(CudaLanes::Create(3, pinned_.data(), device_.data()).status(),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cudaStreamCreate")));
+              IsExhausted("cudaStreamCreate"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "kernels/backend/cuda/cuda_plan.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -8,11 +7,10 @@
 
 #include "kernels/dtype/dtype.h"
 #include "kernels/dtype/pairing.h"
+#include "tests/support/matchers.h"
 
 namespace rope::kernels {
 namespace {
-
-using ::testing::SizeIs;
 
 // Never read: the planner looks at addresses alone.
 void* Address(uintptr_t address) {

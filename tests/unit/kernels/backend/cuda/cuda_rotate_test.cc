@@ -18,8 +18,6 @@
 namespace rope::kernels {
 namespace {
 
-using rope::testing::IsOk;
-
 float FloatOf(uint16_t bits, DType dtype) {
   return dtype == DType::kFloat16 ? FromFloat16(bits) : FromBFloat16(bits);
 }

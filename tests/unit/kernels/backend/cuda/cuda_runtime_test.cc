@@ -1,6 +1,5 @@
 #include "kernels/backend/cuda/cuda_runtime.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "kernels/backend/backend.h"
@@ -11,10 +10,6 @@
 namespace rope::kernels {
 namespace {
 
-using rope::testing::IsOk;
-using rope::testing::StatusIs;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 namespace fake_cuda = rope::testing::fake_cuda;
 
 class CudaRuntimeTest : public rope::testing::FakeCudaTest {
@@ -26,8 +21,7 @@ class CudaRuntimeTest : public rope::testing::FakeCudaTest {
 };
 
 TEST_F(CudaRuntimeTest, DeviceIsDescribed) {
-  const auto detail = FindCudaDevice();
-  ASSERT_THAT(detail, IsOk());
+  ASSERT_OK(detail, FindCudaDevice());
   EXPECT_EQ(*detail, "Fake GPU, compute capability 9.0, 132 multiprocessors, 1024 MiB");
 }
 
@@ -67,9 +61,7 @@ TEST_F(CudaRuntimeTest, DeviceThatFailsAtTheStartIsUnavailable) {
     for (const cudaError_t error : {cudaErrorLaunchFailure, cudaErrorInvalidValue}) {
       for (const bool stays : {false, true}) {
         fake_cuda::Fail(function, 1, error, stays);
-        EXPECT_THAT(CreateBackend("cuda", {}).status(),
-                    StatusIs(absl::StatusCode::kUnavailable, HasSubstr(function)))
-            << function;
+        EXPECT_THAT(CreateBackend("cuda", {}).status(), IsUnavailable(function)) << function;
         fake_cuda::Reset();
       }
     }
