@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "proto/wire/rope_config.h"
+#include "tests/support/filled_message.h"
 #include "tests/support/matchers.h"
 
 namespace rope::client {
@@ -75,67 +76,19 @@ TEST(MessagesTest, ReplyOfALayerThatDoesNotRotateHasNoConfig) {
 
 TEST(MessagesTest, DescribeReplyHoldsEverything) {
   v1::DescribeResponse response;
-  response.set_config_id("0123");
-  response.set_pairing(v1::PAIRING_INTERLEAVED);
-  response.set_layer_type("full_attention");
-  response.set_rotates(true);
-  response.set_seq_len(7);
-  response.set_depends_on_seq_len(true);
-  response.set_attention_factor(1.5);
-  response.add_inv_freq(0.25);
-  response.add_wavelengths(25);
-  response.add_warnings("careful");
-  v1::Reading& reading = *response.add_readings();
-  reading.set_implementation("vllm");
-  reading.set_version("0.22.0 to 0.29.0");
-  reading.set_difference("ignores it");
-  reading.set_attention_factor(2);
-  reading.set_inv_freq_max_relative(0.5);
-  response.mutable_ramp()->set_low_index(1);
-  response.mutable_ramp()->set_high_wavelength(8192);
-  response.add_scaling(v1::FREQUENCY_SCALING_BLENDED);
-  response.set_float32_angle_error(0.125);
-  response.set_float32_angle_position(131071);
-  v1::Row& row = *response.add_rows();
-  row.set_position(9);
-  row.add_cos(0.6);
-  row.add_sin(0.8);
-
-  row.add_sinusoid(0.8);
-  response.set_precision(v1::PRECISION_HF);
+  rope::testing::Fill(response);
+  response.set_channel_order(v1::PAIRING_HALF);  // the other one than `pairing`
+  response.mutable_config()->Clear();            // RopeConfigTest fills it
   response.mutable_config()->set_rope_type("yarn");
   response.mutable_config()->set_rope_theta(5);
-
   const DescribeReply reply = FromMessage(response).value();
   EXPECT_EQ(proto::WriteDescribeReply(reply).DebugString(), response.DebugString());
-  EXPECT_EQ(reply.config_id, "0123");
-  EXPECT_EQ(reply.config.rope_type, RopeType::kYarn);
   EXPECT_EQ(reply.config.precision, Precision::kHf);
   EXPECT_EQ(reply.pairing, Pairing::kInterleaved);
-  EXPECT_EQ(reply.layer_type, "full_attention");
-  EXPECT_TRUE(reply.rotates);
-  EXPECT_EQ(reply.seq_len, 7);
-  EXPECT_TRUE(reply.depends_on_seq_len);
-  EXPECT_EQ(reply.attention_factor, 1.5);
-  EXPECT_THAT(reply.inv_freq, ElementsAre(0.25));
-  EXPECT_THAT(reply.wavelengths, ElementsAre(25));
-  EXPECT_THAT(reply.warnings, ElementsAre("careful"));
-  ASSERT_EQ(reply.readings.size(), 1u);
-  EXPECT_EQ(reply.readings[0].engine, "vllm");
-  EXPECT_EQ(reply.readings[0].version, "0.22.0 to 0.29.0");
-  EXPECT_EQ(reply.readings[0].difference, "ignores it");
-  EXPECT_EQ(reply.readings[0].attention_factor, 2);
-  EXPECT_EQ(reply.readings[0].inv_freq_max_relative, 0.5);
-  ASSERT_TRUE(reply.ramp.has_value());
-  EXPECT_EQ(reply.ramp->low_index, 1);
-  EXPECT_EQ(reply.ramp->high_wavelength, 8192);
-  EXPECT_THAT(reply.scaling, ElementsAre(FrequencyScaling::kBlended));
-  EXPECT_EQ(reply.float32_angle_error, 0.125);
-  EXPECT_EQ(reply.float32_angle_position, 131071);
-  ASSERT_EQ(reply.rows.size(), 1u);
-  EXPECT_EQ(reply.rows[0].position, 9);
-  EXPECT_THAT(reply.rows[0].cos, ElementsAre(0.6));
-  EXPECT_THAT(reply.rows[0].sin, ElementsAre(0.8));
+  EXPECT_EQ(reply.readings.at(1).engine, response.readings(1).implementation());
+  EXPECT_EQ(reply.readings.at(1).version, response.readings(1).version());
+  EXPECT_EQ(reply.ramp->low_index, response.ramp().low_index());
+  EXPECT_EQ(reply.rows.at(1).cos.at(1), response.rows(1).cos(1));
 }
 
 TEST(MessagesTest, ModelsAndServerInfoHoldEverything) {

@@ -1,59 +1,33 @@
 #include "proto/wire/rope_config.h"
 
-#include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "tests/support/filled_message.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::proto {
 namespace {
 
-using ::google::protobuf::FieldDescriptor;
-
 void ExpectInvalid(const v1::RopeConfig& config, const std::string& text) {
   EXPECT_THAT(ReadRopeConfig(config), IsInvalid(text));
 }
 
-// Sets each field to a value of its own, but for mrope_axes, which excludes mrope_section.
+// A value in every field but mrope_axes, which excludes mrope_section.
 v1::RopeConfig FullConfig() {
   v1::RopeConfig config;
-  const auto* reflection = config.GetReflection();
-  for (int i = 0; i < config.GetDescriptor()->field_count(); ++i) {
-    const auto* field = config.GetDescriptor()->field(i);
-    const int value = field->number();
-    if (field->name() == "mrope_axes") continue;
-    switch (field->cpp_type()) {
-      case FieldDescriptor::CPPTYPE_DOUBLE:
-        field->is_repeated() ? reflection->AddDouble(&config, field, value)
-                             : reflection->SetDouble(&config, field, value);
-        break;
-      case FieldDescriptor::CPPTYPE_INT64:
-        for (int part = 0; field->is_repeated() && part < 3; ++part) {
-          reflection->AddInt64(&config, field, value + part);
-        }
-        if (!field->is_repeated()) reflection->SetInt64(&config, field, value);
-        break;
-      case FieldDescriptor::CPPTYPE_BOOL:
-        reflection->SetBool(&config, field, true);
-        break;
-      case FieldDescriptor::CPPTYPE_ENUM:
-        reflection->SetEnumValue(&config, field, 2);
-        break;
-      case FieldDescriptor::CPPTYPE_STRING:
-        reflection->SetString(&config, field, "yarn");
-        break;
-      default:
-        EXPECT_TRUE(field->name() == "xpos" || field->name() == "inv_freq") << field->full_name();
-    }
-  }
-  config.mutable_xpos()->set_scale_base(256);
-  config.mutable_xpos()->set_centre(7);
-  config.mutable_inv_freq()->set_dtype(v1::DTYPE_FP64);
-  config.mutable_inv_freq()->add_shape(1);
-  config.mutable_inv_freq()->add_numbers(0.5);
+  rope::testing::Fill(config);
+  config.set_rope_type("yarn");
+  config.clear_mrope_axes();
+  config.add_mrope_section(4);
+  config.set_mrope_layout(v1::MROPE_LAYOUT_INTERLEAVED);
+  v1::Array& inv_freq = *config.mutable_inv_freq();
+  inv_freq.Clear();
+  inv_freq.set_dtype(v1::DTYPE_FP64);
+  inv_freq.add_shape(1);
+  inv_freq.add_numbers(0.5);
   return config;
 }
 

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/limits.h"
+#include "tests/support/filled_message.h"
 #include "tests/support/prepared_call.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
@@ -29,6 +30,7 @@ using ::rope::testing::CallOf;
 using ::rope::testing::LocalEngine;
 using ::rope::testing::PrepareOf;
 using ::rope::testing::RawBytes;
+using ::rope::testing::SetField;
 using ::rope::testing::SetShape;
 using ::rope::testing::SharedMemory;
 using ::rope::testing::WireAnswer;
@@ -238,29 +240,6 @@ TEST_F(PreparedRotationTest, EveryFieldThatIsNoValueIsRefusedInACall) {
                                         "tensors",    "output", "reposition"};
   const std::string id = Prepare(Sample());
   const auto* const type = v1::RotateRequest::descriptor();
-  const auto set_any = [](google::protobuf::Message& message,
-                          const google::protobuf::FieldDescriptor& field) {
-    const auto* const reflection = message.GetReflection();
-    using Field = google::protobuf::FieldDescriptor;
-    if (field.is_repeated()) {
-      if (field.cpp_type() == Field::CPPTYPE_MESSAGE) reflection->AddMessage(&message, &field);
-      if (field.cpp_type() == Field::CPPTYPE_STRING) reflection->AddString(&message, &field, "x");
-      if (field.cpp_type() == Field::CPPTYPE_DOUBLE) reflection->AddDouble(&message, &field, 1);
-      if (field.cpp_type() == Field::CPPTYPE_INT64) reflection->AddInt64(&message, &field, 1);
-    } else if (field.cpp_type() == Field::CPPTYPE_MESSAGE) {
-      reflection->MutableMessage(&message, &field);
-    } else if (field.cpp_type() == Field::CPPTYPE_ENUM) {
-      reflection->SetEnumValue(&message, &field, 1);
-    } else if (field.cpp_type() == Field::CPPTYPE_BOOL) {
-      reflection->SetBool(&message, &field, true);
-    } else if (field.cpp_type() == Field::CPPTYPE_STRING) {
-      reflection->SetString(&message, &field, "x");
-    } else if (field.cpp_type() == Field::CPPTYPE_DOUBLE) {
-      reflection->SetDouble(&message, &field, 1);
-    } else {
-      reflection->SetInt64(&message, &field, 1);
-    }
-  };
   const auto expect_refused = [&](const v1::RotateRequest& call, const std::string& field) {
     const absl::Status status = Send(call).status;
     const bool refused = status.code() == kInvalid || absl::IsUnimplemented(status);
@@ -270,27 +249,27 @@ TEST_F(PreparedRotationTest, EveryFieldThatIsNoValueIsRefusedInACall) {
     const auto& field = *type->field(i);
     if (values.contains(field.name())) continue;
     v1::RotateRequest call = CallOf(Sample(), id);
-    set_any(call, field);
+    SetField(call, &field, 1);
     expect_refused(call, field.full_name());
   }
   const auto* const output = v1::Output::descriptor();
   for (int i = 0; i < output->field_count(); ++i) {
     if (output->field(i)->name() == "regions") continue;
     v1::RotateRequest call = CallOf(Sample(), id);
-    set_any(*call.mutable_output(), *output->field(i));
+    SetField(*call.mutable_output(), output->field(i), 1);
     expect_refused(call, output->field(i)->full_name());
   }
   const auto* const tensor = v1::Tensor::descriptor();
   for (int i = 0; i < tensor->field_count(); ++i) {
     if (tensor->field(i)->name() == "array") continue;
     v1::RotateRequest call = CallOf(Sample(), id);
-    set_any(*call.mutable_tensors(0), *tensor->field(i));
+    SetField(*call.mutable_tensors(0), tensor->field(i), 1);
     expect_refused(call, tensor->field(i)->full_name());
   }
   for (const char* name : {"dtype", "shape", "strides"}) {
     v1::RotateRequest call = CallOf(Sample(), id);
-    set_any(*call.mutable_tensors(0)->mutable_array(),
-            *v1::Array::descriptor()->FindFieldByName(name));
+    SetField(*call.mutable_tensors(0)->mutable_array(),
+             v1::Array::descriptor()->FindFieldByName(name), 1);
     expect_refused(call, name);
   }
   v1::RotateRequest from_rope = CallOf(Sample(), id);
