@@ -85,17 +85,6 @@ TEST_F(AdminTest, RegisteredModelRotatesByNameUntilItIsUnregistered) {
   EXPECT_EQ(Unregister("mine").error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(AdminTest, RefusalsSayWhy) {
-  const grpc::Status preset = Unregister("llama-3-8b");
-  EXPECT_EQ(preset.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(preset.error_message(), HasSubstr("name: got \"llama-3-8b\" of origin preset"));
-  const grpc::Status bad_name = Register("a b", 10000);
-  EXPECT_EQ(bad_name.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(bad_name.error_message(), HasSubstr("name: got \"a b\""));
-  EXPECT_EQ(Register("mine", -1).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_FALSE(IsRegistered("mine"));
-}
-
 // The owner of a registered model, with the listener for shared memory and without it.
 class ModelOwnerTest : public ::testing::TestWithParam<bool> {
  protected:

@@ -87,6 +87,11 @@ std::vector<Mistake> Mistakes() {
          from.set_config_json(R"({"head_dim": 8, "num_hidden_layers": 2})");
          from.set_layer(2);
        }},
+      {v1::REASON_INVALID_FIELD, "rope", [](auto& r) { r.clear_rope(); }},
+      {v1::REASON_INVALID_FIELD, "tensors[0].layout",
+       [](auto& r) { r.mutable_tensors(0)->set_layout("what"); }},
+      {v1::REASON_INVALID_FIELD, "request_id",
+       [](auto& r) { r.set_request_id(std::string(3000, 'i')); }},
       {v1::REASON_UNKNOWN_FIELD, "positions",
        [](auto& r) {
          v1::Positions& positions = *r.mutable_positions();
@@ -132,6 +137,7 @@ TEST_F(ErrorReasonTest, MistakesInARequestHaveTheSameErrorByEveryWay) {
       SCOPED_TRACE(v1::Reason_Name(mistake.reason) + " by way " + std::to_string(way));
       const v1::Error error = ways[way](request);
       ExpectError(error, mistake.reason, mistake.field);
+      EXPECT_EQ(error.SerializeAsString(), ways[0](request).SerializeAsString());
       EXPECT_EQ(error.retry_delay_ms(), 0);
       EXPECT_FALSE(error.may_have_executed());
     }

@@ -228,20 +228,6 @@ TEST_F(GetTablesTest, TablesOfThePresetsHaveTheRowsOfDescribe) {
   }
 }
 
-TEST_F(GetTablesTest, ErrorsNameTheField) {
-  TablesRequest request = Plain(5, 5);
-  EXPECT_EQ(client_.GetTables(request).status().detail().field, "positions.range.end");
-  request.positions.position_ids = {1};
-  EXPECT_EQ(client_.GetTables(request).status().ToString(),
-            "INVALID_ARGUMENT: positions: got a range and position_ids, want exactly one of them");
-  request.positions = {.position_ids = {int64_t{1} << 31}};
-  EXPECT_EQ(client_.GetTables(request).status().code(), StatusCode::kOutOfRange);
-  request.positions = {.begin = 0, .end = 65537};
-  const Status status = client_.GetTables(request).status();
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(status.message(), HasSubstr("65537 rows, want at most 65536"));
-}
-
 TEST_F(GetTablesTest, TableBeyondTheServersMemoryIsRefusedAndASmallerOneIsAnswered) {
   // 65,536 rows of 64 channels in bf16 are 8 MiB, and take twice that.
   TestServer small({"--memory_bytes=64MiB"});

@@ -129,17 +129,5 @@ TEST_F(PrecisionTest, ExactIsAnotherRotation) {
   EXPECT_GT(CountWrong(request, k, reply->tensors[0]), kTokens * kHeads);
 }
 
-TEST_F(PrecisionTest, RepositionIsRefused) {
-  const Sample k(DType::kBFloat16, 3);
-  RotateRequest request = MakeRequest("llama-3.1-8b", Pairing::kHalf, 5000);
-  Add(k, Role::kK, request);
-  request.operation = Operation::kReposition;
-  request.reposition.emplace().from.start = 0;
-  const auto reply = client_.Rotate(request);
-  EXPECT_EQ(reply.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(reply.status().message().find("rope.precision: got PRECISION_HF"), std::string::npos)
-      << reply.status().ToString();
-}
-
 }  // namespace
 }  // namespace rope::testing

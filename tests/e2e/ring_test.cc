@@ -127,23 +127,6 @@ TEST_F(RingTest, GarbageInASlotIsAnErrorAndTheRingGoesOn) {
   EXPECT_FALSE(client.ring().IsClosed());
 }
 
-TEST_F(RingTest, ErrorsAreThoseOfTheSameRequestOverGrpc) {
-  RingClient client(path_);
-  std::vector<v1::RotateRequest> wrong(6, kToken.InPlace(client.id(), 0));
-  wrong[0].clear_rope();
-  wrong[1].mutable_tensors(0)->mutable_array()->mutable_region()->set_region_id(12345);
-  wrong[2].mutable_tensors(0)->mutable_array()->mutable_region()->set_offset(1 << 20);
-  wrong[3].mutable_tensors(0)->set_layout("what");
-  wrong[4].mutable_rope()->set_model("no such model");
-  wrong[5].set_request_id(std::string(3000, 'i'));
-  for (const v1::RotateRequest& request : wrong) {
-    const std::string over_grpc = Text(Rotate(client.stub(), request));
-    EXPECT_NE(over_grpc, "OK");
-    EXPECT_EQ(client.Rotate(request), over_grpc);
-  }
-  EXPECT_TRUE(client.RotatesRight(kToken));
-}
-
 TEST_F(RingTest, RequestWhoseTimeIsUpIsNotRun) {
   const RingClient client(path_);
   kToken.Fill(client.memory().As<float>());

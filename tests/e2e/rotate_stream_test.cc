@@ -238,33 +238,15 @@ TEST_F(RotateStreamTest, ANumberThatIsUnansweredIsRefusedAndBothAreAnswered) {
   EXPECT_FALSE(response.has_error()) << response.error().message();
 }
 
+// The rules of ReadStreamMessageTest hold before these two.
 TEST_F(RotateStreamTest, MessagesThatAreNoRequestAreRefusedByField) {
-  struct Case {
-    std::string bytes;
-    std::string field;
-  };
   const std::string one = proto::StreamPrefix(1, 0);  // sequence 1, an empty rotate
-  const std::string sequence = one.substr(0, 2);
-  const std::string rotate = one.substr(2);
-  const std::string cancel("\x12\0", 2);
-  for (const Case& c : std::vector<Case>{{"", "sequence"},
-                                         {rotate, "sequence"},
-                                         {cancel, "sequence"},
-                                         {std::string("\x08\0", 2), "sequence"},
-                                         {sequence, "request"},
-                                         {sequence + sequence + rotate, "sequence"},
-                                         {sequence + rotate + rotate, "rotate"},
-                                         {sequence + cancel + cancel, "cancel"},
-                                         {sequence + cancel + rotate, "request"},
-                                         {sequence + rotate + cancel, "request"},
-                                         {sequence + std::string("\x12\x02\x08\x01"), "cancel"},
-                                         {sequence + std::string("\x10\x01"), "cancel"},
-                                         {sequence + std::string("\x78\x01"), "rotate"},
-                                         {sequence + rotate + std::string("\x18\x01"), "request"},
-                                         {sequence + std::string("\x7a\x05"), "message"}}) {
-    v1::RotateStreamResponse response = AnswerTo(c.bytes);
-    EXPECT_EQ(response.rotate().error().field(), c.field) << response.ShortDebugString();
+  for (const std::string& bytes :
+       {std::string(), one.substr(2), std::string("\x12\0", 2), std::string("\x08\0", 2)}) {
+    EXPECT_EQ(AnswerTo(bytes).rotate().error().field(), "sequence") << bytes.size();
   }
+  EXPECT_EQ(AnswerTo(one.substr(0, 2)).rotate().error().field(), "request");
+  EXPECT_EQ(AnswerTo(one + one.substr(2)).rotate().error().field(), "rotate");
 }
 
 // Another client keeps the device busy, so that the request is queued while its cancellation is

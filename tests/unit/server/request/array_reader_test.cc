@@ -174,6 +174,7 @@ TEST(ReadTensorTest, OtherDTypesAreInvalid) {
   ExpectInvalidTensor(Raw(v1::DTYPE_INT32, {1}, "abcd"), 1, "x.dtype: got DTYPE_INT32");
   ExpectInvalidTensor(Raw(v1::DTYPE_FP64, {1}, "abcdefgh"), 1, "x.dtype: got DTYPE_FP64");
   ExpectInvalidTensor(Raw(v1::DTYPE_FP8_E4M3, {1}, "a"), 1, "x.dtype: got DTYPE_FP8_E4M3");
+  ExpectInvalidTensor(Raw(static_cast<v1::DType>(77), {1}, "a"), 1, "x.dtype: got number 77");
   ExpectInvalidTensor(Numbers(v1::DTYPE_UNSPECIFIED, {1}, {1}), 1,
                       "x.dtype: got DTYPE_UNSPECIFIED, want DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
 }
