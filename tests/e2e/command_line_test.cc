@@ -48,9 +48,7 @@ TEST(CommandLineTest, BadFlagsAreUsageErrorsThatNameThem) {
        {"--listen=nowhere", "--device=abacus", "--poll_spin_us=-1", "--drain_lead=soon",
         "--max_message_bytes=1", "--socket_mode=rw", "--metrics_listen=x", "--model=only-a-name",
         "--frobnicate=1", "stray"}) {
-    const Outcome outcome = RunProgram({ServerProgram(), flag});
-    EXPECT_EQ(outcome.status, 2) << flag << ": " << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("got"));
+    EXPECT_THAT(RunProgram({ServerProgram(), flag}), Exits(2, HasSubstr("got"))) << flag;
   }
 }
 
@@ -92,11 +90,9 @@ class WithoutGpu {
 
 TEST(CommandLineTest, CudaWithoutAGpuIsAnErrorThatSaysWhy) {
   const WithoutGpu without_gpu;
-  const Outcome outcome = RunProgram({ServerProgram(), "--device=cuda", "--listen=127.0.0.1:0"});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("rope_server: "));
-  EXPECT_THAT(outcome.output, HasSubstr("--device: "));
-  EXPECT_THAT(outcome.output, HasSubstr("cuda"));
+  EXPECT_THAT(
+      RunProgram({ServerProgram(), "--device=cuda", "--listen=127.0.0.1:0"}),
+      Exits(1, AllOf(HasSubstr("rope_server: "), HasSubstr("--device: "), HasSubstr("cuda"))));
 }
 
 TEST(CommandLineTest, AutoServesOnTheCpuWithoutAGpu) {
@@ -113,9 +109,8 @@ TEST(CommandLineTest, AutoServesOnTheCpuWithoutAGpu) {
 
 TEST(CommandLineTest, AddressThatIsTakenIsAnError) {
   TestServer server;
-  const Outcome outcome = RunProgram({ServerProgram(), "--listen=" + server.address()});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("--listen: got " + server.address()));
+  EXPECT_THAT(RunProgram({ServerProgram(), "--listen=" + server.address()}),
+              Exits(1, HasSubstr("--listen: got " + server.address())));
 }
 
 TEST(CommandLineTest, MetricsAddressOfIPv6ThatCannotBeIsAnErrorThatSaysWhatCan) {
@@ -147,9 +142,8 @@ TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
   const std::string path = TemporaryFolder() + "/rope.sock";
   {
     TestServer first({"--listen=unix:" + path});
-    const Outcome second = RunProgram({ServerProgram(), "--listen=unix:" + path});
-    EXPECT_EQ(second.status, 1);
-    EXPECT_THAT(second.output, HasSubstr("--listen: got unix:" + path));
+    EXPECT_THAT(RunProgram({ServerProgram(), "--listen=unix:" + path}),
+                Exits(1, HasSubstr("--listen: got unix:" + path)));
     first.process().Signal(SIGKILL);  // does not remove its socket file
     first.process().Wait();
   }

@@ -146,10 +146,9 @@ class DiagnoseTest : public ::testing::Test {
 };
 
 TEST_F(DiagnoseTest, ConfigThatExplainsTheTensorHasStatusZero) {
-  const Outcome outcome = Diagnose(
-      kYarnConfig, Rotated(before_, {.inv_freq = Yarn(true), .attention_factor = kYarnFactor}));
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("The config explains it."));
+  EXPECT_THAT(Diagnose(kYarnConfig,
+                       Rotated(before_, {.inv_freq = Yarn(true), .attention_factor = kYarnFactor})),
+              Exits(0, HasSubstr("The config explains it.")));
 }
 
 TEST_F(DiagnoseTest, FindsThePairing) {
@@ -229,18 +228,15 @@ TEST_F(DiagnoseTest, FindsTwoMistakesAtOnce) {
 TEST_F(DiagnoseTest, SaysWhatHoldsWhereNothingExplainsTheTensor) {
   std::vector<double> after = before_;
   std::shuffle(after.begin(), after.end(), std::mt19937(5));
-  const Outcome outcome = Diagnose(kPlainConfig, after);
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("Nothing that was tried explains it. What holds:"));
-  EXPECT_THAT(outcome.output, HasSubstr("norms of heads are not kept"));
-  EXPECT_THAT(outcome.output, Not(HasSubstr("nearest")));
-  EXPECT_THAT(outcome.output, HasSubstr("as configured"));
+  EXPECT_THAT(Diagnose(kPlainConfig, after),
+              Exits(1, AllOf(HasSubstr("Nothing that was tried explains it. What holds:"),
+                             HasSubstr("norms of heads are not kept"), Not(HasSubstr("nearest")),
+                             HasSubstr("as configured"))));
 }
 
 TEST_F(DiagnoseTest, TensorThatWasNotRotatedIsNamed) {
-  const Outcome outcome = Diagnose(kPlainConfig, before_);
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("Explained by: not rotated at all.\n"));
+  EXPECT_THAT(Diagnose(kPlainConfig, before_),
+              Exits(1, HasSubstr("Explained by: not rotated at all.\n")));
 }
 
 TEST_F(DiagnoseTest, PositionsArePrintedInShort) {
@@ -260,20 +256,16 @@ TEST_F(DiagnoseTest, ModelsAreThisProgramsPresetsOrThoseOfATarget) {
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return RunProgram(arguments);
   };
-  const Outcome unknown = run({"--model=mine"});
-  EXPECT_EQ(unknown.status, 1);
-  EXPECT_THAT(unknown.output, HasSubstr("want a preset of this program"));
+  EXPECT_THAT(run({"--model=mine"}), Exits(1, HasSubstr("want a preset of this program")));
   EXPECT_THAT(run({"--model=llama-3.2-1b"}).output, HasSubstr("Explained by: "));
   const TestServer server({"--model=mine=" + folder_ + "/mine.json"});
-  const Outcome known = run({"--model=mine", "--target=" + server.address()});
-  EXPECT_EQ(known.status, 0) << known.output;
-  EXPECT_THAT(known.output, HasSubstr("The config explains it."));
+  EXPECT_THAT(run({"--model=mine", "--target=" + server.address()}),
+              Exits(0, HasSubstr("The config explains it.")));
 }
 
 TEST_F(DiagnoseTest, HeadThatIsNotTheConfigsIsRefused) {
-  const Outcome outcome = Diagnose(R"({"model_type": "llama", "head_dim": 128})", before_);
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("head_dim: got 64, want the config's 128"));
+  EXPECT_THAT(Diagnose(R"({"model_type": "llama", "head_dim": 128})", before_),
+              Exits(1, HasSubstr("head_dim: got 64, want the config's 128")));
 }
 
 }  // namespace

@@ -35,19 +35,16 @@ class GrpcurlTest : public ::testing::Test {
 };
 
 TEST_F(GrpcurlTest, ListsTheServicesThroughReflection) {
-  const Outcome outcome = Run({server_.address(), "list"});
-  EXPECT_EQ(outcome.status, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("rope.v1.RopeService"));
-  EXPECT_THAT(outcome.output, HasSubstr("grpc.health.v1.Health"));
+  EXPECT_THAT(
+      Run({server_.address(), "list"}),
+      Exits(0, AllOf(HasSubstr("rope.v1.RopeService"), HasSubstr("grpc.health.v1.Health"))));
 }
 
 TEST_F(GrpcurlTest, DescribesTheServiceAndItsMessages) {
-  const Outcome service = Run({server_.address(), "describe", "rope.v1.RopeService"});
-  EXPECT_EQ(service.status, 0) << service.output;
-  EXPECT_THAT(service.output, HasSubstr("rpc Rotate ( .rope.v1.RotateRequest )"));
-  const Outcome message = Run({server_.address(), "describe", "rope.v1.RotateRequest"});
-  EXPECT_EQ(message.status, 0) << message.output;
-  EXPECT_THAT(message.output, HasSubstr("repeated .rope.v1.Tensor tensors = 15"));
+  EXPECT_THAT(Run({server_.address(), "describe", "rope.v1.RopeService"}),
+              Exits(0, HasSubstr("rpc Rotate ( .rope.v1.RotateRequest )")));
+  EXPECT_THAT(Run({server_.address(), "describe", "rope.v1.RotateRequest"}),
+              Exits(0, HasSubstr("repeated .rope.v1.Tensor tensors = 15")));
 }
 
 TEST_F(GrpcurlTest, TurnsOneZeroAtPositionOneIntoCosAndSin) {
@@ -95,12 +92,10 @@ TEST_F(GrpcurlTest, StreamsSeveralRequestsOneOfThemBad) {
     three +=
         nlohmann::json{{"sequence", three.size() + 1}, {"rotate", request(id, position)}}.dump();
   }
-  const Outcome outcome = Call("rope.v1.RopeService/RotateStream", three);
-  ASSERT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("\"request_id\": \"a\""));
-  EXPECT_THAT(outcome.output, HasSubstr("\"request_id\": \"c\""));
-  EXPECT_THAT(outcome.output, HasSubstr("positions.position_ids: got -1"));
-  EXPECT_THAT(outcome.output, HasSubstr("0.5403022766113281"));
+  ASSERT_THAT(Call("rope.v1.RopeService/RotateStream", three),
+              Exits(0, AllOf(HasSubstr("\"request_id\": \"a\""), HasSubstr("\"request_id\": \"c\""),
+                             HasSubstr("positions.position_ids: got -1"),
+                             HasSubstr("0.5403022766113281"))));
 }
 
 TEST_F(GrpcurlTest, TakesAVerbatimConfigJson) {
@@ -139,23 +134,19 @@ TEST_F(GrpcurlTest, ShowsTheDetailsOfAnErrorInWords) {
 TEST_F(GrpcurlTest, DescribesWithCommentsFromTheProtosetAndCallsWithIt) {
   const std::string protoset = ROPE_BINARY_DIR "/rope.protoset";
   const std::string comment = "// Position of the first token of each sequence: ";
-  const Outcome served = Run({server_.address(), "describe", "rope.v1.Positions"});
-  EXPECT_EQ(served.status, 0) << served.output;
-  EXPECT_THAT(served.output, Not(HasSubstr(comment)));
+  EXPECT_THAT(Run({server_.address(), "describe", "rope.v1.Positions"}),
+              Exits(0, Not(HasSubstr(comment))));
   const Outcome read =
       RunProgram({program_, "-protoset", protoset, "describe", "rope.v1.Positions"});
   EXPECT_EQ(read.status, 0) << read.output;
   EXPECT_THAT(read.output, HasSubstr(comment));
-  const Outcome call = Run({"-protoset", protoset, "-d", R"({"rope": {"model": "llama-3.1-8b"}})",
-                            server_.address(), "rope.v1.RopeService/Describe"});
-  EXPECT_EQ(call.status, 0) << call.output;
-  EXPECT_THAT(call.output, HasSubstr("\"ropeType\": \"llama3\""));
+  EXPECT_THAT(Run({"-protoset", protoset, "-d", R"({"rope": {"model": "llama-3.1-8b"}})",
+                   server_.address(), "rope.v1.RopeService/Describe"}),
+              Exits(0, HasSubstr("\"ropeType\": \"llama3\"")));
 }
 
 TEST_F(GrpcurlTest, ReadsHealth) {
-  const Outcome outcome = Call("grpc.health.v1.Health/Check", "{}");
-  EXPECT_EQ(outcome.status, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("SERVING"));
+  EXPECT_THAT(Call("grpc.health.v1.Health/Check", "{}"), Exits(0, HasSubstr("SERVING")));
 }
 
 }  // namespace

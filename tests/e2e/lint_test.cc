@@ -57,22 +57,15 @@ TEST(OfflineTest, DescribeGivesTheServersAnswerForEveryConfig) {
 }
 
 TEST(OfflineTest, PresetAndFileNeedNoServerAndAnotherModelDoes) {
-  const Outcome preset = Ropectl({"describe", "--model=llama-3.1-8b"});
-  EXPECT_EQ(preset.status, 0) << preset.output;
-  EXPECT_THAT(preset.output, HasSubstr("llama3"));
+  EXPECT_THAT(Ropectl({"describe", "--model=llama-3.1-8b"}), Exits(0, HasSubstr("llama3")));
   const std::string path = Written(TemporaryFolder() + "/config.json", kMscale);
-  const Outcome file = Ropectl({"describe", path});
-  EXPECT_EQ(file.status, 0) << file.output;
-  EXPECT_THAT(file.output, HasSubstr("mscale without mscale_all_dim"));
+  EXPECT_THAT(Ropectl({"describe", path}), Exits(0, HasSubstr("mscale without mscale_all_dim")));
   const Outcome both = Ropectl({"describe", path, "--model=llama-3.1-8b"});
   EXPECT_EQ(both.status, 2);
-  const Outcome asked = Ropectl({"describe", path, "--target=unix:/nonexistent/rope.sock"});
-  EXPECT_EQ(asked.status, 1);
-  EXPECT_THAT(asked.output, HasSubstr("UNAVAILABLE"));
-  const Outcome refused = Ropectl({"describe", Written(TemporaryFolder() + "/x.json", kRefused)});
-  EXPECT_EQ(refused.status, 1);
-  EXPECT_THAT(refused.output, HasSubstr("INVALID_ARGUMENT: "));
-  EXPECT_THAT(refused.output, HasSubstr("factor: got nothing"));
+  EXPECT_THAT(Ropectl({"describe", path, "--target=unix:/nonexistent/rope.sock"}),
+              Exits(1, HasSubstr("UNAVAILABLE")));
+  EXPECT_THAT(Ropectl({"describe", Written(TemporaryFolder() + "/x.json", kRefused)}),
+              Exits(1, AllOf(HasSubstr("INVALID_ARGUMENT: "), HasSubstr("factor: got nothing"))));
 }
 
 TEST(LintTest, StatusFollowsTheHeaviestFindingAndFailOn) {
@@ -84,10 +77,9 @@ TEST(LintTest, StatusFollowsTheHeaviestFindingAndFailOn) {
   EXPECT_EQ(Ropectl({"lint", mscale}).status, 0);
   EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=warning"}).status, 1);
   EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=reading"}).status, 1);
-  const Outcome outcome = Ropectl({"lint", plain, refused});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr(refused + ":1: error: "));
-  EXPECT_THAT(outcome.output, HasSubstr("pairing"));  // the table
+  EXPECT_THAT(Ropectl({"lint", plain, refused}),
+              Exits(1, AllOf(HasSubstr(refused + ":1: error: "), HasSubstr("pairing"))))
+      << "with the table";
   EXPECT_EQ(Ropectl({"lint", folder + "/none.json"}).status, 2);
   EXPECT_EQ(Ropectl({"lint", refused, folder + "/none.json"}).status, 2);
 }
@@ -110,9 +102,7 @@ TEST(LintTest, WrongUsageHasStatusTwo) {
                                              {"diff", plain},
                                              {"diff", plain, plain, plain},
                                              {"diff", plain, plain, "--error=0"}}) {
-    const Outcome outcome = Ropectl(arguments);
-    EXPECT_EQ(outcome.status, 2) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("ropectl: "));
+    EXPECT_THAT(Ropectl(arguments), Exits(2, HasSubstr("ropectl: ")));
   }
   EXPECT_THAT(Ropectl({"lint", "--help"}).output, HasSubstr("Exit status 0"));
   EXPECT_THAT(Ropectl({"diff", "--help"}).output, HasSubstr("Exit status 0"));
@@ -122,9 +112,8 @@ TEST(LintTest, VersionThatWasNeverComparedFailsAsAReading) {
   const std::string plain = Written(TemporaryFolder() + "/plain.json", kPlain);
   for (const char* engine : {"vllm@99", "vllm@0.9.0", "hf@4.45"}) {
     const std::string flag = std::string("--engine=") + engine;
-    const Outcome outcome = Ropectl({"lint", plain, flag, "--fail_on=reading"});
-    EXPECT_EQ(outcome.status, 1) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("was never compared"));
+    EXPECT_THAT(Ropectl({"lint", plain, flag, "--fail_on=reading"}),
+                Exits(1, HasSubstr("was never compared")));
     EXPECT_EQ(Ropectl({"lint", plain, flag}).status, 0);
   }
   EXPECT_EQ(Ropectl({"lint", plain, "--engine=vllm@0.33.0", "--fail_on=reading"}).status, 0);
@@ -147,10 +136,9 @@ TEST(LintTest, IgnoredRulesAndTheBaselineAreNotCounted) {
   EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note", baseline}).status, 0);
   // A new mistake is counted, and the lines before it may move.
   Written(folder + "/mscale.json", "\n\n" + std::string(kMscale).insert(1, "\"rope_teta\": 1,"));
-  const Outcome outcome = Ropectl({"lint", mscale, "--fail_on=warning", baseline});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("mscale.json:3: warning: key \"rope_teta\" is not read"));
-  EXPECT_THAT(outcome.output, Not(HasSubstr("lone-mscale")));
+  EXPECT_THAT(Ropectl({"lint", mscale, "--fail_on=warning", baseline}),
+              Exits(1, AllOf(HasSubstr("mscale.json:3: warning: key \"rope_teta\" is not read"),
+                             Not(HasSubstr("lone-mscale")))));
 }
 
 TEST(LintTest, FoldersAreSearchedAndLoopsOfLinksEnd) {
@@ -166,9 +154,8 @@ TEST(LintTest, FoldersAreSearchedAndLoopsOfLinksEnd) {
   EXPECT_EQ(json[1]["file"], folder + "/b/c/config.json");
   EXPECT_GT(json[1]["warnings"], 0);
   const std::string empty = TemporaryFolder();
-  const Outcome nothing = Ropectl({"lint", empty});
-  EXPECT_EQ(nothing.status, 2);
-  EXPECT_THAT(nothing.output, HasSubstr("got no config.json, want one, or files by name"));
+  EXPECT_THAT(Ropectl({"lint", empty}),
+              Exits(2, HasSubstr("got no config.json, want one, or files by name")));
   std::filesystem::create_symlink("config.json", empty + "/config.json");
   EXPECT_EQ(Ropectl({"lint", empty}).status, 2);
   EXPECT_EQ(Ropectl({"lint", empty + "/config.json"}).status, 2);
@@ -180,16 +167,12 @@ TEST(LintTest, HostileFilesAreFindingsAndNoCrash) {
        {std::string("{\"a\":"), std::string(), std::string("\xff\xfe\x00", 3),
         std::string(1 << 20, '['), std::string(1 << 19, '[') + std::string(1 << 19, ']')}) {
     const std::string path = Written(folder + "/config.json", text);
-    const Outcome outcome = Ropectl({"lint", path});
-    EXPECT_EQ(outcome.status, 1) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("error: config_json: got"));
+    EXPECT_THAT(Ropectl({"lint", path}), Exits(1, HasSubstr("error: config_json: got")));
     EXPECT_EQ(Ropectl({"diff", path, path}).status, 2);
     EXPECT_EQ(Ropectl({"describe", path}).status, 1);
   }
   Written(folder + "/config.json", std::string((1 << 20) + 1, ' '));
-  const Outcome large = Ropectl({"lint", folder});
-  EXPECT_EQ(large.status, 2);
-  EXPECT_THAT(large.output, HasSubstr("more than 1048576 bytes"));
+  EXPECT_THAT(Ropectl({"lint", folder}), Exits(2, HasSubstr("more than 1048576 bytes")));
 }
 
 TEST(LintTest, PublishedConfigsAreNotRefused) {
@@ -197,9 +180,7 @@ TEST(LintTest, PublishedConfigsAreNotRefused) {
   for (const auto& entry : std::filesystem::directory_iterator(kConfigs)) {
     if (entry.path().extension() == ".json") arguments.push_back(entry.path().string());
   }
-  const Outcome outcome = Ropectl(arguments);
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("model_type"));
+  EXPECT_THAT(Ropectl(arguments), Exits(0, HasSubstr("model_type")));
 }
 
 TEST(LintTest, GgufFilesAreDescribedAndLinted) {
@@ -211,20 +192,16 @@ TEST(LintTest, GgufFilesAreDescribedAndLinted) {
                                 .U32(".context_length", 8192)
                                 .Bytes();
   const std::string path = Written(folder + "/model.gguf", whole);
-  const Outcome described = Ropectl({"describe", path});
-  EXPECT_EQ(described.status, 0) << described.output;
-  EXPECT_THAT(described.output, HasSubstr("theta             500000"));
-  EXPECT_THAT(described.output, HasSubstr("pairing           interleaved"));
+  EXPECT_THAT(Ropectl({"describe", path}),
+              Exits(0, AllOf(HasSubstr("theta             500000"),
+                             HasSubstr("pairing           interleaved"))));
   EXPECT_EQ(Ropectl({"lint", path}).status, 0);
 
   const std::string cut = Written(folder + "/cut.gguf", whole.substr(0, 60));
-  const Outcome linted = Ropectl({"lint", cut});
-  EXPECT_EQ(linted.status, 1);
-  EXPECT_THAT(linted.output, HasSubstr("got 60 bytes, want"));
+  EXPECT_THAT(Ropectl({"lint", cut}), Exits(1, HasSubstr("got 60 bytes, want")));
   // A server takes the text of a config.json.
-  const Outcome asked = Ropectl({"describe", path, "--target=127.0.0.1:1"});
-  EXPECT_EQ(asked.status, 2);
-  EXPECT_THAT(asked.output, HasSubstr("got a GGUF file, want a config.json"));
+  EXPECT_THAT(Ropectl({"describe", path, "--target=127.0.0.1:1"}),
+              Exits(2, HasSubstr("got a GGUF file, want a config.json")));
 }
 
 TEST(OfflineTest, SubConfigIsChosenHereAsOnTheServer) {
@@ -237,15 +214,12 @@ TEST(OfflineTest, SubConfigIsChosenHereAsOnTheServer) {
   std::vector<std::string> asked = vision;
   asked.push_back("--target=" + server.address());
   for (const std::vector<std::string>& arguments : {vision, asked}) {
-    const Outcome outcome = Ropectl(arguments);
-    EXPECT_EQ(outcome.status, 0) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("head_dim          80\n"));
-    EXPECT_THAT(outcome.output, HasSubstr("theta             10000\n"));
+    EXPECT_THAT(Ropectl(arguments), Exits(0, AllOf(HasSubstr("head_dim          80\n"),
+                                                   HasSubstr("theta             10000\n"))));
   }
   EXPECT_THAT(Ropectl({"describe", path}).output, HasSubstr("theta             1000000\n"));
-  const Outcome unknown = Ropectl({"describe", path, "--sub_config=audio_config"});
-  EXPECT_EQ(unknown.status, 1);
-  EXPECT_THAT(unknown.output, HasSubstr("want one of vision_config"));
+  EXPECT_THAT(Ropectl({"describe", path, "--sub_config=audio_config"}),
+              Exits(1, HasSubstr("want one of vision_config")));
   EXPECT_EQ(Ropectl({"lint", path, "--sub_config=audio_config"}).status, 1);
   EXPECT_EQ(Ropectl({"diff", path, path, "--sub_config=vision_config"}).status, 0);
 }
@@ -263,15 +237,11 @@ TEST(DiffTest, GgufFileIsComparedWithItsConfigAndAnother) {
   const std::string config = Written(folder + "/config.json", R"({"model_type": "qwen2",
       "head_dim": 128, "rope_theta": 500000, "max_position_embeddings": 8192})");
   const std::string same = gguf("same.gguf", 5e5f);
-  const Outcome equal = Ropectl({"diff", same, config});
-  EXPECT_EQ(equal.status, 0) << equal.output;
-  EXPECT_THAT(equal.output, HasSubstr("all layers: equal"));
-  const Outcome other = Ropectl({"diff", gguf("other.gguf", 1e6f), same});
-  EXPECT_EQ(other.status, 1) << other.output;
-  EXPECT_THAT(other.output, HasSubstr("first differs at index 1"));
-  const Outcome chosen = Ropectl({"diff", same, same, "--sub_config=vision_config"});
-  EXPECT_EQ(chosen.status, 2);
-  EXPECT_THAT(chosen.output, HasSubstr("a GGUF file has none"));
+  EXPECT_THAT(Ropectl({"diff", same, config}), Exits(0, HasSubstr("all layers: equal")));
+  EXPECT_THAT(Ropectl({"diff", gguf("other.gguf", 1e6f), same}),
+              Exits(1, HasSubstr("first differs at index 1")));
+  EXPECT_THAT(Ropectl({"diff", same, same, "--sub_config=vision_config"}),
+              Exits(2, HasSubstr("a GGUF file has none")));
 }
 
 TEST(LintTest, EngineChoosesReadingsAndSarifNamesFileAndLine) {
@@ -304,10 +274,8 @@ TEST(DiffTest, EqualFilesExitZeroAndOthersSayWhere) {
   EXPECT_EQ(equal.status, 0);
   EXPECT_THAT(equal.output, HasSubstr("all layers: equal"));
   EXPECT_THAT(equal.output, HasSubstr("none up to 4095"));
-  const Outcome different = Ropectl({"diff", a, b});
-  EXPECT_EQ(different.status, 1) << different.output;
-  EXPECT_THAT(different.output, HasSubstr("half | interleaved"));
-  EXPECT_THAT(different.output, HasSubstr("first differs at index 1"));
+  EXPECT_THAT(Ropectl({"diff", a, b}), Exits(1, AllOf(HasSubstr("half | interleaved"),
+                                                      HasSubstr("first differs at index 1"))));
   const Outcome json = Ropectl({"diff", a, b, "--json", "--error=1e-6"});
   EXPECT_EQ(json.status, 1);
   const auto layers = nlohmann::json::parse(json.output);

@@ -41,22 +41,18 @@ TEST_F(LoadTest, FixedCountIsAnsweredOnEveryTransport) {
 }
 
 TEST_F(LoadTest, DurationEndsTheLoad) {
-  const Outcome outcome = Load({"--duration=200ms", "--transport=stream", "--concurrency=4"});
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("stream, 4 in flight, 1 tokens of 32 + 8 heads of 128"));
-  EXPECT_THAT(outcome.output, HasSubstr(" 0 failed, in 0.2"));
+  EXPECT_THAT(Load({"--duration=200ms", "--transport=stream", "--concurrency=4"}),
+              Exits(0, AllOf(HasSubstr("stream, 4 in flight, 1 tokens of 32 + 8 heads of 128"),
+                             HasSubstr(" 0 failed, in 0.2"))));
 }
 
 TEST_F(LoadTest, RequestThatTheServerRefusesHasStatusOne) {
-  const Outcome outcome = Load({"--requests=5", "--model=no-such-model"});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("NOT_FOUND"));
+  EXPECT_THAT(Load({"--requests=5", "--model=no-such-model"}), Exits(1, HasSubstr("NOT_FOUND")));
 }
 
 TEST_F(LoadTest, TransportThatIsNotBuiltYetIsRefusedByName) {
-  const Outcome outcome = Load({"--requests=5", "--transport=cuda"});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("UNIMPLEMENTED: --transport: got cuda"));
+  EXPECT_THAT(Load({"--requests=5", "--transport=cuda"}),
+              Exits(1, HasSubstr("UNIMPLEMENTED: --transport: got cuda")));
 }
 
 TEST_F(LoadTest, MemoryThatTheServerDoesNotShareHasStatusOne) {

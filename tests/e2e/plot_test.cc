@@ -110,9 +110,8 @@ TEST_F(PlotTest, ZeroFrequenciesAreLeftOut) {
 }
 
 TEST_F(PlotTest, FileThatCannotBeWrittenIsAFailure) {
-  const Outcome outcome = Describe(R"({"head_dim": 64})", {"--plot=/does/not/exist/plot.svg"});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("/does/not/exist/plot.svg: cannot be written"));
+  EXPECT_THAT(Describe(R"({"head_dim": 64})", {"--plot=/does/not/exist/plot.svg"}),
+              Exits(1, HasSubstr("/does/not/exist/plot.svg: cannot be written")));
 }
 
 }  // namespace

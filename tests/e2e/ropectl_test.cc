@@ -66,9 +66,7 @@ TEST_F(RopectlTest, VerifyFailsOnANumberThatIsOff) {
   const std::string path = Altered("default_half_d64", [](nlohmann::json& golden) {
     golden["q_out_f64"][7] = golden["q_out_f64"][7].get<double>() + 1e-3;
   });
-  const Outcome outcome = Run({"verify", path});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("default_half_d64"));
+  EXPECT_THAT(Run({"verify", path}), Exits(1, HasSubstr("default_half_d64")));
   const Outcome as_json = Run({"verify", "--json", path});
   EXPECT_EQ(as_json.status, 1);
   const nlohmann::json json = nlohmann::json::parse(as_json.output);
@@ -86,9 +84,8 @@ TEST_F(RopectlTest, VerifyFailsOnAChannelThatShouldHavePassedThrough) {
 TEST_F(RopectlTest, VerifyFailsOnABadFileAndStillChecksTheOthers) {
   const std::string bad = Altered("default_half_d64", [](nlohmann::json& g) { g.erase("q"); });
   const std::string good = ROPE_SOURCE_DIR "/tests/conformance/golden/linear_d80.json";
-  const Outcome outcome = Run({"verify", bad, "/does/not/exist.json", good});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("linear_d80"));
+  EXPECT_THAT(Run({"verify", bad, "/does/not/exist.json", good}),
+              Exits(1, HasSubstr("linear_d80")));
 }
 
 TEST_F(RopectlTest, DescribeReadsAConfigFileAndWarnsWhereImplementationsDiffer) {
@@ -96,11 +93,9 @@ TEST_F(RopectlTest, DescribeReadsAConfigFileAndWarnsWhereImplementationsDiffer) 
   std::ofstream(path) << R"({"model_type": "llama", "head_dim": 64, "rope_theta": 150000,
     "max_position_embeddings": 131072, "rope_scaling": {"rope_type": "yarn", "factor": 32,
     "original_max_position_embeddings": 4096}})";
-  const Outcome outcome = Run({"describe", "--config=" + path});
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("yarn"));
-  EXPECT_THAT(outcome.output, HasSubstr("truncate"));
-  EXPECT_THAT(outcome.output, HasSubstr("1.34657359027997"));
+  EXPECT_THAT(
+      Run({"describe", "--config=" + path}),
+      Exits(0, AllOf(HasSubstr("yarn"), HasSubstr("truncate"), HasSubstr("1.34657359027997"))));
 }
 
 // Specs of every preset and every published config, as they are and as other callers read them.
@@ -143,9 +138,8 @@ TEST_F(RopectlTest, ConfigIdsWithoutAServerAreTheServers) {
 }
 
 TEST_F(RopectlTest, DescribeWithoutATargetNamesTheNearestPresetIfNoServerAnswers) {
-  const Outcome outcome = RunProgram({RopectlProgram(), "describe", "--model=kimi-k3"});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("did you mean kimi-k2?"));
+  EXPECT_THAT(RunProgram({RopectlProgram(), "describe", "--model=kimi-k3"}),
+              Exits(1, HasSubstr("did you mean kimi-k2?")));
 }
 
 TEST_F(RopectlTest, DescribeShowsEveryLayerTypeAndPlotsOne) {
@@ -156,10 +150,8 @@ TEST_F(RopectlTest, DescribeShowsEveryLayerTypeAndPlotsOne) {
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return RunProgram(arguments);
   };
-  const Outcome page = with({});
-  EXPECT_EQ(page.status, 0);
-  EXPECT_THAT(page.output, HasSubstr("layer type        full_attention"));
-  EXPECT_THAT(page.output, HasSubstr("layer type        sliding_attention"));
+  EXPECT_THAT(with({}), Exits(0, AllOf(HasSubstr("layer type        full_attention"),
+                                       HasSubstr("layer type        sliding_attention"))));
   const Outcome json = with({"--json"});
   EXPECT_EQ(nlohmann::json::parse(json.output).size(), 2u);
   EXPECT_TRUE(nlohmann::json::parse(with({"--json", "--layer=0"}).output).is_object());
@@ -172,15 +164,11 @@ TEST_F(RopectlTest, DescribeShowsEveryLayerTypeAndPlotsOne) {
 }
 
 TEST_F(RopectlTest, ModelsListsThePresets) {
-  const Outcome outcome = Run({"models"});
-  EXPECT_EQ(outcome.status, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("llama-3.1-8b"));
+  EXPECT_THAT(Run({"models"}), Exits(0, HasSubstr("llama-3.1-8b")));
 }
 
 TEST_F(RopectlTest, HealthExitsZeroWhileServingAndOtherwiseOne) {
-  const Outcome serving = Run({"health"});
-  EXPECT_EQ(serving.status, 0) << serving.output;
-  EXPECT_THAT(serving.output, HasSubstr("SERVING"));
+  EXPECT_THAT(Run({"health"}), Exits(0, HasSubstr("SERVING")));
   server_.process().Signal(SIGTERM);
   server_.process().Wait();
   EXPECT_EQ(Run({"health", "--timeout=2s"}).status, 1);
@@ -283,10 +271,9 @@ TEST_F(RopectlTest, RepositionMovesWhatRotateHasRotated) {
   const std::vector<float> want = Floats(npy("at_500"));
   ASSERT_EQ(got.size(), 8U);
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6);
-  const Outcome without = Run({"reposition", config, "--k=" + npy("at_10"),
-                               "--output_k=" + npy("x"), "--layout=SD", "--start=500"});
-  EXPECT_EQ(without.status, 2);
-  EXPECT_THAT(without.output, HasSubstr("--from_start"));
+  EXPECT_THAT(Run({"reposition", config, "--k=" + npy("at_10"), "--output_k=" + npy("x"),
+                   "--layout=SD", "--start=500"}),
+              Exits(2, HasSubstr("--from_start")));
 }
 
 TEST_F(RopectlTest, RotateWithPrepareEqualsRotateAndPrintsTheId) {
@@ -348,9 +335,8 @@ TEST_F(RopectlTest, InfoNamesTheTransportAndTheMemoryOfItsConnection) {
   EXPECT_EQ(nlohmann::json::parse(Run({"health", "--json"}).output)["status"], "SERVING");
   const std::string path = "unix:" + TemporaryFolder() + "/rope.sock";
   TestServer sharing({"--listen=" + path, "--enable_shared_memory"});
-  const Outcome shared = RunProgram({RopectlProgram(), "info", "--target=" + path});
-  EXPECT_EQ(shared.status, 0);
-  EXPECT_THAT(shared.output, HasSubstr("region      memfd, 67108864 bytes"));
+  EXPECT_THAT(RunProgram({RopectlProgram(), "info", "--target=" + path}),
+              Exits(0, HasSubstr("region      memfd, 67108864 bytes")));
 }
 
 }  // namespace

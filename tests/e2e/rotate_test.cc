@@ -274,8 +274,7 @@ TEST_F(RotateTest, RequestAboveTheLimitNamesTheFlag) {
   const auto reply = client.Rotate(
       MakeRequest("llama-2-7b", View("SHD", {300000 / 128, 1, 128}, values), positions));
   ASSERT_FALSE(reply.ok());
-  EXPECT_EQ(reply.status().code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(reply.status().message(), HasSubstr("--max_message_bytes"));
+  EXPECT_THAT(reply, StatusIs(StatusCode::kResourceExhausted, HasSubstr("--max_message_bytes")));
   EXPECT_TRUE(Serves(*small.NewStub()));
 }
 

@@ -20,14 +20,13 @@ TEST(StatusDetailsTest, PackagesOfGoogleRpcReadReasonFieldAndRetryDelay) {
                     "Python that has it";
   }
   const TestServer server;
-  const Outcome outcome = RunProgram(
-      {python, "-B", ROPE_SOURCE_DIR "/tests/peers/status_details.py", server.address()});
-  EXPECT_EQ(outcome.status, 0);
-  EXPECT_THAT(outcome.output,
-              MatchesRegex("rope.v1 INVALID_ARGUMENT INVALID_FIELD field=rope "
-                           "want=exactly one of model, config_id, config, config_json retry_ms=0\n"
-                           "rope.v1 RESOURCE_EXHAUSTED QUEUE_FULL field=queue "
-                           "want=at most [0-9]+ at a time retry_ms=20\n"));
+  EXPECT_THAT(
+      RunProgram(
+          {python, "-B", ROPE_SOURCE_DIR "/tests/peers/status_details.py", server.address()}),
+      Exits(0, MatchesRegex("rope.v1 INVALID_ARGUMENT INVALID_FIELD field=rope "
+                            "want=exactly one of model, config_id, config, config_json retry_ms=0\n"
+                            "rope.v1 RESOURCE_EXHAUSTED QUEUE_FULL field=queue "
+                            "want=at most [0-9]+ at a time retry_ms=20\n")));
 }
 
 }  // namespace

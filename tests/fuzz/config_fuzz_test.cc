@@ -25,7 +25,7 @@
 #include "kernels/frequencies/frequencies.h"
 #include "tests/fuzz/config_writer.h"
 #include "tests/fuzz/fuzz_random.h"
-#include "tests/support/matchers.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::kernels {
 namespace {
@@ -44,8 +44,8 @@ constexpr int64_t kRotaryDimUsual = 16;
 constexpr int64_t kKeptBytesMax = 4 << 20;
 
 void ExpectNamesAField(const absl::Status& status) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), ContainsRegex("^[^:]+: got (.|\n)*, want "));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                               ContainsRegex("^[^:]+: got (.|\n)*, want ")));
 }
 
 void ExpectNumbers(const ResolvedRope& rope, int64_t seq_len) {

@@ -19,7 +19,7 @@
 #include "kernels/frequencies/frequencies.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/gguf_writer.h"
-#include "tests/support/matchers.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::kernels {
 namespace {
@@ -183,8 +183,8 @@ class GgufFuzzTest : public ::testing::Test {
   }
 
   static void ExpectSaysWhy(const absl::Status& status) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), ContainsRegex("^.+: got .*, want "));
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument, ContainsRegex("^.+: got .*, want ")));
   }
 
   template <typename FileOf>

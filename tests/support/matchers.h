@@ -1,4 +1,5 @@
-// The matchers of GoogleMock by their names alone, for the tests of every namespace below rope.
+// The matchers of GoogleMock by their names alone, for the tests of every namespace below rope; and
+// one for programs.
 #ifndef ROPE_TESTS_SUPPORT_MATCHERS_H_
 #define ROPE_TESTS_SUPPORT_MATCHERS_H_
 
@@ -22,6 +23,12 @@ using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
+
+// What a program did: its exit status, and a matcher of what it printed.
+MATCHER_P2(Exits, status, output, "") {
+  *result_listener << "status " << arg.status << ": " << arg.output;
+  return arg.status == status && ::testing::ExplainMatchResult(output, arg.output, result_listener);
+}
 
 }  // namespace rope
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "proto/wire/error_details.h"
-#include "tests/support/matchers.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -49,9 +49,7 @@ TEST_F(RemoteConnectionTest, TransientThenSuccessSleepsBetween) {
 
 TEST_F(RemoteConnectionTest, TooManyTransientFailuresGiveTheLast) {
   FailFirst(100, {grpc::StatusCode::UNAVAILABLE, "draining"});
-  const auto reply = Rotate();
-  EXPECT_EQ(reply.status().code(), StatusCode::kUnavailable);
-  EXPECT_EQ(reply.status().message(), "draining");
+  EXPECT_THAT(Rotate(), StatusIs(StatusCode::kUnavailable, "draining"));
   EXPECT_EQ(server_.rotate_calls(), 4);
 }
 

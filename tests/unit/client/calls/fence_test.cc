@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/transport/channel.h"
 #include "rope/client.h"
-#include "tests/support/matchers.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -71,9 +71,8 @@ TEST_F(FenceTest, NextIdIsTakenBeforeTheOneBeforeIsWaitedFor) {
 
 TEST_F(FenceTest, CallsThatNameTheIdAreWaitedForBeforeItGoes) {
   RegionIds::Lease call = ids_.Acquire();
-  const Status status = Fence(milliseconds(200));
-  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(status.message(), HasSubstr("fence: "));
+  EXPECT_THAT(Fence(milliseconds(200)),
+              StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("fence: ")));
   EXPECT_THAT(Asked(), ElementsAre("register 7"));
   EXPECT_EQ(*ids_.Acquire(), 8u) << "calls go on";
   call.reset();

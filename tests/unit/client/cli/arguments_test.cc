@@ -70,9 +70,7 @@ TEST(ArgumentsTest, MisuseIsRefusedByName) {
       {{"--text=a", "--text=b"}, "--text: At Most 1 required but received 2"},
   };
   for (const auto& [arguments, message] : cases) {
-    const auto parsed = Parse(arguments);
-    EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(parsed.status().message(), HasSubstr(message));
+    EXPECT_THAT(Parse(arguments), StatusIs(StatusCode::kInvalidArgument, HasSubstr(message)));
   }
 }
 

@@ -28,8 +28,8 @@ Result<ServingStatus> StatusIn(const std::string& bytes) {
 void ExpectMalformed(const std::string& bytes) {
   const Result<ServingStatus> status = StatusIn(bytes);
   ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.status().code(), StatusCode::kInternal);
-  EXPECT_THAT(status.status().message(), HasSubstr("reply: got malformed bytes, want grpc.health"));
+  EXPECT_THAT(status, StatusIs(StatusCode::kInternal,
+                               HasSubstr("reply: got malformed bytes, want grpc.health")));
 }
 
 TEST(HealthMessagesTest, RequestHasTheBytesOfTheGeneratedSerializer) {
@@ -76,10 +76,8 @@ TEST(HealthMessagesTest, MalformedReplyIsInternal) {
 }
 
 TEST(HealthMessagesTest, FailedCallKeepsItsStatus) {
-  const Result<ServingStatus> status =
-      ServingStatusOf(Status(StatusCode::kUnavailable, "connection lost"));
-  EXPECT_EQ(status.status().code(), StatusCode::kUnavailable);
-  EXPECT_EQ(status.status().message(), "connection lost");
+  EXPECT_THAT(ServingStatusOf(Status(StatusCode::kUnavailable, "connection lost")),
+              StatusIs(StatusCode::kUnavailable, "connection lost"));
 }
 
 TEST(ControlMessagesTest, TablesRequestKeepsEveryField) {

@@ -4,7 +4,7 @@
 
 #include "proto/wire/rope_config.h"
 #include "tests/support/filled_message.h"
-#include "tests/support/matchers.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
@@ -61,9 +61,9 @@ TEST(MessagesTest, PrecisionOfTheConfigIsSentUnlessTheSpecHasAnother) {
 TEST(MessagesTest, ReplyWithAConfigOfAnUnknownTypeIsInternal) {
   v1::DescribeResponse response;
   response.mutable_config()->set_rope_type("spiral");
-  const Status status = FromMessage(response).status();
-  EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_THAT(status.message(), StartsWith("reply: config.rope_type: got \"spiral\", want one of"));
+  EXPECT_THAT(FromMessage(response),
+              StatusIs(StatusCode::kInternal,
+                       StartsWith("reply: config.rope_type: got \"spiral\", want one of")));
 }
 
 TEST(MessagesTest, ReplyOfALayerThatDoesNotRotateHasNoConfig) {

@@ -192,9 +192,9 @@ TEST_F(ConnectorTest, ServerThatSaysNothingEndsConnectInTime) {
 
 TEST_F(ConnectorTest, ForcedTransportThatCannotBeHadFailsWithTheReason) {
   acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
-  const Status status = Connect({Transport::kMemfd}).status();
-  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("memfd: FAILED_PRECONDITION: hello: got"));
+  EXPECT_THAT(Connect({Transport::kMemfd}),
+              StatusIs(StatusCode::kFailedPrecondition,
+                       HasSubstr("memfd: FAILED_PRECONDITION: hello: got")));
 }
 
 TEST_F(ConnectorTest, RingIsTakenWhereTheServerServesIt) {
@@ -210,9 +210,9 @@ TEST_F(ConnectorTest, RingIsTakenWhereTheServerServesIt) {
 }
 
 TEST_F(ConnectorTest, ForcedRingThatTheServerLeavesUnservedFailsWithTheReason) {
-  const Status status = Connect({Transport::kRing}).status();
-  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("hello: got memory without a ring, want one with it"));
+  EXPECT_THAT(Connect({Transport::kRing}),
+              StatusIs(StatusCode::kFailedPrecondition,
+                       HasSubstr("hello: got memory without a ring, want one with it")));
   EXPECT_EQ(acceptor_.rings(), 1);
 }
 
@@ -267,11 +267,11 @@ TEST_F(ConnectorTest, OptionsThatContradictEachOtherAreRefused) {
 
 TEST_F(ConnectorTest, NegativeSizesAreRefusedByName) {
   Status status = Client::Connect(acceptor_.target(), {.pooled_bytes = -1}).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "pooled_bytes: got -1, want 0 or more");
+  EXPECT_THAT(status,
+              StatusIs(StatusCode::kInvalidArgument, "pooled_bytes: got -1, want 0 or more"));
   status = Client::Connect(acceptor_.target(), {.staged_bytes = -1}).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "staged_bytes: got -1, want 0 or more");
+  EXPECT_THAT(status,
+              StatusIs(StatusCode::kInvalidArgument, "staged_bytes: got -1, want 0 or more"));
 }
 
 TEST_F(ConnectorTest, LostConnectionIsDialedAgainWithTheSameMemory) {
@@ -349,9 +349,9 @@ TEST_F(ConnectorTest, FenceSaysOnceThatAConnectionWasLost) {
   acceptor_.CloseConnections();
   EXPECT_EQ(client.Rotate(RequestFor(slot, slot)).status().code(), StatusCode::kUnavailable);
   ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());  // on the next
-  const Status lost = client.Fence();
-  EXPECT_EQ(lost.code(), StatusCode::kUnavailable);
-  EXPECT_THAT(lost.message(), HasSubstr("fence: a connection that shared the memory was lost"));
+  EXPECT_THAT(client.Fence(),
+              StatusIs(StatusCode::kUnavailable,
+                       HasSubstr("fence: a connection that shared the memory was lost")));
   ASSERT_TRUE(client.Fence().ok());
   EXPECT_EQ(fences_, 2);
 }
@@ -475,10 +475,9 @@ TEST_F(ConnectorTest, StagingThatTheServerRefusesTravelsInlineUnlessThatIsForbid
   ASSERT_TRUE(client.Rotate(RequestFor(input, output.data())).ok());
   EXPECT_EQ(output, std::vector<float>(kStagedFloats, 2.0f));
   EXPECT_EQ(in_region_, 0);
-  const Status forced =
-      Client::Connect(acceptor_.target(), {.transports = {Transport::kMemfd}}).status();
-  EXPECT_EQ(forced.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(forced.message(), HasSubstr("memfd: FAILED_PRECONDITION: hello: got"));
+  EXPECT_THAT(Client::Connect(acceptor_.target(), {.transports = {Transport::kMemfd}}),
+              StatusIs(StatusCode::kFailedPrecondition,
+                       HasSubstr("memfd: FAILED_PRECONDITION: hello: got")));
 }
 
 // The copy may have been turned; what it was made from has not.

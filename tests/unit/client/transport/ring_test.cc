@@ -16,7 +16,7 @@
 #include "proto/ipc/ring.h"
 #include "proto/wire/error_details.h"
 #include "rope/v1/rotate.pb.h"
-#include "tests/support/matchers.h"
+#include "tests/support/status_matchers.h"
 #include "tests/unit/client/transport/ring_server.h"
 
 namespace rope::client {
@@ -90,8 +90,7 @@ TEST_F(RingTest, ErrorComesBackWithItsDetail) {
   const Answer answer = called.get();
   ASSERT_TRUE(answer.has_value());
   const Status& status = answer->status();
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(status.message(), "tokens: got 7, want 6");
+  EXPECT_THAT(status, StatusIs(StatusCode::kResourceExhausted, "tokens: got 7, want 6"));
   EXPECT_EQ(status.detail().field, "tokens");
   EXPECT_EQ(status.detail().got, "7");
   EXPECT_EQ(status.detail().want, "6");

@@ -192,8 +192,7 @@ TEST(FindTest, UnknownModelsAreAnsweredWithTheNearest) {
   };
   for (const auto& [name, end] : cases) {
     const auto status = registry->Find(ByModel(name)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-    EXPECT_THAT(std::string(status.message()), EndsWith(end));
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, EndsWith(end)));
     EXPECT_LT(status.message().size(), 300u);
   }
 }

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tests/support/matchers.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
@@ -100,9 +100,9 @@ TEST(DiffTest, LayerThatDoesNotRotateIsDifferent) {
 
 TEST(DiffTest, ConfigThatIsRefusedIsNamed) {
   const std::string good = Llama(R"("rope_theta": 10000)");
-  const auto broken = Diff(Parse(good), Parse("{"), 1e-3);
-  EXPECT_EQ(broken.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(broken.status().message(), HasSubstr("B: config_json: got a syntax error"));
+  EXPECT_THAT(
+      Diff(Parse(good), Parse("{"), 1e-3),
+      StatusIs(StatusCode::kInvalidArgument, HasSubstr("B: config_json: got a syntax error")));
   const auto invalid = Diff(Parse(Llama(R"("rope_theta": -1)")), Parse(good), 1e-3);
   EXPECT_THAT(invalid.status().message(), HasSubstr("A: rope_theta: got -1"));
 }
