@@ -29,20 +29,6 @@ class AdminTest : public ::testing::Test {
   grpc::Status Rotate(const v1::RotateRequest& request, v1::RotateResponse& response) {
     return Send(&Stub::Rotate, request, response);
   }
-  grpc::Status Register(const std::string& name, double theta) {
-    v1::RegisterModelRequest request;
-    request.set_name(name);
-    request.mutable_rope()->mutable_config()->set_rope_theta(theta);
-    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    v1::RegisterModelResponse response;
-    return Send(&Stub::RegisterModel, request, response);
-  }
-  grpc::Status Unregister(const std::string& name) {
-    v1::UnregisterModelRequest request;
-    request.set_name(name);
-    v1::UnregisterModelResponse response;
-    return Send(&Stub::UnregisterModel, request, response);
-  }
   v1::TableCacheStatistics Statistics() {
     v1::GetServerInfoResponse response;
     EXPECT_TRUE(Send(&Stub::GetServerInfo, v1::GetServerInfoRequest(), response).ok());
@@ -71,39 +57,23 @@ v1::RotateRequest ByModel(const std::string& name, int64_t position) {
 TEST_F(AdminTest, RegisteredModelRotatesByNameUntilItIsUnregistered) {
   v1::RotateResponse response;
   EXPECT_EQ(Rotate(ByModel("mine", 1), response).error_code(), grpc::StatusCode::NOT_FOUND);
-  ASSERT_TRUE(Register("mine", 10000).ok());
+  ASSERT_TRUE(RegisterModel(*stub_, "mine", 10000).ok());
   EXPECT_TRUE(IsRegistered("mine"));
   const grpc::Status rotated = Rotate(ByModel("mine", 1), response);
   ASSERT_TRUE(rotated.ok()) << rotated.error_message();
   EXPECT_NEAR(response.tensors(0).array().numbers(0), std::cos(1.0), 1e-7);
-  EXPECT_EQ(Register("mine", 5).error_code(), grpc::StatusCode::ALREADY_EXISTS);
-  EXPECT_TRUE(Unregister("mine").ok());
+  EXPECT_EQ(RegisterModel(*stub_, "mine", 5).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_TRUE(UnregisterModel(*stub_, "mine").ok());
   EXPECT_FALSE(IsRegistered("mine"));
   const grpc::Status gone = Rotate(ByModel("mine", 1), response);
   EXPECT_EQ(gone.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_THAT(gone.error_message(), HasSubstr("rope.model: got \"mine\""));
-  EXPECT_EQ(Unregister("mine").error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(UnregisterModel(*stub_, "mine").error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
 // The owner of a registered model, with the listener for shared memory and without it.
 class ModelOwnerTest : public ::testing::TestWithParam<bool> {
  protected:
-  static grpc::Status Register(Stub& stub, const std::string& name) {
-    grpc::ClientContext context;
-    v1::RegisterModelRequest request;
-    request.set_name(name);
-    request.mutable_rope()->mutable_config()->set_rope_theta(10000);
-    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    v1::RegisterModelResponse response;
-    return stub.RegisterModel(&context, request, &response);
-  }
-  static grpc::Status Unregister(Stub& stub, const std::string& name) {
-    grpc::ClientContext context;
-    v1::UnregisterModelRequest request;
-    request.set_name(name);
-    v1::UnregisterModelResponse response;
-    return stub.UnregisterModel(&context, request, &response);
-  }
   static void ExpectDenied(const grpc::Status& status, const std::string& name) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
     EXPECT_THAT(status.error_message(),
@@ -131,25 +101,26 @@ class ModelOwnerTest : public ::testing::TestWithParam<bool> {
 TEST_P(ModelOwnerTest, ConnectionsOfOneUserShareTheirModels) {
   const auto first = NewUnixStub();
   const auto second = NewUnixStub();
-  ASSERT_TRUE(Register(*first, "mine").ok());
-  EXPECT_EQ(Register(*second, "mine").error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  ASSERT_TRUE(RegisterModel(*first, "mine").ok());
+  EXPECT_EQ(RegisterModel(*second, "mine").error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_TRUE(Rotates(*second, "mine"));
-  EXPECT_TRUE(Unregister(*second, "mine").ok());
-  EXPECT_TRUE(Register(*second, "mine").ok());
+  EXPECT_TRUE(UnregisterModel(*second, "mine").ok());
+  EXPECT_TRUE(RegisterModel(*second, "mine").ok());
 }
 
 TEST_P(ModelOwnerTest, OthersRotateWithAModelAndCannotRemoveIt) {
   const auto by_unix = NewUnixStub();
   const auto by_tcp = server_.NewStub();
-  ASSERT_TRUE(Register(*by_unix, "of-unix").ok());
-  ASSERT_TRUE(Register(*by_tcp, "of-tcp").ok());
-  ExpectDenied(Unregister(*by_tcp, "of-unix"), "of-unix");
-  ExpectDenied(Unregister(*by_unix, "of-tcp"), "of-tcp");
-  EXPECT_EQ(Register(*by_tcp, "of-unix").error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  ASSERT_TRUE(RegisterModel(*by_unix, "of-unix").ok());
+  ASSERT_TRUE(RegisterModel(*by_tcp, "of-tcp").ok());
+  ExpectDenied(UnregisterModel(*by_tcp, "of-unix"), "of-unix");
+  ExpectDenied(UnregisterModel(*by_unix, "of-tcp"), "of-tcp");
+  EXPECT_EQ(RegisterModel(*by_tcp, "of-unix").error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_TRUE(Rotates(*by_tcp, "of-unix"));
   EXPECT_TRUE(Rotates(*by_unix, "of-tcp"));
-  EXPECT_TRUE(Unregister(*server_.NewStub(), "of-tcp").ok()) << "another connection of its address";
-  EXPECT_TRUE(Unregister(*by_unix, "of-unix").ok());
+  EXPECT_TRUE(UnregisterModel(*server_.NewStub(), "of-tcp").ok())
+      << "another connection of its address";
+  EXPECT_TRUE(UnregisterModel(*by_unix, "of-unix").ok());
 }
 
 TEST_P(ModelOwnerTest, OneOwnerLeavesPlacesForOthers) {
@@ -157,15 +128,15 @@ TEST_P(ModelOwnerTest, OneOwnerLeavesPlacesForOthers) {
   grpc::Status last;
   int registered = 0;
   for (; registered < 2000; ++registered) {
-    last = Register(*by_unix, "model" + std::to_string(registered));
+    last = RegisterModel(*by_unix, "model" + std::to_string(registered));
     if (!last.ok()) break;
   }
   EXPECT_EQ(registered, 512);
   EXPECT_EQ(last.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(last.error_message(), HasSubstr("number 513 of this client, want at most 512"));
-  EXPECT_TRUE(Register(*server_.NewStub(), "another").ok());
-  EXPECT_TRUE(Unregister(*by_unix, "model7").ok());
-  EXPECT_TRUE(Register(*by_unix, "again").ok());
+  EXPECT_TRUE(RegisterModel(*server_.NewStub(), "another").ok());
+  EXPECT_TRUE(UnregisterModel(*by_unix, "model7").ok());
+  EXPECT_TRUE(RegisterModel(*by_unix, "again").ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(SharedMemory, ModelOwnerTest, ::testing::Bool(),

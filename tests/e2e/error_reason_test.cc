@@ -151,28 +151,12 @@ TEST_F(ErrorReasonTest, RegionOfAServerWithoutSharedMemory) {
 }
 
 TEST_F(ErrorReasonTest, ModelsThatExistOrAreNotTheCallers) {
-  const auto register_model = [](v1::RopeService::Stub& stub, const std::string& name) {
-    grpc::ClientContext context;
-    v1::RegisterModelRequest request;
-    request.set_name(name);
-    request.mutable_rope()->mutable_config()->set_rope_theta(10000);
-    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    v1::RegisterModelResponse response;
-    return stub.RegisterModel(&context, request, &response);
-  };
-  const auto unregister = [](v1::RopeService::Stub& stub, const std::string& name) {
-    grpc::ClientContext context;
-    v1::UnregisterModelRequest request;
-    request.set_name(name);
-    v1::UnregisterModelResponse response;
-    return stub.UnregisterModel(&context, request, &response);
-  };
   const auto by_tcp = server_.NewStub();
-  EXPECT_TRUE(register_model(stub_, "mine").ok());
-  ExpectError(ErrorOf(register_model(*by_tcp, "mine")), v1::REASON_MODEL_EXISTS, "name");
-  ExpectError(ErrorOf(unregister(*by_tcp, "mine")), v1::REASON_PERMISSION, "name");
-  ExpectError(ErrorOf(unregister(stub_, "llama-3.1-8b")), v1::REASON_WRONG_STATE, "name");
-  ExpectError(ErrorOf(unregister(stub_, "none")), v1::REASON_MODEL_NOT_FOUND, "name");
+  EXPECT_TRUE(RegisterModel(stub_, "mine").ok());
+  ExpectError(ErrorOf(RegisterModel(*by_tcp, "mine")), v1::REASON_MODEL_EXISTS, "name");
+  ExpectError(ErrorOf(UnregisterModel(*by_tcp, "mine")), v1::REASON_PERMISSION, "name");
+  ExpectError(ErrorOf(UnregisterModel(stub_, "llama-3.1-8b")), v1::REASON_WRONG_STATE, "name");
+  ExpectError(ErrorOf(UnregisterModel(stub_, "none")), v1::REASON_MODEL_NOT_FOUND, "name");
 }
 
 TEST_F(ErrorReasonTest, ObjectThatIsRegisteredAlreadyOrIsNotThere) {

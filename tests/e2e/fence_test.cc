@@ -1,6 +1,5 @@
 // Cancelled calls, and memory that a client reuses after a fence: a pattern that the client writes
 // there must stay unchanged.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -272,8 +272,7 @@ TEST_F(GetTablesTest, ClientListsTheMemoryThatItShares) {
   const std::string path = "unix:" + TemporaryFolder() + "/rope.sock";
   TestServer server({"--listen=" + path, "--enable_shared_memory"});
   const Client sharing = Client::Connect(path, {.arena_bytes = 1 << 20}).value();
-  const auto regions = sharing.ListRegions();
-  ASSERT_TRUE(regions.ok());
+  ASSERT_OK(regions, sharing.ListRegions());
   ASSERT_EQ(regions->size(), 1U);
   EXPECT_EQ((*regions)[0].kind, "memfd");
   EXPECT_EQ((*regions)[0].bytes, 1 << 20);

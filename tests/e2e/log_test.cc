@@ -19,9 +19,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/ipc/hello.h"
-#include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/shared_memory.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 #include "tests/support/unix_socket.h"
@@ -203,8 +203,7 @@ TEST(LogTest, RefusedHellosWithoutEndMakeFewLinesAndACount) {
   int64_t hellos = 0;
   while (hellos < 200 || SecondsSince(begin) < 0.3) {
     const proto::FileDescriptor client = ConnectUnix(path);
-    const auto answer = proto::ExchangeHello(client.get(), {4096}, {unsealed.fd()});
-    ASSERT_TRUE(answer.ok());
+    ASSERT_OK(answer, proto::ExchangeHello(client.get(), {4096}, {unsealed.fd()}));
     ++hellos;
   }
   const double lines_max = kBurstLines + SecondsSince(begin) * kLinesPerSecond + 1;

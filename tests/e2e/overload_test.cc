@@ -79,6 +79,20 @@ ClosedLoop::Client LibraryClient(const std::string& target, const Payload& paylo
   };
 }
 
+// Clients of both payloads with stubs, and one of each with the library.
+std::vector<ClosedLoop::Client> MixedClients(const TestServer& server, const std::string& target,
+                                             const Payload& token, int tokens,
+                                             const Payload& prefill, bool waits) {
+  std::vector<ClosedLoop::Client> clients = StubClients(server, 4, prefill, waits);
+  for (auto& client : StubClients(server, tokens, token, waits)) {
+    clients.push_back(std::move(client));
+  }
+  for (const Payload* const payload : {&token, &prefill}) {
+    clients.push_back(LibraryClient(target, *payload));
+  }
+  return clients;
+}
+
 // Expects that every call has an outcome, and that none was wrong, hung or failed with another
 // code.
 void ExpectAccountedFor(const std::string& what, const CallTally& tally) {
@@ -137,14 +151,7 @@ TEST(OverloadTest, DrainUnderLoadLosesNoCall) {
   const Payload prefill(kPrefill);
   const std::string target = "unix:" + TemporaryFolder() + "/s";
   TestServer server({"--enable_shared_memory", "--listen=" + target, "--log_level=error"});
-  std::vector<ClosedLoop::Client> clients = StubClients(server, 4, prefill, /*waits=*/false);
-  for (auto& client : StubClients(server, 4, token, /*waits=*/false)) {
-    clients.push_back(std::move(client));
-  }
-  for (const Payload* const payload : {&token, &prefill}) {
-    clients.push_back(LibraryClient(target, *payload));
-  }
-  ClosedLoop load(std::move(clients));
+  ClosedLoop load(MixedClients(server, target, token, 4, prefill, /*waits=*/false));
   EXPECT_TRUE(load.AwaitAnswersOfEach(50, kPatience));
   server.process().Signal(SIGTERM);
   EXPECT_EQ(server.process().WaitFor(seconds(20)), 0);
@@ -160,14 +167,7 @@ TEST(OverloadTest, ServerThatIsKilledAndStartedAgainServesEveryClientAgain) {
   const std::string path = TemporaryFolder() + "/s";
   const std::string target = "unix:" + path;
   TestServer first({"--enable_shared_memory", "--listen=" + target, "--log_level=error"});
-  std::vector<ClosedLoop::Client> clients = StubClients(first, 4, prefill, /*waits=*/true);
-  for (auto& client : StubClients(first, 2, token, /*waits=*/true)) {
-    clients.push_back(std::move(client));
-  }
-  for (const Payload* const payload : {&token, &prefill}) {
-    clients.push_back(LibraryClient(target, *payload));
-  }
-  ClosedLoop load(std::move(clients));
+  ClosedLoop load(MixedClients(first, target, token, 2, prefill, /*waits=*/true));
   EXPECT_TRUE(load.AwaitAnswersOfEach(50, kPatience));
   first.process().Signal(SIGKILL);
   EXPECT_EQ(first.process().Wait(), -SIGKILL);

@@ -1,6 +1,5 @@
 // Prepared rotations with a real server: prepared calls get the replies of whole requests, on every
 // path, also when the server has forgotten what it prepared.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

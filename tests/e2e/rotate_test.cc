@@ -207,8 +207,7 @@ TEST_F(RotateTest, AttentionFactorCanBeLeftToTheCaller) {
   positions.start = 0;
   RotateRequest request = MakeRequest("gpt-oss-20b", View("SD", {1, 64}, values), positions);
   request.skip_attention_factor = true;
-  const auto reply = client_.Rotate(request);
-  ASSERT_TRUE(reply.ok());
+  ASSERT_OK(reply, client_.Rotate(request));
   EXPECT_FALSE(reply->attention_factor_applied);
   EXPECT_NEAR(reply->attention_factor, 1.3465735903, 1e-9);
   EXPECT_EQ(Floats(reply->tensors[0]), values);  // position 0 rotates by 0

@@ -54,6 +54,14 @@ class HeldBatcher : public ::testing::Test {
         });
   }
 
+  // Starts one whose options `change` has changed.
+  template <typename Change>
+  void StartWith(const Change& change) {
+    server::Batcher::Options options = kHeldOptions;
+    change(options);
+    Start(options);
+  }
+
   void TearDown() override {
     Allow(1 << 20);
     batcher_.reset();

@@ -144,8 +144,7 @@ TEST_F(ClientTest, DescribeAsksAndAnswers) {
   EXPECT_EQ(server_.described().seq_len(), 9);
   EXPECT_EQ(server_.described().head_dim(), 64);
   EXPECT_EQ(server_.described().positions_size(), 2);
-  const auto json = client.DescribeJson(request);
-  ASSERT_TRUE(json.ok());
+  ASSERT_OK(json, client.DescribeJson(request));
   EXPECT_THAT(*json, HasSubstr("\"attention_factor\": 1.5"));
 }
 

@@ -41,8 +41,7 @@ TEST(ArgumentsTest, EveryKindInBothSpellings) {
 }
 
 TEST(ArgumentsTest, WhatIsNotGivenIsAbsent) {
-  const auto arguments = Parse({});
-  ASSERT_TRUE(arguments.ok());
+  ASSERT_OK(arguments, Parse({}));
   EXPECT_FALSE(arguments->Has("switch"));
   EXPECT_EQ(arguments->Integer("integer"), std::nullopt);
   EXPECT_EQ(arguments->Number("number"), std::nullopt);
@@ -51,8 +50,7 @@ TEST(ArgumentsTest, WhatIsNotGivenIsAbsent) {
 }
 
 TEST(ArgumentsTest, AfterTwoDashesNothingIsAFlag) {
-  const auto arguments = Parse({"--", "--switch"});
-  ASSERT_TRUE(arguments.ok());
+  ASSERT_OK(arguments, Parse({"--", "--switch"}));
   EXPECT_THAT(arguments->positional(), ElementsAre("--switch"));
 }
 

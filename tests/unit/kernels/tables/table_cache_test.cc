@@ -59,6 +59,13 @@ std::vector<int64_t> PositionsAround(std::initializer_list<int64_t> centres) {
   return positions;
 }
 
+void ExpectExactRows(const Frequencies& frequencies, const std::vector<int64_t>& positions,
+                     const TokenRows& rows) {
+  for (size_t i = 0; i < positions.size(); ++i) {
+    ExpectExact(frequencies, positions[i], rows.rows[i]);
+  }
+}
+
 TEST(TableCacheTest, RowsAreRightAtEveryPosition) {
   TableCache cache(kLargeBudget);
   const std::vector<int64_t> positions =
@@ -67,9 +74,7 @@ TEST(TableCacheTest, RowsAreRightAtEveryPosition) {
     for (const double theta : {10000.0, 500000.0, 1e7}) {
       const Frequencies frequencies = MakeFrequencies(theta, 64, multiplier);
       const TokenRows rows = Rows(cache, frequencies, positions);
-      for (size_t i = 0; i < positions.size(); ++i) {
-        ExpectExact(frequencies, positions[i], rows.rows[i]);
-      }
+      ExpectExactRows(frequencies, positions, rows);
     }
   }
 }
@@ -79,9 +84,7 @@ TEST(TableCacheTest, FrequenciesAboveOneRadianAreRight) {
   Frequencies frequencies = MakeFrequencies(0.001, 5);  // up to hundreds of radians per position
   const std::vector<int64_t> positions = PositionsAround({0, 100000});
   const TokenRows rows = Rows(cache, frequencies, positions);
-  for (size_t i = 0; i < positions.size(); ++i) {
-    ExpectExact(frequencies, positions[i], rows.rows[i]);
-  }
+  ExpectExactRows(frequencies, positions, rows);
 }
 
 TEST(TableCacheTest, PageIsBuiltOnceAndFoundAfterwards) {
@@ -113,9 +116,7 @@ TEST(TableCacheTest, ManyPagesOfWhichSomeAreThere) {
   }
   positions.push_back(5);  // on a page that occurs before
   const TokenRows rows = Rows(cache, frequencies, positions);
-  for (size_t i = 0; i < positions.size(); ++i) {
-    ExpectExact(frequencies, positions[i], rows.rows[i]);
-  }
+  ExpectExactRows(frequencies, positions, rows);
   EXPECT_EQ(cache.statistics().hits, 5);
   EXPECT_EQ(cache.statistics().misses, 4 + 197);
   EXPECT_EQ(cache.statistics().pages, 201);
@@ -357,9 +358,7 @@ TEST(TableCacheTest, FrequenciesThatAreNotCacheableLeaveNothingBehind) {
   frequencies.cacheable = false;
   const std::vector<int64_t> positions = PositionsAround({7, 1000000, 64 * 1000 - 70, 5, -9000});
   const TokenRows rows = Rows(cache, frequencies, positions);
-  for (size_t i = 0; i < positions.size(); ++i) {
-    ExpectExact(frequencies, positions[i], rows.rows[i]);
-  }
+  ExpectExactRows(frequencies, positions, rows);
   EXPECT_EQ(cache.statistics().pages, 0);
   EXPECT_EQ(cache.statistics().bytes, 0);
 }
@@ -479,9 +478,7 @@ TEST(TableCacheTest, RowsOutliveEvictionAndTheCache) {
   }
   EXPECT_GT(cache->statistics().evictions, 50);
   cache.reset();
-  for (size_t i = 0; i < positions.size(); ++i) {
-    ExpectExact(frequencies, positions[i], rows.rows[i]);
-  }
+  ExpectExactRows(frequencies, positions, rows);
 }
 
 TEST(TableCacheTest, PageLargerThanTheBudgetIsServed) {

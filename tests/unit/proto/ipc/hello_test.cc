@@ -1,7 +1,6 @@
 #include "proto/ipc/hello.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "proto/ipc/file_descriptor.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::proto {
 namespace {
@@ -29,13 +29,11 @@ TEST(HelloTest, ClientBytesAreAsDocumented) {
 }
 
 TEST(HelloTest, BothComeBackAsTheyWere) {
-  const auto client = DecodeClientHello(Encode(ClientHello{1ULL << 63, 0x8000000000000003}));
-  ASSERT_TRUE(client.ok());
+  ASSERT_OK(client, DecodeClientHello(Encode(ClientHello{1ULL << 63, 0x8000000000000003})));
   EXPECT_EQ(client->bytes, 1ULL << 63);
   EXPECT_EQ(client->ring_bytes, 0x8000000000000003);
-  const auto server = DecodeServerHello(
-      Encode(ServerHello{absl::StatusCode::kFailedPrecondition, ~0ULL, 0x8000000000000001}));
-  ASSERT_TRUE(server.ok());
+  ASSERT_OK(server, DecodeServerHello(Encode(ServerHello{absl::StatusCode::kFailedPrecondition,
+                                                         ~0ULL, 0x8000000000000001})));
   EXPECT_EQ(server->code, absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(server->session, ~0ULL);
   EXPECT_EQ(server->region_id, 0x8000000000000001);

@@ -10,8 +10,7 @@ namespace {
 TEST(WireCursorTest, VarintThatStraddlesFragmentsIsOneValue) {
   const std::vector<std::string_view> fragments = {"\xff", "", "\xff\x01"};
   WireCursor cursor(fragments);
-  const auto value = cursor.ReadVarint();
-  ASSERT_TRUE(value.ok());
+  ASSERT_OK(value, cursor.ReadVarint());
   EXPECT_EQ(*value, 0x7fffu);
   EXPECT_EQ(cursor.position(), cursor.size());
 }
@@ -33,16 +32,14 @@ TEST(WireCursorTest, TagHasThirtyTwoBitsInAtMostFiveBytes) {
   const std::vector<std::string_view> fragments = {"\x8a\x80\x80", "\x80\x70",
                                                    "\x8a\x80\x80\x80\x80"};
   WireCursor cursor(fragments);
-  const auto tag = cursor.ReadTag();
-  ASSERT_TRUE(tag.ok());
+  ASSERT_OK(tag, cursor.ReadTag());
   EXPECT_EQ(*tag, 10u);  // bits that do not fit are dropped
   EXPECT_THAT(cursor.ReadTag(), IsInvalid("a tag of more than 5"));
 }
 
 TEST(WireCursorTest, LengthIsBelowTwoGibibytesInAtMostFiveBytes) {
   const auto read = [](std::string_view bytes) { return WireCursor({&bytes, 1}).ReadLength(); };
-  const auto largest = read("\xef\xff\xff\xff\x07");
-  ASSERT_TRUE(largest.ok());
+  ASSERT_OK(largest, read("\xef\xff\xff\xff\x07"));
   EXPECT_EQ(*largest, (int64_t{1} << 31) - 17);
   EXPECT_THAT(read("\xf0\xff\xff\xff\x07"), IsInvalid("got a length of 2147483632"));
   EXPECT_THAT(read("\x81\x80\x80\x80\x80"), IsInvalid("a length of more than 5"));
@@ -54,8 +51,7 @@ TEST(WireCursorTest, ViewKeepsBytesWhereTheyAre) {
   std::string head;
   ASSERT_TRUE(cursor.ReadBytes(2, head).ok());
   EXPECT_EQ(head, "ab");
-  const auto view = cursor.ReadView(5);
-  ASSERT_TRUE(view.ok());
+  ASSERT_OK(view, cursor.ReadView(5));
   EXPECT_EQ(view->bytes, 5);
   EXPECT_THAT(view->fragments, ::testing::ElementsAre("c", "def", "g"));
   EXPECT_EQ(view->fragments[1].data(), fragments[1].data());

@@ -79,9 +79,7 @@ TEST_F(BatcherReportTest, CapInBytesIsTheReason) {
 }
 
 TEST_F(BatcherReportTest, CapInTokensIsTheReason) {
-  Batcher::Options options = kHeldOptions;
-  options.tokens_max = 150;
-  Start(options);
+  StartWith([](auto& options) { options.tokens_max = 150; });
   Block();
   for (const char* id : {"a", "b"}) Enqueue(id, 100);
   Allow(3);
@@ -132,9 +130,7 @@ TEST_F(BatcherLoadTest, GatheredRequestsThatWereLeftOutRunNext) {
 }
 
 TEST_F(BatcherReportTest, CapInJobsIsTheReason) {
-  Batcher::Options options = kHeldOptions;
-  options.jobs_max = 100;
-  Start(options);
+  StartWith([](auto& options) { options.jobs_max = 100; });
   Block();
   auto request = MakeRequest("a", 30);
   request->plan.jobs = {.fixed = 20, .per_token = 8};
@@ -148,9 +144,7 @@ TEST_F(BatcherReportTest, CapInJobsIsTheReason) {
 }
 
 TEST_F(BatcherLoadTest, TokenOfMoreJobsThanABatchStillRuns) {
-  Batcher::Options options = kHeldOptions;
-  options.jobs_max = 100;
-  Start(options);
+  StartWith([](auto& options) { options.jobs_max = 100; });
   Allow(100);
   auto request = MakeRequest("a", 2);
   request->plan.jobs = {.fixed = 400, .per_token = 200};

@@ -187,9 +187,7 @@ TEST_F(BatcherTest, OnAHostAloneOnlyRequestsOfStreamsGather) {
 }
 
 TEST_F(BatcherTest, BatchesOfOneGatherNothing) {
-  Batcher::Options options = kHeldOptions;
-  options.requests_max = 1;
-  Start(options);
+  StartWith([](auto& options) { options.requests_max = 1; });
   Allow(1);
   EnqueueGathering("at once", 5);
   EXPECT_THAT(BatchAt(0), ElementsAre("at once 0-5"));
@@ -207,9 +205,7 @@ TEST_F(BatcherTest, GatheredRequestsQueueBeforeOneThatCameLater) {
 }
 
 TEST_F(BatcherTest, GatheredRequestsDoNotWaitForALargeOne) {
-  Batcher::Options options = kHeldOptions;
-  options.gathered_bytes_max = 50;
-  Start(options);
+  StartWith([](auto& options) { options.gathered_bytes_max = 50; });
   Allow(2);
   EnqueueGathering("small", 5);
   EnqueueGathering("large", 51);
@@ -238,9 +234,7 @@ TEST_F(BatcherTest, GatheredRequestsThatEndedAreAnsweredWithoutRunning) {
 }
 
 TEST_F(BatcherTest, MoreTokensThanABatchHoldsAreSliced) {
-  Batcher::Options options = kHeldOptions;
-  options.tokens_max = 20;
-  Start(options);
+  StartWith([](auto& options) { options.tokens_max = 20; });
   Allow(4);
   Enqueue("large", 21);
   EXPECT_THAT(BatchAt(0), ElementsAre("large 0-20"));
@@ -280,9 +274,7 @@ TEST_F(BatcherTest, GatheredRequestsSayHowLongTheyWaited) {
 }
 
 TEST_F(BatcherTest, SmallRequestQueuesWhereNoCallerMayRunItsOwn) {
-  Batcher::Options options = kHeldOptions;
-  options.direct_slots = 0;
-  Start(options);
+  StartWith([](auto& options) { options.direct_slots = 0; });
   Allow(1);
   Enqueue("small", 1);
   AwaitAnswers(1);
@@ -290,9 +282,7 @@ TEST_F(BatcherTest, SmallRequestQueuesWhereNoCallerMayRunItsOwn) {
 }
 
 TEST_F(BatcherTest, RequestWithoutTokensIsAnswered) {
-  Batcher::Options options = kHeldOptions;
-  options.direct_bytes_max = -1;
-  Start(options);
+  StartWith([](auto& options) { options.direct_bytes_max = -1; });
   Allow(1);
   Enqueue("empty", 0);
   AwaitAnswers(1);
@@ -322,9 +312,7 @@ TEST_F(BatcherTest, SessionsTakeTurns) {
 }
 
 TEST_F(BatcherTest, TurnsGoOnAcrossBatches) {
-  Batcher::Options options = kHeldOptions;
-  options.requests_max = 1;
-  Start(options);
+  StartWith([](auto& options) { options.requests_max = 1; });
   Block();
   for (const char* id : {"a1", "a2"}) Enqueue(id, 5, 1);
   Enqueue("b1", 5, 2);

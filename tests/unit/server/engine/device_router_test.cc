@@ -57,6 +57,7 @@ class DeviceRouterTest : public ::testing::Test {
   std::vector<std::string> faults_;
   std::array<char, 8> input_ = {};
   std::array<char, 8> output_ = {};
+  const kernels::RotateJob job_ = JobOf(8, input_.data(), output_.data());
 };
 
 TEST_F(DeviceRouterTest, TheSizeOfTheBatchDecidesWhereItRuns) {
@@ -74,9 +75,8 @@ TEST_F(DeviceRouterTest, TheSizeOfTheBatchDecidesWhereItRuns) {
 TEST_F(DeviceRouterTest, AFaultIsReportedOnceAndItsWorkGoesToTheHost) {
   const auto devices = Make(0);
   accelerator_->answer = absl::InternalError("gone");
-  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
   EXPECT_EQ(accelerator_->calls, 1);
   EXPECT_EQ(host_->calls, 2);
   EXPECT_THAT(faults_, ElementsAre("gpu:0: gone"));
@@ -98,67 +98,63 @@ absl::Status ErrorOf(proto::Reason reason) {
 
 TEST_F(DeviceRouterTest, ShortMemorySendsWorkToTheHostForAWhile) {
   const auto devices = Make(0);
-  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
   accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
   EXPECT_THAT(devices->list().front().detail, HasSubstr("will be tried again"));
   clock_.Advance(DeviceRouter::kRetryMin - absl::Milliseconds(1));
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
   EXPECT_EQ(accelerator_->calls, 1);
   clock_.Advance(absl::Milliseconds(1));
   accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
   EXPECT_THAT(faults_, IsEmpty());
 }
 
 TEST_F(DeviceRouterTest, TheTimeWithoutTheDeviceDoublesUpToAMaximumAndStartsAnew) {
   const auto devices = Make(0);
-  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
   accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
   absl::Duration wait = DeviceRouter::kRetryMin;
   for (int64_t failures = 1; failures < 12; ++failures) {
-    EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+    EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
     EXPECT_EQ(accelerator_->calls, failures);
     clock_.Advance(wait - absl::Milliseconds(1));
-    EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+    EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
     EXPECT_EQ(accelerator_->calls, failures) << "tried too early";
     clock_.Advance(absl::Milliseconds(1));
     wait = std::min(2 * wait, DeviceRouter::kRetryMax);
   }
   accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
   accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
   clock_.Advance(DeviceRouter::kRetryMin);
   accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
 }
 
 TEST_F(DeviceRouterTest, BatchesThatFailTogetherAreOneFailure) {
   const auto devices = Make(0);
-  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
   accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
   // Each batch begins before the one around it has failed.
   accelerator_->on_rotate = [&](auto jobs) {
     if (accelerator_->calls == 5) return;
     EXPECT_EQ(*devices->Rotate(jobs), "host");
   };
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
   EXPECT_EQ(accelerator_->calls, 5);
   clock_.Advance(DeviceRouter::kRetryMin);
   accelerator_->on_rotate = nullptr;
   accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
 }
 
 TEST_F(DeviceRouterTest, ARefusedBatchGoesToTheHostAndTheNextToTheDevice) {
   const auto devices = Make(0);
-  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
   accelerator_->answer = ErrorOf(proto::Reason::kInternal);
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
   accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
   EXPECT_THAT(faults_, IsEmpty());
 }
 
@@ -175,11 +171,10 @@ TEST_F(DeviceRouterTest, ABatchThatTheDeviceCannotRunGoesToTheHostInPlaceToo) {
 
 TEST_F(DeviceRouterTest, ALostDeviceIsAFaultForGood) {
   const auto devices = Make(0);
-  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
   accelerator_->answer = ErrorOf(proto::Reason::kDeviceFault);
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
   clock_.Advance(absl::Hours(1));
-  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
   EXPECT_EQ(accelerator_->calls, 1);
   EXPECT_EQ(faults_.size(), 1U);
 }

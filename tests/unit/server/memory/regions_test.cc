@@ -187,7 +187,9 @@ const Peer kHere = {.local = true};
 class RegionTableTest : public ::testing::Test {
  protected:
   explicit RegionTableTest(std::shared_ptr<kernels::HostMemory> announced_to = nullptr)
-      : table_(Enabled(), std::move(announced_to)) {}
+      : table_(Enabled(), std::move(announced_to)) {
+    table_.OpenSession(kAlice, kHere);
+  }
 
   static RegionTable::Options Enabled() {
     RegionTable::Options options;
@@ -236,7 +238,6 @@ TEST_F(RegionTableTest, OffByDefaultAndSaysWhichFlag) {
 }
 
 TEST_F(RegionTableTest, SessionsFindTheirOwnRegionsAlone) {
-  table_.OpenSession(kAlice, kHere);
   table_.OpenSession(kBob, kHere);
   const SharedMemory memory = SharedMemory::Memfd(4096);
   const uint64_t id = MustRegister(kAlice, memory);
@@ -253,8 +254,8 @@ TEST_F(RegionTableTest, SessionsFindTheirOwnRegionsAlone) {
 }
 
 TEST_F(RegionTableTest, ConnectionsWithoutSessionHaveNoRegions) {
-  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)), IsPrecondition("closing"));
-  EXPECT_THAT(table_.Find(kAlice, 1, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(Register(kBob, SharedMemory::Memfd(4096)), IsPrecondition("closing"));
+  EXPECT_THAT(table_.Find(kBob, 1, "region"), StatusIs(absl::StatusCode::kNotFound, _));
 }
 
 TEST_F(RegionTableTest, ClientsElsewhereMayNotRegister) {
@@ -272,7 +273,6 @@ TEST_F(RegionTableTest, ObjectsMustBeOfTheUserAtTheOtherEnd) {
 }
 
 TEST_F(RegionTableTest, SameObjectTwiceAlreadyExists) {
-  table_.OpenSession(kAlice, kHere);
   table_.OpenSession(kBob, kHere);
   const SharedMemory memory = SharedMemory::Posix(4096);
   const uint64_t id = MustRegister(kAlice, memory);
@@ -285,7 +285,6 @@ TEST_F(RegionTableTest, SameObjectTwiceAlreadyExists) {
 }
 
 TEST_F(RegionTableTest, IdsAreNeverUsedAgain) {
-  table_.OpenSession(kAlice, kHere);
   std::set<uint64_t> ids;
   const SharedMemory memory = SharedMemory::Memfd(4096);
   for (int i = 0; i < 100; ++i) {
@@ -313,7 +312,6 @@ TEST_F(RegionTableTest, RegionInUseSurvivesUnregisterAndItsSession) {
 }
 
 TEST_F(RegionTableTest, UnusedRegionIsReleasedAtOnce) {
-  table_.OpenSession(kAlice, kHere);
   const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
   bool released = false;
   Unregister(kAlice, id, released);
@@ -323,7 +321,6 @@ TEST_F(RegionTableTest, UnusedRegionIsReleasedAtOnce) {
 }
 
 TEST_F(RegionTableTest, ReleaseWaitsForTheLastRequestAndNobodyCanJoin) {
-  table_.OpenSession(kAlice, kHere);
   const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
   std::vector<std::shared_ptr<const Region>> requests(3);
   for (auto& request : requests) request = MustFind(kAlice, id);
@@ -339,7 +336,6 @@ TEST_F(RegionTableTest, ReleaseWaitsForTheLastRequestAndNobodyCanJoin) {
 }
 
 TEST_F(RegionTableTest, OtherIdIsTheSameMemoryAndOutlivesTheFirst) {
-  table_.OpenSession(kAlice, kHere);
   table_.OpenSession(kBob, kHere);
   const SharedMemory memory = SharedMemory::Posix(4096);
   const uint64_t first = MustRegister(kAlice, memory);
@@ -363,7 +359,6 @@ TEST_F(RegionTableTest, OtherIdIsTheSameMemoryAndOutlivesTheFirst) {
 }
 
 TEST_F(RegionTableTest, RequestsThatNameTheOtherIdAreNotWaitedFor) {
-  table_.OpenSession(kAlice, kHere);
   const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
   auto before = MustFind(kAlice, first);
   const uint64_t second = MustAddId(kAlice, first);
@@ -377,7 +372,6 @@ TEST_F(RegionTableTest, RequestsThatNameTheOtherIdAreNotWaitedFor) {
 }
 
 TEST_F(RegionTableTest, ReleaseWaitsForIdsThatWereUnregisteredBefore) {
-  table_.OpenSession(kAlice, kHere);
   const SharedMemory memory = SharedMemory::Posix(4096);
   const uint64_t first = MustRegister(kAlice, memory);
   auto request = MustFind(kAlice, first);
@@ -403,7 +397,6 @@ TEST_F(RegionTableTest, ReleaseWaitsForIdsThatWereUnregisteredBefore) {
 }
 
 TEST_F(RegionTableTest, OtherMemoryIsNotWaitedFor) {
-  table_.OpenSession(kAlice, kHere);
   const uint64_t busy = MustRegister(kAlice, SharedMemory::Memfd(4096));
   const uint64_t idle = MustRegister(kAlice, SharedMemory::Memfd(4096));
   const auto request = MustFind(kAlice, busy);
@@ -416,7 +409,6 @@ TEST_F(RegionTableTest, OtherMemoryIsNotWaitedFor) {
 }
 
 TEST_F(RegionTableTest, IdsInUseCountSoThatWhoWaitsIsBounded) {
-  table_.OpenSession(kAlice, kHere);
   const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
   auto request = MustFind(kAlice, first);
   const uint64_t second = MustAddId(kAlice, first);
@@ -442,7 +434,6 @@ TEST_F(RegionTableTest, ReleaseIsHeardOfASessionThatHasClosed) {
 
 // The callback may call the table: no lock is held.
 TEST_F(RegionTableTest, ReleaseRunsOnceAndUnderNoLockWhateverThreadIsLast) {
-  table_.OpenSession(kAlice, kHere);
   const SharedMemory memory = SharedMemory::Memfd(4096);
   for (int round = 0; round < 200; ++round) {
     uint64_t id = MustRegister(kAlice, memory);
@@ -487,7 +478,6 @@ TEST_F(RegionTableTest, NumberThatComesBackIsAnotherSession) {
 }
 
 TEST_F(RegionTableTest, QuotasCountRegionsAndWholeFiles) {
-  table_.OpenSession(kAlice, kHere);
   table_.OpenSession(kBob, kHere);
   const SharedMemory large = SharedMemory::Posix(4 * 4096);
   EXPECT_THAT(table_.RegisterPosix(kAlice, large.name(), 0, 1),
@@ -521,7 +511,6 @@ class AnnouncedRegionTest : public RegionTableTest {
 };
 
 TEST_F(AnnouncedRegionTest, RegionIsAnnouncedForAsLongAsItIsMapped) {
-  table_.OpenSession(kAlice, kHere);
   const uint64_t id = MustRegister(kAlice, Populated(8192));
   auto request = MustFind(kAlice, id);
   EXPECT_THAT(device_->now, ElementsAre(Pair(request->mapped(), 8192)));
@@ -535,7 +524,6 @@ TEST_F(AnnouncedRegionTest, RegionIsAnnouncedForAsLongAsItIsMapped) {
 }
 
 TEST_F(AnnouncedRegionTest, RefusedRegionIsRemovedAgain) {
-  table_.OpenSession(kAlice, kHere);
   const SharedMemory memory = Populated(4096);
   MustRegister(kAlice, memory);
   EXPECT_THAT(Register(kAlice, memory), StatusIs(absl::StatusCode::kAlreadyExists, _));
@@ -544,7 +532,6 @@ TEST_F(AnnouncedRegionTest, RefusedRegionIsRemovedAgain) {
 }
 
 TEST_F(AnnouncedRegionTest, RegionsThatAreNotMappedOrHaveHolesAreNotAnnounced) {
-  table_.OpenSession(kAlice, kHere);
   MustRegister(kAlice, SharedMemory::Posix(4096));
   const SharedMemory memory = SharedMemory::Memfd(2 * 4096);
   memory.data()[0] = 1;

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 
 #include "kernels/dtype/element.h"
 #include "tests/support/received_request.h"

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "server/request/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"

@@ -55,8 +55,7 @@ TEST(SampleTest, HeadsBeforeTheTokensAreRowsToo) {
 
 TEST(SampleTest, SampleHasEveryElementUpToAMebibyte) {
   const std::string npy = Counting({100, 20, 2});
-  const auto sample = SampleOf(npy, npy, {.layout = "THD", .start = 0});
-  ASSERT_TRUE(sample.ok());
+  ASSERT_OK(sample, SampleOf(npy, npy, {.layout = "THD", .start = 0}));
   EXPECT_EQ(sample->before.size(), 100u * 20 * 2);
   EXPECT_EQ(sample->heads, 20);
   EXPECT_EQ(sample->HeadOf(7), 7);
@@ -64,8 +63,7 @@ TEST(SampleTest, SampleHasEveryElementUpToAMebibyte) {
 
 TEST(SampleTest, LargeTensorsAreThinnedOutAndKeepTheLastToken) {
   const std::string npy = Counting({3000, 16, 16});
-  const auto sample = SampleOf(npy, npy, {.layout = "THD", .start = 0});
-  ASSERT_TRUE(sample.ok());
+  ASSERT_OK(sample, SampleOf(npy, npy, {.layout = "THD", .start = 0}));
   EXPECT_EQ(sample->tokens_total, 3000);
   EXPECT_EQ(static_cast<int64_t>(sample->before.size()), kSampleElementsMax);
   EXPECT_EQ(sample->rows, 16);
@@ -86,13 +84,11 @@ TEST(SampleTest, ThinSampleIsAPartOfTheWhole) {
 
 TEST(SampleTest, HeadsAndSequencesOfRowsFollowTheLayout) {
   const std::string npy = Counting({2, 3, 4, 2});
-  const auto outer = SampleOf(npy, npy, {.layout = "BHSD", .start = 0});
-  ASSERT_TRUE(outer.ok());
+  ASSERT_OK(outer, SampleOf(npy, npy, {.layout = "BHSD", .start = 0}));
   EXPECT_TRUE(outer->heads_before_tokens);
   EXPECT_EQ(outer->HeadOf(4), 1);  // batch 1, head 1
   EXPECT_EQ(outer->SequenceOf(4), 1);
-  const auto inner = SampleOf(npy, npy, {.layout = "HBSD", .start = 0});
-  ASSERT_TRUE(inner.ok());
+  ASSERT_OK(inner, SampleOf(npy, npy, {.layout = "HBSD", .start = 0}));
   EXPECT_EQ(inner->HeadOf(4), 1);  // head 1, batch 1
   EXPECT_EQ(inner->SequenceOf(4), 1);
 }
@@ -112,8 +108,7 @@ TEST(SampleTest, SixteenBitAndDoubleElementsAreRead) {
   const std::string bfloat = Npy<uint16_t>("<u2", {1, 2}, {0x3f80, 0xc000});
   const std::string wide = Npy<double>("<f8", {1, 2}, {1, -2});
   for (const std::string& npy : {half, bfloat, wide}) {
-    const auto sample = SampleOf(npy, npy, {.layout = "SD", .start = 0});
-    ASSERT_TRUE(sample.ok());
+    ASSERT_OK(sample, SampleOf(npy, npy, {.layout = "SD", .start = 0}));
     EXPECT_THAT(sample->after, ElementsAre(1, -2));
   }
   EXPECT_EQ(SampleOf(wide, bfloat, {.layout = "SD", .start = 0})->dtype, DType::kBFloat16);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/matchers.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
@@ -162,8 +162,7 @@ std::vector<FileReport> Reports(const std::string& file, int64_t line, const std
 }
 
 TEST(BaselineTest, FindingIsKnownAgainInAnotherLineAndNotInAnotherFile) {
-  const auto baseline = ParseBaseline(BaselineText(BaselineOf(Reports("a.json", 3, "a comma"))));
-  ASSERT_TRUE(baseline.ok());
+  ASSERT_OK(baseline, ParseBaseline(BaselineText(BaselineOf(Reports("a.json", 3, "a comma")))));
   std::vector<FileReport> moved = Reports("./a.json", 8, "a comma");
   EXPECT_EQ(RemoveKnown(*baseline, moved), 1);  // the other one has bytes that are no UTF-8
   EXPECT_THAT(moved[0].findings, SizeIs(1));

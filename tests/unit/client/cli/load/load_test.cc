@@ -108,8 +108,7 @@ TEST_F(LoadTest, FailuresAreCountedByCodeAndNotRetried) {
           return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no");
         return Echo(context, request, reply);
       });
-  const auto result = Run(Plan(LoadTransport::kInline, 50, 1));
-  ASSERT_TRUE(result.ok());
+  ASSERT_OK(result, Run(Plan(LoadTransport::kInline, 50, 1)));
   EXPECT_THAT(result->errors, ElementsAre(Pair("UNAVAILABLE", 10)));
   EXPECT_EQ(result->latencies_us.size(), 40u);
   EXPECT_EQ(result->first_error, "UNAVAILABLE: no");
@@ -123,8 +122,7 @@ TEST_F(LoadTest, StreamThatEndsEarlyEndsTheLoad) {
     stream.Write(EchoOf(request));
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining");
   });
-  const auto result = Run(Plan(LoadTransport::kStream, 1000000, 4));
-  ASSERT_TRUE(result.ok());
+  ASSERT_OK(result, Run(Plan(LoadTransport::kStream, 1000000, 4)));
   EXPECT_EQ(result->latencies_us.size(), 1u);
   // One failure per request in flight, and one per sequence that then finds the stream ended.
   EXPECT_GE(result->errors.at("UNAVAILABLE"), 4);
@@ -144,8 +142,7 @@ TEST_F(LoadTest, DurationEndsIt) {
   LoadPlan plan = Plan(LoadTransport::kInline, 1, 1);
   plan.requests.reset();
   plan.duration = std::chrono::milliseconds(50);
-  const auto result = Run(plan);
-  ASSERT_TRUE(result.ok());
+  ASSERT_OK(result, Run(plan));
   EXPECT_GE(result->seconds, 0.05);
   EXPECT_GT(result->latencies_us.size(), 1u);
 }

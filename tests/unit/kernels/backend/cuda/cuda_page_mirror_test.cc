@@ -103,8 +103,7 @@ TEST_F(CudaPageMirrorTest, WithoutRoomThereIsNoLeaseAndNothingChanges) {
   const auto a = MakePage(1), b = MakePage(2), c = MakePage(3);
   {
     const CudaPageMirror::Lease held = Get({a.get()});
-    const auto none = TryGet({b.get(), c.get(), a.get()});
-    ASSERT_TRUE(none.ok());
+    ASSERT_OK(none, TryGet({b.get(), c.get(), a.get()}));
     EXPECT_FALSE(none->has_value());
     EXPECT_EQ(held.address(0)[0], 1);
     EXPECT_EQ(Uploads(), 1);
