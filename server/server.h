@@ -37,7 +37,7 @@
 #include "server/grpc/rope_service.h"
 #include "server/grpc/unknown_methods.h"
 #include "server/ipc/listener.h"
-#include "server/ipc/ring_loop.h"
+#include "server/ipc/ring.h"
 #include "server/memory/admission.h"
 #include "server/memory/buffer_pool.h"
 #include "server/memory/memory_limit.h"

@@ -13,7 +13,7 @@
 #include "kernels/tables/exact_rows.h"
 #include "server/control/limits.h"
 #include "server/error.h"
-#include "server/models/rope_spec.h"
+#include "server/models/model.h"
 #include "server/request/array_reader.h"
 #include "server/request/limits.h"
 #include "server/request/positions.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/models/rope_spec.h"
+#include "server/models/model.h"
 #include "server/request/array_reader.h"
 #include "server/request/limits.h"
 #include "server/request/positions.h"

@@ -18,7 +18,6 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "proto/mutex.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/raw_service.h"
 #include "server/grpc/transfers.h"
 #include "server/grpc/unary_call.h"
 

@@ -21,7 +21,6 @@
 
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/raw_service.h"
 #include "server/grpc/transfers.h"
 #include "server/grpc/unary_call.h"
 

@@ -24,7 +24,6 @@
 #include "server/clock.h"
 #include "server/engine/engine.h"
 #include "server/error.h"
-#include "server/grpc/raw_service.h"
 #include "server/grpc/rope_codec.h"
 #include "server/grpc/stream_call.h"
 #include "server/grpc/transfers.h"

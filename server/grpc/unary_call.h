@@ -1,3 +1,69 @@
+// A unary call, and the service whose calls arrive at their headers.
+#ifndef ROPE_SERVER_GRPC_UNARY_CALL_H_
+#define ROPE_SERVER_GRPC_UNARY_CALL_H_
+
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "google/protobuf/descriptor.h"
+#include "kernels/check.h"
+#include "server/grpc/grpc_status.h"
+#include "server/grpc/poll_loop.h"
+#include "server/grpc/transfers.h"
+#include "server/memory/admission.h"
+#include "server/request/request.h"
+
+namespace rope::server {
+
+// RawService: a generated service that gives every call to the server when its headers have come,
+// before its message. Messages are raw bytes, on completion queues. The wire format is unchanged: a
+// unary call is a stream of one message in each direction.
+//
+// Threading:  As grpc::Service: set it up before the server starts.
+
+using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// Asks gRPC for the next call of a method.
+using RequestCall =
+    std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*, void* tag)>;
+
+// `Generated`: the class that protoc generates for a service, for example v1::RopeService.
+template <typename Generated>
+class RawService final : public Generated::Service {
+ public:
+  explicit RawService(const google::protobuf::ServiceDescriptor& descriptor)
+      : descriptor_(descriptor) {
+    for (int i = 0; i < descriptor.method_count(); ++i) {
+      this->MarkMethodStreamed(i, nullptr);
+      this->MarkMethodRaw(i);
+    }
+  }
+
+  // REQUIRES: the service has the method, and outlives the result.
+  RequestCall RequestOf(const std::string& name) {
+    const google::protobuf::MethodDescriptor* const method = descriptor_.FindMethodByName(name);
+    ROPE_CHECK(method != nullptr);
+    return [this, index = method->index()](grpc::ServerContext* context, RawStream* stream,
+                                           grpc::ServerCompletionQueue* queue, void* tag) {
+      this->RequestAsyncBidiStreaming(index, context, stream, queue, queue, tag);
+    };
+  }
+
+ private:
+  const google::protobuf::ServiceDescriptor& descriptor_;
+};
+
 // UnaryCall: one unary RPC with bytes in and bytes out, from being armed to being freed. One class
 // for every unary method; only the handler differs.
 //
@@ -16,27 +82,6 @@
 // Threading:  Steps run on the queue's thread; Finish and EndTransfer may run on any. No mutex:
 //             `state_` decides between OnRead and EndTransfer, and `open_` counts references.
 // Ownership:  Owns itself from Arm on. Holds the permit of its reply until the client has taken it.
-#ifndef ROPE_SERVER_GRPC_UNARY_CALL_H_
-#define ROPE_SERVER_GRPC_UNARY_CALL_H_
-
-#include <grpcpp/grpcpp.h>
-
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <string>
-#include <utility>
-
-#include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "server/grpc/grpc_status.h"
-#include "server/grpc/poll_loop.h"
-#include "server/grpc/raw_service.h"
-#include "server/grpc/transfers.h"
-#include "server/memory/admission.h"
-#include "server/request/request.h"
-
-namespace rope::server {
 
 class UnaryCall final : private Transfers::Transfer {
  public:

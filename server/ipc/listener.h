@@ -27,7 +27,7 @@
 #include "proto/ipc/file_descriptor.h"
 #include "proto/ipc/hello.h"
 #include "server/ipc/limits.h"
-#include "server/ipc/ring_loop.h"
+#include "server/ipc/ring.h"
 #include "server/memory/peers.h"
 #include "server/memory/regions.h"
 

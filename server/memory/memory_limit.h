@@ -1,42 +1,12 @@
-// How much memory the server may use, and how it is divided.
+// The amount of memory that the server may use, and its division into shares.
 #ifndef ROPE_SERVER_MEMORY_MEMORY_LIMIT_H_
 #define ROPE_SERVER_MEMORY_MEMORY_LIMIT_H_
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 namespace rope::server {
-
-// Budget: a counter with an upper bound. Every request passes through it, so it takes no lock.
-//
-// Threading:  Thread-safe. A refusal is exact: at that moment the amount did not fit.
-
-class Budget {
- public:
-  explicit Budget(uint64_t max) : max_(max) {}
-
-  // False: less than `amount` is left; nothing is acquired.
-  bool TryAcquire(uint64_t amount) {
-    uint64_t held = held_.load();
-    do {
-      if (amount > max_ - held) return false;
-    } while (!held_.compare_exchange_weak(held, held + amount));
-    return true;
-  }
-  // REQUIRES: `amount` was acquired.
-  void Give(uint64_t amount) { held_.fetch_sub(amount); }
-
-  uint64_t held() const { return held_.load(); }
-  uint64_t max() const { return max_; }
-
- private:
-  const uint64_t max_;
-  std::atomic<uint64_t> held_ = 0;  // at most max_
-};
-
-// The amount of memory that the server may use, and its division into shares.
 
 // The memory available to this process: the minimum of the machine's memory, the limit of the
 // process's cgroup and RLIMIT_DATA. The cgroup is of version 1 or 2; its limit is read at the root

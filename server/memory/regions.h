@@ -39,8 +39,8 @@
 #include "kernels/backend/backend.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/mutex.h"
+#include "server/memory/admission.h"
 #include "server/memory/limits.h"
-#include "server/memory/memory_limit.h"
 #include "server/memory/peers.h"
 
 namespace rope::server {

@@ -2,6 +2,7 @@
 #ifndef ROPE_SERVER_MODELS_MODEL_H_
 #define ROPE_SERVER_MODELS_MODEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,7 +11,9 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/layer_config.h"
 #include "kernels/config/rope_config.h"
@@ -18,6 +21,7 @@
 #include "kernels/dtype/pairing.h"
 #include "kernels/frequencies/frequencies.h"
 #include "rope/v1/admin.pb.h"
+#include "rope/v1/config.pb.h"
 
 namespace rope::server {
 
@@ -104,6 +108,35 @@ using ModelPtr = std::shared_ptr<const Model>;
 
 // As ListModels describes it. Looks at no layer. REQUIRES: Summarize.
 v1::Model WriteModel(const std::string& name, const Model& model);
+
+// The rules of rope.v1.RopeSpec.
+
+// Prefixes a kernel's error, which names a field of the config or of the choice of a part of it,
+// with the request's field. `config_field`: the path of the config.
+absl::Status InField(const std::string& config_field, const absl::Status& status);
+
+// INVALID_ARGUMENT: the spec names no embedding, has fields that exclude each other, or has a
+// first_layer, which ModelRegistry::FindLayers reads.
+absl::Status CheckSpec(const v1::RopeSpec& spec);
+
+// Whether the spec takes milliseconds to read, even if it is cached: it has a whole file.
+bool TakesLongToRead(const v1::RopeSpec& spec);
+
+// The channels that the config names, or the elements of its longest list if they are more. What a
+// config costs grows with it; 0: the channels come with a tensor.
+int64_t WidthOf(const v1::RopeConfig& message);
+int64_t WidthOf(const kernels::RopeConfig& config);
+
+// A wider embedding is resolved on another thread than the one that received its spec: 65,536
+// channels take 5 milliseconds, and two to three times as long with xpos or precision hf.
+inline constexpr int64_t kWidthHereMax = 2048;
+
+inline constexpr size_t kModelNameBytesMax = 128;
+
+// INVALID_ARGUMENT, of `field`: `name` is no legal name of a model.
+absl::Status CheckModelName(absl::string_view field, absl::string_view name);
+
+kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec);
 
 }  // namespace rope::server
 

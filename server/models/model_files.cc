@@ -6,8 +6,8 @@
 #include "kernels/config/presets.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/models/model.h"
 #include "server/models/model_registry.h"
-#include "server/models/rope_spec.h"
 
 namespace rope::server {
 namespace {

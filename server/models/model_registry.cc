@@ -13,7 +13,7 @@
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/models/limits.h"
-#include "server/models/rope_spec.h"
+#include "server/models/model.h"
 
 namespace rope::server {
 namespace {

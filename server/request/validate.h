@@ -23,7 +23,6 @@
 #include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/models/model_registry.h"
-#include "server/request/layer_ropes.h"
 #include "server/request/plan.h"
 #include "server/request/token_runs.h"
 

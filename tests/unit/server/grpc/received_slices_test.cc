@@ -14,7 +14,6 @@
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/raw_service.h"
 #include "server/grpc/rope_codec.h"
 #include "server/grpc/transfers.h"
 #include "server/grpc/unary_call.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rope/v1/describe.pb.h"
-#include "server/engine/request_cost.h"
+#include "server/engine/engine.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "tests/support/received_request.h"

@@ -18,7 +18,6 @@
 #include "server/clock.h"
 #include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/raw_service.h"
 #include "server/grpc/transfers.h"
 
 namespace rope::server {

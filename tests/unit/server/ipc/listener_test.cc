@@ -25,7 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/ipc/hello.h"
 #include "proto/mutex.h"
-#include "server/ipc/ring_loop.h"
+#include "server/ipc/ring.h"
 #include "server/request/request.h"
 #include "tests/support/raw_ring.h"
 #include "tests/support/shared_memory.h"

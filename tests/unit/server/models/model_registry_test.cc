@@ -15,7 +15,7 @@
 #include "server/limits.h"
 #include "server/memory/limits.h"
 #include "server/models/limits.h"
-#include "server/models/rope_spec.h"
+#include "server/models/model.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {

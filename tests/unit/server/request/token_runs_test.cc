@@ -1,4 +1,4 @@
-#include "server/request/layer_ropes.h"
+#include "server/request/token_runs.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/models/rope_spec.h"
+#include "server/models/model.h"
 
 #include <gtest/gtest.h>
 
