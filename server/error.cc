@@ -18,6 +18,13 @@ std::string ShortText(absl::string_view text, int64_t bytes_max) {
   return absl::StrCat(text.substr(0, end), kCut);
 }
 
+absl::Status CheckAtMost(int64_t got, int64_t most, absl::string_view field, absl::string_view unit,
+                         absl::string_view rest) {
+  if (got <= most) return absl::OkStatus();
+  return MakeError(Reason::kLimitExceeded, field, absl::StrCat(got, unit),
+                   absl::StrCat("at most ", most, rest));
+}
+
 absl::Status RetryLater(Reason reason, absl::string_view field, absl::string_view got,
                         absl::string_view want) {
   return MakeError({.reason = reason,

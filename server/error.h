@@ -29,6 +29,11 @@ std::string Brackets(absl::Span<const int64_t> values);
 // Cuts an error's text to `bytes_max` bytes, between characters.
 std::string ShortText(absl::string_view text, int64_t bytes_max = limits::kErrorBytesMax);
 
+// RESOURCE_EXHAUSTED if `got` is above `most`: "FIELD: got 3 rows, want at most 2 in one call" for
+// the unit " rows" and the rest " in one call".
+absl::Status CheckAtMost(int64_t got, int64_t most, absl::string_view field, absl::string_view unit,
+                         absl::string_view rest = "");
+
 // RESOURCE_EXHAUSTED that a client may retry after limits::kRetryDelayMs.
 absl::Status RetryLater(Reason reason, absl::string_view field, absl::string_view got,
                         absl::string_view want);

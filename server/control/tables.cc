@@ -153,10 +153,8 @@ absl::StatusOr<int64_t> ReadSeqLen(bool is_set, int64_t seq_len, absl::string_vi
 // row.
 absl::Status AdmitRows(int64_t rows, int64_t row_bytes, int64_t reply_bytes_max,
                        AdmitTables admit) {
-  if (rows > limits::kTablesRowsMax) {
-    return MakeError(Reason::kLimitExceeded, "positions", absl::StrCat(rows, " rows"),
-                     absl::StrCat("at most ", limits::kTablesRowsMax, " in one call"));
-  }
+  ROPE_RETURN_IF_ERROR(
+      CheckAtMost(rows, limits::kTablesRowsMax, "positions", " rows", " in one call"));
   const int64_t bytes_max = std::min(limits::kTablesBytesMax, reply_bytes_max);
   if (row_bytes > bytes_max / rows) {
     return MakeError(Reason::kLimitExceeded, "positions",

@@ -37,11 +37,9 @@ absl::Status CheckFits(const WarmUpPlan& plan, int64_t budget_bytes) {
   const auto kept = static_cast<int64_t>(static_cast<double>(budget_bytes) * kKeptShare);
   const int64_t pages_max =
       std::min(kept / page_bytes, kernels::TableCache::PagesMax(budget_bytes));
-  if (plan.pages <= pages_max) return absl::OkStatus();
-  return MakeError(Reason::kLimitExceeded, "end",
-                   absl::StrCat(plan.pages, " pages of ", kernels::kPageRows, " positions"),
-                   absl::StrCat("at most ", pages_max,
-                                ", the capacity of the table cache (--table_cache_bytes)"));
+  return CheckAtMost(plan.pages, pages_max, "end",
+                     absl::StrCat(" pages of ", kernels::kPageRows, " positions"),
+                     ", the capacity of the table cache (--table_cache_bytes)");
 }
 
 }  // namespace

@@ -128,11 +128,8 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
 
 absl::Status Engine::CheckReplyBytes(const Request& request) const {
   const int64_t bytes = ReplyBytes(request.plan);
-  if (bytes > options_.reply_bytes_max) {
-    return MakeError(Reason::kLimitExceeded, "output", absl::StrCat(bytes, " bytes in the reply"),
-                     absl::StrCat("at most ", options_.reply_bytes_max,
-                                  " (--max_message_bytes), or outputs in regions"));
-  }
+  ROPE_RETURN_IF_ERROR(CheckAtMost(bytes, options_.reply_bytes_max, "output", " bytes in the reply",
+                                   " (--max_message_bytes), or outputs in regions"));
   if (!request.arrival.reply_bytes_max.has_value()) return absl::OkStatus();
   const int64_t slot = *request.arrival.reply_bytes_max;
   const int64_t most = bytes + ReplyTextBytesMax(request);

@@ -356,29 +356,22 @@ absl::Status CheckNumbers(const Plan& plan) {
     if (!tensor.numbers || !IsInReply(tensor.destination)) continue;
     elements += tensor.output_bytes() / kernels::ElementBytes(tensor.output_dtype);
   }
-  if (elements <= limits::kReplyNumbersMax) return absl::OkStatus();
-  return MakeError(Reason::kLimitExceeded, "tensors",
-                   absl::StrCat(elements, " numbers in the reply"),
-                   absl::StrCat("at most ", limits::kReplyNumbersMax, ", or raw bytes"));
+  return CheckAtMost(elements, limits::kReplyNumbersMax, "tensors", " numbers in the reply",
+                     ", or raw bytes");
 }
 
 // The last slice stores all results at once.
 absl::Status CheckWrites(const Plan& plan) {
   int64_t writes = 0;
   for (const TensorPlan& tensor : plan.tensors) writes += WritesOf(tensor);
-  if (writes <= limits::kObjectWritesMax) return absl::OkStatus();
-  return MakeError(Reason::kLimitExceeded, "output.strides",
-                   absl::StrCat(writes, " separate writes to POSIX shared memory"),
-                   absl::StrCat("at most ", limits::kObjectWritesMax,
-                                ", or packed outputs, or outputs in a memfd"));
+  return CheckAtMost(writes, limits::kObjectWritesMax, "output.strides",
+                     " separate writes to POSIX shared memory",
+                     ", or packed outputs, or outputs in a memfd");
 }
 
 absl::Status CheckTokenBytes(const Plan& plan) {
-  if (plan.bytes_per_token > limits::kTokenBytesMax) {
-    return MakeError(Reason::kLimitExceeded, "tensors",
-                     absl::StrCat(plan.bytes_per_token, " bytes for each token"),
-                     absl::StrCat("at most ", limits::kTokenBytesMax));
-  }
+  ROPE_RETURN_IF_ERROR(CheckAtMost(plan.bytes_per_token, limits::kTokenBytesMax, "tensors",
+                                   " bytes for each token"));
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const int64_t bytes = plan.tensors[i].token_bytes();
     if (!plan.tensors[i].IsGathered() || bytes <= limits::kGatheredTokenBytesMax) continue;
@@ -447,10 +440,9 @@ absl::Status BoundJobs(Plan& plan) {
     plan.jobs.per_token += static_cast<double>(jobs.units) / static_cast<double>(jobs.run);
   }
   plan.jobs.fixed = 2 * units;  // a slice may begin and end within a run
-  if (units <= limits::kJobsMax) return absl::OkStatus();
-  return MakeError(Reason::kLimitExceeded, "tensors",
-                   absl::StrCat(units, " separate heads and head_ranges for each token"),
-                   absl::StrCat("at most ", limits::kJobsMax, ", or H behind the token axes"));
+  return CheckAtMost(units, limits::kJobsMax, "tensors",
+                     " separate heads and head_ranges for each token",
+                     ", or H behind the token axes");
 }
 
 }  // namespace rope::server

@@ -108,9 +108,7 @@ void AddOverwritten(const Request& request, size_t tensor, ReplySlices& slices) 
 }
 
 absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
-  if (length <= message_bytes_max) return absl::OkStatus();
-  return MakeError(Reason::kLimitExceeded, "request", absl::StrCat(length, " bytes"),
-                   absl::StrCat("at most ", message_bytes_max, " (--max_message_bytes)"));
+  return CheckAtMost(length, message_bytes_max, "request", " bytes", " (--max_message_bytes)");
 }
 
 // Takes the client's id. An id that is too long is ignored here and refused later, and the error is
@@ -253,11 +251,9 @@ absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& m
 }
 
 absl::Status DecodeShortMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
-  constexpr size_t kBytesMax = 1024;
-  if (bytes.Valid() && bytes.Length() > kBytesMax) {
-    return MakeError(Reason::kLimitExceeded, "request", absl::StrCat(bytes.Length(), " bytes"),
-                     absl::StrCat("at most ", kBytesMax));
-  }
+  constexpr int64_t kBytesMax = 1024;
+  const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
+  ROPE_RETURN_IF_ERROR(CheckAtMost(length, kBytesMax, "request", " bytes"));
   return WithinMemory([&] { return DecodeMessage(bytes, message); });
 }
 

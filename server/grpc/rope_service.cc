@@ -213,10 +213,8 @@ Arrival RopeService::Receive(UnaryCall& call) {
 
 absl::Status RopeService::AdmitMessage(ControlCall& control) {
   const int64_t bytes = control.arrival.message_bytes;
-  if (bytes > limits::kControlMessageBytesMax) {
-    return MakeError(Reason::kLimitExceeded, "request", absl::StrCat(bytes, " bytes"),
-                     absl::StrCat("at most ", limits::kControlMessageBytesMax, " of this method"));
-  }
+  ROPE_RETURN_IF_ERROR(
+      CheckAtMost(bytes, limits::kControlMessageBytesMax, "request", " bytes", " of this method"));
   if (bytes <= limits::kControlSmallBytes) return absl::OkStatus();
   return parts_.admission->Extend(control.arrival.session, bytes * (1 + limits::kSkeletonFactor),
                                   "request", control.permit);

@@ -246,11 +246,9 @@ absl::Status BeginCall(const PreparedRotation& prepared, const v1::RotateRequest
 absl::Status PreparedRotations::Keep(std::shared_ptr<const PreparedRotation> prepared,
                                      uint64_t session) {
   const Size share = {options_.entries_max / 2, options_.bytes_max / 2};
-  if (prepared->bytes > share.bytes) {
-    return MakeError(Reason::kLimitExceeded, "rotate",
-                     absl::StrCat(prepared->bytes, " bytes of memory to keep it prepared"),
-                     absl::StrCat("at most ", share.bytes, ", or the whole request in each call"));
-  }
+  ROPE_RETURN_IF_ERROR(CheckAtMost(prepared->bytes, share.bytes, "rotate",
+                                   " bytes of memory to keep it prepared",
+                                   ", or the whole request in each call"));
   proto::WriterMutexLock lock(&mutex_);
   Entry& entry = entries_[prepared->id];
   all_.entries += entry.prepared == nullptr ? 1 : 0;
