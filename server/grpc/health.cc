@@ -17,12 +17,6 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-std::set<std::string> WithWhole(const std::vector<std::string>& services) {
-  std::set<std::string> all(services.begin(), services.end());
-  all.insert("");
-  return all;
-}
-
 }  // namespace
 
 // One Watch stream. The mutex of its Health guards all its state, because SetServing, SetFaulted
@@ -150,7 +144,7 @@ class Health::WatchCall final : private Transfers::Transfer {
 
 Health::Health(const std::vector<std::string>& services, CallsInFlight& in_flight,
                Transfers& receiving)
-    : services_(WithWhole(services)),
+    : services_(services.begin(), services.end()),
       receiving_(receiving),
       service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")),
       watch_(service_.RequestOf("Watch")) {
@@ -162,8 +156,6 @@ Health::Health(const std::vector<std::string>& services, CallsInFlight& in_fligh
   check_.in_flight = &in_flight;
   check_.receiving = &receiving;
 }
-
-Health::~Health() = default;
 
 void Health::Arm(grpc::ServerCompletionQueue& queue) {
   UnaryCall::Arm(check_, queue, limits::kArmedCalls);
@@ -209,7 +201,8 @@ absl::StatusOr<HealthCheckResponse> Health::Check(grpc::ByteBuffer& bytes) const
 }
 
 HealthCheckResponse::ServingStatus Health::StatusOf(const std::string& service) const {
-  if (!services_.contains(service)) return HealthCheckResponse::SERVICE_UNKNOWN;
+  const bool is_known = service.empty() || services_.contains(service);
+  if (!is_known) return HealthCheckResponse::SERVICE_UNKNOWN;
   return serving_ && !faulted_.contains(service) ? HealthCheckResponse::SERVING
                                                  : HealthCheckResponse::NOT_SERVING;
 }

@@ -30,7 +30,6 @@ class Health {
   // Knows "" (the server as a whole) and the names in `services`, all NOT_SERVING at first.
   // `in_flight` and `receiving` must outlive it.
   Health(const std::vector<std::string>& services, CallsInFlight& in_flight, Transfers& receiving);
-  ~Health();
 
   Service& service() { return service_; }
   // Arms both methods on `queue`.

@@ -71,8 +71,6 @@ RopeService::RopeService(Parts parts)
       limits::kStreamRequestsMax};
 }
 
-RopeService::~RopeService() = default;
-
 void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
   methods_.push_back(std::make_unique<UnaryCall::Method>(
       UnaryCall::Method{service_.RequestOf(std::string(Name(method))), std::move(handler),

@@ -71,7 +71,6 @@ class RopeService {
   using Answerer = std::function<void(const In& request, const Caller& caller, Done<Out> done)>;
 
   explicit RopeService(Parts parts);
-  ~RopeService();
 
   // Adds a method of the control plane. REQUIRES: Arm has not been called.
   template <typename In, typename Out>

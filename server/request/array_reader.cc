@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -56,42 +57,28 @@ absl::Status CheckSources(const v1::Array& array, int64_t count, absl::string_vi
   return absl::OkStatus();
 }
 
-// The size of an element; 0 for an unknown dtype.
-int64_t BytesOfElement(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_FP64:
-    case v1::DTYPE_INT64:
-      return 8;
-    case v1::DTYPE_FP32:
-    case v1::DTYPE_INT32:
-      return 4;
-    case v1::DTYPE_FP16:
-    case v1::DTYPE_BF16:
-      return 2;
-    case v1::DTYPE_FP8_E4M3:
-    case v1::DTYPE_FP8_E5M2:
-      return 1;
-    default:
-      return 0;
-  }
-}
+// Dtypes of the schema that the kernels write.
+constexpr std::pair<v1::DType, kernels::DType> kDTypes[] = {
+    {v1::DTYPE_FP32, kernels::DType::kFloat32},
+    {v1::DTYPE_FP16, kernels::DType::kFloat16},
+    {v1::DTYPE_BF16, kernels::DType::kBFloat16},
+    {v1::DTYPE_FP8_E4M3, kernels::DType::kFloat8E4M3},
+    {v1::DTYPE_FP8_E5M2, kernels::DType::kFloat8E5M2}};
 
 // The kernels' output dtype for a dtype of the schema.
 std::optional<kernels::DType> KernelDType(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_FP32:
-      return kernels::DType::kFloat32;
-    case v1::DTYPE_FP16:
-      return kernels::DType::kFloat16;
-    case v1::DTYPE_BF16:
-      return kernels::DType::kBFloat16;
-    case v1::DTYPE_FP8_E4M3:
-      return kernels::DType::kFloat8E4M3;
-    case v1::DTYPE_FP8_E5M2:
-      return kernels::DType::kFloat8E5M2;
-    default:
-      return std::nullopt;
+  for (const auto& [of_schema, of_kernels] : kDTypes) {
+    if (of_schema == dtype) return of_kernels;
   }
+  return std::nullopt;
+}
+
+// The size of an element; 0 for an unknown dtype.
+int64_t BytesOfElement(v1::DType dtype) {
+  if (dtype == v1::DTYPE_FP64 || dtype == v1::DTYPE_INT64) return 8;
+  if (dtype == v1::DTYPE_INT32) return 4;
+  const auto known = KernelDType(dtype);
+  return known.has_value() ? kernels::ElementBytes(*known) : 0;
 }
 
 // The kernels' input dtype for a dtype of the schema: no fp8.
@@ -281,17 +268,8 @@ absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision 
 }
 
 v1::DType MessageDType(kernels::DType dtype) {
-  switch (dtype) {
-    case kernels::DType::kFloat32:
-      return v1::DTYPE_FP32;
-    case kernels::DType::kFloat16:
-      return v1::DTYPE_FP16;
-    case kernels::DType::kBFloat16:
-      return v1::DTYPE_BF16;
-    case kernels::DType::kFloat8E4M3:
-      return v1::DTYPE_FP8_E4M3;
-    case kernels::DType::kFloat8E5M2:
-      return v1::DTYPE_FP8_E5M2;
+  for (const auto& [of_schema, of_kernels] : kDTypes) {
+    if (of_kernels == dtype) return of_schema;
   }
   return v1::DTYPE_UNSPECIFIED;
 }
