@@ -18,6 +18,9 @@
 namespace rope::kernels {
 namespace {
 
+// Hugging Face's rope_type of image patches. It is default with two axes.
+constexpr std::string_view kAxialType = "axial";
+
 constexpr int8_t kH = 1;
 constexpr int8_t kW = 2;
 
@@ -162,8 +165,8 @@ absl::Status ReadGrid(AxialGrid grid, RopeConfig& config) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
+// Sets config.mrope, and the frequencies of an axial grid. Leaves them unset for one axis.
+// REQUIRES: theta, head_dim and rotary_dim of `config` are read.
 absl::Status ReadAxes(const ConfigDocument& document, const JsonFields& parameters,
                       RopeConfig& config) {
   const std::optional<int64_t> rotary_dim = RotaryDim(config, config.head_dim);
@@ -183,8 +186,6 @@ absl::Status ReadAxes(const ConfigDocument& document, const JsonFields& paramete
   ROPE_ASSIGN_OR_RETURN(config.mrope, ReadMrope(document, parameters, rotary_dim));
   return absl::OkStatus();
 }
-
-namespace {
 
 // Every value has one lookup order: the parameters object, then the top level of the model (with
 // its older key names), then the default of the model_type, then a general default. An assumed

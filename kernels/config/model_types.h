@@ -128,12 +128,6 @@ const ModelType& ModelTypeOf(std::string_view model_type);
 // Whether `model_type` itself has an entry.
 bool HasModelType(std::string_view model_type);
 
-// Whether ModelTypeOf gives an entry that is not the empty one.
-bool IsKnownModelType(std::string_view model_type);
-
-// The names of all entries, and those of their composite models.
-std::vector<std::string> ModelTypeNames();
-
 }  // namespace rope::kernels
 
 #endif  // ROPE_KERNELS_CONFIG_MODEL_TYPES_H_

@@ -311,6 +311,9 @@ Status CheckVersion(const EngineFilter& filter) {
                              newest == nullptr ? "" : View(newest->last)));
 }
 
+namespace {
+
+// What to say of a version that was never compared; unset: it was, or none is asked for.
 std::optional<Finding> VersionFinding(const EngineFilter& filter) {
   if (filter.version.empty()) return std::nullopt;
   std::vector<std::string> compared;
@@ -329,6 +332,8 @@ std::optional<Finding> VersionFinding(const EngineFilter& filter) {
       .version = filter.version};
 }
 
+// The readings that differ at length 1 or at the model's own length, one for each engine and
+// version that passes `filter`. Field, line and layer types are not set.
 std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,
                                     const kernels::ResolvedRope& resolved,
                                     const EngineFilter& filter) {
@@ -347,8 +352,6 @@ std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,
   }
   return findings;
 }
-
-namespace {
 
 // Lints one file: adds findings, each with its field and line.
 class Linter {

@@ -14,8 +14,6 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/lint/rules.h"
 #include "kernels/config/config_json.h"
-#include "kernels/describe.h"
-#include "kernels/frequencies/frequencies.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -111,26 +109,12 @@ class KeyLines {
   std::string model_type_;
 };
 
-// EngineReadings: how engines read an embedding differently, as findings. The one place that knows
-// what kernels::Readings returns.
-//
-// Threading:  Pure functions; any thread.
-
 // The engines whose readings are known.
 std::vector<std::string> EngineNames();
 
 // INVALID_ARGUMENT: the engine has no versions of that form. REQUIRES: the engine is known, or the
 // version is empty.
 Status CheckVersion(const EngineFilter& filter);
-
-// What to say of a version that was never compared; unset: it was, or none is asked for.
-std::optional<Finding> VersionFinding(const EngineFilter& filter);
-
-// The readings that differ at length 1 or at the model's own length, one for each engine and
-// version that passes `filter`. Field, line and layer types are not set.
-std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,
-                                    const kernels::ResolvedRope& resolved,
-                                    const EngineFilter& filter);
 
 // Lint: what is wrong with, doubtful about, or read in several ways in one config.json.
 //
