@@ -40,6 +40,17 @@ void PrintOverview(std::FILE* out) {
   absl::FPrintF(out, "\n'ropectl help COMMAND' lists its flags.\n");
 }
 
+// Of every command that asks a server.
+absl::Span<const Flag> CommonFlags() {
+  static constexpr Flag kFlags[] = {
+      {"target", FlagKind::kText, "HOST:PORT", "The server, or unix:PATH. Default 127.0.0.1:50051.",
+       /*environment=*/true},
+      {"timeout", FlagKind::kDuration, "DURATION", "For each call. Default 30s.",
+       /*environment=*/true},
+  };
+  return kFlags;
+}
+
 Usage UsageOf(const Command& command) {
   Usage usage{absl::StrCat("ropectl ", command.name), std::string(command.summary),
               std::string(command.positional), command.flags, std::string(command.exits)};
@@ -136,16 +147,6 @@ Result<std::optional<int32_t>> LayerOf(const Arguments& arguments, const std::st
     return Misused(absl::StrCat("--", name, ": got ", *layer, ", want 0 or more"));
   }
   return std::optional<int32_t>(static_cast<int32_t>(*layer));
-}
-
-absl::Span<const Flag> CommonFlags() {
-  static constexpr Flag kFlags[] = {
-      {"target", FlagKind::kText, "HOST:PORT", "The server, or unix:PATH. Default 127.0.0.1:50051.",
-       /*environment=*/true},
-      {"timeout", FlagKind::kDuration, "DURATION", "For each call. Default 30s.",
-       /*environment=*/true},
-  };
-  return kFlags;
 }
 
 CallOptions CallOptionsOf(const Arguments& arguments) {

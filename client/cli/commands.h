@@ -65,8 +65,7 @@ Result<std::optional<DType>> DTypeOf(const Arguments& arguments, absl::string_vi
 // A layer that flag `name` gives. INVALID_ARGUMENT: a negative one.
 Result<std::optional<int32_t>> LayerOf(const Arguments& arguments, const std::string& name);
 
-// Flags of every command that asks a server: target, timeout.
-absl::Span<const Flag> CommonFlags();
+// As --target and --timeout say, the flags of every command that asks a server.
 // `options.timeout` is bounded by that of a call.
 Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options = {});
 CallOptions CallOptionsOf(const Arguments& arguments);

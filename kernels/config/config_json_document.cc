@@ -70,8 +70,34 @@ bool HasTextConfig(const Json& config) {
   return text != config.end() && text->is_object();
 }
 
+// Rope parameters that have no other meaning at the top level of a config.json. If the top level
+// has one of them, the file is a bare rope_parameters object.
+constexpr std::string_view kBareKeys[] = {
+    "attention_factor", "attn_factor",    "beta_fast",   "beta_slow",       "factor",
+    "high_freq_factor", "inv_freq",       "long_factor", "low_freq_factor", "mixed_b",
+    "mrope_section",    "mscale_all_dim", "rope_type",   "short_factor",
+};
+
+bool HasObject(const JsonFields& fields, std::string_view key) {
+  const Json* value = fields.Find(key);
+  return value != nullptr && value->is_object();
+}
+
+bool HasLayerTypes(const JsonFields& fields) {
+  return HasObject(fields, kFullAttention) || HasObject(fields, kSlidingAttention);
+}
+
+// Whether `model` is a rope_parameters object, or one with other keys around.
+bool IsBare(const JsonFields& model) {
+  if (const Json* type = model.Find("type"); type != nullptr && type->is_string()) {
+    if (ParseRopeType(type->get_ref<const std::string&>()).ok()) return true;
+  }
+  return HasLayerTypes(model) ||
+         absl::c_any_of(kBareKeys, [&](std::string_view key) { return model.Has(key); });
+}
+
 bool DescribesAModel(const Json& file) {
-  if (HasTextConfig(file) || StatesParameters(file) || IsBareParameters(file)) return true;
+  if (HasTextConfig(file) || StatesParameters(file) || IsBare(JsonFields(file))) return true;
   return absl::c_any_of(kHeadKeys, [&](std::string_view key) { return file.contains(key); });
 }
 
@@ -171,14 +197,6 @@ constexpr std::string_view kParameterKeys[] = {
     "short_mscale",
     "truncate",
     "type",
-};
-
-// Keys of kParameterKeys that have no other meaning at the top level of a config.json. If the top
-// level has one of them, the file is a bare rope_parameters object.
-constexpr std::string_view kBareKeys[] = {
-    "attention_factor", "attn_factor",    "beta_fast",   "beta_slow",       "factor",
-    "high_freq_factor", "inv_freq",       "long_factor", "low_freq_factor", "mixed_b",
-    "mrope_section",    "mscale_all_dim", "rope_type",   "short_factor",
 };
 
 // Other keys that are read at the top level of a fragment.
@@ -301,23 +319,6 @@ void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remar
   }
 }
 
-bool HasObject(const JsonFields& fields, std::string_view key) {
-  const Json* value = fields.Find(key);
-  return value != nullptr && value->is_object();
-}
-
-bool HasLayerTypes(const JsonFields& fields) {
-  return HasObject(fields, kFullAttention) || HasObject(fields, kSlidingAttention);
-}
-
-bool IsBare(const JsonFields& model) {
-  if (const Json* type = model.Find("type"); type != nullptr && type->is_string()) {
-    if (ParseRopeType(type->get_ref<const std::string&>()).ok()) return true;
-  }
-  return HasLayerTypes(model) ||
-         absl::c_any_of(kBareKeys, [&](std::string_view key) { return model.Has(key); });
-}
-
 bool IsNested(const ConfigDocument& document) {
   const Json& parameters = document.parameters->json();
   if (document.bare) return HasLayerTypes(document.model);
@@ -326,10 +327,6 @@ bool IsNested(const ConfigDocument& document) {
 }
 
 }  // namespace
-
-bool IsBareParameters(const Json& file) {
-  return IsBare(JsonFields(file));
-}
 
 absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<JsonFields> text, root.Object("text_config"));

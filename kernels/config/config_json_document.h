@@ -81,9 +81,6 @@ struct ConfigDocument {
 // `root` is the file, or the sub-config that is read in its place.
 absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root);
 
-// Whether `file` is a rope_parameters object, or one with other keys around.
-bool IsBareParameters(const nlohmann::json& file);
-
 // Adds a remark for each unused key of `parameters`: a near miss of one that is read, or a note.
 // After 16 notes one gives the number of the others.
 void RemarkUnknownKeys(const ConfigDocument& document, const JsonFields& parameters,
