@@ -468,23 +468,28 @@ def check_proofs(tree):
                 yield f"{name}:{number}: a row without a test, golden files or \"not built\""
 
 
+def functions_of(tree, name):
+    """Yields (first line, lines) of free and out-of-class functions, which begin and end at column 0."""
+    start, opened = None, False
+    for number, line in enumerate(strip_code(tree.text(name)).splitlines(), 1):
+        if start is None and re.match(r"[A-Za-z_~].*\(", line):
+            start, opened = number, False
+        if start is None:
+            continue
+        opened = opened or "{" in line
+        if opened and line.startswith("}"):
+            yield start, number - start + 1
+            start = None
+        elif not opened and line.rstrip().endswith(";"):
+            start = None
+
+
 def check_functions(tree):
-    """Free and out-of-class functions: from a first line at column 0 to a brace at column 0."""
     for name in tree.named(".cc"):
-        start, opened = None, False
-        for number, line in enumerate(strip_code(tree.text(name)).splitlines(), 1):
-            if start is None and re.match(r"[A-Za-z_~].*\(", line):
-                start, opened = number, False
-            if start is None:
-                continue
-            opened = opened or "{" in line
-            if opened and line.startswith("}"):
-                if number - start + 1 > FUNCTION_LINES_MAX:
-                    yield (f"{name}:{start}: function of {number - start + 1} lines, "
-                           f"want at most {FUNCTION_LINES_MAX}")
-                start = None
-            elif not opened and line.rstrip().endswith(";"):
-                start = None
+        for start, lines in functions_of(tree, name):
+            if lines > FUNCTION_LINES_MAX:
+                yield (f"{name}:{start}: function of {lines} lines, "
+                       f"want at most {FUNCTION_LINES_MAX}")
 
 
 def check_files(tree):
