@@ -1,5 +1,6 @@
-// What planning a rotation and planning a reposition share. It resolves an embedding
-// for a tensor and cuts the tokens into runs of equal frequencies, for each group of heads.
+// What planning a rotation and planning a reposition share. It resolves the embedding of a tensor,
+// or of each layer of an L axis (RopeSpec.first_layer), and cuts the tokens into runs of equal
+// frequencies, for each group of heads.
 //
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT: a head_dim other than the config's, no pairing, an attention factor
@@ -33,6 +34,46 @@ namespace rope::server {
 
 using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
 using ResolvedPtr = std::shared_ptr<const kernels::ResolvedRope>;
+
+// The entries of all layers of the L axis; that of the first one if the axis is empty.
+// INVALID_ARGUMENT: `layout` has no L axis, or more than limits::kLayersMax layers; from_rope is
+// set; there is no such layer; ModelRegistry::FindLayers.
+// REQUIRES: the request's rope has a first_layer.
+absl::StatusOr<RopeEntries> FindLayers(const v1::RotateRequest& message, const Layout& layout,
+                                       ModelRegistry& registry);
+
+// The resolved embedding of each token, on an L axis by its layer. Immutable.
+class LayerRopes {
+ public:
+  // `first` is the embedding of the first layer, or of all layers if `entries` is empty. `channels`
+  // is the head_dim of configs without one. INVALID_ARGUMENT: the layers differ in more than their
+  // frequencies; CheckLayersBytes.
+  static absl::StatusOr<LayerRopes> Resolve(ResolvedPtr first, const RopeEntries& entries,
+                                            int64_t channels, const Layout& layout);
+
+  // Whether there are several layers, even if they share one embedding.
+  bool differ() const { return by_layer_.size() > 1; }
+  // By layer; layers may share one.
+  absl::Span<const ResolvedPtr> by_layer() const { return by_layer_; }
+  const kernels::ResolvedRope& Of(int64_t token) const { return *by_layer_[LayerOf(token)]; }
+  // By token: a number that differs from those of other layers and of other sequences. `sequence`
+  // has each token's sequence; it is returned itself if all layers share an embedding, else
+  // `groups` is filled.
+  const std::vector<int64_t>& Groups(const std::vector<int64_t>& sequence,
+                                     std::vector<int64_t>& groups) const;
+  // INVALID_ARGUMENT: layers have different embeddings. `with` names what excludes them.
+  absl::Status CheckNone(absl::string_view with) const;
+
+ private:
+  // Adds the embeddings of the layers after the first one.
+  absl::Status AddOthers(const RopeEntries& entries, int64_t channels);
+  size_t LayerOf(int64_t token) const {
+    return differ() ? static_cast<size_t>(token / inner_) % by_layer_.size() : 0;
+  }
+
+  absl::InlinedVector<ResolvedPtr, 1> by_layer_;
+  int64_t inner_ = 1;  // tokens between two layers, in memory order
+};
 
 // The embeddings of a request, which do not depend on its positions.
 struct Ropes {
@@ -120,53 +161,6 @@ int64_t FrequencyBytes(const Plan& plan);
 // Gives each group of heads its row set, made by `runs_of(use)`. Makes at least one set.
 void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,
                  absl::FunctionRef<TokenRuns(const kernels::RowUse& use)> runs_of, Plan& plan);
-
-// The embeddings of the layers of an L axis: RopeSpec.first_layer.
-//
-// Threading:  Functions; LayerRopes is immutable.
-// Errors:     INVALID_ARGUMENT, with the field's path.
-
-// The entries of all layers of the L axis; that of the first one if the axis is empty.
-// INVALID_ARGUMENT: `layout` has no L axis, or more than limits::kLayersMax layers; from_rope is
-// set; there is no such layer; ModelRegistry::FindLayers.
-// REQUIRES: the request's rope has a first_layer.
-absl::StatusOr<RopeEntries> FindLayers(const v1::RotateRequest& message, const Layout& layout,
-                                       ModelRegistry& registry);
-
-// The resolved embedding of each token.
-class LayerRopes {
- public:
-  using ResolvedPtr = std::shared_ptr<const kernels::ResolvedRope>;
-
-  // `first` is the embedding of the first layer, or of all layers if `entries` is empty. `channels`
-  // is the head_dim of configs without one. INVALID_ARGUMENT: the layers differ in more than their
-  // frequencies; CheckLayersBytes.
-  static absl::StatusOr<LayerRopes> Resolve(ResolvedPtr first, const RopeEntries& entries,
-                                            int64_t channels, const Layout& layout);
-
-  // Whether there are several layers, even if they share one embedding.
-  bool differ() const { return by_layer_.size() > 1; }
-  // By layer; layers may share one.
-  absl::Span<const ResolvedPtr> by_layer() const { return by_layer_; }
-  const kernels::ResolvedRope& Of(int64_t token) const { return *by_layer_[LayerOf(token)]; }
-  // By token: a number that differs from those of other layers and of other sequences. `sequence`
-  // has each token's sequence; it is returned itself if all layers share an embedding, else
-  // `groups` is filled.
-  const std::vector<int64_t>& Groups(const std::vector<int64_t>& sequence,
-                                     std::vector<int64_t>& groups) const;
-  // INVALID_ARGUMENT: layers have different embeddings. `with` names what excludes them.
-  absl::Status CheckNone(absl::string_view with) const;
-
- private:
-  // Adds the embeddings of the layers after the first one.
-  absl::Status AddOthers(const RopeEntries& entries, int64_t channels);
-  size_t LayerOf(int64_t token) const {
-    return differ() ? static_cast<size_t>(token / inner_) % by_layer_.size() : 0;
-  }
-
-  absl::InlinedVector<ResolvedPtr, 1> by_layer_;
-  int64_t inner_ = 1;  // tokens between two layers, in memory order
-};
 
 }  // namespace rope::server
 

@@ -469,7 +469,7 @@ def check_proofs(tree):
 
 
 def functions_of(tree, name):
-    """Yields (first line, lines) of free and out-of-class functions, which begin and end at column 0."""
+    """Yields (first line, lines) of free and out-of-class functions, by column 0."""
     start, opened = None, False
     for number, line in enumerate(strip_code(tree.text(name)).splitlines(), 1):
         if start is None and re.match(r"[A-Za-z_~].*\(", line):
