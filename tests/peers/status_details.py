@@ -6,6 +6,7 @@ are written by hand as bytes: an empty one, and warm-ups until the queue is full
 
 Usage: status_details.py HOST:PORT
 """
+import queue
 import struct
 import sys
 
@@ -14,7 +15,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 SERVICE = "/rope.v1.RopeService/"
-WARM_UPS = 64  # the queue takes 16
+CONNECTIONS = 3  # one may have 128 calls under way
+WARM_UPS = 300   # the queue takes 256
 
 
 def varint(value):
@@ -61,20 +63,28 @@ def describe(error):
 
 
 def main(target):
-    with grpc.insecure_channel(target) as channel:
-        try:
-            channel.unary_unary(SERVICE + "Rotate")(b"", timeout=10)
-        except grpc.RpcError as error:
+    # Connections of their own: one may not have as many calls under way as the queue takes.
+    channels = [grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)])
+                for _ in range(CONNECTIONS)]
+    try:
+        channels[0].unary_unary(SERVICE + "Rotate")(b"", timeout=10)
+    except grpc.RpcError as error:
+        print(describe(error))
+    ended = queue.Queue()
+    calls = []
+    for i in range(WARM_UPS):
+        warm_up = channels[i % CONNECTIONS].unary_unary(SERVICE + "WarmUp")
+        calls.append(warm_up.future(warm_up_request(10000 + i), timeout=30))
+        calls[-1].add_done_callback(ended.put)
+    for _ in calls:
+        error = ended.get(timeout=30).exception()
+        if error is not None:
             print(describe(error))
-        warm_up = channel.unary_unary(SERVICE + "WarmUp")
-        calls = [warm_up.future(warm_up_request(10000 + i), timeout=30) for i in range(WARM_UPS)]
-        for call in reversed(calls):  # the last find the queue full
-            error = call.exception()
-            if error is not None:
-                print(describe(error))
-                break
-        for call in calls:
-            call.cancel()
+            break
+    for call in calls:
+        call.cancel()
+    for channel in channels:
+        channel.close()
 
 
 if __name__ == "__main__":
