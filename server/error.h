@@ -44,7 +44,8 @@ absl::Status Draining();
 // RESOURCE_EXHAUSTED with a retry delay: the system has no memory left.
 absl::Status OutOfMemory();
 
-// ABORTED, which no client sees: planning goes on with the planner's thread (Plan::may_take_long).
+// ABORTED, which no client sees: the side thread goes on planning (Plan::may_take_long). Nothing
+// else in the server is ABORTED.
 absl::Status NeedsSideThread();
 inline bool IsNeedsSideThread(const absl::Status& status) {
   return status.code() == absl::StatusCode::kAborted;

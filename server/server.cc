@@ -325,8 +325,6 @@ std::vector<BudgetUse> Server::Budgets() const {
   };
 }
 
-// What Server answers to GetServerInfo.
-
 v1::GetServerInfoResponse Server::Info() const {
   v1::GetServerInfoResponse info;
   info.set_version(proto::kVersion);

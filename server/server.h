@@ -93,7 +93,7 @@ class Server {
   // requests.
   int64_t AccountedBytes() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);
-  v1::GetServerInfoResponse Info() const;  // in server.cc
+  v1::GetServerInfoResponse Info() const;  // what GetServerInfo answers
 
   const ServerOptions options_;
   const Clock& clock_;

@@ -74,6 +74,7 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   const int64_t admitted = request->permit.bytes();
   const absl::Status status = MakePlan(*request, /*may_take_long=*/false);
   if (IsNeedsSideThread(status)) {  // which plans from the beginning
+    request->plan = Plan();         // what it holds, no permit counts any more
     request->region_copies.clear();
     request->permit.Shrink(admitted);
     return PlanLater(request);
@@ -177,15 +178,29 @@ int64_t DecodedBytes(const Request& request) {
   return Sum(request.arrival.message_bytes, Product(skeleton, limits::kSkeletonFactor));
 }
 
+// Elements of an array as its shape claims them, which nothing has checked yet.
+static int64_t ClaimedElements(const v1::Array& array) {
+  if (array.shape().empty()) return 0;
+  int64_t elements = 1;
+  for (const int64_t length : array.shape()) {
+    elements = Product(elements, std::max<int64_t>(length, 0));
+  }
+  return elements;
+}
+
 int64_t PlanningBytes(const v1::RotateRequest& values, const Plan& plan) {
   // An angle costs a sine and a cosine, some thirty times as much as a copy.
   constexpr int64_t kAngleFactor = 16;
   const Layout& layout = plan.tensors.front().layout;
   int64_t tokens = 1;  // of an empty tensor: an axis that is not empty may have positions
   for (const TokenAxis& axis : layout.token_axes) tokens *= std::max<int64_t>(axis.length, 1);
-  const int64_t lists = 1 + int64_t{values.positions().has_position_ids()} +
-                        int64_t{values.reposition().from().has_position_ids()};
-  const int64_t positions = Product(tokens, lists * static_cast<int64_t>(sizeof(int64_t)));
+  int64_t numbers = tokens;
+  for (const v1::Positions* given : {&values.positions(), &values.reposition().from()}) {
+    numbers = Sum(numbers, ClaimedElements(given->position_ids()));
+    // Each sequence may have a start as well.
+    numbers = Sum(numbers, Product(ClaimedElements(given->cu_seqlens()), 2));
+  }
+  const int64_t positions = Product(numbers, sizeof(int64_t));
   if (!values.has_rows()) return positions;
   const int64_t arrays = values.rows().has_angles() ? kAngleFactor : 2;
   const int64_t pairs = std::min(layout.head_dim, kernels::kHeadDimMax) / 2;

@@ -20,10 +20,8 @@
 
 namespace rope::server {
 
-// The time left until the deadline of a call.
-
-// Infinite if the client has set no deadline. Measured by the steady clock from which gRPC computed
-// the deadline.
+// The time left until the deadline of a call; infinite if the client has set none. Measured by the
+// steady clock from which gRPC computed the deadline.
 inline absl::Duration TimeLeft(const grpc::ServerContextBase& context) {
   const gpr_timespec left = gpr_convert_clock_type(context.raw_deadline(), GPR_TIMESPAN);
   if (gpr_time_cmp(left, gpr_inf_future(GPR_TIMESPAN)) == 0) return absl::InfiniteDuration();
@@ -32,7 +30,6 @@ inline absl::Duration TimeLeft(const grpc::ServerContextBase& context) {
 
 // The channel options of the server's gRPC, chosen by measurement: in one place for the server and
 // for the echo server that the benchmark compares it with.
-
 inline void SetChannelArguments(int64_t max_message_bytes, grpc::ServerBuilder& builder) {
   constexpr int kHttp2FrameBytesMax = 16 * 1024 * 1024 - 1;  // the HTTP/2 maximum
   builder.SetMaxReceiveMessageSize(
@@ -49,8 +46,6 @@ inline void SetChannelArguments(int64_t max_message_bytes, grpc::ServerBuilder& 
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
 }
-
-// Converts absl::Status to rope.v1.Error, and to grpc::Status with the Error in its details.
 
 // The error with its text and parts cut to limits::kErrorBytesMax and limits::kErrorPartBytesMax.
 v1::Error ErrorOf(const absl::Status& status);

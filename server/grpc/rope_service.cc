@@ -94,6 +94,7 @@ Arrival RopeService::ArrivalOf(const Call& call, int64_t message_bytes) const {
   arrival.deadline = arrival.received + call.time_left();
   arrival.cancelled = call.cancelled();
   arrival.message_bytes = message_bytes;
+  arrival.on_stream = std::is_same_v<Call, StreamCall>;
   return arrival;
 }
 
@@ -139,7 +140,6 @@ void RopeService::Rotate(UnaryCall& call) {
 
 void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
   Arrival arrival = ArrivalOf(call, BytesOf(bytes));
-  arrival.on_stream = true;
   proto::StreamMessage message;
   auto decoded = DecodeWith(
       [&] { return DecodeStreamRequest(bytes, parts_.max_message_bytes, message, arrival); },

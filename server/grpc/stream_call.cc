@@ -11,8 +11,8 @@ namespace rope::server {
 
 // Lock order: OpenStreams::mutex_ -> StreamCall::mutex_ -> Transfers::mutex_ (server/README.md).
 //
-// Every event and every Answer is a Change. The handler may answer on this thread, and Free deletes
-// the call, so neither runs under mutex_.
+// Every event after OnReceived, every Answer and every Release is a Change. The handler may answer
+// on this thread, and Free deletes the call, so neither runs under mutex_.
 
 // Holds mutex_ while the state is updated. Then starts the steps that the new state allows, and
 // frees the call if this was its last change.

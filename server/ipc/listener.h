@@ -1,4 +1,6 @@
-// Creates listening sockets for `unix:PATH` or HOST:PORT.
+// Listens for connections, and reads the hello of a connection that begins with one.
+//
+// ListenAt: creates listening sockets for `unix:PATH` or HOST:PORT.
 //
 // Threading:  Functions only.
 // Ownership:  The caller owns the sockets, and removes the file at `path` (RemoveSocketFile) when
@@ -50,8 +52,6 @@ absl::StatusOr<ListenSockets> ListenAt(const std::string& address,
 
 // Removes the socket at `path`. A file of any other kind stays. False: something is still there.
 bool RemoveSocketFile(const std::string& path);
-
-// Listens for connections, and reads the hello of a connection that begins with one.
 
 // HelloReader: reads the first bytes of a new connection as they arrive. They are a hello with its
 // descriptors (proto/ipc/hello.h), or the preface of HTTP/2, which stays in the socket.

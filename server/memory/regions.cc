@@ -10,7 +10,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/ascii.h"

@@ -1,3 +1,5 @@
+// The memory regions that clients have registered, by session and id.
+//
 // Region: memory of a client on this host that requests read from and write to. Two kinds:
 //
 //   memfd  sealed against shrinking, so that access through its mapping can never raise SIGBUS.
@@ -25,7 +27,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,8 +101,6 @@ class Region {
   uint64_t begin_ = 0;          // offset of the region in `file_`
 };
 
-// The memory regions that clients have registered, by session and id.
-
 // RegionName: a region under one of its ids. Shared owners keep it alive:
 //
 //   registered    the table and the requests that named the id
@@ -111,7 +110,6 @@ class Region {
 // Threading:  `set_released` and `KeepsBack` run under the table's lock, in Unregister. The
 //             destructor runs on the thread that drops the last reference, never under a lock.
 // Ownership:  Shares the region with its other names, and releases it before `released` runs.
-
 class RegionName {
  public:
   // Runs once. Must not block.
@@ -157,7 +155,7 @@ class RegionName {
 //   registered --- Unregister ---> in use ---- last request done ---> released
 //   Find works                     Find fails (NOT_FOUND)             the callback has run
 //
-// The state belongs to an id, not to a region (regions.h). A request that arrives after
+// The state belongs to an id, not to a region (RegionName, above). A request that arrives after
 // Unregister names an id that no longer exists.
 //
 // Threading:  Thread-safe. Files are opened, mapped and closed outside the lock.

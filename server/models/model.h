@@ -109,8 +109,6 @@ using ModelPtr = std::shared_ptr<const Model>;
 // As ListModels describes it. Looks at no layer. REQUIRES: Summarize.
 v1::Model WriteModel(const std::string& name, const Model& model);
 
-// The rules of rope.v1.RopeSpec.
-
 // Prefixes a kernel's error, which names a field of the config or of the choice of a part of it,
 // with the request's field. `config_field`: the path of the config.
 absl::Status InField(const std::string& config_field, const absl::Status& status);

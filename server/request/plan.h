@@ -23,12 +23,6 @@
 
 namespace rope::server {
 
-// ArraySource: the bytes of a request's arrays: payloads of its message, or parts of memory
-//              regions.
-//
-// Threading:  Confined to its owner.
-// Ownership:  The message must outlive it. Bytes that it finds stay valid as long as it says.
-
 // A part of a memory region.
 struct RegionPart {
   std::shared_ptr<const Region> region;  // null: no region
@@ -55,6 +49,10 @@ inline bool CameAsBytes(const v1::Array& array) {
   return proto::HasPayload(array) || array.has_region();
 }
 
+// The bytes of a request's arrays: payloads of its message, or parts of memory regions.
+//
+// Threading:  Confined to its owner.
+// Ownership:  The message must outlive it. Bytes that it finds stay valid as long as it says.
 class ArraySource {
  public:
   // Without memory regions.

@@ -64,8 +64,6 @@ class RegionResolver::Source final : public ArraySource {
 // Copies outputs that were made in pooled memory to the POSIX objects that they belong in.
 absl::Status StoreOutputs(const Request& request);
 
-// SetDestinations: decides where the results of a request go.
-
 // Sets the destination of each tensor of a plan. Tensors that go to POSIX objects also get their
 // store_strides. Results of at least `overwrite_bytes_min` bytes overwrite received bytes that may
 // be overwritten and that they fit one for one. REQUIRES: the tensors have their elements, and

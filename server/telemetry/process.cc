@@ -24,6 +24,26 @@ int AffinityCount() {
   return std::max(CPU_COUNT(&set), 1);
 }
 
+// The boot time of the machine, in seconds since 1970.
+std::optional<int64_t> ReadBootTime(const std::string& proc_root) {
+  constexpr absl::string_view kPrefix = "btime ";
+  const std::string text = ReadTextFile(proc_root + "/stat");
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    int64_t seconds = 0;
+    if (!absl::StartsWith(line, kPrefix)) continue;
+    if (absl::SimpleAtoi(line.substr(kPrefix.size()), &seconds)) return seconds;
+  }
+  return std::nullopt;
+}
+
+int64_t CountEntries(const std::string& folder) {
+  std::error_code error;
+  int64_t count = 0;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) ++count;
+  return count;
+}
+
 }  // namespace
 
 std::optional<double> ParseCpuMax(absl::string_view text) {
@@ -51,30 +71,6 @@ int ProcessorCount(const std::string& cgroup_root) {
   if (!quota.has_value()) return affinity;
   return static_cast<int>(std::clamp(std::floor(*quota), 1.0, static_cast<double>(affinity)));
 }
-
-namespace {
-
-// The boot time of the machine, in seconds since 1970.
-std::optional<int64_t> ReadBootTime(const std::string& proc_root) {
-  constexpr absl::string_view kPrefix = "btime ";
-  const std::string text = ReadTextFile(proc_root + "/stat");
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    int64_t seconds = 0;
-    if (!absl::StartsWith(line, kPrefix)) continue;
-    if (absl::SimpleAtoi(line.substr(kPrefix.size()), &seconds)) return seconds;
-  }
-  return std::nullopt;
-}
-
-int64_t CountEntries(const std::string& folder) {
-  std::error_code error;
-  int64_t count = 0;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) ++count;
-  return count;
-}
-
-}  // namespace
 
 std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_root) {
   const std::string text = ReadTextFile(proc_root + "/self/stat");

@@ -14,16 +14,11 @@
 
 namespace rope::server {
 
-// Reads small files of /proc and /sys.
-
 // The whole file; empty if it cannot be read.
 inline std::string ReadTextFile(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
-
-// The number of processors that this process may use: its affinity mask, bounded by the CPU quota
-// of its cgroup (v1 or v2), which a container's --cpus sets.
 
 // The quota in a cgroup v2 `cpu.max` file ("QUOTA PERIOD" or "max PERIOD"), in processors;
 // nullopt: no quota.
@@ -33,11 +28,12 @@ std::optional<double> ParseCpuMax(absl::string_view text);
 // quota.
 std::optional<double> ParseCfsQuota(absl::string_view quota_us, absl::string_view period_us);
 
-// At least 1. `cgroup_root` is /sys/fs/cgroup.
+// The number of processors that this process may use: its affinity mask, bounded by the CPU quota
+// of its cgroup (v1 or v2), which a container's --cpus sets. At least 1. `cgroup_root` is
+// /sys/fs/cgroup.
 int ProcessorCount(const std::string& cgroup_root = "/sys/fs/cgroup");
 
 // Statistics of this process from /proc, for metrics.
-
 struct ProcessStatistics {
   int64_t resident_bytes = 0;
   double cpu_seconds = 0;  // user and system

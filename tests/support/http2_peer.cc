@@ -193,14 +193,12 @@ void Http2Peer::Take(const FrameHeader& header, std::string_view payload) {
       if (ack) ++pongs_;
       if (!ack) out_ += Frame(FrameType::kPing, kAck, 0, payload);
       break;
-    case FrameType::kGoAway:
-      going_away_ = true;
-      break;
     case FrameType::kWindowUpdate:
       if (payload.size() < 4) break;
       (header.stream == 0 ? credit_ : streams_[header.stream].credit) +=
           ReadBigEndian32(payload.data());
       break;
+    case FrameType::kGoAway:
     case FrameType::kPriority:
     case FrameType::kPushPromise:
       break;

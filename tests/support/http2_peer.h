@@ -89,7 +89,6 @@ class Http2Peer {
   const Stream& stream(uint32_t id) { return streams_[id]; }
   const std::map<uint32_t, Stream>& streams() const { return streams_; }
   bool lost() const { return lost_; }
-  bool going_away() const { return going_away_; }
   // True when the call has ended or the connection is lost.
   bool IsOver(uint32_t stream) { return lost_ || streams_[stream].ended(); }
 
@@ -124,7 +123,6 @@ class Http2Peer {
   int64_t initial_credit_ = kDefaultWindow;
   int64_t max_frame_bytes_ = kDefaultMaxFrameBytes;
   int64_t pongs_ = 0;
-  bool going_away_ = false;
   bool lost_ = false;
   bool reads_ = true;
 };

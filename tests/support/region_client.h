@@ -19,7 +19,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/ipc/hello.h"
-#include "proto/wire/error_details.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/unix_socket.h"
@@ -65,12 +64,6 @@ class RegionClient {
 // A short text for a call's status: "OK", or the code's number and the message.
 inline std::string Text(const grpc::Status& status) {
   return status.ok() ? "OK" : absl::StrCat(status.error_code(), " ", status.error_message());
-}
-
-// True when the server reports that a failed call may have changed the memory.
-inline bool MayHaveExecuted(const grpc::Status& status) {
-  const auto error = proto::DecodeStatusDetails(status.error_details());
-  return error.has_value() && error->may_have_executed();
 }
 
 inline grpc::Status Rotate(v1::RopeService::Stub& stub, const v1::RotateRequest& request,

@@ -171,7 +171,7 @@ constexpr Batcher::Options kHostOptions = [] {
   return options;
 }();
 
-TEST_F(BatcherTest, OnAHostAloneOnlyRequestsOfStreamsGather) {
+TEST_F(BatcherTest, OnAHostAloneOnlyRequestsOfStreamsBeginToGather) {
   Start(kHostOptions);
   Allow(1 << 20);
   EnqueueGathering("at once", 5);
@@ -184,6 +184,13 @@ TEST_F(BatcherTest, OnAHostAloneOnlyRequestsOfStreamsGather) {
   EXPECT_EQ(BatchCount(), 1U);
   EXPECT_TRUE(batcher_->RunGathered());
   EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5"));
+  auto streamed = MakeRequest("c", 5);
+  streamed->arrival.on_stream = true;
+  EnqueueGathering(std::move(streamed));
+  EnqueueGathering("d", 5);  // joins the one that waits
+  EXPECT_EQ(BatchCount(), 2U);
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(BatchAt(2), ElementsAre("c 0-5", "d 0-5"));
 }
 
 TEST_F(BatcherTest, BatchesOfOneGatherNothing) {
@@ -422,7 +429,7 @@ TEST_F(BatcherTest, CancelledBetweenItsSlicesRunsNoMore) {
   flag->store(true);
   Allow(1);
   AwaitAnswers(2);
-  EXPECT_THAT(AnswerOf("large").status, Fails(absl::StatusCode::kCancelled, ""));
+  EXPECT_THAT(AnswerOf("large").status, Fails(absl::StatusCode::kCancelled, "while it waited"));
   EXPECT_EQ(BatchCount(), 2U);
 }
 
@@ -441,7 +448,7 @@ TEST_F(BatcherTest, FailureOfACallThatRanInPlaceSaysSo) {
       flag->store(true);
       Allow(1);
       batcher_->Drain();
-      EXPECT_THAT(AnswerOf(id).status, Fails(absl::StatusCode::kCancelled, ""));
+      EXPECT_THAT(AnswerOf(id).status, Fails(absl::StatusCode::kCancelled, "while it waited"));
       EXPECT_EQ(proto::PartsOf(AnswerOf(id).status).may_have_executed, in_place && ran);
       EXPECT_FALSE(proto::PartsOf(AnswerOf("blocker").status).may_have_executed);
       answer_counts_.clear();

@@ -422,6 +422,11 @@ TEST(PlansHereTest, LargeTensorsOfObjectsAreCopiedOnTheSideThread) {
   EXPECT_TRUE(run(*memfd_id, kHeads));
   EXPECT_TRUE(run(*object_id, 16));
   EXPECT_FALSE(run(*object_id, kHeads));
+  for (const int64_t stride : {int64_t{0}, int64_t{0}, kHeads / 16 * 128, int64_t{1}}) {
+    array.add_strides(stride);
+  }
+  EXPECT_TRUE(run(*memfd_id, 16));
+  EXPECT_FALSE(run(*object_id, 16)) << "copied from the first element to the last";
 }
 
 TEST(PlansHereTest, RowsThatASliceBuildsAndFrequenciesCount) {
@@ -455,16 +460,24 @@ TEST(PlanningBytesTest, PositionsAndRowsOfTheTokensCount) {
   layout.token_axes = {{'B', 10}, {'S', 0}};
   layout.head_dim = 8;
   v1::RotateRequest values;
-  EXPECT_EQ(PlanningBytes(values, plan), 10 * 8);
-  values.mutable_positions()->mutable_position_ids();
-  EXPECT_EQ(PlanningBytes(values, plan), 2 * 10 * 8);
-  values.mutable_reposition()->mutable_from()->mutable_position_ids();
-  EXPECT_EQ(PlanningBytes(values, plan), 3 * 10 * 8);
+  const int64_t alone = PlanningBytes(values, plan);
+  EXPECT_EQ(alone, 10 * 8);
+  const auto more = [&] { return PlanningBytes(values, plan) - alone; };
+  for (v1::Positions* given :
+       {values.mutable_positions(), values.mutable_reposition()->mutable_from()}) {
+    const int64_t before = more();
+    for (const int64_t length : {3, 10}) given->mutable_position_ids()->add_shape(length);
+    EXPECT_EQ(more() - before, 30 * 8) << "on three axes";
+    given->mutable_cu_seqlens()->add_shape(1001);
+    EXPECT_EQ(more() - before, (30 + 2 * 1001) * 8) << "sequences without tokens too";
+  }
+  values.mutable_positions()->mutable_cu_seqlens()->add_shape(int64_t{1} << 62);
+  EXPECT_GT(PlanningBytes(values, plan), limits::kPlanHereBytesMax) << "a claim that is no size";
   values.Clear();
   values.mutable_rows()->mutable_cos();
-  EXPECT_EQ(PlanningBytes(values, plan), 10 * 8 + 2 * 10 * 4 * 4);
+  EXPECT_EQ(more(), 2 * 10 * 4 * 4);
   values.mutable_rows()->mutable_angles();
-  EXPECT_EQ(PlanningBytes(values, plan), 10 * 8 + 16 * 10 * 4 * 4);
+  EXPECT_EQ(more(), 16 * 10 * 4 * 4);
 }
 
 TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {

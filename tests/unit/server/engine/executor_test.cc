@@ -476,17 +476,19 @@ TEST_F(ExecutorTest, RowSetsShareTheBudgetOfTheirBatch) {
 }
 
 TEST_F(ExecutorTest, LengthsThatHaveTheirOwnFrequenciesShareTheBudgetToo) {
-  v1::RotateRequest sent = Sample("BSD", {150, 1, 128});
+  // 2 MiB hold 256 tokens of 16 rows with 64 columns of cos and sin.
+  constexpr int64_t kLengths = 300;
+  v1::RotateRequest sent = Sample("BSD", {kLengths, 1, 128});
   v1::RopeConfig& config = *sent.mutable_rope()->mutable_config();
   config.set_head_dim(128);
   config.set_rope_type("dynamic");
   config.set_factor(4);
   config.set_max_position_embeddings(8);
-  for (int64_t i = 0; i < 150; ++i) sent.mutable_positions()->add_seq_lens(1000 + i);
+  for (int64_t i = 0; i < kLengths; ++i) sent.mutable_positions()->add_seq_lens(1000 + i);
   const auto request = Receive(sent);
-  ASSERT_EQ(request->plan.row_sets.front().runs.size(), 150U);
+  ASSERT_EQ(request->plan.row_sets.front().runs.size(), static_cast<size_t>(kLengths));
   Executor executor(reference_, tables_, pool_);
-  EXPECT_THAT(RunToItsEnd(*request, executor), ElementsAre(150)) << "a row each, not a page";
+  EXPECT_THAT(RunToItsEnd(*request, executor), ElementsAre(256, 44)) << "a row each, not a page";
 }
 
 TEST_F(ExecutorTest, RowsFromTwoEmbeddingsEndSlicesToo) {
