@@ -154,6 +154,16 @@ int64_t Sum(int64_t a, int64_t b) {
   return std::min(a + b, kMost);  // neither is above kMost
 }
 
+// Elements of an array as its shape claims them, which nothing has checked yet.
+int64_t ClaimedElements(const v1::Array& array) {
+  if (array.shape().empty()) return 0;
+  int64_t elements = 1;
+  for (const int64_t length : array.shape()) {
+    elements = Product(elements, std::max<int64_t>(length, 0));
+  }
+  return elements;
+}
+
 // Bytes of the tensor's result: raw bytes, plus the encoded numbers if it goes out as numbers.
 int64_t ResultBytes(const TensorPlan& of) {
   constexpr int64_t kNumberBytes = 16;
@@ -176,16 +186,6 @@ int64_t GatheredBytes(const TensorPlan& tensor) {
 int64_t DecodedBytes(const Request& request) {
   const auto skeleton = static_cast<int64_t>(request.decoded.split.skeleton.size());
   return Sum(request.arrival.message_bytes, Product(skeleton, limits::kSkeletonFactor));
-}
-
-// Elements of an array as its shape claims them, which nothing has checked yet.
-static int64_t ClaimedElements(const v1::Array& array) {
-  if (array.shape().empty()) return 0;
-  int64_t elements = 1;
-  for (const int64_t length : array.shape()) {
-    elements = Product(elements, std::max<int64_t>(length, 0));
-  }
-  return elements;
 }
 
 int64_t PlanningBytes(const v1::RotateRequest& values, const Plan& plan) {
