@@ -137,7 +137,7 @@ class Batcher {
   int64_t SliceTokens(const Request& request, const Batch& batch) const;
   static void AnswerExpired(Batch& batch);
   void Report(const Batch& batch) const;
-  // Takes the requests that have tokens left out of the batch, those that were left out first.
+  // Takes requests with tokens left out of the batch. Requests that the batch left out come first.
   static RequestList TakeUnfinished(Batch& batch);
   static void Finish(Batch& batch);
 

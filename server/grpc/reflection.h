@@ -49,7 +49,7 @@ class Reflection {
   class Stream;
   using File = google::protobuf::FileDescriptor;
 
-  // Copies the file to the pool, behind those that it imports.
+  // Copies the files that it imports to the pool, then the file itself.
   void AddFile(const File& file);
   void AddErrorDetails();
   std::vector<const google::protobuf::FieldDescriptor*> ExtensionsOf(const std::string& type) const;

@@ -1,4 +1,4 @@
-// Prepared rotations: what repeated requests have in common, and those that a session keeps.
+// A prepared rotation: what repeated requests have in common. PreparedRotations keeps several.
 #ifndef ROPE_SERVER_REQUEST_PREPARED_ROTATION_H_
 #define ROPE_SERVER_REQUEST_PREPARED_ROTATION_H_
 

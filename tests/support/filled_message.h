@@ -40,7 +40,7 @@ inline void SetField(google::protobuf::Message& message,
   }
 }
 
-// Sets each field to a value of its own. Lists get two elements, messages inside are filled too.
+// Sets every field to a different value. Lists get two elements. Messages inside are filled too.
 inline void Fill(google::protobuf::Message& message, int first = 1) {
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
     const auto* const field = message.GetDescriptor()->field(i);
