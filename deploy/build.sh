@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Configures build/ if needed, and builds there.
 # Usage: deploy/build.sh [--tests] [-DNAME=VALUE...] [TARGET...]
-#   --tests: also builds tests and benchmarks; without it a new build folder has none
+#   --tests: also builds tests and benchmarks. Without it a new build folder has none, and compiles
+#            several sources as one (ROPE_UNITY_BUILD)
 #   -DNAME=VALUE: a CMake option; takes effect in a new build folder only
 #   TARGET: default all configured targets
 set -euo pipefail
@@ -21,8 +22,10 @@ done
 
 # A configured folder keeps its generator, its build type and its tests.
 if [[ ! -f build/build.ninja && ! -f build/Makefile ]]; then
+  unity=ON
+  [[ ! $tests ]] || unity=OFF
   cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release "-DROPE_BUILD_TESTS=${tests:-OFF}" \
-    "${options[@]}"
+    "-DROPE_UNITY_BUILD=$unity" "${options[@]}"
 elif [[ $tests ]] && ! grep -qx 'ROPE_BUILD_TESTS:BOOL=ON' build/CMakeCache.txt; then
   cmake -S . -B build -DROPE_BUILD_TESTS=ON
 fi

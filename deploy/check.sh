@@ -57,6 +57,10 @@ clang_tidy() {
     echo "check: build/compile_commands.json is missing; run deploy/build.sh --tests" >&2
     return 1
   fi
+  if grep -q /Unity/unity_ build/compile_commands.json; then
+    echo "check: build/ compiles several sources as one; run cmake -DROPE_UNITY_BUILD=OFF build" >&2
+    return 1
+  fi
   tidy_sources | xargs -r -n 1 -P "$(nproc)" clang-tidy -p build --quiet 2>/dev/null
 }
 

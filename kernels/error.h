@@ -1,5 +1,5 @@
-// StrCat that also accepts std::string_view: the distribution's Abseil defines its own string_view
-// type.
+// StrCat that also accepts std::string_view, because the distribution's Abseil defines its own
+// string_view type, and long double, of which it writes six digits as of a double.
 #ifndef ROPE_KERNELS_ERROR_H_
 #define ROPE_KERNELS_ERROR_H_
 
@@ -19,6 +19,9 @@ const T& ToAbsl(const T& value) {
 }
 inline absl::string_view ToAbsl(const std::string_view& text) {
   return {text.data(), text.size()};
+}
+inline double ToAbsl(long double number) {
+  return static_cast<double>(number);
 }
 
 template <typename... Parts>

@@ -25,13 +25,13 @@ template <typename In, typename Out>
 using Answer = std::function<absl::StatusOr<Out>(const In&, const Caller&)>;
 // Plans an answer of several steps.
 template <typename In, typename Out>
-using Plan = std::function<absl::StatusOr<Steps<Out>>(const In&, const Caller&)>;
+using Planner = std::function<absl::StatusOr<Steps<Out>>(const In&, const Caller&)>;
 
 // A call on the side thread, which its first step plans.
 template <typename In, typename Out>
 class CallWork final : public SideThread::Work {
  public:
-  CallWork(const Plan<In, Out>& plan, const In& request, const Caller& caller, Done<Out> done)
+  CallWork(const Planner<In, Out>& plan, const In& request, const Caller& caller, Done<Out> done)
       : plan_([plan, &request, caller] { return plan(request, caller); }), done_(std::move(done)) {}
 
   absl::StatusOr<bool> Step() override {
@@ -54,7 +54,7 @@ class CallWork final : public SideThread::Work {
 };
 
 template <typename In, typename Out>
-void AddSteps(Method method, const Plan<In, Out>& plan, const ControlParts& parts,
+void AddSteps(Method method, const Planner<In, Out>& plan, const ControlParts& parts,
               RopeService& service) {
   service.AddMethod<In, Out>(
       method, [plan, &side_thread = *parts.side_thread](const In& request, const Caller& caller,

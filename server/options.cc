@@ -1,5 +1,6 @@
 #include "server/options.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
 #include <functional>

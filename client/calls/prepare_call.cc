@@ -15,7 +15,7 @@ using State = std::shared_ptr<const PreparedState>;
 
 constexpr std::chrono::milliseconds kPrepareMax{500};
 
-const std::string& Method() {
+const std::string& PrepareMethod() {
   static const std::string method = RopeMethod("Prepare");
   return method;
 }
@@ -36,8 +36,8 @@ class PrepareCall final : public LiveCall, private EventHandler {
 
   // REQUIRES: the queue has it.
   void Start(const Stub& stub, const grpc::ByteBuffer& message) {
-    stub.Start(Method(), message, kPrepareMax, queue_->queue(), static_cast<EventHandler*>(this),
-               attempt_);
+    stub.Start(PrepareMethod(), message, kPrepareMax, queue_->queue(),
+               static_cast<EventHandler*>(this), attempt_);
   }
   void Cancel() override { attempt_.context.TryCancel(); }
 
@@ -59,7 +59,7 @@ void PrepareAgain(const Link& link, const PreparedRotation& rotation, microsecon
   if (!Acquire(state)) return;
   if (const auto message = state->preparation->Message(); message.ok()) {
     static_cast<void>(
-        link.stub.Call(Method(), *message, std::min<microseconds>(timeout, kPrepareMax)));
+        link.stub.Call(PrepareMethod(), *message, std::min<microseconds>(timeout, kPrepareMax)));
   }
   Release(state);
 }

@@ -1,5 +1,6 @@
 #include "client/cli/arguments.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <fstream>

@@ -103,8 +103,8 @@ bool FitRing(const std::vector<proto::MessagePart>& message,
          });
 }
 
-grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message,
-                          BorrowedSlices& borrowed) {
+grpc::ByteBuffer BufferOfParts(const std::vector<proto::MessagePart>& message,
+                               BorrowedSlices& borrowed) {
   std::vector<grpc::Slice> slices;
   for (const proto::MessagePart& part : message) {
     if (!part.header.empty()) slices.emplace_back(part.header);
@@ -299,7 +299,7 @@ EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Rout
   if (route == Route::kRing && FitRing(message, draft.encoded.wanted)) {
     draft.encoded.ring_message = std::move(message.front().header);
   } else {
-    draft.encoded.message = BufferOf(message, borrowed);
+    draft.encoded.message = BufferOfParts(message, borrowed);
   }
   return std::move(draft.encoded);
 }

@@ -23,7 +23,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // The time that is left, but never 0, so that the error says why.
-microseconds Until(std::chrono::steady_clock::time_point deadline) {
+microseconds TimeLeft(std::chrono::steady_clock::time_point deadline) {
   const auto left =
       std::chrono::duration_cast<microseconds>(deadline - std::chrono::steady_clock::now());
   return std::max<microseconds>(left, milliseconds(1));
@@ -137,12 +137,12 @@ Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
 
 std::shared_ptr<const Link> Connector::InlineLink(Clock::time_point deadline) const {
   if (const std::optional<std::string> path = UnixPathOf(target_); path.has_value()) {
-    Result<proto::FileDescriptor> socket = ConnectSocket(*path, Until(deadline));
+    Result<proto::FileDescriptor> socket = ConnectSocket(*path, TimeLeft(deadline));
     if (socket.ok()) return LinkOn(*std::move(socket), {}, nullptr);
   }
   std::shared_ptr<Link> channel = OwnChannel();
   // The answer is left unused: a call on the channel fails with the reason.
-  static_cast<void>(channel->stub.WaitForConnected(Until(deadline)));
+  static_cast<void>(channel->stub.WaitForConnected(TimeLeft(deadline)));
   return channel;
 }
 
@@ -154,7 +154,7 @@ Result<Connector::Dialed> Connector::ConnectShared(Clock::time_point deadline) {
                      "got neither arena_bytes nor staged_bytes, want memory to share");
   }
   // The other half is for the steps after a server that does not answer.
-  microseconds timeout = Until(deadline) / 2;
+  microseconds timeout = TimeLeft(deadline) / 2;
   if (!has_arena) timeout = std::min<microseconds>(timeout, kRedialMax);
   Result<proto::FileDescriptor> socket = AwaitUnixSocket(target_, deadline, timeout);
   if (!socket.ok()) return socket.status();

@@ -19,7 +19,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // How long a sleeping thread takes at most to notice that its server is gone.
-constexpr microseconds kLookAgain = milliseconds(50);
+constexpr microseconds kNoticeMax = milliseconds(50);
 
 // The replies to larger requests take longer than the usual spin time. A thread that polls for them
 // only takes a processor from the server.
@@ -145,7 +145,7 @@ Ring::Outcome Ring::Sleep(proto::RingSlot& slot, Clock::time_point deadline) con
     if (IsDone(slot)) return Outcome::kAnswered;
     if (is_lost) return Outcome::kLost;
     if (left <= microseconds(0)) return Outcome::kTimedOut;
-    proto::FutexWait(slot.state, awaited, std::min(left, kLookAgain));
+    proto::FutexWait(slot.state, awaited, std::min(left, kNoticeMax));
   }
 }
 

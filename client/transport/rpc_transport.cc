@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-const std::string& Method() {
+const std::string& RotateMethod() {
   static const std::string method = RopeMethod("Rotate");
   return method;
 }
@@ -45,7 +45,7 @@ class RpcAttempt final : public RotateAttempt,
     grpc::ByteBuffer message;
     message.Swap(&message_);  // gRPC alone refers to the bytes from here on
     const proto::MutexLock lock(&mu_);
-    stub_.Start(Method(), message, timeout_, queue_, static_cast<EventHandler*>(this), *rpc_);
+    stub_.Start(RotateMethod(), message, timeout_, queue_, static_cast<EventHandler*>(this), *rpc_);
   }
 
   void Cancel() override {
@@ -82,7 +82,7 @@ class RpcAttempt final : public RotateAttempt,
 
 Result<ReceivedReply> RpcTransport::Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
                                            microseconds timeout) {
-  Result<ReceivedReply> reply = ReplyIn(stub_.Call(Method(), MessageFor(request), timeout));
+  Result<ReceivedReply> reply = ReplyIn(stub_.Call(RotateMethod(), MessageFor(request), timeout));
   // gRPC gives the slices back once no ByteBuffer refers to them.
   request.message.Clear();
   stub_.AwaitReturn(borrowed);

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
@@ -15,10 +14,6 @@
 
 namespace rope::kernels {
 namespace {
-
-std::string Digits(long double number) {
-  return absl::StrFormat("%.6g", static_cast<double>(number));
-}
 
 absl::Status Lacks(std::string_view what) {
   return absl::InvalidArgumentError(StrCat(what));
@@ -194,7 +189,7 @@ absl::Status LongropeFactorOfLengths(std::string_view who, CompatConfig& result)
   config.factor = ratio;
   config.attention_factor.reset();
   result.changes.push_back(
-      StrCat(who, " computes the attention factor from the length ratio, ", Digits(computed)));
+      StrCat(who, " computes the attention factor from the length ratio, ", computed));
   return absl::OkStatus();
 }
 
@@ -312,10 +307,8 @@ absl::Status MscaleOneAllDimZero(std::string_view who, CompatConfig& result) {
   if (!IsYarn(result)) return absl::OkStatus();
   const double mscale = result.config.mscale.value_or(1);
   const double all_dim = result.config.mscale_all_dim.value_or(0);
-  FixMscale(
-      mscale, all_dim,
-      StrCat(who, " reads mscale as ", Digits(mscale), " and mscale_all_dim as ", Digits(all_dim)),
-      result);
+  FixMscale(mscale, all_dim,
+            StrCat(who, " reads mscale as ", mscale, " and mscale_all_dim as ", all_dim), result);
   return absl::OkStatus();
 }
 

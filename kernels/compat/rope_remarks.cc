@@ -6,7 +6,6 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/strings/str_format.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 
@@ -14,10 +13,6 @@ namespace rope::kernels {
 namespace {
 
 using List = std::vector<Remark>;
-
-std::string Digits(long double number) {
-  return absl::StrFormat("%.6g", static_cast<double>(number));
-}
 
 // The types whose factor should equal the ratio of the lengths.
 bool HasLengthRatio(RopeType type) {
@@ -81,8 +76,8 @@ void RemarkUnusedFields(const RopeConfig& config, List& list) {
   if (config.rope_type == RopeType::kDynamic && config.alpha.has_value() &&
       config.factor.value_or(1) != 1) {
     list.push_back(
-        {RemarkKind::kUnusedSetting, StrCat("factor ", Digits(*config.factor),
-                                            " has no effect with alpha, which fixes the base")});
+        {RemarkKind::kUnusedSetting,
+         StrCat("factor ", *config.factor, " has no effect with alpha, which fixes the base")});
   }
 }
 
@@ -98,8 +93,8 @@ void RemarkExplicit(const RopeConfig& config, List& list) {
     if (config.inv_freq[i] <= config.inv_freq[i - 1]) continue;
     list.push_back(
         {RemarkKind::kExplicitNumbers,
-         StrCat("inv_freq[", i, "] ", Digits(config.inv_freq[i]), " is larger than ",
-                Digits(config.inv_freq[i - 1]), " before it: inverse frequencies usually fall")});
+         StrCat("inv_freq[", i, "] ", config.inv_freq[i], " is larger than ",
+                config.inv_freq[i - 1], " before it: inverse frequencies usually fall")});
     break;
   }
 }
@@ -109,8 +104,8 @@ void RemarkNtk(const RopeConfig& config, std::optional<int64_t> head_dim, List& 
   if (config.rope_type == RopeType::kDynamic && config.alpha.has_value() &&
       rotary_dim.has_value()) {
     list.push_back({RemarkKind::kExplicitNumbers,
-                    StrCat("alpha ", Digits(*config.alpha), " enlarges the base to ",
-                           Digits(DynamicTheta(config, *rotary_dim, 1)), " at every length")});
+                    StrCat("alpha ", *config.alpha, " enlarges the base to ",
+                           DynamicTheta(config, *rotary_dim, 1), " at every length")});
   }
 }
 
@@ -135,9 +130,9 @@ void RemarkRotaryDim(const RopeConfig& config, std::optional<int64_t> head_dim, 
                     StrCat("rotary_dim ", rotary_dim, " is used; partial_rotary_factor would give ",
                            static_cast<int64_t>(product))});
   } else if (!config.rotary_dim.has_value() && product != std::floor(product)) {
-    list.push_back({RemarkKind::kRotaryChannels,
-                    StrCat("head_dim * partial_rotary_factor is ", Digits(product),
-                           ", truncated to a rotary_dim of ", rotary_dim)});
+    list.push_back(
+        {RemarkKind::kRotaryChannels, StrCat("head_dim * partial_rotary_factor is ", product,
+                                             ", truncated to a rotary_dim of ", rotary_dim)});
   }
 }
 
@@ -157,8 +152,8 @@ void RemarkFactor(const RopeConfig& config, List& list) {
   if (!factor.has_value()) return;
   if (*factor < 1) {
     list.push_back({RemarkKind::kFactorBelowOne,
-                    StrCat("factor ", Digits(*factor), " is below 1: scaled frequencies turn ",
-                           Digits(1 / *factor), " times faster instead of slower")});
+                    StrCat("factor ", *factor, " is below 1: scaled frequencies turn ", 1 / *factor,
+                           " times faster instead of slower")});
   }
 }
 
@@ -179,17 +174,16 @@ void RemarkLengths(const RopeConfig& config, List& list) {
   by_ratio.factor = ratio;
   if (!config.factor.has_value()) {
     if (type == RopeType::kYarn) {
-      list.push_back({RemarkKind::kDefaultAssumed,
-                      StrCat("factor absent, taken as max_position_embeddings / ",
-                             "original_max_position_embeddings, ", Digits(*ratio))});
+      list.push_back(
+          {RemarkKind::kDefaultAssumed, StrCat("factor absent, taken as max_position_embeddings / ",
+                                               "original_max_position_embeddings, ", *ratio)});
     }
   } else if (*config.factor != *ratio) {
-    list.push_back(
-        {RemarkKind::kLengthRatio,
-         StrCat("factor ", Digits(*config.factor), " contradicts max_position_embeddings / ",
-                "original_max_position_embeddings, ", Digits(*ratio), "; ", Digits(*config.factor),
-                " is used (attention factor ", Digits(AttentionFactor(config)),
-                "; the ratio would give ", Digits(AttentionFactor(by_ratio)), ")")});
+    list.push_back({RemarkKind::kLengthRatio,
+                    StrCat("factor ", *config.factor, " contradicts max_position_embeddings / ",
+                           "original_max_position_embeddings, ", *ratio, "; ", *config.factor,
+                           " is used (attention factor ", AttentionFactor(config),
+                           "; the ratio would give ", AttentionFactor(by_ratio), ")")});
   }
 }
 
@@ -204,10 +198,10 @@ void RemarkLlama3(const RopeConfig& config, List& list) {
                            ": llama3 scales for a length that the model does not have")});
   }
   if (*config.high_freq_factor == *config.low_freq_factor) {
-    list.push_back({RemarkKind::kEqualFrequencyFactors,
-                    StrCat("high_freq_factor equals low_freq_factor, ",
-                           Digits(*config.low_freq_factor), ": frequencies are kept or divided by ",
-                           Digits(*config.factor), ", none is blended")});
+    list.push_back(
+        {RemarkKind::kEqualFrequencyFactors,
+         StrCat("high_freq_factor equals low_freq_factor, ", *config.low_freq_factor,
+                ": frequencies are kept or divided by ", *config.factor, ", none is blended")});
   }
 }
 
@@ -216,9 +210,9 @@ void RemarkAttentionFactor(const RopeConfig& config, List& list) {
   if (config.attention_factor.has_value()) {
     const long double computed = AttentionFactor(config, /*ignore_explicit=*/true);
     if (std::abs(computed - *config.attention_factor) > 1e-6L * computed) {
-      list.push_back({RemarkKind::kExplicitNumbers,
-                      StrCat("attention_factor ", Digits(*config.attention_factor),
-                             " replaces the computed one, ", Digits(computed))});
+      list.push_back(
+          {RemarkKind::kExplicitNumbers, StrCat("attention_factor ", *config.attention_factor,
+                                                " replaces the computed one, ", computed)});
     }
     return;
   }
@@ -230,12 +224,11 @@ void RemarkAttentionFactor(const RopeConfig& config, List& list) {
       mscale ? YarnMagnitude(*config.mscale, factor)
              : YarnMagnitude(1, factor) / YarnMagnitude(*config.mscale_all_dim, factor);
   if (std::abs(other - AttentionFactor(config)) <= 1e-12L * other) return;
-  list.push_back(
-      {RemarkKind::kLoneMscale,
-       StrCat(mscale ? "mscale without mscale_all_dim" : "mscale_all_dim without mscale",
-              " is ignored, as Hugging Face does (attention factor ",
-              Digits(AttentionFactor(config)), "); DeepSeek-style code uses it with 1 as the ",
-              mscale ? "denominator" : "mscale", " and gets ", Digits(other))});
+  list.push_back({RemarkKind::kLoneMscale,
+                  StrCat(mscale ? "mscale without mscale_all_dim" : "mscale_all_dim without mscale",
+                         " is ignored, as Hugging Face does (attention factor ",
+                         AttentionFactor(config), "); DeepSeek-style code uses it with 1 as the ",
+                         mscale ? "denominator" : "mscale", " and gets ", other)});
 }
 
 void RemarkYarnRamp(const RopeConfig& config, std::optional<int64_t> head_dim, List& list) {
@@ -254,8 +247,8 @@ void RemarkYarnRamp(const RopeConfig& config, std::optional<int64_t> head_dim, L
   const YarnEdges rounded = YarnRampEdges(config, *rotary_dim, true);
   const YarnEdges exact = YarnRampEdges(config, *rotary_dim, false);
   if (rounded.low == exact.low && rounded.high == exact.high) return;
-  const std::string edges = StrCat(Digits(rounded.low), " and ", Digits(rounded.high),
-                                   " instead of ", Digits(exact.low), " and ", Digits(exact.high));
+  const std::string edges =
+      StrCat(rounded.low, " and ", rounded.high, " instead of ", exact.low, " and ", exact.high);
   list.push_back({RemarkKind::kRoundedRamp,
                   StrCat("truncate absent, taken as true; the ramp runs between ", edges)});
 }

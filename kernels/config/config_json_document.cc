@@ -29,7 +29,7 @@ constexpr std::string_view kHeadKeys[] = {"d_model", "embed_dim", "head_dim", "h
                                           "n_embd"};
 
 // Empty if absent, or if no model has so long a name.
-std::string_view TypeOf(const Json& config) {
+std::string_view OwnTypeOf(const Json& config) {
   const auto found = config.find("model_type");
   if (found == config.end() || !found->is_string()) return "";
   const auto& name = found->get_ref<const std::string&>();
@@ -39,12 +39,12 @@ std::string_view TypeOf(const Json& config) {
 bool IsSubConfig(std::string_view key, const Json& value) {
   if (!value.is_object()) return false;
   if (absl::c_linear_search(kOthers, key)) return false;
-  return key.ends_with(kSuffix) || !TypeOf(value).empty();
+  return key.ends_with(kSuffix) || !OwnTypeOf(value).empty();
 }
 
 // The model_type by which the sub-config at `key` of a file of type `around` is read.
 std::string TypeOfSub(std::string_view around, std::string_view key, const Json& config) {
-  const std::string own(TypeOf(config));
+  const std::string own(OwnTypeOf(config));
   if (around.empty() || !key.ends_with(kSuffix) || (!own.empty() && own != around)) return own;
   const std::string tower = StrCat(around, "_", key.substr(0, key.size() - kSuffix.size()));
   return HasModelType(tower) ? tower : own;
@@ -125,7 +125,7 @@ SubConfigs FindSubConfigs(const Json& file) {
         SubConfig& sub = found.configs.emplace_back();
         sub.name = name;
         sub.states_rope = StatesParameters(config);
-        sub.unsupported = ModelTypeOf(TypeOfSub(TypeOf(around), key, config)).unsupported;
+        sub.unsupported = ModelTypeOf(TypeOfSub(OwnTypeOf(around), key, config)).unsupported;
         any_states_rope |= sub.states_rope;
         return true;
       });
@@ -156,7 +156,7 @@ absl::StatusOr<ChosenConfig> ChooseSubConfig(Json& file, std::string_view name) 
          chosen.path =
              text ? path.substr(0, path.size() - std::min(path.size(), key.size() + 1)) : path;
          if (text) return false;
-         if (std::string type = TypeOfSub(TypeOf(around), key, config); !type.empty()) {
+         if (std::string type = TypeOfSub(OwnTypeOf(around), key, config); !type.empty()) {
            config["model_type"] = std::move(type);
          }
          return false;

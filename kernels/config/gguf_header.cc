@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr uint64_t kKeysMax = 65536;
 constexpr uint64_t kTensorsMax = 1 << 20;
-constexpr uint64_t kNameBytesMax = 65535;  // the format's limit for keys
+constexpr uint64_t kGgufNameBytesMax = 65535;  // the format's limit for keys
 constexpr uint64_t kTextBytesMax = 256;
 constexpr uint64_t kListMax = 65536;
 constexpr uint64_t kStoredBytesMax = 1 << 20;
@@ -256,7 +256,7 @@ absl::StatusOr<GgufValue> HeaderReader::ReadValue(uint32_t type, const std::stri
 }
 
 absl::Status HeaderReader::ReadPair() {
-  ROPE_ASSIGN_OR_RETURN(std::string key, cursor_.String(kNameBytesMax));
+  ROPE_ASSIGN_OR_RETURN(std::string key, cursor_.String(kGgufNameBytesMax));
   ROPE_ASSIGN_OR_RETURN(const uint32_t type, ReadType());
   if (!IsRead(key)) return SkipValue(type);
   if (key.size() > kTextBytesMax) {
@@ -273,7 +273,7 @@ absl::Status HeaderReader::ReadPair() {
 
 absl::Status HeaderReader::ReadTensorInfo() {
   TensorPlace place;
-  ROPE_ASSIGN_OR_RETURN(place.name, cursor_.String(kNameBytesMax));
+  ROPE_ASSIGN_OR_RETURN(place.name, cursor_.String(kGgufNameBytesMax));
   ROPE_ASSIGN_OR_RETURN(const uint32_t dimensions, cursor_.Read<uint32_t>());
   if (dimensions > kDimensionsMax) {
     return cursor_.Invalid(StrCat(dimensions, " dimensions"), StrCat("at most ", kDimensionsMax));

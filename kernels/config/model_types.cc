@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 
 // A file with one of these keys states its rope parameters, so a default rope_parameters object
 // does not apply.
-constexpr std::string_view kParameterKeys[] = {
+constexpr std::string_view kScalingKeys[] = {
     "global_rope_theta", "local_rope_theta", "rope_local_base_freq", "rope_parameters",
     "rope_scaling",      "rope_theta",       "rotary_emb_base",      "swa_rope_theta"};
 
@@ -219,7 +219,7 @@ std::vector<std::string> ModelTypeNames() {
 }  // namespace
 
 bool StatesParameters(const Json& config) {
-  return absl::c_any_of(kParameterKeys, [&](std::string_view key) { return Has(config, key); });
+  return absl::c_any_of(kScalingKeys, [&](std::string_view key) { return Has(config, key); });
 }
 
 std::vector<Remark> CompleteModel(Json& file, bool is_sub_config) {
@@ -293,7 +293,7 @@ constexpr Fact kUnrotated[] = {
 };
 
 // Models whose code is in their repository, and what it does.
-constexpr Fact kRemoteCode[] = {
+constexpr Fact kRemoteCodeFacts[] = {
     {"baichuan", "it turns half pairs in the 7B models, and has ALiBi in the 13B models"},
     {"chatglm",
      "it turns half of each head, as interleaved pairs, with a base of "
@@ -354,7 +354,7 @@ std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonF
 void RemarkModel(std::string_view model_type, const JsonFields& model,
                  std::vector<Remark>& remarks) {
   const std::string shown = Show(std::string(model_type));
-  if (const std::string_view fact = Find(kRemoteCode, model_type); !fact.empty()) {
+  if (const std::string_view fact = Find(kRemoteCodeFacts, model_type); !fact.empty()) {
     remarks.push_back({RemarkKind::kRemoteCode,
                        StrCat("model_type ", shown,
                               " has its code in the model's repository, which is not followed "

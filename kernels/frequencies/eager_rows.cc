@@ -19,7 +19,7 @@ float Power(float base, float exponent) {
 }
 
 // theta^(2i/dim) for i from 0. Eager code computes these powers and then their reciprocals.
-Floats Powers(float theta, int64_t dim, int64_t count) {
+Floats FloatPowers(float theta, int64_t dim, int64_t count) {
   Floats powers(static_cast<size_t>(count));
   for (size_t i = 0; i < powers.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
@@ -97,7 +97,8 @@ Floats DividedBy(double factor, Floats numbers) {
 Floats Proportional(const RopeConfig& config, int64_t head_dim) {
   const auto rotating =
       static_cast<int64_t>(*config.partial_rotary_factor * static_cast<double>(head_dim) / 2);
-  Floats numbers = Reciprocals(Powers(static_cast<float>(config.rope_theta), head_dim, rotating));
+  Floats numbers =
+      Reciprocals(FloatPowers(static_cast<float>(config.rope_theta), head_dim, rotating));
   numbers.resize(static_cast<size_t>(head_dim / 2), 0);
   return DividedBy(*config.factor, std::move(numbers));
 }
@@ -121,7 +122,7 @@ std::vector<float> EagerFrequencies(const RopeConfig& config, int64_t head_dim, 
   const float theta = config.rope_type == RopeType::kDynamic
                           ? DynamicBase(config, rotary_dim, seq_len)
                           : static_cast<float>(config.rope_theta);
-  const Floats powers = Powers(theta, rotary_dim, rotary_dim / 2);
+  const Floats powers = FloatPowers(theta, rotary_dim, rotary_dim / 2);
   switch (config.rope_type) {
     case RopeType::kLinear:
       return DividedBy(*config.factor, Reciprocals(powers));

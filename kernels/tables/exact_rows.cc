@@ -18,9 +18,9 @@ CosSin At(const RowSource& source, size_t column, int64_t position, int64_t from
 }
 
 // An array of numbers of one dtype.
-class Numbers {
+class RowNumbers {
  public:
-  Numbers(char* bytes, std::optional<DType> dtype) : bytes_(bytes), dtype_(dtype) {}
+  RowNumbers(char* bytes, std::optional<DType> dtype) : bytes_(bytes), dtype_(dtype) {}
 
   void Set(size_t index, double value) {
     if (!dtype_.has_value()) {
@@ -70,8 +70,8 @@ int64_t RowBytes(const RowFormat& format, int64_t columns) {
 void WriteRow(const RowFormat& format, absl::Span<const CosSin> row,
               const std::array<char*, 2>& out) {
   const size_t n = row.size();
-  Numbers first(out[0], format.dtype);
-  Numbers second(out[1], format.dtype);
+  RowNumbers first(out[0], format.dtype);
+  RowNumbers second(out[1], format.dtype);
   for (size_t j = 0; j < n; ++j) {
     switch (format.layout) {
       case RowLayout::kDuplicated:

@@ -1,5 +1,6 @@
 #include "proto/flags/flags.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <utility>

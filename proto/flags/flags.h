@@ -10,7 +10,6 @@
 #ifndef ROPE_PROTO_FLAGS_FLAGS_H_
 #define ROPE_PROTO_FLAGS_FLAGS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,6 +19,12 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+
+// Who uses an App includes <CLI/CLI.hpp>, which takes long to compile.
+namespace CLI {
+class App;
+class Validator;
+}  // namespace CLI
 
 namespace rope::proto {
 

@@ -15,11 +15,11 @@ namespace rope::proto {
 namespace {
 
 constexpr std::string_view kMagic = "RoPEmem1";
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kHelloVersion = 2;
 
 // The common layout of both hellos: magic, two 32-bit words, two 64-bit words.
 struct Words {
-  uint32_t version = kVersion;
+  uint32_t version = kHelloVersion;
   uint32_t second = 0;
   uint64_t third = 0;
   uint64_t fourth = 0;
@@ -61,8 +61,8 @@ absl::StatusOr<Words> Split(const HelloBytes& bytes) {
   in = Get(in, words.second);
   in = Get(in, words.third);
   Get(in, words.fourth);
-  if (words.version == kVersion) return words;
-  return MakeError(Reason::kNotBuilt, "hello.version", words.version, kVersion);
+  if (words.version == kHelloVersion) return words;
+  return MakeError(Reason::kNotBuilt, "hello.version", words.version, kHelloVersion);
 }
 
 // A control message may hold several descriptors, unaligned; hence memcpy. Each is owned as soon as
@@ -84,11 +84,11 @@ std::vector<FileDescriptor> DescriptorsOf(msghdr& message) {
 }  // namespace
 
 HelloBytes Encode(const ClientHello& hello) {
-  return Join({kVersion, 0, hello.bytes, hello.ring_bytes});
+  return Join({kHelloVersion, 0, hello.bytes, hello.ring_bytes});
 }
 
 HelloBytes Encode(const ServerHello& hello) {
-  return Join({kVersion, static_cast<uint32_t>(hello.code), hello.session, hello.region_id});
+  return Join({kHelloVersion, static_cast<uint32_t>(hello.code), hello.session, hello.region_id});
 }
 
 absl::StatusOr<ClientHello> DecodeClientHello(const HelloBytes& bytes) {

@@ -65,9 +65,9 @@ class Sample {
 
   // Whole pages, as those of the server's buffers.
   static Memory Allocate(int64_t bytes) {
-    constexpr size_t kPageBytes = 4096;
-    const size_t pages = (static_cast<size_t>(bytes) + kPageBytes - 1) / kPageBytes;
-    auto* const data = static_cast<char*>(std::aligned_alloc(kPageBytes, pages * kPageBytes));
+    constexpr size_t kPage = 4096;
+    const size_t pages = (static_cast<size_t>(bytes) + kPage - 1) / kPage;
+    auto* const data = static_cast<char*>(std::aligned_alloc(kPage, pages * kPage));
     ROPE_CHECK(data != nullptr);
     std::memset(data, 0, static_cast<size_t>(bytes));
     return {data, &std::free};

@@ -50,8 +50,7 @@ void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
 // thread sleeps in Next.
 bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const {
   // End of the spin time; empty until it begins.
-  using Clock = std::chrono::steady_clock;
-  std::optional<Clock::time_point> end;
+  std::optional<std::chrono::steady_clock::time_point> end;
   while (true) {
     switch (queue.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
       case grpc::CompletionQueue::GOT_EVENT:
@@ -62,7 +61,7 @@ bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* o
         break;
     }
     if (!end.has_value() && on_idle_()) continue;  // its work may have made events
-    const Clock::time_point now = Clock::now();
+    const auto now = std::chrono::steady_clock::now();
     if (!end.has_value()) end = now + absl::ToChronoNanoseconds(spin_);
     if (now >= *end) return queue.Next(tag, ok);
     sched_yield();  // let other threads use this core

@@ -20,6 +20,7 @@
 // would look like growth or loss. A separate bound checks that the server unmaps it.
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <latch>

@@ -62,7 +62,7 @@ int64_t FixedBytes(const RotateJob& job, bool in_pages) {
 }
 
 // How large chunks become, in bytes.
-struct Ramp {
+struct LinearRamp {
   int64_t first;   // of the first chunk of each worker; each next one is twice as large
   int64_t most;    // of any chunk
   int64_t staged;  // of all chunks together
@@ -71,7 +71,7 @@ struct Ramp {
 // Fills chunks, whose sizes follow the ramp.
 class Cutter {
  public:
-  Cutter(const Ramp& ramp, int64_t workers, int64_t table_bytes)
+  Cutter(const LinearRamp& ramp, int64_t workers, int64_t table_bytes)
       : ramp_(ramp), workers_(workers), table_bytes_(table_bytes), left_(ramp.staged) {}
 
   // By tokens, and tokens that are too large by heads.
@@ -201,7 +201,7 @@ class Cutter {
     chunk.jobs_offset = RoundUp(chunk.floats_end);
   }
 
-  const Ramp ramp_;
+  const LinearRamp ramp_;
   const int64_t workers_;
   const int64_t table_bytes_;
   int64_t left_;  // bytes of the chunks that are not closed yet
