@@ -115,8 +115,6 @@ int RunInfo(const Arguments& arguments) {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string_view PairingName(const Model& model) {
   return model.pairing.has_value() ? Name(*model.pairing) : "unspecified";
 }

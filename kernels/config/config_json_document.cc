@@ -167,8 +167,6 @@ absl::StatusOr<ChosenConfig> ChooseSubConfig(Json& file, std::string_view name) 
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::string_view kParameterKeys[] = {
     "alpha",
     "attention_factor",

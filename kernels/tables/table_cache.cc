@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/inlined_vector.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
@@ -61,10 +62,9 @@ PageRuns ReadRuns(absl::Span<const int64_t>& positions) {
   return runs;
 }
 
-// Fills in the pages that are built; returns their number. Holds the table's lock shared. All
-// entries and pages are prefetched before the first is read: large tensors evict them from the
-// CPU's caches.
-int64_t TakeBuilt(PageTable& table, int64_t now, PageRuns& runs) {
+// Fills in the pages that are built. Holds the table's lock shared. All entries and pages are
+// prefetched before the first is read: large tensors evict them from the CPU's caches.
+void TakeBuilt(PageTable& table, int64_t now, PageRuns& runs) {
   proto::ReaderMutexLock lock(&table.mu);
   for (PageRun& run : runs) {
     const auto it = table.pages.find(run.page);
@@ -75,14 +75,11 @@ int64_t TakeBuilt(PageTable& table, int64_t now, PageRuns& runs) {
   for (const PageRun& run : runs) {
     if (run.HasPage()) __builtin_prefetch(run.entry->result->get());
   }
-  int64_t count = 0;
   for (PageRun& run : runs) {
     if (!run.HasPage()) continue;
     run.entry->last_use.store(now, std::memory_order_relaxed);
     run.built = *run.entry->result;
-    ++count;
   }
-  return count;
 }
 
 // Appends the rows of `run` and moves run.built into `rows`. REQUIRES: run.built is set.
@@ -107,13 +104,18 @@ absl::StatusOr<int64_t> TableCache::AppendRows(const Frequencies& frequencies,
   const int64_t now = clock_.fetch_add(1, std::memory_order_relaxed);
   const size_t first = rows.rows.size();
   rows.rows.reserve(first + positions.size());
+  // Pages whose rows are not returned are found again by the next call.
+  int64_t hits = 0;
+  const absl::Cleanup count = [&] { hits_.fetch_add(hits, std::memory_order_relaxed); };
   std::shared_ptr<PageTable> table;
   while (!positions.empty()) {
     PageRuns runs = ReadRuns(positions);
     if (table == nullptr) table = FindTable(frequencies);
-    hits_.fetch_add(TakeBuilt(*table, now, runs), std::memory_order_relaxed);
+    TakeBuilt(*table, now, runs);
     for (PageRun& run : runs) {
-      if (run.built == nullptr) {
+      if (run.built != nullptr) {
+        ++hits;
+      } else {
         if (build_budget <= 0 && rows.rows.size() > first) return Added(rows, first);
         ROPE_ASSIGN_OR_RETURN(run.built,
                               CachedPage(frequencies, run.page, table, now, build_budget));

@@ -53,7 +53,7 @@ namespace rope::kernels {
 class TableCache {
  public:
   struct Statistics {
-    int64_t hits = 0;       // pages found
+    int64_t hits = 0;       // pages found, for rows that were returned
     int64_t misses = 0;     // pages not found; the caller that missed builds the page
     int64_t builds = 0;     // pages built
     int64_t evictions = 0;  // pages dropped to stay within the budget

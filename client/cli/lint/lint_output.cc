@@ -210,8 +210,6 @@ std::string LintSarif(const std::vector<FileReport>& reports) {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr const char* kKeys[] = {"file", "rule", "sub_config", "message"};
 
 Baseline::value_type KeyOf(const FileReport& report, const Finding& finding) {

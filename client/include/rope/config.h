@@ -108,6 +108,9 @@ struct Mrope {
 inline bool operator==(const Mrope& a, const Mrope& b) {
   return a.section == b.section && a.layout == b.layout && a.axes == b.axes;
 }
+inline bool operator!=(const Mrope& a, const Mrope& b) {
+  return !(a == b);
+}
 
 // xPos, the extrapolatable position embedding, with a fixed centre. Rows of q are multiplied by
 // zeta_i^((p - centre) / scale_base) and rows of k by its inverse, where zeta_i = (2i + 0.4 d) /
@@ -121,29 +124,32 @@ struct XPos {
 inline bool operator==(const XPos& a, const XPos& b) {
   return a.scale_base == b.scale_base && a.centre == b.centre;
 }
+inline bool operator!=(const XPos& a, const XPos& b) {
+  return !(a == b);
+}
 
 // The comment of a field gives the types that use it, its range, and its default. An unset field
 // has this default.
 struct RopeConfig {
   RopeType rope_type = RopeType::kDefault;
-  double rope_theta = 10000;               // base, finite, > 0
-  std::optional<int64_t> head_dim = {};    // channels of a head, >= 2
+  double rope_theta = 10000;               // base, finite, > 0; yarn: not 1
+  std::optional<int64_t> head_dim = {};    // channels of a head, 2..65536
   std::optional<int64_t> rotary_dim = {};  // even, 2..head_dim; head_dim * partial_rotary_factor
   std::optional<double> partial_rotary_factor = {};     // (0, 1]; 1
-  std::optional<int64_t> max_position_embeddings = {};  // positions, >= 1
-  // Positions, >= 1; max_position_embeddings.
+  std::optional<int64_t> max_position_embeddings = {};  // positions, 1..2^53
+  // Positions, 1..2^53; max_position_embeddings.
   std::optional<int64_t> original_max_position_embeddings = {};
   std::optional<double> factor = {};            // > 0; yarn and longrope: the ratio of the lengths
-  std::optional<double> attention_factor = {};  // >= 0; replaces the computed one
-  std::optional<double> mscale = {};            // yarn
-  std::optional<double> mscale_all_dim = {};    // yarn
-  std::optional<double> beta_fast = {};         // yarn; 32
-  std::optional<double> beta_slow = {};         // yarn; 1
+  std::optional<double> attention_factor = {};  // 0..3.4e38; replaces the computed one
+  std::optional<double> mscale = {};            // yarn; >= 0, used only with mscale_all_dim
+  std::optional<double> mscale_all_dim = {};    // yarn; >= 0, used only with mscale
+  std::optional<double> beta_fast = {};         // yarn; >= beta_slow; 32
+  std::optional<double> beta_slow = {};         // yarn; >= 0; 1
   std::optional<bool> truncate = {};            // yarn; true
-  std::optional<double> low_freq_factor = {};   // llama3
-  std::optional<double> high_freq_factor = {};  // llama3
-  std::vector<double> short_factor = {};        // longrope, rotary_dim/2
-  std::vector<double> long_factor = {};         // longrope, rotary_dim/2
+  std::optional<double> low_freq_factor = {};   // llama3, required; > 0
+  std::optional<double> high_freq_factor = {};  // llama3, required; >= low_freq_factor
+  std::vector<double> short_factor = {};        // longrope, required; rotary_dim/2 numbers > 0
+  std::vector<double> long_factor = {};         // longrope, required; rotary_dim/2 numbers > 0
   std::optional<Mrope> mrope = {};
   // First rotated channel, >= 0; 0. Channels before and after the window pass through. If it is
   // set, heads may have more channels than head_dim, and the window may end past head_dim.
@@ -167,15 +173,24 @@ struct RopeConfig {
 
 inline bool operator==(const RopeConfig& a, const RopeConfig& b) {
   const auto fields = [](const RopeConfig& c) {
-    return std::tie(c.rope_type, c.rope_theta, c.head_dim, c.rotary_dim, c.partial_rotary_factor,
-                    c.max_position_embeddings, c.original_max_position_embeddings, c.factor,
-                    c.attention_factor, c.mscale, c.mscale_all_dim, c.beta_fast, c.beta_slow,
-                    c.truncate, c.low_freq_factor, c.high_freq_factor, c.short_factor,
-                    c.long_factor, c.mrope, c.rotary_offset, c.attn_factor, c.ramp,
-                    c.longrope_branch, c.alpha, c.mixed_b, c.xpos, c.inv_freq, c.seq_len_policy,
-                    c.reverse, c.precision);
+    // A field that is missing here does not compile.
+    const auto& [rope_type, rope_theta, head_dim, rotary_dim, partial_rotary_factor,
+                 max_position_embeddings, original_max_position_embeddings, factor,
+                 attention_factor, mscale, mscale_all_dim, beta_fast, beta_slow, truncate,
+                 low_freq_factor, high_freq_factor, short_factor, long_factor, mrope, rotary_offset,
+                 attn_factor, ramp, longrope_branch, alpha, mixed_b, xpos, inv_freq, seq_len_policy,
+                 reverse, precision] = c;
+    return std::tie(rope_type, rope_theta, head_dim, rotary_dim, partial_rotary_factor,
+                    max_position_embeddings, original_max_position_embeddings, factor,
+                    attention_factor, mscale, mscale_all_dim, beta_fast, beta_slow, truncate,
+                    low_freq_factor, high_freq_factor, short_factor, long_factor, mrope,
+                    rotary_offset, attn_factor, ramp, longrope_branch, alpha, mixed_b, xpos,
+                    inv_freq, seq_len_policy, reverse, precision);
   };
   return fields(a) == fields(b);
+}
+inline bool operator!=(const RopeConfig& a, const RopeConfig& b) {
+  return !(a == b);
 }
 
 }  // namespace rope
@@ -199,8 +214,8 @@ struct RopeSpec {
   // From Client::Describe; the same on every server. Excludes all other fields. NOT_FOUND: the
   // server has not seen the config, or has forgotten it.
   std::string config_id = {};
-  std::string config_json =
-      {};  // a verbatim config.json, or its rotary embedding part; at most 1 MiB
+  // A verbatim config.json, or its rotary embedding part; at most 1 MiB.
+  std::string config_json = {};
   std::optional<RopeConfig> config = {};
 
   // The layer, for a config that differs by layer. Set at most one of the two.
@@ -221,10 +236,15 @@ struct RopeSpec {
 
 inline bool operator==(const RopeSpec& a, const RopeSpec& b) {
   const auto fields = [](const RopeSpec& s) {
-    return std::tie(s.model, s.config_id, s.config_json, s.config, s.layer, s.layer_type,
-                    s.first_layer, s.sub_config, s.pairing, s.compat, s.precision);
+    const auto& [model, config_id, config_json, config, layer, layer_type, first_layer, sub_config,
+                 pairing, compat, precision] = s;
+    return std::tie(model, config_id, config_json, config, layer, layer_type, first_layer,
+                    sub_config, pairing, compat, precision);
   };
   return fields(a) == fields(b);
+}
+inline bool operator!=(const RopeSpec& a, const RopeSpec& b) {
+  return !(a == b);
 }
 
 }  // namespace rope::client

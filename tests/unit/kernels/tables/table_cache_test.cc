@@ -189,6 +189,22 @@ TEST(BuildBudgetTest, RowsEndAtAPageToBuildOnceNothingIsLeft) {
   }
 }
 
+TEST(BuildBudgetTest, APageIsAHitOnceItsRowsAreReturned) {
+  TableCache cache(kLargeBudget);
+  const Frequencies frequencies = MakeFrequencies(10000, 64);
+  const std::vector<int64_t> positions = Scattered(3);
+  TokenRows rows;
+  int64_t budget = 1;
+  EXPECT_EQ(Serve(cache, frequencies, {&positions.back(), 1}, budget, rows), 1);
+  budget = 1;
+  EXPECT_EQ(Serve(cache, frequencies, positions, budget, rows), 1);
+  EXPECT_EQ(cache.statistics().hits, 0) << "its rows come after a page that was not built";
+  budget = kLargeBudget;
+  const auto rest = absl::MakeConstSpan(positions).subspan(1);
+  EXPECT_EQ(Serve(cache, frequencies, rest, budget, rows), 2);
+  EXPECT_EQ(cache.statistics().hits, 1);
+}
+
 TEST(BuildBudgetTest, OwnRowsCostAsTheyAreBuilt) {
   TableCache cache(kLargeBudget);
   Frequencies frequencies = MakeFrequencies(10000, 64);
