@@ -1,5 +1,7 @@
 #include "server/options.h"
 
+#include <sys/resource.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
@@ -151,6 +153,14 @@ void AddAddresses(Flags& flags, ServerOptions& options, Given& given) {
              CheckHostPort, [&options](const std::string& text) { options.metrics_listen = text; });
 }
 
+void AddConnections(Flags& flags, ServerOptions& options) {
+  flags.Integer("max_connections",
+                "Most connections at a time; one user or address gets half of them (default a "
+                "quarter of the files that may be open).",
+                2, limits::kMaxConnectionsCeiling,
+                [&options](int64_t n) { options.max_connections = n; });
+}
+
 void AddWork(Flags& flags, ServerOptions& options, Given& given) {
   flags.Text("device", "auto|cpu|cuda", "Where to rotate (default auto).",
              OneOf({"auto", "cpu", "cuda", "reference"}),
@@ -176,6 +186,9 @@ void AddTimes(Flags& flags, ServerOptions& options) {
                  absl::ZeroDuration(), options.drain_timeout);
   flags.Duration("receive_timeout", "A message must arrive whole within this long (default 60s).",
                  absl::Milliseconds(100), options.receive_timeout);
+  flags.Duration("handshake_timeout",
+                 "A connection must begin with HTTP/2's preface within this long (default 10s).",
+                 absl::Milliseconds(100), options.handshake_timeout);
 }
 
 void AddMemory(Flags& flags, ServerOptions& options) {
@@ -212,6 +225,7 @@ std::unique_ptr<CLI::App> MakeApp(ServerOptions& options, Given& given) {
   auto app = proto::NewApp("rope_server", "rope_server: rotary position embeddings over gRPC");
   Flags flags(*app);
   AddAddresses(flags, options, given);
+  AddConnections(flags, options);
   AddWork(flags, options, given);
   AddTimes(flags, options);
   AddMemory(flags, options);
@@ -300,6 +314,9 @@ std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& opt
        absl::StrCat("has no effect above --shared_memory_bytes, which is ", shared.bytes_max)},
       {"--threads", options.threads > processors,
        absl::StrCat("is ", options.threads, ", more than the processors: ", processors)},
+      {"--max_connections", options.max_connections > 2 * DefaultMaxConnections(),
+       absl::StrCat("is ", options.max_connections, ", with two files for each, but only ",
+                    4 * DefaultMaxConnections(), " may be open")},
       {"--poll_spin_us", (options.threads > 0 ? options.threads : processors) == 1,
        "has no effect with one processor"},
       {"--table_cache_bytes", options.table_cache_bytes == 0,
@@ -314,6 +331,15 @@ std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& opt
 }
 
 }  // namespace
+
+int64_t DefaultMaxConnections() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) {
+    return limits::kMaxConnectionsCeiling;
+  }
+  return std::clamp<int64_t>(static_cast<int64_t>(files.rlim_cur / 4), 2,
+                             limits::kMaxConnectionsCeiling);
+}
 
 absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& arguments) {
   ServerOptions options;

@@ -15,11 +15,16 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/ipc/limits.h"
 #include "server/memory/memory_limit.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 
 namespace rope::server {
+
+// A quarter of the files that the process may open. Each connection takes two, and half of the
+// files stay for the rest.
+int64_t DefaultMaxConnections();
 
 struct ServerOptions {
   std::vector<std::string> listen = {"127.0.0.1:50051"};  // HOST:PORT (port 0: any) or unix:PATH
@@ -32,7 +37,9 @@ struct ServerOptions {
   absl::Duration drain_lead = absl::ZeroDuration();
   absl::Duration drain_timeout = absl::Seconds(10);  // below the 30 s of Kubernetes
   absl::Duration receive_timeout = absl::Minutes(1);
-  int64_t available_bytes = AvailableMemory();  // no flag: what the defaults of memory go by
+  absl::Duration handshake_timeout = limits::kHandshakeTimeout;
+  int64_t max_connections = DefaultMaxConnections();  // of all clients; half of it of one owner
+  int64_t available_bytes = AvailableMemory();        // no flag: what the defaults of memory go by
   int64_t memory_bytes = DefaultMemoryBytes(available_bytes);
   // None: a part of memory_bytes (DivideMemory).
   std::optional<int64_t> max_message_bytes;

@@ -36,7 +36,7 @@ inline void OpenStandardDescriptors() {
 }
 
 // Raises the number of files that may be open to the most that the system allows the process.
-// Shells and service managers often set 1,024, and every connection takes one or two.
+// Shells and service managers often set 1,024, and every connection takes two.
 inline void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

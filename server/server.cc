@@ -76,7 +76,9 @@ Server::Server(const ServerOptions& options, const Clock& clock, std::string ins
       instance_id_(std::move(instance_id)),
       shares_(options.memory_shares()),
       started_(clock.Now()),
-      on_device_lost_(std::move(on_device_lost)) {}
+      on_device_lost_(std::move(on_device_lost)),
+      connections_({.connections_max = options.max_connections,
+                    .owner_connections_max = options.max_connections / 2}) {}
 
 Server::~Server() {
   Drain(absl::ZeroDuration());
@@ -121,9 +123,9 @@ absl::Status Server::Build(Batcher::Options batches) {
       *registry_, *prepared_, *admission_, *batcher_, *region_resolver_, clock_,
       Engine::Options{.reply_bytes_max = shares_.message,
                       .overwrite_bytes_min = devices_->overwrite_bytes_min()});
-  rope_service_ = std::make_unique<RopeService>(
-      RopeService::Parts{engine_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(),
-                         untaken_.get(), instance_id_, shares_.message, &peers_, admission_.get()});
+  rope_service_ = std::make_unique<RopeService>(RopeService::Parts{
+      engine_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(), untaken_.get(),
+      instance_id_, shares_.message, &connections_, admission_.get()});
   AddControlMethods(
       {registry_.get(), prepared_.get(), regions_.get(), tables_.get(), &engine_->side_thread(),
        admission_.get(), shares_.message, [this] { return Info(); }},
@@ -188,7 +190,8 @@ absl::Status Server::Listen() {
     Listener::Options listening;
     listening.socket_mode = options_.socket_mode;
     listening.rings = ring_loop_.get();
-    listening.peers = &peers_;
+    listening.connections = &connections_;
+    listening.handshake_timeout = options_.handshake_timeout;
     listening.hand_on = [this](int fd) { grpc::AddInsecureChannelFromFd(grpc_server_.get(), fd); };
     ROPE_ASSIGN_OR_RETURN(auto listener,
                           Listener::Create(address, *regions_, std::move(listening)));
@@ -295,7 +298,12 @@ std::vector<BudgetUse> Server::Budgets() const {
   const MemoryWatch::Refusals ended = memory_watch_->refusals();
   const RegionTable::Statistics regions = regions_->statistics();
   const PreparedRotations::Size prepared = prepared_->size();
+  const Connections::Refusals connections = connections_.refusals();
   return {
+      {"connections",
+       connections_.bounds().connections_max,
+       connections_.count(),
+       {{"full", connections.full}, {"owner_share", connections.owner_share}}},
       {"memory_bytes", options_.memory_bytes, memory_watch_->anonymous_bytes()},
       {"requests",
        admitted.requests_max,

@@ -108,7 +108,7 @@ class Server {
   std::unique_ptr<ModelRegistry> registry_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<RegionTable> regions_;
-  Peers peers_;
+  Connections connections_;
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<Transfers> receiving_;
   std::unique_ptr<Transfers> untaken_;

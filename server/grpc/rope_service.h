@@ -47,7 +47,7 @@ class RopeService {
     Transfers* untaken = nullptr;
     std::string instance_id;
     int64_t max_message_bytes = 0;
-    const Peers* peers = nullptr;
+    const Connections* connections = nullptr;
     Admission* admission = nullptr;
   };
   // The call of a control-plane method, and who calls.
@@ -160,7 +160,7 @@ void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
       ROPE_RETURN_IF_ERROR(DecodeMessage(call.request(), received->request, received->payloads));
       answer(
           received->request,
-          {call.session(), parts_.peers->OwnerOf(call.peer()), call.cancelled(),
+          {call.session(), parts_.connections->OwnerOf(call.peer()), call.cancelled(),
            received->payloads.split, received, std::shared_ptr<Permit>(control, &control->permit)},
           done);
       return absl::OkStatus();

@@ -282,7 +282,8 @@ bool Listener::Watch(int fd, uint32_t what, uint64_t number) {
 // tells it to stop. Three kinds of events come from one epoll instance:
 //   - a listening socket is readable: Accept, which makes the connection pending
 //   - a pending connection is readable or closed: OnPending
-//   - the second descriptor of a passed-on socket reports EPOLLRDHUP: the session and its ring end
+//   - the second descriptor of a passed-on socket reports EPOLLRDHUP: the connection no longer
+//     counts, and its session and ring end
 // A number that is in neither map belongs to a connection that was removed earlier in this round.
 void Listener::Loop() {
   std::array<epoll_event, kEventsMax> events{};
@@ -297,8 +298,9 @@ void Listener::Loop() {
       } else if (pending_.contains(number)) {
         OnPending(number);
       } else if (const auto ended = watched_.find(number); ended != watched_.end()) {
-        regions_.CloseSession(ended->second.token);
-        if (options_.rings != nullptr) options_.rings->Close(ended->second.token);
+        const uint64_t token = ended->second.token;
+        if (token != 0) regions_.CloseSession(token);
+        if (token != 0 && options_.rings != nullptr) options_.rings->Close(token);
         // gRPC may still hold the socket open, and epoll would then report it again.
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended->second.socket.get(), nullptr);
         watched_.erase(ended);
@@ -343,7 +345,7 @@ void Listener::Accept(int listening) {
   PendingConnection& connection = pending_[number];
   connection.peer = PeerOf(accepted.get(), is_unix());
   connection.closes =
-      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.pending_max);
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.handshake_timeout);
   connection.socket = std::move(accepted);
   OnPending(number);  // its first bytes have often come with it
 }
@@ -360,13 +362,27 @@ void Listener::OnPending(uint64_t number) {
   pending_.erase(found);
   if (next == HelloReader::Next::kClose) return;
   epoll_ctl(events_.get(), EPOLL_CTL_DEL, taken.socket.get(), nullptr);
-  if (options_.peers != nullptr) options_.peers->Enter(taken.socket.get(), taken.peer.owner);
-  const uint64_t token = OpenSession(taken);
-  if (next == HelloReader::Next::kHello && !AnswerHello(taken, token)) {
+  const auto token = Enter(taken);
+  if (!token.ok()) {
+    Refuse(taken, next, token.status());
+    return;
+  }
+  if (next == HelloReader::Next::kHello && !AnswerHello(taken, *token)) {
     shutdown(taken.socket.get(), SHUT_RDWR);  // the watch then closes the session
     return;
   }
   options_.hand_on(taken.socket.release());
+}
+
+// The close is what gRPC's clients back off for. A reason in HTTP/2's words (GOAWAY) needs SETTINGS
+// before it, with which they count the connection as a success and call again without a pause.
+void Listener::Refuse(const PendingConnection& connection, HelloReader::Next next,
+                      const absl::Status& why) {
+  LogLimited(LogKind::kConnection, spdlog::level::warn, "connection refused: {}",
+             std::string(why.message()));
+  if (next != HelloReader::Next::kHello) return;
+  proto::SendHello(connection.socket.get(), proto::Encode(proto::ServerHello{why.code(), 0, 0}), {},
+                   MSG_DONTWAIT);
 }
 
 void Listener::CloseOldPending() {
@@ -378,19 +394,21 @@ void Listener::CloseOldPending() {
 // A session is named by the number of its descriptor, because gRPC names the connection so. The
 // system reuses these numbers; the token that RegionTable returns is unique. A duplicate of the
 // descriptor stays in epoll to report the end of the connection.
-uint64_t Listener::OpenSession(const PendingConnection& connection) {
-  if (!regions_.options().enabled) return 0;
+absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
   const int fd = connection.socket.get();
-  // First, because it ends the session of an earlier connection with the same number.
-  const uint64_t token = regions_.OpenSession(SessionOfDescriptor(fd), connection.peer);
-  Watched watched = {.socket = proto::FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)),
-                     .token = token};
+  Watched watched = {.socket = proto::FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0))};
   const uint64_t number = next_number_++;
   if (!watched.socket.ok() || !Watch(watched.socket.get(), EPOLLRDHUP, number)) {
-    // Nothing would ever close the session, so the connection gets none.
-    regions_.CloseSession(token);
-    return 0;
+    return absl::ResourceExhaustedError("no file descriptor is left to watch the connection");
   }
+  if (options_.connections != nullptr) {
+    ROPE_ASSIGN_OR_RETURN(watched.place, options_.connections->Enter(fd, connection.peer.owner));
+  }
+  if (regions_.options().enabled) {
+    // Ends the session of an earlier connection with the same number.
+    watched.token = regions_.OpenSession(SessionOfDescriptor(fd), connection.peer);
+  }
+  const uint64_t token = watched.token;
   watched_[number] = std::move(watched);
   return token;
 }

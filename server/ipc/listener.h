@@ -86,9 +86,10 @@ class HelloReader {
 // the hello that may bring memory, opens the session of the connection, and passes the socket to
 // gRPC. It closes the session when the socket has closed.
 //
-//   accepted -> pending (no byte yet) -+-> hello: answered -+-> passed to gRPC -> watched -> closed
-//                      |               +-> HTTP/2's preface +
-//                      +-> closed: after kPendingMs, or as the oldest of too many
+//   accepted -> pending (no byte yet) -> hello: answered, or HTTP/2's preface
+//      -> passed to gRPC -> watched -> closed
+//      -> one too many: closed
+//   pending -> closed: after handshake_timeout, or as the oldest of too many
 //
 // One loop does all of this and never blocks, so a silent connection delays no other.
 //
@@ -101,13 +102,13 @@ class Listener {
  public:
   struct Options {
     int64_t pending_connections_max = limits::kPendingConnectionsMax;
-    absl::Duration pending_max = absl::Milliseconds(limits::kPendingMs);
+    // How long a connection may stay pending.
+    absl::Duration handshake_timeout = limits::kHandshakeTimeout;
     std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
     // Serves rings that come with hellos; null: no rings. Must outlive the listener.
     RingLoop* rings = nullptr;
-    // Gets the owner of each connection that is passed to gRPC; may be null. Must outlive the
-    // listener.
-    Peers* peers = nullptr;
+    // Counts and bounds what is passed to gRPC; null: nothing does. Must outlive the listener.
+    Connections* connections = nullptr;
     // Takes over a connection and its descriptor. Called on the listener's thread.
     std::function<void(int fd)> hand_on = nullptr;
   };
@@ -131,10 +132,11 @@ class Listener {
     Instant closes;
     HelloReader reader;
   };
-  // A session, watched through a second descriptor of its socket. gRPC owns the first.
+  // A connection that gRPC has, watched through a second descriptor of its socket.
   struct Watched {
     proto::FileDescriptor socket;
-    uint64_t token = 0;
+    Connections::Place place = {};
+    uint64_t token = 0;  // of its session; 0: it has none
   };
 
   Listener(ListenSockets sockets, proto::FileDescriptor wake, proto::FileDescriptor events,
@@ -147,10 +149,13 @@ class Listener {
   bool Watch(int fd, uint32_t what, uint64_t number);
   void Accept(int listening);
   void OnPending(uint64_t number);
+  // Logs why a connection closes; a hello is answered with the code.
+  void Refuse(const PendingConnection& connection, HelloReader::Next next, const absl::Status& why);
   void CloseOldPending();
-  // Opens the session of a connection and returns its token. 0: there is no session, because shared
-  // memory is off or no descriptor is left to watch the socket. A hello is then refused.
-  uint64_t OpenSession(const PendingConnection& connection);
+  // Counts and watches a connection, and opens its session. Returns the session's token, 0 if
+  // shared memory is off. RESOURCE_EXHAUSTED: the connection is one too many, or no descriptor is
+  // left to watch it.
+  absl::StatusOr<uint64_t> Enter(const PendingConnection& connection);
   // Answers a hello. False: the bytes were not a hello, or the answer could not be sent.
   bool AnswerHello(PendingConnection& connection, uint64_t token);
   // The result of a hello: the id of its region, and the doorbell of its ring if that is served.

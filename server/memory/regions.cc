@@ -422,7 +422,7 @@ absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) 
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
     return MakeError(Reason::kWrongState, "region",
-                     "a connection that is closing or cannot be watched", "an open one");
+                     "a connection that is closing", "an open one");
   }
   if (!found->second.peer.local) {
     return MakeError(Reason::kPermission, "region", "a client on another host",

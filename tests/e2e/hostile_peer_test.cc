@@ -1,5 +1,6 @@
 // Clients that hold the server's memory without end: messages that are announced and not finished,
 // answers that are not read. The connections write HTTP/2 frames by hand.
+#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -188,6 +189,37 @@ TEST(UnreadAnswerTest, EightyAnswersOf32MiBCountUntilTheyAreTaken) {
     watched.ExpectUnharmed("80 unread answers of 32 MiB");
   }
   watched.ExpectMemoryGivenBack("80 unread answers of 32 MiB, the connection closed");
+}
+
+TEST(ManyConnectionsTest, OneOwnerLeavesPlacesForOthersAndIsTold) {
+  constexpr size_t kOfOneOwner = 20;
+  WatchedServer watched({.flags = {"--max_connections=40"}});
+  watched.EndBystander();  // it is of the same owner
+  const auto unix_stub = v1::RopeService::NewStub(
+      grpc::CreateChannel("unix:" + watched.path(), grpc::InsecureChannelCredentials()));
+  std::vector<std::unique_ptr<Http2Peer>> peers;
+  while (peers.size() < 3 * kOfOneOwner) {
+    peers.push_back(std::make_unique<Http2Peer>(watched.NewPeer()));
+  }
+  size_t served = 0;
+  for (const auto& peer : peers) served += peer->AwaitPong() ? 1 : 0;
+  EXPECT_GT(served, 0U);
+  EXPECT_LE(served, kOfOneOwner);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  v1::RotateResponse response;
+  const grpc::Status refused =
+      watched.server().NewStub()->Rotate(&context, UnitRequest(1), &response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
+  EXPECT_TRUE(Serves(*unix_stub)) << "another owner has its own places";
+  peers.clear();
+  const auto free_again = std::chrono::steady_clock::now() + seconds(10);
+  bool served_again = false;
+  while (!served_again && std::chrono::steady_clock::now() < free_again) {
+    served_again = Serves(*watched.server().NewStub());
+  }
+  EXPECT_TRUE(served_again);
+  watched.ExpectUnharmed("connections beyond the bound");
 }
 
 TEST(UnreadAnswerTest, ConnectionsTogetherStayWithinTheBudget) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <fstream>
 #include <optional>
@@ -34,6 +35,10 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
   EXPECT_EQ(options.drain_lead, absl::ZeroDuration());
   EXPECT_EQ(options.drain_timeout, absl::Seconds(10));
   EXPECT_EQ(options.receive_timeout, absl::Minutes(1));
+  EXPECT_EQ(options.handshake_timeout, absl::Seconds(10));
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  EXPECT_EQ(options.max_connections, static_cast<int64_t>(files.rlim_cur / 4));
   EXPECT_EQ(options.memory_bytes, DefaultMemoryBytes(AvailableMemory()));
 }
 
@@ -42,7 +47,8 @@ TEST(OptionsTest, EveryFlagIsTaken) {
       Parse({"--device=cpu", "--metrics_listen=0.0.0.0:9464", "--enable_shared_memory",
              "--poll_spin_us=0", "--drain_lead=5s", "--max_message_bytes=1048576",
              "--table_cache_bytes=77", "--threads=3", "--log_level=warn", "--drain_timeout=3s",
-             "--receive_timeout=200ms", "--memory_bytes=768MiB"});
+             "--receive_timeout=200ms", "--memory_bytes=768MiB", "--max_connections=12",
+             "--handshake_timeout=1s"});
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.metrics_listen, "0.0.0.0:9464");
   EXPECT_TRUE(options.shared_memory.enabled);
@@ -52,6 +58,8 @@ TEST(OptionsTest, EveryFlagIsTaken) {
   EXPECT_EQ(options.table_cache_bytes, 77);
   EXPECT_EQ(options.drain_timeout, absl::Seconds(3));
   EXPECT_EQ(options.receive_timeout, absl::Milliseconds(200));
+  EXPECT_EQ(options.handshake_timeout, absl::Seconds(1));
+  EXPECT_EQ(options.max_connections, 12);
   EXPECT_EQ(options.memory_bytes, 768 * limits::kMiB);
   EXPECT_EQ(options.threads, 3);
   EXPECT_EQ(options.log_level, "warn");
@@ -251,11 +259,26 @@ TEST(ModelOptionTest, BadValuesAndFilesNameTheFlag) {
 
 TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
   const std::string help = Help();
-  for (const char* flag :
-       {"--listen", "--socket_mode", "--device", "--model", "--metrics_listen",
-        "--enable_shared_memory", "--poll_spin_us", "--drain_lead", "--drain_timeout",
-        "--receive_timeout", "--memory_bytes", "--max_message_bytes", "--table_cache_bytes",
-        "--threads", "--log_level", "--config_file", "-h,--help", "--version"}) {
+  for (const char* flag : {"--listen",
+                           "--socket_mode",
+                           "--device",
+                           "--model",
+                           "--metrics_listen",
+                           "--enable_shared_memory",
+                           "--poll_spin_us",
+                           "--drain_lead",
+                           "--drain_timeout",
+                           "--receive_timeout",
+                           "--handshake_timeout",
+                           "--max_connections",
+                           "--memory_bytes",
+                           "--max_message_bytes",
+                           "--table_cache_bytes",
+                           "--threads",
+                           "--log_level",
+                           "--config_file",
+                           "-h,--help",
+                           "--version"}) {
     EXPECT_THAT(help, HasSubstr("\n  " + std::string(flag)));
   }
 }

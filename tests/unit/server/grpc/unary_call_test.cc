@@ -70,7 +70,7 @@ class UnaryCallTest : public ::testing::Test {
   std::unique_ptr<v1::RopeService::Stub> stub_;
 };
 
-// Peers and sessions rely on this: no connection gets a descriptor while a call of it lives.
+// Owners and sessions rely on this: no connection gets a descriptor while a call of it lives.
 TEST_F(UnaryCallTest, DescriptorOfAConnectionStaysOpenUntilItsLastCallIsAnswered) {
   const ino_t inode = Inode();
   auto context = std::make_unique<grpc::ClientContext>();

@@ -1,5 +1,6 @@
 #include "server/ipc/listener.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
 #include <netdb.h>
@@ -203,7 +204,7 @@ class ListenerTest : public ::testing::Test {
   }
 
   void Listen(Listener::Options options = {}) {
-    options.peers = &peers_;
+    if (options.connections == nullptr) options.connections = &connections_;
     options.hand_on = [this](int fd) {
       proto::MutexLock lock(&mutex_);
       handed_on_.emplace_back(fd);
@@ -240,7 +241,7 @@ class ListenerTest : public ::testing::Test {
   const std::string folder_ = ::rope::testing::TemporaryFolder();
   const std::string path_ = folder_ + "/s";
   RegionTable regions_;
-  Peers peers_;
+  Connections connections_{{.connections_max = 4096, .owner_connections_max = 2048}};
   proto::Mutex mutex_;
   proto::CondVar handed_over_;
   std::vector<proto::FileDescriptor> handed_on_ ABSL_GUARDED_BY(mutex_);
@@ -265,8 +266,9 @@ TEST_F(ListenerTest, OwnerOfAConnectionIsKnownWhenItIsHandedOn) {
   const proto::FileDescriptor client = ConnectUnix(path_);
   Say(client, kPreface);
   const proto::FileDescriptor server = NextHandedOn();
-  EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), absl::StrCat("uid:", geteuid()));
-  EXPECT_EQ(peers_.OwnerOf("fd:1000000"), "unknown");
+  EXPECT_EQ(connections_.OwnerOf(absl::StrCat("fd:", server.get())),
+            absl::StrCat("uid:", geteuid()));
+  EXPECT_EQ(connections_.OwnerOf("fd:1000000"), "unknown");
 }
 
 // Lowers RLIMIT_NOFILE, so that no file descriptor can be opened until it is destroyed.
@@ -285,7 +287,7 @@ class NoDescriptorsLeft {
   rlimit before_ = {};
 };
 
-TEST_F(ListenerTest, ConnectionThatCannotBeWatchedGivesItsMemoryToNobody) {
+TEST_F(ListenerTest, ConnectionThatCannotBeWatchedIsRefused) {
   Listen();
   // The sessions of connections that are gone and that were not closed yet.
   constexpr int kNumbers = 1000;
@@ -305,15 +307,12 @@ TEST_F(ListenerTest, ConnectionThatCannotBeWatchedGivesItsMemoryToNobody) {
     ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
   }
   ASSERT_OK(answer, proto::DecodeServerHello(bytes));
-  EXPECT_EQ(answer->code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(answer->code, absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(answer->session, 0u);
   EXPECT_EQ(answer->region_id, 0u);
   EXPECT_EQ(regions_.statistics().regions, 0);
-  const proto::FileDescriptor server = NextHandedOn();
-  ASSERT_LT(server.get(), kNumbers);
-  const SharedMemory other = SharedMemory::Posix(4096);
-  EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), other.name(), 0, 4096),
-              IsPrecondition("cannot be watched"));
+  EXPECT_TRUE(WasClosed(client));
+  EXPECT_EQ(HandedOn(), 0u);
 }
 
 TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {
@@ -400,7 +399,7 @@ TEST_F(ListenerTest, GarbageHelloIsClosed) {
 }
 
 TEST_F(ListenerTest, PendingAndHalfSpokenConnectionsAreClosedInTime) {
-  Listen({.pending_max = absl::Milliseconds(1)});
+  Listen({.handshake_timeout = absl::Milliseconds(1)});
   const proto::FileDescriptor silent = ConnectUnix(path_);
   const proto::FileDescriptor half = ConnectUnix(path_);
   send(half.get(), "RoPE", 4, MSG_NOSIGNAL);  // which may come too late
@@ -428,13 +427,43 @@ TEST_F(ListenerTest, ClientThatGoesWithoutAWordIsForgotten) {
   EXPECT_EQ(HandedOn(), 0u);
 }
 
+TEST_F(ListenerTest, ConnectionBeyondTheBoundIsClosedUntilAPlaceIsFree) {
+  Connections two({.connections_max = 4, .owner_connections_max = 2});
+  Listen({.connections = &two});
+  std::vector<proto::FileDescriptor> clients;
+  for (int i = 0; i < 2; ++i) {
+    clients.push_back(ConnectUnix(path_));
+    Say(clients.back(), kPreface);
+    NextHandedOn();
+  }
+  const proto::FileDescriptor refused = ConnectUnix(path_);
+  Say(refused, kPreface);
+  char byte = 0;
+  EXPECT_LE(recv(refused.get(), &byte, 1, 0), 0);
+  const proto::FileDescriptor with_hello = ConnectUnix(path_);
+  const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096, 0});
+  Say(with_hello, std::string(hello.data(), hello.size()));
+  proto::HelloBytes bytes{};
+  ASSERT_EQ(recv(with_hello.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
+  ASSERT_OK(answer, proto::DecodeServerHello(bytes));
+  EXPECT_EQ(answer->code, absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(WasClosed(with_hello));
+  EXPECT_EQ(two.count(), 2);
+  clients.clear();
+  while (two.count() > 0) std::this_thread::yield();
+  clients.push_back(ConnectUnix(path_));
+  Say(clients.back(), kPreface);
+  NextHandedOn();
+  listener_.reset();  // before the places end
+}
+
 TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
-  auto listener =
-      Listener::Create("127.0.0.1:0", regions_, {.peers = &peers_, .hand_on = [this](int fd) {
-                                                   proto::MutexLock lock(&mutex_);
-                                                   handed_on_.emplace_back(fd);
-                                                   handed_over_.Signal();
-                                                 }});
+  auto listener = Listener::Create("127.0.0.1:0", regions_,
+                                   {.connections = &connections_, .hand_on = [this](int fd) {
+                                      proto::MutexLock lock(&mutex_);
+                                      handed_on_.emplace_back(fd);
+                                      handed_over_.Signal();
+                                    }});
   ASSERT_THAT(listener, IsOk());
   const std::string address = (*listener)->address();
   sockaddr_in to{};
@@ -447,7 +476,7 @@ TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
   ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   Say(client, "R");  // no hello on this socket: the HTTP/2 server reports the error
   const proto::FileDescriptor server = NextHandedOn();
-  EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), "ip:loopback");
+  EXPECT_EQ(connections_.OwnerOf(absl::StrCat("fd:", server.get())), "ip:loopback");
   const SharedMemory memory = SharedMemory::Posix(4096);
   EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), memory.name(), 0, 4096),
               IsOk());
