@@ -1,4 +1,5 @@
-// Peer: who is at the other end of a connection. Connections: those that gRPC has, by owner.
+// Peer: the client at the other end of a connection. Connections: counts the connections that gRPC
+// has, for each owner, and refuses one beyond a bound.
 //
 // The owner identifies a client across its connections: for the bound of its connections, and for
 // objects that outlive a connection (registered models). It is the user of a Unix socket
