@@ -336,8 +336,9 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
     const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
     return EncodeWhole(preparation.With(request), region, route, borrowed);
   }
-  proto::MessageArena memory;
-  v1::RotateRequest& head = memory.Make<v1::RotateRequest>();
+  using google::protobuf::Arena;
+  Arena arena;
+  v1::RotateRequest& head = *Arena::CreateMessage<v1::RotateRequest>(&arena);
   if (Status status = SetConstants(request, head); !status.ok()) return status;
   if (Status status = SetValues(request, head); !status.ok()) return status;
   Draft draft;
@@ -348,7 +349,7 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
     if (!bytes.ok()) return bytes.status();
     Status status = draft.Add(view, *bytes, WantedOf(view, request.output_dtype), view);
     if (!status.ok()) return status;
-    tensors.push_back(&memory.Make<v1::Tensor>());
+    tensors.push_back(Arena::CreateMessage<v1::Tensor>(&arena));
     if (status = SetTensor(view, i, *tensors.back()); !status.ok()) return status;
   }
   Settle(region, route, draft);

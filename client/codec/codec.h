@@ -14,6 +14,7 @@
 #ifndef ROPE_CLIENT_CODEC_CODEC_H_
 #define ROPE_CLIENT_CODEC_CODEC_H_
 
+#include <google/protobuf/arena.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
@@ -28,7 +29,6 @@
 #include "client/memory/arena_memory.h"
 #include "client/memory/output_pool.h"
 #include "client/memory/region.h"
-#include "proto/wire/message_arena.h"
 #include "proto/wire/message_split.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
@@ -103,8 +103,9 @@ class ReceivedReply {
 
   std::vector<grpc::Slice> slices_;  // keep the bytes alive to which message_'s payloads refer
   proto::SplitMessage message_;
-  std::unique_ptr<proto::MessageArena> memory_ = std::make_unique<proto::MessageArena>();
-  v1::RotateResponse* head_ = &memory_->Make<v1::RotateResponse>();
+  std::unique_ptr<google::protobuf::Arena> arena_ = std::make_unique<google::protobuf::Arena>();
+  v1::RotateResponse* head_ =
+      google::protobuf::Arena::CreateMessage<v1::RotateResponse>(arena_.get());
 };
 
 }  // namespace rope::client

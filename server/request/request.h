@@ -2,6 +2,8 @@
 #ifndef ROPE_SERVER_REQUEST_REQUEST_H_
 #define ROPE_SERVER_REQUEST_REQUEST_H_
 
+#include <google/protobuf/arena.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -19,7 +21,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/tables/table_page.h"
-#include "proto/wire/message_arena.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/memory/admission.h"
@@ -125,8 +126,9 @@ struct Decoded {
 
   std::unique_ptr<ReceivedBytes> bytes;
   proto::SplitMessage split;  // payloads: views into `bytes`
-  std::unique_ptr<proto::MessageArena> memory = std::make_unique<proto::MessageArena>();
-  v1::RotateRequest* parsed = &memory->Make<v1::RotateRequest>();  // the skeleton
+  std::unique_ptr<google::protobuf::Arena> arena = std::make_unique<google::protobuf::Arena>();
+  v1::RotateRequest* parsed =  // the skeleton
+      google::protobuf::Arena::CreateMessage<v1::RotateRequest>(arena.get());
 };
 
 // How far a planned request has run.
