@@ -59,7 +59,7 @@ void AddSteps(Method method, const Planner<In, Out>& plan, const ControlParts& p
   service.AddMethod<In, Out>(
       method, [plan, &side_thread = *parts.side_thread](const In& request, const Caller& caller,
                                                         const Done<Out>& done) {
-        side_thread.StartCall(caller.session,
+        side_thread.StartCall(caller.session, caller.owner,
                               std::make_unique<CallWork<In, Out>>(plan, request, caller, done),
                               caller.cancelled);
       });

@@ -77,8 +77,9 @@ Server::Server(const ServerOptions& options, const Clock& clock, std::string ins
       shares_(options.memory_shares()),
       started_(clock.Now()),
       on_device_lost_(std::move(on_device_lost)),
-      connections_({.connections_max = options.max_connections,
-                    .owner_connections_max = options.max_connections / 2}) {}
+      connections_({.all = options.max_connections, .owner = options.max_connections / 2}),
+      reads_(clock),
+      calls_({&in_flight_, &connections_, &reads_}) {}
 
 Server::~Server() {
   Drain(absl::ZeroDuration());
@@ -99,15 +100,18 @@ absl::Status Server::Build(Batcher::Options batches) {
   metrics_ = std::make_unique<Metrics>(proto::kVersion, Revision(), DeviceNames(*devices_));
   regions_ = std::make_unique<RegionTable>(options_.shared_memory, devices_->host_memory());
   pool_ = std::make_unique<BufferPool>(shares_.pool, devices_->host_memory());
-  receiving_ = std::make_unique<Transfers>(clock_);
-  untaken_ = std::make_unique<Transfers>(clock_);
   admission_ = std::make_unique<Admission>(
       Admission::HalfForASession(limits::kAdmittedRequestsMax, shares_.requests));
+  connection_watch_ = std::make_unique<ConnectionWatch>(connections_, [this] {
+    std::vector<CallWatch::Use> uses = poll_loop_->Uses();
+    for (const auto& listener : listeners_) uses.push_back(listener->HandingOn());
+    return uses;
+  });
   memory_watch_ = std::make_unique<MemoryWatch>(
       MemoryWatch::Options{shares_.receive, shares_.message, options_.receive_timeout},
       ProcessMemory([this] { return AccountedBytes(); },
                     [this] { return admission_->refusals().bytes; }),
-      *receiving_, *untaken_, *pool_, clock_);
+      reads_, *connection_watch_, *pool_, clock_);
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   batches.direct_slots = devices_->direct_slots(threads);
   batches.gathers_always = devices_->gathers_always();
@@ -123,21 +127,21 @@ absl::Status Server::Build(Batcher::Options batches) {
       *registry_, *prepared_, *admission_, *batcher_, *region_resolver_, clock_,
       Engine::Options{.reply_bytes_max = shares_.message,
                       .overwrite_bytes_min = devices_->overwrite_bytes_min()});
-  rope_service_ = std::make_unique<RopeService>(RopeService::Parts{
-      engine_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(), untaken_.get(),
-      instance_id_, shares_.message, &connections_, admission_.get()});
+  rope_service_ = std::make_unique<RopeService>(
+      RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
+                         shares_.message, admission_.get()});
   AddControlMethods(
       {registry_.get(), prepared_.get(), regions_.get(), tables_.get(), &engine_->side_thread(),
        admission_.get(), shares_.message, [this] { return Info(); }},
       *rope_service_);
-  health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_, *receiving_);
+  health_ = std::make_unique<Health>(HealthNames(*devices_), calls_);
   reflection_ = std::make_unique<Reflection>(
       Reflection::Services{
           v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService"),
           grpc::health::v1::HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")},
-      in_flight_, *receiving_);
+      calls_);
   unknown_methods_ =
-      std::make_unique<UnknownMethods>(reflection_->service_names(), in_flight_, *metrics_);
+      std::make_unique<UnknownMethods>(reflection_->service_names(), calls_, *metrics_);
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   BuildGrpcServer(threads);
   ROPE_RETURN_IF_ERROR(Listen());
@@ -177,8 +181,8 @@ void Server::BuildGrpcServer(int threads) {
   builder.RegisterAsyncGenericService(&unknown_methods_->service());
   poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
     // A read has started: poll once more, so that its request can gather with the others.
-    if (receiving_->HasNew()) return true;
-    if (receiving_->count() > 0) memory_watch_->Wake();
+    if (reads_.HasNew()) return true;
+    if (reads_.count() > 0) memory_watch_->Wake();
     return batcher_->RunGathered();
   });
   grpc_server_ = builder.BuildAndStart();
@@ -234,7 +238,7 @@ void Server::Drain(absl::Duration grace) {
   drained_ = true;
   if (grpc_server_ != nullptr) {  // null: Create failed early
     StopAdvertising();
-    listeners_.clear();
+    for (const auto& listener : listeners_) listener->StopListening();
     rope_service_->DrainStreams();
     engine_->side_thread().Drain(grace);
     batcher_->Drain(grace);  // from here on new calls are answered UNAVAILABLE
@@ -246,6 +250,8 @@ void Server::Drain(absl::Duration grace) {
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                      gpr_time_from_micros(absl::ToInt64Microseconds(kCloseGrace), GPR_TIMESPAN)));
     in_flight_.AwaitNoneOpen();
+    memory_watch_->Stop();  // it asks threads for their time
+    listeners_.clear();
   }
   if (poll_loop_ != nullptr) poll_loop_->Shutdown();
 }
@@ -289,21 +295,30 @@ Gauges Server::ReadGauges() const {
   gauges.table_cache_budget_bytes = tables_->budget_bytes();
   gauges.budgets = Budgets();
   gauges.log_drops = LogDrops();
+  const auto closed = connection_watch_->closed();
+  for (size_t i = 0; i < closed.size(); ++i) {
+    gauges.connections_closed.emplace_back(
+        ConnectionWatch::NameOf(static_cast<ConnectionWatch::CloseReason>(i)), closed[i]);
+  }
   return gauges;
 }
 
 std::vector<BudgetUse> Server::Budgets() const {
   const Admission::Options& admitted = admission_->options();
   const Admission::Refusals refused = admission_->refusals();
-  const MemoryWatch::Refusals ended = memory_watch_->refusals();
+  using CloseReason = ConnectionWatch::CloseReason;
+  const auto closed = [all = connection_watch_->closed()](CloseReason reason) {
+    return all[static_cast<size_t>(reason)];
+  };
   const RegionTable::Statistics regions = regions_->statistics();
   const PreparedRotations::Size prepared = prepared_->size();
-  const Connections::Refusals connections = connections_.refusals();
+  const OwnerShares& connections = connections_.shares();
   return {
       {"connections",
-       connections_.bounds().connections_max,
-       connections_.count(),
-       {{"full", connections.full}, {"owner_share", connections.owner_share}}},
+       connections.bounds().all,
+       connections.count(),
+       {{"full", connections.refusals().full},
+        {"owner_share", connections.refusals().owner_share}}},
       {"memory_bytes", options_.memory_bytes, memory_watch_->anonymous_bytes()},
       {"requests",
        admitted.requests_max,
@@ -315,11 +330,11 @@ std::vector<BudgetUse> Server::Budgets() const {
        {{"full", refused.bytes},
         {"connection_share", refused.session_bytes},
         {"too_large", refused.too_large},
-        {"untaken_reply", ended.untaken}}},
+        {"untaken_reply", closed(CloseReason::kUntakenReplies)}}},
       {"receive_bytes",
        shares_.receive,
        memory_watch_->receiving_bytes(),
-       {{"timeout", ended.late}, {"full", ended.pressure}}},
+       {{"timeout", memory_watch_->late_calls()}, {"full", memory_watch_->ended_calls()}}},
       {"pool_bytes", shares_.pool, pool_->kept_bytes()},
       {"table_bytes", shares_.tables, tables_->bytes()},
       {"spec_bytes", registry_->options().spec_bytes_max, registry_->spec_bytes()},

@@ -30,9 +30,11 @@
 #include "server/engine/device_router.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor.h"
+#include "server/grpc/connection_watch.h"
 #include "server/grpc/health.h"
 #include "server/grpc/memory_watch.h"
 #include "server/grpc/poll_loop.h"
+#include "server/grpc/queue_call.h"
 #include "server/grpc/reflection.h"
 #include "server/grpc/rope_service.h"
 #include "server/grpc/unknown_methods.h"
@@ -40,8 +42,8 @@
 #include "server/ipc/ring.h"
 #include "server/memory/admission.h"
 #include "server/memory/buffer_pool.h"
+#include "server/memory/connections.h"
 #include "server/memory/memory_limit.h"
-#include "server/memory/peers.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/options.h"
@@ -110,8 +112,8 @@ class Server {
   std::unique_ptr<RegionTable> regions_;
   Connections connections_;
   std::unique_ptr<BufferPool> pool_;
-  std::unique_ptr<Transfers> receiving_;
-  std::unique_ptr<Transfers> untaken_;
+  MessageReads reads_;
+  const QueueCall::Parts calls_;
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;
@@ -129,6 +131,7 @@ class Server {
   std::vector<std::string> addresses_;
   std::string metrics_address_;
   std::atomic<bool> drained_ = false;
+  std::unique_ptr<ConnectionWatch> connection_watch_;
   std::unique_ptr<MemoryWatch> memory_watch_;          // its thread reads all budgets
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;  // last: reads all members above
 };

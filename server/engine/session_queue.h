@@ -5,7 +5,6 @@
 #ifndef ROPE_SERVER_ENGINE_SESSION_QUEUE_H_
 #define ROPE_SERVER_ENGINE_SESSION_QUEUE_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -43,16 +42,6 @@ class SessionQueue {
       turn_.push_back(queue);
     }
     return entry;
-  }
-
-  // The number of entries that match.
-  template <typename Matches>
-  int64_t CountIf(Matches matches) const {
-    int64_t count = 0;
-    for (const auto& [session, queue] : queues_) {
-      count += std::count_if(queue.begin(), queue.end(), matches);
-    }
-    return count;
   }
 
  private:

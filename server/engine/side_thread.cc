@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "server/engine/limits.h"
 #include "server/error.h"
 
 namespace rope::server {
@@ -15,43 +13,27 @@ SideThread::~SideThread() {
 }
 
 void SideThread::StartRequest(uint64_t session, std::unique_ptr<Work> work) {
-  Start({std::move(work), session, /*is_call=*/false, nullptr});
+  Start({std::move(work), session, nullptr});
 }
 
-void SideThread::StartCall(uint64_t session, std::unique_ptr<Work> work, Cancelled cancelled) {
-  Start({std::move(work), session, /*is_call=*/true, std::move(cancelled)});
+void SideThread::StartCall(uint64_t session, const std::string& owner, std::unique_ptr<Work> work,
+                           Cancelled cancelled) {
+  auto place = calls_.Take(owner);
+  if (!place.ok()) return work->End(place.status());
+  Start({std::move(work), session, std::move(cancelled), *std::move(place)});
 }
 
 void SideThread::Start(Entry entry) {
-  absl::Status refused;
   {
     proto::MutexLock lock(&mutex_);
-    refused = drain_.draining ? Draining() : CheckRoom(entry);
-    if (refused.ok()) {
+    if (!drain_.draining) {
       const uint64_t session = entry.session;
       queue_.Push(session, std::move(entry));
       work_.Signal();
       return;
     }
   }
-  entry.work->End(refused);
-}
-
-absl::Status SideThread::CheckRoom(const Entry& entry) const {
-  if (!entry.is_call) return absl::OkStatus();
-  const int64_t calls = queue_.CountIf([](const Entry& waits) { return waits.is_call; });
-  if (calls >= limits::kControlCallsMax) {
-    return RetryLater(Reason::kQueueFull, "queue",
-                      absl::StrCat("call number ", calls + 1, " that takes long"),
-                      absl::StrCat("at most ", limits::kControlCallsMax, " at a time"));
-  }
-  const int64_t of_session = queue_.CountIf(
-      [&entry](const Entry& waits) { return waits.is_call && waits.session == entry.session; });
-  if (of_session < limits::kSessionsControlCallsMax) return absl::OkStatus();
-  return RetryLater(
-      Reason::kQueueFull, "queue",
-      absl::StrCat("call number ", of_session + 1, " of this connection that takes long"),
-      absl::StrCat("at most ", limits::kSessionsControlCallsMax, " at a time"));
+  entry.work->End(Draining());
 }
 
 void SideThread::Loop() {

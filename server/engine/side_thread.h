@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -27,6 +28,7 @@
 #include "server/clock.h"
 #include "server/engine/limits.h"
 #include "server/engine/session_queue.h"
+#include "server/memory/owner_shares.h"
 
 namespace rope::server {
 
@@ -55,9 +57,9 @@ class SideThread {
 
   // Work for a request, which Admission has counted.
   void StartRequest(uint64_t session, std::unique_ptr<Work> work);
-  // Work for a call: at most limits::kControlCallsMax wait, of a session
-  // limits::kSessionsControlCallsMax.
-  void StartCall(uint64_t session, std::unique_ptr<Work> work, Cancelled cancelled);
+  // Work for a call: at most limits::kControlCallsMax wait or run, half of them of an owner.
+  void StartCall(uint64_t session, const std::string& owner, std::unique_ptr<Work> work,
+                 Cancelled cancelled);
 
   // Refuses new work, and returns when the last has ended. Work that is not done after `timeout`,
   // or after StopWaiting, ends with UNAVAILABLE.
@@ -68,16 +70,17 @@ class SideThread {
   struct Entry {
     std::unique_ptr<Work> work;
     uint64_t session = 0;
-    bool is_call = false;
     Cancelled cancelled;
+    OwnerShares::Place place = {};  // of a call
   };
 
   void Start(Entry entry);
-  absl::Status CheckRoom(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Loop();
   static absl::StatusOr<bool> StepOf(const Entry& entry);
 
   const Clock& clock_;
+  OwnerShares calls_{{Reason::kQueueFull, "queue", "call that takes long, number"},
+                     {limits::kControlCallsMax, limits::kControlCallsMax / 2}};
 
   proto::Mutex mutex_;
   proto::CondVar work_;  // queue_ has grown, or a drain has begun

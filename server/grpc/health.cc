@@ -26,13 +26,14 @@ using grpc::health::v1::HealthCheckResponse;
 //         -> End: at Shutdown, or when the client has gone
 //
 // The stream deletes itself when its read, its last step and gRPC's done notification are back.
-class Health::WatchCall final : private Transfers::Transfer {
+class Health::WatchCall final : public QueueCall {
  public:
-  static void Arm(Health& health, grpc::ServerCompletionQueue& queue) {
-    auto call = std::unique_ptr<WatchCall>(new WatchCall(health, queue));  // owned by itself below
-    WatchCall& armed = *call.release();
-    armed.context_.AsyncNotifyWhenDone(&armed.done_);
-    health.watch_(&armed.context_, &armed.stream_, &queue, &armed.arrived_);
+  static void Arm(Health& health, CallQueue& queue) {
+    CallArming::Start(queue, health.watch_, /*wanted=*/1,
+                      [&health](std::shared_ptr<CallArming> arming) {
+                        return std::unique_ptr<QueueCall>(
+                            new WatchCall(health, std::move(arming)));  // owned by the result
+                      });
   }
 
   // Sends the status if it differs from the one sent last. Called whenever it may have changed.
@@ -48,34 +49,29 @@ class Health::WatchCall final : private Transfers::Transfer {
     writing_ = true;
     HealthCheckResponse response;
     response.set_status(status);
-    stream_.Write(EncodeMessage(response), &written_);
+    StartWrite(EncodeMessage(response));
   }
 
  private:
-  WatchCall(Health& health, grpc::ServerCompletionQueue& queue)
-      : Transfers::Transfer(/*may_idle=*/false),
-        open_call_(*health.check_.in_flight),
-        health_(health),
-        queue_(queue),
-        stream_(&context_) {}
+  WatchCall(Health& health, std::shared_ptr<CallArming> arming)
+      : QueueCall(health.parts_, std::move(arming)), health_(health) {}
 
-  void OnArrived(bool ok) {
-    if (!ok) {
-      delete this;
-      return;
+  void OnArrived() override {
+    auto place = health_.places_.Take(owner());
+    if (place.ok()) {
+      place_ = *std::move(place);
+      return StartRead();
     }
-    health_.receiving_.Enter(*this, SessionOfPeer(context_.peer()));
-    stream_.Read(&message_, &read_);
-    Arm(health_, queue_);
+    --open_;  // nothing is read
+    proto::WriterMutexLock lock(&health_.mutex_);
+    End(place.status());
   }
 
-  void OnRead(bool ok) {
-    health_.receiving_.Leave(*this);
+  void OnRead(bool ok) override {
     const absl::Status status =
         ok ? DecodeShortMessage(message_, request_) : InvalidField("request", "no message", "one");
     {
       proto::WriterMutexLock lock(&health_.mutex_);
-      read_seen_ = true;
       if (status.ok() && !finished_) {
         health_.watches_.insert(this);
         Update();
@@ -86,16 +82,16 @@ class Health::WatchCall final : private Transfers::Transfer {
     Release();
   }
 
-  void OnWritten(bool ok) {
+  void OnWritten(bool ok) override {
     proto::WriterMutexLock lock(&health_.mutex_);
     writing_ = false;
     if (!ok) gone_ = true;
     Update();
   }
 
-  void OnEnded(bool) { Release(); }
+  void OnEnded(bool) override { Release(); }
 
-  void OnDone(bool) {
+  void OnDone() override {
     {
       proto::WriterMutexLock lock(&health_.mutex_);
       gone_ = true;
@@ -105,47 +101,33 @@ class Health::WatchCall final : private Transfers::Transfer {
     Release();
   }
 
-  void EndTransfer(const absl::Status& status) override {
+  void EndRead(const absl::Status& status) override {
     proto::WriterMutexLock lock(&health_.mutex_);
-    if (!read_seen_) End(status);
+    End(status);
   }
-  void AbortTransfer() override { context_.TryCancel(); }
 
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
-    if (std::exchange(finished_, true)) return;
-    stream_.Finish(ToGrpcStatus(status, context_), &ended_);
+    if (!std::exchange(finished_, true)) StartFinish(status);
   }
 
-  void Retain() override { open_.fetch_add(1); }
-  // Deletes the call with the last reference: read, last step, done notification, retained reads.
-  void Release() override {
-    if (open_.fetch_sub(1) == 1) delete this;
+  // Deletes the call with the last reference: read, last step, done notification.
+  void Release() {
+    if (--open_ == 0) delete this;
   }
 
-  const CallsInFlight::Open open_call_;  // first, because it ends last
   Health& health_;
-  grpc::ServerCompletionQueue& queue_;
-  grpc::ServerContext context_;
-  RawStream stream_;
-  grpc::ByteBuffer message_;
   HealthCheckRequest request_;
+  OwnerShares::Place place_;
   std::optional<HealthCheckResponse::ServingStatus> sent_ ABSL_GUARDED_BY(health_.mutex_);
-  bool read_seen_ ABSL_GUARDED_BY(health_.mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(health_.mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(health_.mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(health_.mutex_) = false;
-  std::atomic<int> open_{3};  // read, ended and done
-  CallEvent<WatchCall> arrived_{this, &WatchCall::OnArrived};
-  CallEvent<WatchCall> read_{this, &WatchCall::OnRead};
-  CallEvent<WatchCall> written_{this, &WatchCall::OnWritten};
-  CallEvent<WatchCall> ended_{this, &WatchCall::OnEnded};
-  CallEvent<WatchCall> done_{this, &WatchCall::OnDone};
+  int open_ = 3;  // read, ended and done, all on the queue's thread
 };
 
-Health::Health(const std::vector<std::string>& services, CallsInFlight& in_flight,
-               Transfers& receiving)
+Health::Health(const std::vector<std::string>& services, const QueueCall::Parts& parts)
     : services_(services.begin(), services.end()),
-      receiving_(receiving),
+      parts_(parts),
       service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")),
       watch_(service_.RequestOf("Watch")) {
   check_.request = service_.RequestOf("Check");
@@ -153,11 +135,10 @@ Health::Health(const std::vector<std::string>& services, CallsInFlight& in_fligh
     const auto response = Check(call.request());
     call.Finish(response.status(), response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer());
   };
-  check_.in_flight = &in_flight;
-  check_.receiving = &receiving;
+  check_.parts = parts;
 }
 
-void Health::Arm(grpc::ServerCompletionQueue& queue) {
+void Health::Arm(CallQueue& queue) {
   UnaryCall::Arm(check_, queue, limits::kArmedCalls);
   WatchCall::Arm(*this, queue);
 }

@@ -4,6 +4,7 @@
 // queues and slow every call down.
 //
 // Threading:  Thread-safe.
+// Limits:     kWatchesMax Watch streams, half of them of an owner.
 // Ownership:  Watch streams own themselves. They end with UNAVAILABLE at Shutdown, or when their
 //             client has gone.
 #ifndef ROPE_SERVER_GRPC_HEALTH_H_
@@ -18,8 +19,9 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "proto/mutex.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/transfers.h"
+#include "server/grpc/queue_call.h"
 #include "server/grpc/unary_call.h"
+#include "server/memory/owner_shares.h"
 
 namespace rope::server {
 
@@ -27,13 +29,14 @@ class Health {
  public:
   using Service = RawService<grpc::health::v1::Health>;
 
+  static constexpr int64_t kWatchesMax = 1024;
+
   // Knows "" (the server as a whole) and the names in `services`, all NOT_SERVING at first.
-  // `in_flight` and `receiving` must outlive it.
-  Health(const std::vector<std::string>& services, CallsInFlight& in_flight, Transfers& receiving);
+  Health(const std::vector<std::string>& services, const QueueCall::Parts& parts);
 
   Service& service() { return service_; }
   // Arms both methods on `queue`.
-  void Arm(grpc::ServerCompletionQueue& queue);
+  void Arm(CallQueue& queue);
 
   void SetServing(bool serving);
   // Whether the server as a whole is SERVING.
@@ -53,7 +56,7 @@ class Health {
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const std::set<std::string> services_;
-  Transfers& receiving_;
+  const QueueCall::Parts parts_;
   Service service_;
   const RequestCall watch_;
   UnaryCall::Method check_;
@@ -62,6 +65,7 @@ class Health {
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<std::string> faulted_ ABSL_GUARDED_BY(mutex_);
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  OwnerShares places_{{Reason::kBudgetFull, "stream", "Watch"}, {kWatchesMax, kWatchesMax / 2}};
   std::set<WatchCall*> watches_ ABSL_GUARDED_BY(mutex_);
 };
 

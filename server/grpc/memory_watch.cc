@@ -21,6 +21,7 @@ constexpr absl::Duration kLate = absl::Milliseconds(10);
 constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
 constexpr absl::Duration kPressurePeriod = absl::Milliseconds(5);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
+constexpr absl::Duration kLookPeriod = absl::Milliseconds(50);
 // A call that was ended is aborted if its client has not taken the end after this time.
 constexpr absl::Duration kEndGrace = absl::Seconds(1);
 constexpr absl::Duration kTrimPeriod = absl::Milliseconds(100);
@@ -30,16 +31,16 @@ constexpr size_t kSamples = MemoryWatch::kUnusedMs / 1000;
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(const Options& options, System system, Transfers& receiving,
-                         Transfers& untaken, BufferPool& pool, const Clock& clock)
+MemoryWatch::MemoryWatch(const Options& options, System system, MessageReads& reads,
+                         ConnectionWatch& connections, BufferPool& pool, const Clock& clock)
     : options_(options),
       system_(std::move(system)),
-      receiving_(receiving),
-      untaken_replies_(untaken),
+      reads_(reads),
+      connections_(connections),
       pool_(pool),
       clock_(clock) {}
 
-MemoryWatch::~MemoryWatch() {
+void MemoryWatch::Stop() {
   {
     proto::MutexLock lock(&mutex_);
     stopped_ = true;
@@ -53,24 +54,30 @@ void MemoryWatch::Start() {
   thread_ = std::thread([this] { Loop(); });
 }
 
-// Tick runs without mutex_, which guards only the sleep. Wake reads rests_ without the mutex, and
-// takes it only if the thread is in its long sleep. A Wake between Tick and the sleep finds rests_
-// false and does nothing, so the loop looks for new reads once more after it has set rests_. Lock
-// order: mutex_, then that of Transfers.
+// A long rest is taken in steps, between which ConnectionWatch looks. The next round is due at once
+// if it saw busy poll threads, or a message is being read.
 void MemoryWatch::Loop() {
   while (true) {
-    const absl::Duration rest = Tick();
-    proto::MutexLock lock(&mutex_);
-    rests_.store(rest >= kIdlePeriod);
-    const bool has_new = rests_ && receiving_.Look(absl::InfinitePast()).all > 0;
-    if (!stopped_ && !woken_ && !has_new) wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(rest));
-    rests_.store(false);
-    if (stopped_) return;
-    if (!std::exchange(woken_, false)) continue;
-    // Give the announced message the time kLate: then it is complete, or late and worth a check.
-    wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(kLate));
-    if (stopped_) return;
+    for (absl::Duration rest = Tick(); rest > absl::ZeroDuration(); rest -= kLookPeriod) {
+      if (!Rest(std::min(rest, kLookPeriod))) return;
+      if (reads_.count() > 0 || connections_.CloseWasters(clock_.Now())) break;
+    }
   }
+}
+
+// Tick runs without mutex_, which guards only the sleep. Wake reads rests_ without the mutex, and
+// takes it only if the thread is in its long sleep. A Wake between Tick and the sleep finds rests_
+// false and does nothing, so Rest looks for new reads once more after it has set rests_.
+bool MemoryWatch::Rest(absl::Duration rest) {
+  proto::MutexLock lock(&mutex_);
+  rests_.store(rest >= kLookPeriod);
+  const bool has_new = rests_ && reads_.count() > 0;
+  if (!stopped_ && !woken_ && !has_new) wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(rest));
+  rests_.store(false);
+  if (stopped_ || !std::exchange(woken_, false)) return !stopped_;
+  // Give the announced message the time kLate: then it is complete, or late and worth a check.
+  wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(kLate));
+  return !stopped_;
 }
 
 void MemoryWatch::WakeUp() {
@@ -81,16 +88,17 @@ void MemoryWatch::WakeUp() {
 }
 
 // One round:
-//   1. Count reads, and late ones, in Transfers.
+//   1. Let ConnectionWatch look, and end late reads.
 //   2. Compute the unaccounted bytes. If they exceed half the budget, trim the pool and malloc (at
-//      most every kTrimPeriod) and compute them again: freed memory must not end reads.
-//   3. End reads that are too late or too many.
-//   4. Cancel replies that are not taken while requests are refused or reads are ended.
-//   5. Give unused memory back.
+//      most every kTrimPeriod) and compute them again: freed memory must not close a connection.
+//   3. End reads that are too many, and shut down what takes no replies.
+//   4. Give unused memory back.
 absl::Duration MemoryWatch::Tick() {
   const absl::Time now = clock_.Now();
-  const Transfers::Counts reads = receiving_.Look(now - kLate);
-  receiving_bytes_.store(reads.late * options_.message_bytes, std::memory_order_relaxed);
+  const bool is_busy = connections_.CloseWasters(now);
+  EndLateReads(now);
+  receiving_bytes_.store(reads_.CountLate(now - kLate) * options_.message_bytes,
+                         std::memory_order_relaxed);
   unaccounted_bytes_ = UnaccountedBytes();
   const bool in_use = unaccounted_bytes_ > options_.receive_bytes / 2;
   if (in_use && now - trimmed_ >= kTrimPeriod) {
@@ -99,57 +107,62 @@ absl::Duration MemoryWatch::Tick() {
     system_.trim();
     unaccounted_bytes_ = UnaccountedBytes();
   }
-  EndReads(now, reads);
-  CancelReplies(now);
+  EndReads(now);
+  CloseUntaken(now);
   GiveBack(now);
   if (in_use) return kPressurePeriod;
-  return reads.all > 0 ? kBusyPeriod : kIdlePeriod;
+  return is_busy || reads_.count() > 0 ? kBusyPeriod : kIdlePeriod;
 }
 
 int64_t MemoryWatch::UnaccountedBytes() const {
   return system_.anonymous_bytes() - system_.accounted_bytes() - own_bytes_;
 }
 
-// A read ends in up to two steps. First its call gets a status: DEADLINE_EXCEEDED after the
-// timeout, or RESOURCE_EXHAUSTED with a retry delay under pressure, one session after another. If
-// the client has not taken the status after kEndGrace, AbortEnded cancels the call in a later
-// round. Transfers holds no lock while it ends a read.
-void MemoryWatch::EndReads(absl::Time now, const Transfers::Counts& reads) {
-  receiving_.AbortEnded(now - kEndGrace);
-  if (reads.oldest < now - options_.receive_timeout) {
-    late_.fetch_add(receiving_.EndSince(
-        now - options_.receive_timeout,
-        MakeError(Reason::kDeadline, "request", "part of a message",
-                  absl::StrCat("all of it within ", absl::FormatDuration(options_.receive_timeout),
-                               " (--receive_timeout)"))));
-  }
+// A read ends in up to two steps. First its call gets a status. If the client has not taken it
+// after kEndGrace, the call is cancelled in a later round.
+void MemoryWatch::EndLateReads(absl::Time now) {
+  reads_.CancelEnded(now - kEndGrace);
+  const absl::Time late = now - options_.receive_timeout;
+  if (reads_.CountLate(late) == 0) return;
+  late_.fetch_add(reads_.EndSince(
+      late,
+      MakeError(Reason::kDeadline, "request", "part of a message",
+                absl::StrCat("all of it within ", absl::FormatDuration(options_.receive_timeout),
+                             " (--receive_timeout)"))));
+}
+
+// Calls end with a retry delay, of one connection after another.
+void MemoryWatch::EndReads(absl::Time now) {
   const bool counts =
       receiving_bytes() > options_.receive_bytes && unaccounted_bytes_ > options_.receive_bytes / 2;
   if (!counts && unaccounted_bytes_ <= options_.receive_bytes) return;
   // The number of reads to end so that half of the budget is left, if all hold equally much.
   const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
-  const int64_t wanted = std::max<int64_t>(1, reads.all * spare / unaccounted_bytes_);
+  const int64_t wanted = std::max<int64_t>(1, reads_.CountAll() * spare / unaccounted_bytes_);
   const absl::Status status =
       RetryLater(Reason::kBudgetFull, "request",
                  "part of a message while the server has no memory for the rest",
                  "a retry later (--memory_bytes)");
   for (int64_t ended = 0; ended < wanted;) {
-    const int64_t count = receiving_.EndOfGreediest(now - kLate, status);
+    const int64_t count = reads_.EndOfGreediest(now - kLate, status);
     if (count == 0) return;
     ended += count;
     pressure_.fetch_add(count);
   }
 }
 
-// One session in each round: its bytes may be enough. An honest client may be slow, so replies get
-// kUntakenMs. Errors on streams are among the unaccounted bytes.
-void MemoryWatch::CancelReplies(absl::Time now) {
+// Errors on streams are among the unaccounted bytes.
+void MemoryWatch::CloseUntaken(absl::Time now) {
   const int64_t refused = system_.refused();
   const bool refuses = std::exchange(refused_, refused) != refused;
-  if (!refuses && unaccounted_bytes_ <= options_.receive_bytes) return;
-  untaken_.fetch_add(untaken_replies_.EndOfGreediest(
-      now - absl::Milliseconds(kUntakenMs),
-      MakeError(Reason::kBudgetFull, "reply", "a client that does not take it", "one that does")));
+  if (refuses || unaccounted_bytes_ > options_.receive_bytes) {
+    connections_.CloseUntaken(now);
+  } else if (now - replies_looked_at_ >= kIdlePeriod) {
+    connections_.LookAtReplies(now);
+  } else {
+    return;
+  }
+  replies_looked_at_ = now;
 }
 
 // The pool trims buffers that were unused since its last Trim, so calling it every kUnusedMs is

@@ -1,25 +1,27 @@
-// MemoryWatch: a thread that keeps the server's memory close to its budgets.
+// MemoryWatch: a thread that keeps the server's memory close to its budgets, and that lets
+// ConnectionWatch look.
 //
 //   - Messages that are being read belong to no budget until they are complete. Their memory is
 //     estimated as what the process holds minus what the budgets account for and what it held at
 //     Start, such as the context of a GPU (unaccounted bytes).
-//     The reads of the session with the most of them end in two cases: the unaccounted bytes
+//     The reads of the connection with the most of them end in two cases: the unaccounted bytes
 //     exceed the budget for receiving; or they exceed half of it, and late messages, counted at the
 //     largest message size each, exceed it.
 //   - A message that is not complete in time ends its call.
 //   - Replies count as admitted bytes until their clients have taken them. While requests are
 //     refused because these bytes are used up, or the unaccounted bytes exceed their budget,
-//     replies that were not taken for kUntakenMs are cancelled, of the session with the most of
-//     them.
+//     connections that do not take theirs are shut down.
 //   - Memory that a burst took goes back to the system: pool buffers and freed allocator memory
 //     that were unused for kUnusedMs.
 //
-//   sleeps 1 s --- a read begins (Wake) ---> 20 ms periods --- half the budget in use ---> 5 ms
+//   looks each 50 ms, a round each second
+//     --- a read begins (Wake), the poll threads are busy ---> a round each 20 ms
+//     --- half the budget in use ---> 5 ms
 //
 // The periods get longer again as soon as the reason for the shorter one has gone.
 //
 // Threading:  Tick runs on one thread at a time; Wake and refusals on any.
-// Ownership:  `receiving`, `untaken`, `pool` and `clock` must outlive the watch.
+// Ownership:  `reads`, `connections`, `pool` and `clock` must outlive the watch.
 #ifndef ROPE_SERVER_GRPC_MEMORY_WATCH_H_
 #define ROPE_SERVER_GRPC_MEMORY_WATCH_H_
 
@@ -33,7 +35,8 @@
 #include "absl/time/time.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
-#include "server/grpc/transfers.h"
+#include "server/grpc/connection_watch.h"
+#include "server/grpc/queue_call.h"
 #include "server/memory/buffer_pool.h"
 
 namespace rope::server {
@@ -42,7 +45,6 @@ class MemoryWatch {
  public:
   // Buffers and freed memory that were unused for this long go back.
   static constexpr int64_t kUnusedMs = 4000;
-  static constexpr int64_t kUntakenMs = 5000;
 
   // Access to the allocator and the system, replaced in tests.
   struct System {
@@ -57,22 +59,17 @@ class MemoryWatch {
     int64_t message_bytes = 0;  // the largest message
     absl::Duration receive_timeout = absl::InfiniteDuration();
   };
-  // Counts of ended reads, and of cancelled replies.
-  struct Refusals {
-    int64_t late = 0;      // after receive_timeout
-    int64_t pressure = 0;  // out of memory
-    int64_t untaken = 0;   // replies that were cancelled
-  };
 
-  // `receiving`: the messages that are being read. `untaken`: large replies.
-  MemoryWatch(const Options& options, System system, Transfers& receiving, Transfers& untaken,
-              BufferPool& pool, const Clock& clock);
-  // Stops the thread.
-  ~MemoryWatch();
+  MemoryWatch(const Options& options, System system, MessageReads& reads,
+              ConnectionWatch& connections, BufferPool& pool, const Clock& clock);
+  // As Stop.
+  ~MemoryWatch() { Stop(); }
 
   // Takes what the process holds now as its own, and starts the thread. REQUIRES: called once at
   // most.
   void Start();
+  // Stops the thread. May be called again.
+  void Stop();
 
   // Does one round of checks. Returns the time until the next round is due.
   absl::Duration Tick();
@@ -87,21 +84,27 @@ class MemoryWatch {
   int64_t anonymous_bytes() const { return system_.anonymous_bytes(); }
   // Late messages times the largest message size, at the last round.
   int64_t receiving_bytes() const { return receiving_bytes_.load(std::memory_order_relaxed); }
-  Refusals refusals() const { return {late_.load(), pressure_.load(), untaken_.load()}; }
+  // Calls that were ended after receive_timeout.
+  int64_t late_calls() const { return late_.load(); }
+  // Calls that were ended for lack of memory.
+  int64_t ended_calls() const { return pressure_.load(); }
 
  private:
   void Loop();
   void WakeUp();
   int64_t UnaccountedBytes() const;
-  void EndReads(absl::Time now, const Transfers::Counts& reads);
-  void CancelReplies(absl::Time now);
+  // Sleeps for at most `rest`. False: stopped.
+  bool Rest(absl::Duration rest);
+  void EndLateReads(absl::Time now);
+  void EndReads(absl::Time now);
+  void CloseUntaken(absl::Time now);
   // Gives unused memory back to the system.
   void GiveBack(absl::Time now);
 
   const Options options_;
   const System system_;
-  Transfers& receiving_;
-  Transfers& untaken_replies_;
+  MessageReads& reads_;
+  ConnectionWatch& connections_;
   BufferPool& pool_;
   const Clock& clock_;
 
@@ -110,6 +113,7 @@ class MemoryWatch {
   // Confined to the thread that ticks.
   int64_t unaccounted_bytes_ = 0;
   int64_t refused_ = 0;  // at the last round
+  absl::Time replies_looked_at_ = absl::InfinitePast();
   absl::Time trimmed_ = absl::InfinitePast();
   absl::Time pool_trimmed_ = absl::InfinitePast();
   absl::Time sampled_ = absl::InfinitePast();
@@ -118,7 +122,6 @@ class MemoryWatch {
   std::atomic<int64_t> receiving_bytes_ = 0;
   std::atomic<int64_t> late_ = 0;
   std::atomic<int64_t> pressure_ = 0;
-  std::atomic<int64_t> untaken_ = 0;
   std::atomic<bool> rests_ = false;  // the thread is in its long sleep
 
   proto::Mutex mutex_;

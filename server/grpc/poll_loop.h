@@ -12,11 +12,13 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
+#include "server/telemetry/process.h"
 
 namespace rope::server {
 
@@ -123,6 +125,42 @@ class CallEvent final : public Event {
   const Step step_;
 };
 
+// A completion queue, and the events that wait until its thread has looked at the sockets.
+//
+// gRPC looks at sockets only when the queue is empty. A stream whose next message is there as soon
+// as the server asks for it keeps the queue full, and no other client is heard. So after kEventsMax
+// events in succession no stream asks for more: the queue runs empty, the thread looks at the
+// sockets, and then it runs the deferred events. Calls are not deferred: gRPC keeps those that it
+// has read without a bound, so they are taken before it reads more.
+//
+// Threading:  Confined to the queue's thread, except completion_queue().
+class CallQueue {
+ public:
+  static constexpr int kEventsMax = 64;
+
+  explicit CallQueue(std::unique_ptr<grpc::ServerCompletionQueue> queue)
+      : queue_(std::move(queue)) {}
+
+  grpc::ServerCompletionQueue& completion_queue() { return *queue_; }
+
+  // Whether the step that runs should ask for no further message, and Defer what would.
+  bool must_look() const { return events_ >= kEventsMax; }
+  // Runs `event` once, after the thread has looked at the sockets. It must live until then.
+  void Defer(Event& event) { deferred_.push_back(&event); }
+
+ private:
+  friend class PollLoop;
+  // The queue is empty. Runs what was deferred once the sockets were looked at. Returns whether to
+  // ask the queue again at once.
+  bool OnEmpty();
+
+  const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  CallWatch into_grpc_;
+  int events_ = 0;  // since the thread looked at the sockets
+  int empty_ = 0;   // times in succession that the queue was empty
+  std::vector<Event*> deferred_;
+};
+
 class PollLoop {
  public:
   // Called on the queue's thread when the queue is empty, and after every kEventsMax events.
@@ -136,24 +174,23 @@ class PollLoop {
   // REQUIRES: not started, or shut down.
   ~PollLoop();
 
-  const std::vector<std::unique_ptr<grpc::ServerCompletionQueue>>& queues() const {
-    return queues_;
-  }
+  const std::vector<std::unique_ptr<CallQueue>>& queues() const { return queues_; }
   // Starts the threads. REQUIRES: the server has been built.
   void Start();
   // Shuts the queues down, runs their last events and joins the threads. REQUIRES: the server was
   // shut down.
   void Shutdown();
 
- private:
-  static constexpr int kEventsMax = 64;
+  // By thread: calls into gRPC. REQUIRES: started, and Shutdown has not begun.
+  std::vector<CallWatch::Use> Uses();
 
-  void Run(grpc::ServerCompletionQueue& queue) const;
-  bool NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const;
+ private:
+  void Run(CallQueue& queue) const;
+  bool NextEvent(CallQueue& queue, void** tag, bool* ok) const;
 
   const absl::Duration spin_;
   const OnIdle on_idle_;
-  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::vector<std::unique_ptr<CallQueue>> queues_;
   std::vector<std::thread> threads_;
 };
 

@@ -57,100 +57,66 @@ void AddFiles(const FileDescriptor& file, std::set<const FileDescriptor*>& seen,
 
 // One stream. Its steps follow each other, so that they need no lock:
 //
-//   armed -> arrived -> read <-> write -> finish
+//   arrived -> read <-> write -> finish
 //
-// Each step is in `receiving_`, which ends the stream if the step takes too long. The stream
-// deletes itself when its last step and gRPC's done notification are back.
-class Reflection::Stream final : private Transfers::Transfer {
+// Each step counts as a read, whose time is bounded: a client that does not take the answer holds
+// one of few places. The stream deletes itself when its last step and gRPC's done notification are
+// back.
+class Reflection::Stream final : public QueueCall {
  public:
-  ~Stream() override {
-    if (counted_) reflection_.streams_.fetch_sub(1);
-  }
-
-  static void Arm(Reflection& reflection, grpc::ServerCompletionQueue& queue) {
-    auto stream = std::unique_ptr<Stream>(new Stream(reflection, queue));  // owned by itself below
-    Stream& armed = *stream.release();
-    armed.context_.AsyncNotifyWhenDone(&armed.done_);
-    reflection.request_(&armed.context_, &armed.stream_, &queue, &armed.arrived_);
+  static void Arm(Reflection& reflection, CallQueue& queue) {
+    CallArming::Start(queue, reflection.request_, /*wanted=*/1,
+                      [&reflection](std::shared_ptr<CallArming> arming) {
+                        return std::unique_ptr<QueueCall>(
+                            new Stream(reflection, std::move(arming)));  // owned by the result
+                      });
   }
 
  private:
-  Stream(Reflection& reflection, grpc::ServerCompletionQueue& queue)
-      : Transfers::Transfer(/*may_idle=*/false),
-        open_call_(reflection.in_flight_),
-        reflection_(reflection),
-        queue_(queue),
-        stream_(&context_) {}
+  Stream(Reflection& reflection, std::shared_ptr<CallArming> arming)
+      : QueueCall(reflection.parts_, std::move(arming)), reflection_(reflection) {}
 
-  void OnArrived(bool ok) {
-    if (!ok) {
-      delete this;
-      return;
-    }
-    Arm(reflection_, queue_);
-    session_ = SessionOfPeer(context_.peer());
-    counted_ = true;
-    if (reflection_.streams_.fetch_add(1) < kStreamsMax) return Read();
-    Finish(RetryLater(Reason::kBudgetFull, "stream", absl::StrCat("more than ", kStreamsMax),
-                      "a retry later"));
+  void OnArrived() override {
+    auto place = reflection_.streams_.Take(owner());
+    if (!place.ok()) return StartFinish(place.status());
+    place_ = *std::move(place);
+    StartRead();
   }
 
-  void Read() {
-    reflection_.receiving_.Enter(*this, session_);
-    stream_.Read(&message_, &read_);
-  }
-
-  void OnRead(bool ok) {
-    reflection_.receiving_.Leave(*this);
-    if (!ok) return Finish(absl::OkStatus());
+  void OnRead(bool ok) override {
+    if (!ok) return StartFinish(absl::OkStatus());
     ServerReflectionRequest request;
     const absl::Status status = DecodeShortMessage(message_, request);
-    if (!status.ok()) return Finish(status);
+    if (!status.ok()) return StartFinish(status);
     const grpc::ByteBuffer answer = EncodeMessage(reflection_.Answer(request));
-    reflection_.receiving_.Enter(*this, session_);
-    stream_.Write(answer, &written_);
+    EnterReads(/*may_idle=*/false);
+    StartWrite(answer);
   }
 
-  void OnWritten(bool ok) {
-    reflection_.receiving_.Leave(*this);
-    ok ? Read() : Finish(absl::OkStatus());
+  void OnWritten(bool ok) override {
+    LeaveReads();
+    if (!ok) return StartFinish(absl::OkStatus());
+    if (!arming_->queue().must_look()) return StartRead();
+    arming_->queue().Defer(looked_);
+  }
+  void OnLooked(bool) { StartRead(); }
+
+  void OnEnded(bool) override { Release(); }
+  void OnDone() override { Release(); }
+  void Release() {
+    if (--open_ == 0) delete this;
   }
 
-  void Finish(const absl::Status& status) {
-    stream_.Finish(ToGrpcStatus(status, context_), &ended_);
-  }
-  void OnEnded(bool) { Release(); }
-  void OnDone(bool) { Release(); }
-
-  // Any thread. The step that is under way then fails.
-  void EndTransfer(const absl::Status&) override { context_.TryCancel(); }
-  void AbortTransfer() override { context_.TryCancel(); }
-  void Retain() override { open_.fetch_add(1); }
-  void Release() override {
-    if (open_.fetch_sub(1) == 1) delete this;
-  }
-
-  const CallsInFlight::Open open_call_;  // first, because it ends last
   Reflection& reflection_;
-  grpc::ServerCompletionQueue& queue_;
-  grpc::ServerContext context_;
-  RawStream stream_;
-  grpc::ByteBuffer message_;
-  uint64_t session_ = 0;
-  bool counted_ = false;
-  std::atomic<int> open_{2};  // last step and done
-  CallEvent<Stream> arrived_{this, &Stream::OnArrived};
-  CallEvent<Stream> read_{this, &Stream::OnRead};
-  CallEvent<Stream> written_{this, &Stream::OnWritten};
-  CallEvent<Stream> ended_{this, &Stream::OnEnded};
-  CallEvent<Stream> done_{this, &Stream::OnDone};
+  OwnerShares::Place place_;
+  CallEvent<Stream> looked_{this, &Stream::OnLooked};
+  int open_ = 2;  // last step and done, both on the queue's thread
 };
 
-Reflection::Reflection(Services services, CallsInFlight& in_flight, Transfers& receiving)
+Reflection::Reflection(Services services, const QueueCall::Parts& parts)
     : service_(OwnService()),
       request_(service_.RequestOf("ServerReflectionInfo")),
-      in_flight_(in_flight),
-      receiving_(receiving),
+      parts_(parts),
       services_(std::move(services)) {
   for (const auto* service : services_) AddFile(*service->file());
   AddFile(*OwnService().file());
@@ -164,7 +130,7 @@ std::vector<std::string> Reflection::service_names() const {
   return names;
 }
 
-void Reflection::Arm(grpc::ServerCompletionQueue& queue) {
+void Reflection::Arm(CallQueue& queue) {
   Stream::Arm(*this, queue);
 }
 

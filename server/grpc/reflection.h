@@ -8,21 +8,20 @@
 // Ownership:  Streams own themselves. They end when their client has closed its side or has gone.
 // Errors:     Of one request: an ErrorResponse; the stream goes on. RESOURCE_EXHAUSTED: too many
 //             streams, or a request that is too long.
-// Limits:     kStreamsMax streams. A request or an answer that does not get through within
-//             --receive_timeout ends its stream, and so does a pause that long.
+// Limits:     kStreamsMax streams, half of them of an owner. A request or an answer that does not
+//             get through within --receive_timeout ends its stream, and so does a pause that long.
 #ifndef ROPE_SERVER_GRPC_REFLECTION_H_
 #define ROPE_SERVER_GRPC_REFLECTION_H_
 
 #include <google/protobuf/descriptor.h>
 
-#include <atomic>
 #include <string>
 #include <vector>
 
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/transfers.h"
-#include "server/grpc/unary_call.h"
+#include "server/grpc/queue_call.h"
+#include "server/memory/owner_shares.h"
 
 namespace rope::server {
 
@@ -34,13 +33,13 @@ class Reflection {
   static constexpr int kStreamsMax = 16;
 
   // Shows `services` and itself, with the files that these need, and google.rpc's ErrorInfo,
-  // BadRequest and RetryInfo, which errors carry. `in_flight` and `receiving` must outlive it.
-  Reflection(Services services, CallsInFlight& in_flight, Transfers& receiving);
+  // BadRequest and RetryInfo, which errors carry.
+  Reflection(Services services, const QueueCall::Parts& parts);
 
   Service& service() { return service_; }
   // The full names of the services that it shows.
   std::vector<std::string> service_names() const;
-  void Arm(grpc::ServerCompletionQueue& queue);
+  void Arm(CallQueue& queue);
 
   grpc::reflection::v1alpha::ServerReflectionResponse Answer(
       const grpc::reflection::v1alpha::ServerReflectionRequest& request) const;
@@ -56,13 +55,13 @@ class Reflection {
 
   Service service_;
   const RequestCall request_;
-  CallsInFlight& in_flight_;
-  Transfers& receiving_;
+  const QueueCall::Parts parts_;
   const Services services_;
   // What the server shows. It is no part of the generated pool, which a program may fill with
   // google.rpc's own files.
   google::protobuf::DescriptorPool pool_;
-  std::atomic<int> streams_ = 0;
+  OwnerShares streams_{{Reason::kBudgetFull, "stream", "reflection stream"},
+                       {kStreamsMax, kStreamsMax / 2}};
 };
 
 }  // namespace rope::server

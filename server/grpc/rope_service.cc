@@ -63,23 +63,20 @@ RopeService::RopeService(Parts parts)
   rotate_stream_ = {
       service_.RequestOf("RotateStream"),
       [this](StreamCall& call, grpc::ByteBuffer& message) { OnStreamMessage(call, message); },
-      parts_.in_flight,
-      parts_.receiving,
-      parts_.untaken,
+      parts_.calls,
       &open_streams_,
       limits::kStreamBytesMax,
       limits::kStreamRequestsMax};
 }
 
 void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
-  methods_.push_back(std::make_unique<UnaryCall::Method>(
-      UnaryCall::Method{service_.RequestOf(std::string(Name(method))), std::move(handler),
-                        parts_.in_flight, parts_.receiving, parts_.untaken}));
+  methods_.push_back(std::make_unique<UnaryCall::Method>(UnaryCall::Method{
+      service_.RequestOf(std::string(Name(method))), std::move(handler), parts_.calls}));
 }
 
-void RopeService::Arm(grpc::ServerCompletionQueue& queue, int calls) {
+void RopeService::Arm(CallQueue& queue, int calls) {
   for (const auto& method : methods_) UnaryCall::Arm(*method, queue, calls);
-  for (int i = 0; i < calls; ++i) StreamCall::Arm(rotate_stream_, queue);
+  StreamCall::Arm(rotate_stream_, queue, calls);
 }
 
 void RopeService::DrainStreams() {
@@ -179,7 +176,7 @@ void RopeService::RefuseOnStream(StreamCall& call, uint64_t sequence, const Arri
 }
 
 void RopeService::RotateLocal(LocalCall& call) {
-  parts_.in_flight->Add();
+  parts_.calls.in_flight->Add();
   Arrival arrival = ArrivalOf(call, call.message_bytes());
   arrival.reply_bytes_max = call.reply_bytes_max();
   auto decoded = DecodeWith(
@@ -189,7 +186,7 @@ void RopeService::RotateLocal(LocalCall& call) {
     const std::string reply = ErrorReply(arrival.id, decoded.status()).SerializeAsString();
     Record(Method::kRotate, arrival, nullptr, decoded.status(), static_cast<int64_t>(reply.size()));
     call.Answer(decoded.status().code(), reply);
-    return parts_.in_flight->Remove();
+    return parts_.calls.in_flight->Remove();
   }
   Submit(std::move(arrival), *std::move(decoded),
          [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
@@ -199,7 +196,7 @@ void RopeService::RotateLocal(LocalCall& call) {
            RecordRotation(Method::kRotate, *finished, status, static_cast<int64_t>(reply.size()));
            finished.reset();
            call.Answer(status.code(), reply);
-           parts_.in_flight->Remove();
+           parts_.calls.in_flight->Remove();
          });
 }
 

@@ -24,12 +24,11 @@
 #include "server/clock.h"
 #include "server/engine/engine.h"
 #include "server/error.h"
+#include "server/grpc/queue_call.h"
 #include "server/grpc/rope_codec.h"
 #include "server/grpc/stream_call.h"
-#include "server/grpc/transfers.h"
 #include "server/grpc/unary_call.h"
 #include "server/memory/admission.h"
-#include "server/memory/peers.h"
 #include "server/request/request.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/metrics.h"
@@ -42,12 +41,9 @@ class RopeService {
     Engine* engine = nullptr;
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
-    CallsInFlight* in_flight = nullptr;
-    Transfers* receiving = nullptr;
-    Transfers* untaken = nullptr;
+    QueueCall::Parts calls;
     std::string instance_id;
     int64_t max_message_bytes = 0;
-    const Connections* connections = nullptr;
     Admission* admission = nullptr;
   };
   // The call of a control-plane method, and who calls.
@@ -78,7 +74,7 @@ class RopeService {
 
   grpc::Service& service() { return service_; }
   // Arms `calls` calls of each method on `queue`.
-  void Arm(grpc::ServerCompletionQueue& queue, int calls);
+  void Arm(CallQueue& queue, int calls);
   // Answers a call that came through shared memory.
   void RotateLocal(LocalCall& call);
   // Ends each open stream once the messages that it has read are answered.
@@ -158,11 +154,10 @@ void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
       ROPE_RETURN_IF_ERROR(AdmitMessage(*control));
       const auto received = std::make_shared<Received<In>>();
       ROPE_RETURN_IF_ERROR(DecodeMessage(call.request(), received->request, received->payloads));
-      answer(
-          received->request,
-          {call.session(), parts_.connections->OwnerOf(call.peer()), call.cancelled(),
-           received->payloads.split, received, std::shared_ptr<Permit>(control, &control->permit)},
-          done);
+      answer(received->request,
+             {call.session(), call.owner(), call.cancelled(), received->payloads.split, received,
+              std::shared_ptr<Permit>(control, &control->permit)},
+             done);
       return absl::OkStatus();
     });
     if (!status.ok() && !control->answered) done(status);

@@ -9,10 +9,10 @@
 
 namespace rope::server {
 
-// Lock order: OpenStreams::mutex_ -> StreamCall::mutex_ -> Transfers::mutex_ (server/README.md).
+// Lock order: OpenStreams::mutex_ -> StreamCall::mutex_ -> MessageReads::mutex_ (server/README.md).
 //
-// Every event after OnReceived, every Answer and every Release is a Change. The handler may answer
-// on this thread, and Free deletes the call, so neither runs under mutex_.
+// Every event after OnArrived and every Answer is a Change. The handler may answer on this thread,
+// and Free deletes the call, so neither runs under mutex_.
 
 // Holds mutex_ while the state is updated. Then starts the steps that the new state allows, and
 // frees the call if this was its last change.
@@ -57,30 +57,26 @@ void OpenStreams::Remove(StreamCall& stream) {
   streams_.erase(&stream);
 }
 
-void StreamCall::Arm(const Method& method, grpc::ServerCompletionQueue& queue) {
-  auto call = std::unique_ptr<StreamCall>(new StreamCall(method, queue));  // owns itself below
-  StreamCall& armed = *call.release();
-  armed.context_.AsyncNotifyWhenDone(&armed.done_);
-  method.request(&armed.context_, &armed.stream_, &queue, &armed.received_);
+void StreamCall::Arm(const Method& method, CallQueue& queue, int calls) {
+  CallArming::Start(queue, method.request, calls, [&method](std::shared_ptr<CallArming> arming) {
+    return std::unique_ptr<QueueCall>(
+        new StreamCall(method, std::move(arming)));  // owned by the result
+  });
 }
 
-void StreamCall::OnReceived(bool ok) {
-  if (!ok) {  // shutdown before a call came: gRPC sends no done notification
-    delete this;
-    return;
-  }
-  method_.in_flight->Add();
-  session_ = SessionOfPeer(context_.peer());
-  Arm(method_, queue_);
+void StreamCall::OnArrived() {
+  method_.parts.in_flight->Add();
   method_.open->Add(*this);
-  proto::MutexLock lock(&mutex_);
-  Advance();
+  {
+    proto::MutexLock lock(&mutex_);
+    Advance();
+  }
+  arming_->Refill();  // the last step may be hours away
 }
 
 // Advance may start the next read under the lock, before the handler has seen this message:
 // message_ was swapped out. Once the handler has the last message, the call may be gone.
 void StreamCall::OnRead(bool ok) {
-  method_.receiving->Leave(*this);
   grpc::ByteBuffer message;
   {
     const Change change(*this);
@@ -92,8 +88,17 @@ void StreamCall::OnRead(bool ok) {
       ++held_;
       held_bytes_ += static_cast<int64_t>(message.Length());
     }
+    if (arming_->queue().must_look() && !closed_) {
+      deferred_ = true;
+      arming_->queue().Defer(looked_);
+    }
   }
   if (ok) method_.handler(*this, message);
+}
+
+void StreamCall::OnLooked(bool) {
+  const Change change(*this);
+  deferred_ = false;
 }
 
 // Any thread. From here the message counts with its reply's bytes if these are more (held_bytes_),
@@ -107,6 +112,7 @@ void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit p
   kept.permit = std::move(permit);
   held_bytes_ += kept.held_bytes - message_bytes;
   if (!kept.IsAdmitted()) ++unadmitted_;
+  connection().OweReply(static_cast<int64_t>(kept.bytes.Length()));
   if (gone_) DropReplies();
 }
 
@@ -134,31 +140,30 @@ void StreamCall::EndRequest(uint64_t sequence) {
 void StreamCall::CancelRequest(uint64_t sequence) {
   proto::MutexLock lock(&mutex_);
   const auto request = requests_.find(sequence);
-  if (request != requests_.end()) request->second->store(true, std::memory_order_relaxed);
+  if (request == requests_.end()) return connection().CountUnknownCancel();
+  request->second->store(true, std::memory_order_relaxed);
 }
 
 void StreamCall::OnWritten(bool ok) {
   const Change change(*this);
   writing_ = false;
-  taken_bytes_ += static_cast<int64_t>(replies_.front().bytes.Length());
-  Uncount(replies_.front());
+  Uncount(replies_.front(), ok);
   replies_.pop_front();
   if (!ok) gone_ = true;
   if (gone_) DropReplies();
 }
 
-void StreamCall::OnFinished(bool) {
+void StreamCall::OnEnded(bool) {
   const Change change(*this);
   finished_ = true;
 }
 
 // gRPC's done notification: the RPC is over, by Finish or because the client has gone. Answers may
 // still be missing; IsFree waits for them.
-void StreamCall::OnDone(bool) {
+void StreamCall::OnDone() {
   const Change change(*this);
   done_seen_ = true;
-  if (!context_.IsCancelled()) return;
-  cancelled_->store(true, std::memory_order_relaxed);
+  if (!cancelled()->load(std::memory_order_relaxed)) return;
   for (auto& [sequence, flag] : requests_) flag->store(true, std::memory_order_relaxed);
   gone_ = true;
   DropReplies();
@@ -170,47 +175,21 @@ void StreamCall::Drain() {
   Advance();
 }
 
-// Called by MemoryWatch without a lock; the read is retained. Finish would send the status after
-// the answers, so it is used only if no answer is pending. Otherwise the call is cancelled.
-void StreamCall::EndTransfer(const absl::Status& status) {
-  proto::MutexLock lock(&mutex_);
-  if (!reading_ || finishing_) return;
-  if (writing_ || unanswered_ > 0) {  // Finish would wait for these
-    context_.TryCancel();
-    return;
-  }
-  finishing_ = true;
-  stream_.Finish(ToGrpcStatus(status, context_), &ended_);
-}
-
-// Called with Transfers::mutex_ held, which Advance takes under mutex_: so it takes no lock. The
-// read or the reply is in a list, so reading_ or writing_ is set and the stream stays.
-void StreamCall::Retain() {
-  retained_.fetch_add(1);
-}
-
-void StreamCall::Release() {
-  const Change change(*this);
-  retained_.fetch_sub(1);
-}
-
 // Called with mutex_ held after every change of state. It keeps at most one read and one write
 // under way, as gRPC requires.
 //   read:   while the client may send more and less than the flow-control limits is held
 //   write:  the first reply, if none is being written
 //   finish: once, when no more messages come, all are answered, and all answers are written
 void StreamCall::Advance() {
-  if (finishing_) return ListReplies();
+  if (finishing_) return;
   const bool may_read = !closed_ && !draining_ && !gone_ && held_ < method_.unanswered_max &&
                         held_bytes_ < method_.unanswered_bytes_max &&
                         unadmitted_ < limits::kUnadmittedRepliesMax;
-  if (may_read && !reading_) {
+  if (may_read && !reading_ && !deferred_) {
     reading_ = true;
-    method_.receiving->Enter(*this, session_);
-    stream_.Read(&message_, &read_);
+    StartRead(/*may_idle=*/true);
   }
-  if (!writing_ && !replies_.empty()) StartWrite();
-  ListReplies();
+  if (!writing_ && !replies_.empty()) WriteFirst();
   if (writing_ || unanswered_ > 0 || !(closed_ || draining_ || gone_)) return;
   finishing_ = true;
   stream_.Finish(
@@ -221,7 +200,7 @@ void StreamCall::Advance() {
 
 // A buffer hint tells gRPC to keep the message until the next write. It is given only if the next
 // reply is ready, and for fewer than kJoinedAnswersMax replies and kJoinedBytesMax bytes in a row.
-void StreamCall::StartWrite() {
+void StreamCall::WriteFirst() {
   const grpc::ByteBuffer& bytes = replies_.front().bytes;
   joined_bytes_ += static_cast<int64_t>(bytes.Length());
   grpc::WriteOptions options;
@@ -235,39 +214,29 @@ void StreamCall::StartWrite() {
     joined_ = joined_bytes_ = 0;
   }
   writing_ = true;
-  stream_.Write(bytes, options, &written_);
-}
-
-// Called with mutex_ held. While a write is under way and much is held, the stream is in the list.
-// Its time begins anew once the client has taken kTakenBytesMin: a small reply now and then does
-// not keep many large ones behind it.
-void StreamCall::ListReplies() {
-  const bool listed = writing_ && held_bytes_ >= limits::kListedReplyBytesMin;
-  if (!listed || taken_bytes_ >= limits::kTakenBytesMin) untaken_.Leave();
-  if (!listed || untaken_.entered()) return;
-  taken_bytes_ = 0;
-  untaken_.Enter(method_.untaken, session_);
+  StartWrite(bytes, options);
 }
 
 void StreamCall::DropReplies() {
   const size_t kept = writing_ ? 1 : 0;
-  for (; replies_.size() > kept; replies_.pop_back()) Uncount(replies_.back());
+  for (; replies_.size() > kept; replies_.pop_back()) Uncount(replies_.back(), /*taken=*/false);
 }
 
-void StreamCall::Uncount(const Reply& reply) {
+void StreamCall::Uncount(const Reply& reply, bool taken) {
   --held_;
   held_bytes_ -= reply.held_bytes;
+  connection().PayReply(static_cast<int64_t>(reply.bytes.Length()), taken);
   if (!reply.IsAdmitted()) --unadmitted_;
 }
 
 bool StreamCall::IsFree() const {
-  return finished_ && done_seen_ && !reading_ && !writing_ && unanswered_ == 0 && retained_ == 0;
+  return finished_ && done_seen_ && !reading_ && !writing_ && unanswered_ == 0 && !deferred_;
 }
 
-// Without a lock: no event of the call is pending and no thread retains it. The count falls last,
-// so that a drained server has no call left.
+// Without a lock: no event of the call is pending. The count falls last, so that a drained server
+// has no call left.
 void StreamCall::Free() {
-  CallsInFlight& in_flight = *method_.in_flight;
+  CallsInFlight& in_flight = *method_.parts.in_flight;
   method_.open->Remove(*this);
   delete this;
   in_flight.Remove();

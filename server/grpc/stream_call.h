@@ -2,8 +2,9 @@
 // Every message gets one answer, in the order in which answers become ready, or is dropped. An
 // error in one message does not end the stream.
 //
-//   armed -> received: arms its successor, reads
-//   read -> the handler gets the message; the next is read while few enough bytes are unanswered
+//   arrived -> reads
+//   read -> the handler gets the message; the next is read while few enough bytes are unanswered,
+//           after a look at the sockets if the queue has had many events
 //   Answer or Drop (any thread, once for each message) -> answers are written, one after the other
 //   the client closed its side, or Drain: no more reads; when all is answered and written: finished
 //
@@ -14,13 +15,10 @@
 // Limits:     Flow control: while `unanswered_bytes_max` bytes or `unanswered_max` messages are not
 //             answered and taken by the client, or kUnadmittedRepliesMax errors are not taken, the
 //             stream reads no more. A client that does not read its answers delays only itself.
-//             While memory is short MemoryWatch may end a stream in the middle of a message, or one
-//             whose answers are not taken.
 #ifndef ROPE_SERVER_GRPC_STREAM_CALL_H_
 #define ROPE_SERVER_GRPC_STREAM_CALL_H_
 
-#include <grpcpp/grpcpp.h>
-#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
 #include <deque>
@@ -30,10 +28,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/time/time.h"
 #include "proto/mutex.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/unary_call.h"
+#include "server/grpc/queue_call.h"
+#include "server/memory/admission.h"
 
 namespace rope::server {
 
@@ -58,7 +56,7 @@ class OpenStreams {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-class StreamCall final : private Transfers::Transfer {
+class StreamCall final : public QueueCall {
  public:
   // Must lead to one Answer or Drop, now or later, on any thread.
   using Handler = std::function<void(StreamCall&, grpc::ByteBuffer& message)>;
@@ -67,29 +65,21 @@ class StreamCall final : private Transfers::Transfer {
   struct Method {
     RequestCall request;
     Handler handler;
-    CallsInFlight* in_flight = nullptr;
-    Transfers* receiving = nullptr;
-    Transfers* untaken = nullptr;  // large replies; null: not listed
+    Parts parts;
     OpenStreams* open = nullptr;
     int64_t unanswered_bytes_max = 0;
     int64_t unanswered_max = 0;
   };
 
-  // Arms one call of `method` on `queue`. Each call that comes arms the next.
-  static void Arm(const Method& method, grpc::ServerCompletionQueue& queue);
-
-  // The connection; the same for all messages.
-  uint64_t session() const { return session_; }
-  // Time until the client's deadline.
-  absl::Duration time_left() const { return TimeLeft(context_); }
-  // True once the client has disconnected or cancelled. Safe to read after the call was freed.
-  const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
+  // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
+  // not started.
+  static void Arm(const Method& method, CallQueue& queue, int calls);
 
   // Tracks a request under the client's number, and gives it a flag that becomes true when the
   // client cancels the request or has gone. False: a request that has not ended has the number.
   bool BeginRequest(uint64_t sequence, std::shared_ptr<std::atomic<bool>>& cancelled);
   void EndRequest(uint64_t sequence);
-  // Sets the flag of the request with that number, if there is one.
+  // Sets the flag of the request with that number; counts the cancel if there is none.
   void CancelRequest(uint64_t sequence);
 
   // Answers a message of `message_bytes` bytes and takes the bytes of `reply`. The caller must not
@@ -105,7 +95,6 @@ class StreamCall final : private Transfers::Transfer {
   void Drain();
 
  private:
-  friend class UntakenReply<StreamCall>;
   class Change;
   struct Reply {
     grpc::ByteBuffer bytes;
@@ -115,54 +104,37 @@ class StreamCall final : private Transfers::Transfer {
     bool IsAdmitted() const { return permit.bytes() > 0; }  // an error is not
   };
 
-  StreamCall(const Method& method, grpc::ServerCompletionQueue& queue)
-      : Transfers::Transfer(/*may_idle=*/true),
-        open_call_(*method.in_flight),
-        method_(method),
-        queue_(queue),
-        stream_(&context_) {}
+  StreamCall(const Method& method, std::shared_ptr<CallArming> arming)
+      : QueueCall(method.parts, std::move(arming)), method_(method) {}
 
-  void EndTransfer(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void AbortTransfer() override { Cancel(); }
-  void Cancel() { context_.TryCancel(); }
-  void Retain() override;
-  void Release() override ABSL_LOCKS_EXCLUDED(mutex_);
-
-  void OnReceived(bool ok);
-  void OnRead(bool ok);
-  void OnWritten(bool ok);
-  void OnFinished(bool ok);
-  void OnDone(bool ok);
+  void OnArrived() override;
+  void OnRead(bool ok) override;
+  void OnWritten(bool ok) override;
+  void OnEnded(bool ok) override;
+  void OnDone() override;
+  // The sockets were looked at.
+  void OnLooked(bool ok);
 
   // Starts every step that the state allows: a read, a write, the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes the first reply. Replies that are ready at the same time go to the socket together.
   // REQUIRES: replies_ is not empty, and no write is under way.
-  void StartWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Enters the replies into the list of untaken ones, or takes them out.
-  void ListReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops all replies except the one that is being written: the client has gone.
   void DropReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes a reply that leaves replies_ out of the counts.
-  void Uncount(const Reply& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes a reply that leaves replies_ out of the counts. `taken`: by the client.
+  void Uncount(const Reply& reply, bool taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether every step has come back and every answer was given. It becomes true once; the caller
   // that sees it frees the call.
   bool IsFree() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Free() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const CallsInFlight::Open open_call_;  // first, because it ends last
   const Method& method_;
-  grpc::ServerCompletionQueue& queue_;
-  grpc::ServerContext context_;
-  RawStream stream_;
-  uint64_t session_ = 0;  // set on receipt
-  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
   proto::Mutex mutex_;
   // The cancellation flags of requests that have not ended, by the client's numbers.
   absl::flat_hash_map<uint64_t, std::shared_ptr<std::atomic<bool>>> requests_
       ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer message_;                           // being read
   std::deque<Reply> replies_ ABSL_GUARDED_BY(mutex_);  // while writing_, the first is being written
   int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;     // messages without an answer
   int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;           // messages without an answer or not written
@@ -171,9 +143,8 @@ class StreamCall final : private Transfers::Transfer {
   bool has_written_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t joined_ ABSL_GUARDED_BY(mutex_) = 0;        // answers in gRPC's buffer, perhaps not sent
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of these
-  int64_t taken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // by the client, since it was listed
-  std::atomic<int> retained_ = 0;                     // threads that are ending a transfer
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool deferred_ ABSL_GUARDED_BY(mutex_) = false;  // the next read, until OnLooked
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // by the client: no more messages
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
@@ -182,12 +153,7 @@ class StreamCall final : private Transfers::Transfer {
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_seen_ ABSL_GUARDED_BY(mutex_) = false;
 
-  UntakenReply<StreamCall> untaken_ ABSL_GUARDED_BY(mutex_){*this};
-  CallEvent<StreamCall> received_{this, &StreamCall::OnReceived};
-  CallEvent<StreamCall> read_{this, &StreamCall::OnRead};
-  CallEvent<StreamCall> written_{this, &StreamCall::OnWritten};
-  CallEvent<StreamCall> ended_{this, &StreamCall::OnFinished};
-  CallEvent<StreamCall> done_{this, &StreamCall::OnDone};
+  CallEvent<StreamCall> looked_{this, &StreamCall::OnLooked};
 };
 
 }  // namespace rope::server

@@ -13,56 +13,48 @@
 
 namespace rope::server {
 
-class UnknownMethods::Call {
+class UnknownMethods::Call final : public QueueCall {
  public:
-  static void Arm(UnknownMethods& methods, grpc::ServerCompletionQueue& queue) {
-    auto owned = std::unique_ptr<Call>(new Call(methods, queue));  // owned by itself below
-    Call& call = *owned.release();
-    call.context_.AsyncNotifyWhenDone(&call.done_);
-    methods.service_.RequestCall(&call.context_, &call.stream_, &queue, &queue, &call.arrived_);
+  static void Arm(UnknownMethods& methods, CallQueue& queue) {
+    CallArming::Start(queue, methods.request_, /*wanted=*/1,
+                      [&methods](std::shared_ptr<CallArming> arming) {
+                        return std::unique_ptr<QueueCall>(
+                            new Call(methods, std::move(arming)));  // owned by the result
+                      });
   }
 
  private:
-  Call(UnknownMethods& methods, grpc::ServerCompletionQueue& queue)
-      : open_call_(methods.in_flight_), methods_(methods), queue_(queue), stream_(&context_) {}
+  Call(UnknownMethods& methods, std::shared_ptr<CallArming> arming)
+      : QueueCall(methods.parts_, std::move(arming)), methods_(methods) {}
 
-  void OnArrived(bool ok) {
-    if (!ok) {  // shutdown before a call came: gRPC sends no done notification
-      delete this;
-      return;
-    }
-    Arm(methods_, queue_);
+  void OnArrived() override {
     methods_.metrics_.CountUnknownMethod();
     const std::string method =
         Quoted(ShortText(absl::StripPrefix(context_.method(), "/"), limits::kErrorPartBytesMax));
-    const absl::Status status = MakeError(Reason::kNotBuilt, "method", method,
-                                          absl::StrCat("a method of ", methods_.want_));
     LogLimited(LogKind::kMethod, spdlog::level::info, "method={} code=UNIMPLEMENTED", method);
-    stream_.Finish(ToGrpcStatus(status, context_), &ended_);
+    StartFinish(MakeError(Reason::kNotBuilt, "method", method,
+                          absl::StrCat("a method of ", methods_.want_)));
   }
-  void OnEnded(bool) { Release(); }
-  void OnDone(bool) { Release(); }
+  void OnEnded(bool) override { Release(); }
+  void OnDone() override { Release(); }
 
   void Release() {
     if (--open_ == 0) delete this;
   }
 
-  const CallsInFlight::Open open_call_;  // first, because it ends last
   UnknownMethods& methods_;
-  grpc::ServerCompletionQueue& queue_;
-  grpc::GenericServerContext context_;
-  grpc::GenericServerAsyncReaderWriter stream_;
   int open_ = 2;  // last step and done, both on the queue's thread
-  CallEvent<Call> arrived_{this, &Call::OnArrived};
-  CallEvent<Call> ended_{this, &Call::OnEnded};
-  CallEvent<Call> done_{this, &Call::OnDone};
 };
 
-UnknownMethods::UnknownMethods(const std::vector<std::string>& services, CallsInFlight& in_flight,
-                               Metrics& metrics)
-    : want_(absl::StrJoin(services, ", ")), in_flight_(in_flight), metrics_(metrics) {}
+UnknownMethods::UnknownMethods(const std::vector<std::string>& services,
+                               const QueueCall::Parts& parts, Metrics& metrics)
+    : request_([this](RawContext* context, RawStream* stream, grpc::ServerCompletionQueue* queue,
+                      void* tag) { service_.RequestCall(context, stream, queue, queue, tag); }),
+      want_(absl::StrJoin(services, ", ")),
+      parts_(parts),
+      metrics_(metrics) {}
 
-void UnknownMethods::Arm(grpc::ServerCompletionQueue& queue) {
+void UnknownMethods::Arm(CallQueue& queue) {
   Call::Arm(*this, queue);
 }
 

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "server/grpc/poll_loop.h"
+#include "server/grpc/queue_call.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::server {
@@ -32,18 +33,19 @@ namespace rope::server {
 class UnknownMethods {
  public:
   // `services`: the full names of the services of this server.
-  UnknownMethods(const std::vector<std::string>& services, CallsInFlight& in_flight,
+  UnknownMethods(const std::vector<std::string>& services, const QueueCall::Parts& parts,
                  Metrics& metrics);
 
   grpc::AsyncGenericService& service() { return service_; }
-  void Arm(grpc::ServerCompletionQueue& queue);
+  void Arm(CallQueue& queue);
 
  private:
   class Call;
 
   grpc::AsyncGenericService service_;
+  const RequestCall request_;
   const std::string want_;  // of the error
-  CallsInFlight& in_flight_;
+  const QueueCall::Parts parts_;
   Metrics& metrics_;
 };
 

@@ -259,16 +259,30 @@ Listener::Listener(ListenSockets sockets, proto::FileDescriptor wake, proto::Fil
   for (size_t i = 0; i < sockets_.sockets.size(); ++i) {
     Watch(sockets_.sockets[i].get(), EPOLLIN, i);
   }
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = std::thread([this] {
+    Loop();
+    if (!stopped_listening_.HasBeenNotified()) stopped_listening_.Notify();  // the system failed
+  });
 }
 
 Listener::~Listener() {
+  StopListening();
+  Wake();
+  thread_.join();
+}
+
+void Listener::StopListening() {
+  if (stopped_listening_.HasBeenNotified()) return;
+  if (is_unix()) RemoveSocketFile(sockets_.path);
+  Wake();
+  stopped_listening_.WaitForNotification();
+}
+
+void Listener::Wake() const {
   const uint64_t one = 1;
   if (write(wake_.get(), &one, sizeof(one)) != sizeof(one)) {
     spdlog::error("eventfd: cannot be written");
   }
-  thread_.join();
-  if (is_unix()) RemoveSocketFile(sockets_.path);
 }
 
 bool Listener::Watch(int fd, uint32_t what, uint64_t number) {
@@ -279,7 +293,7 @@ bool Listener::Watch(int fd, uint32_t what, uint64_t number) {
 }
 
 // The loop has no mutex: only this thread touches pending_ and watched_, and the eventfd `wake_`
-// tells it to stop. Three kinds of events come from one epoll instance:
+// tells it to stop listening, and then to end. Three kinds of events come from one epoll instance:
 //   - a listening socket is readable: Accept, which makes the connection pending
 //   - a pending connection is readable or closed: OnPending
 //   - the second descriptor of a passed-on socket reports EPOLLRDHUP: the connection no longer
@@ -292,8 +306,14 @@ void Listener::Loop() {
     if (count < 0 && errno != EINTR) return;
     for (int i = 0; i < count; ++i) {
       const uint64_t number = events[static_cast<size_t>(i)].data.u64;
-      if (number == kWakeNumber) return;
-      if (number < kWakeNumber) {
+      if (number == kWakeNumber) {
+        uint64_t wakes = 0;
+        if (stopped_listening_.HasBeenNotified()) return;
+        if (read(wake_.get(), &wakes, sizeof(wakes)) != sizeof(wakes)) return;
+        sockets_.sockets.clear();
+        pending_.clear();
+        stopped_listening_.Notify();
+      } else if (number < sockets_.sockets.size()) {
         Accept(sockets_.sockets[number].get());
       } else if (pending_.contains(number)) {
         OnPending(number);
@@ -302,7 +322,9 @@ void Listener::Loop() {
         if (token != 0) regions_.CloseSession(token);
         if (token != 0 && options_.rings != nullptr) options_.rings->Close(token);
         // gRPC may still hold the socket open, and epoll would then report it again.
-        epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended->second.socket.get(), nullptr);
+        epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended->second.fd, nullptr);
+        // What it sent last is of no use to a client that has gone, and may cost gRPC seconds.
+        ended->second.place.connection().ShutDown();
         watched_.erase(ended);
       }
     }
@@ -371,7 +393,7 @@ void Listener::OnPending(uint64_t number) {
     shutdown(taken.socket.get(), SHUT_RDWR);  // the watch then closes the session
     return;
   }
-  options_.hand_on(taken.socket.release());
+  hand_ons_.Run([&] { options_.hand_on(taken.socket.release()); });
 }
 
 // The close is what gRPC's clients back off for. A reason in HTTP/2's words (GOAWAY) needs SETTINGS
@@ -396,14 +418,14 @@ void Listener::CloseOldPending() {
 // descriptor stays in epoll to report the end of the connection.
 absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
   const int fd = connection.socket.get();
-  Watched watched = {.socket = proto::FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0))};
+  proto::FileDescriptor second(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   const uint64_t number = next_number_++;
-  if (!watched.socket.ok() || !Watch(watched.socket.get(), EPOLLRDHUP, number)) {
+  if (!second.ok() || !Watch(second.get(), EPOLLRDHUP, number)) {
     return absl::ResourceExhaustedError("no file descriptor is left to watch the connection");
   }
-  if (options_.connections != nullptr) {
-    ROPE_ASSIGN_OR_RETURN(watched.place, options_.connections->Enter(fd, connection.peer.owner));
-  }
+  Watched watched = {.fd = second.get()};
+  ROPE_ASSIGN_OR_RETURN(watched.place, options_.connections->Enter(fd, connection.peer.owner,
+                                                                   is_unix(), std::move(second)));
   if (regions_.options().enabled) {
     // Ends the session of an earlier connection with the same number.
     watched.token = regions_.OpenSession(SessionOfDescriptor(fd), connection.peer);

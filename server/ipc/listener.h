@@ -28,10 +28,13 @@
 #include "absl/time/time.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/ipc/hello.h"
+#include "proto/mutex.h"
 #include "server/ipc/limits.h"
 #include "server/ipc/ring.h"
+#include "server/memory/connections.h"
 #include "server/memory/peers.h"
 #include "server/memory/regions.h"
+#include "server/telemetry/process.h"
 
 namespace rope::server {
 
@@ -107,7 +110,7 @@ class Listener {
     std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
     // Serves rings that come with hellos; null: no rings. Must outlive the listener.
     RingLoop* rings = nullptr;
-    // Counts and bounds what is passed to gRPC; null: nothing does. Must outlive the listener.
+    // Accounts for what is passed to gRPC. Required; must outlive the listener.
     Connections* connections = nullptr;
     // Takes over a connection and its descriptor. Called on the listener's thread.
     std::function<void(int fd)> hand_on = nullptr;
@@ -115,10 +118,17 @@ class Listener {
 
   static absl::StatusOr<std::unique_ptr<Listener>> Create(const std::string& address,
                                                           RegionTable& regions, Options options);
+  // As StopListening. The connections that gRPC has are no longer watched, and no longer count.
   ~Listener();
+  // Closes the listening sockets, the file of a Unix socket and all pending connections. May be
+  // called again.
+  void StopListening();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  // Calls of `hand_on`, in which gRPC reads what has come of the connection. REQUIRES: any thread
+  // but the destructor's.
+  CallWatch::Use HandingOn() { return hand_ons_.UseOf(thread_); }
   // The address, with the port filled in.
   const std::string& address() const { return sockets_.address; }
 
@@ -134,7 +144,7 @@ class Listener {
   };
   // A connection that gRPC has, watched through a second descriptor of its socket.
   struct Watched {
-    proto::FileDescriptor socket;
+    int fd = -1;  // the second descriptor, which the account owns
     Connections::Place place = {};
     uint64_t token = 0;  // of its session; 0: it has none
   };
@@ -143,6 +153,7 @@ class Listener {
            RegionTable& regions, Options options);
 
   bool is_unix() const { return !sockets_.path.empty(); }
+  void Wake() const;
   void Loop();
   // The timeout of the loop's epoll_wait in milliseconds; -1: infinite.
   int TimeoutMs() const;
@@ -168,8 +179,8 @@ class Listener {
   absl::StatusOr<proto::FileDescriptor> OpenRing(uint64_t bytes, uint64_t session, uint64_t token,
                                                  proto::FileDescriptor memfd);
 
-  const ListenSockets sockets_;
-  const proto::FileDescriptor wake_;    // eventfd: written once, to stop
+  ListenSockets sockets_;               // the loop closes the sockets
+  const proto::FileDescriptor wake_;    // eventfd: written to stop listening, and to end
   const proto::FileDescriptor events_;  // epoll
   RegionTable& regions_;
   const Options options_;
@@ -177,6 +188,8 @@ class Listener {
   std::map<uint64_t, PendingConnection> pending_;
   std::map<uint64_t, Watched> watched_;
   uint64_t next_number_ = 0;
+  proto::Notification stopped_listening_;
+  CallWatch hand_ons_;
   std::thread thread_;  // last: it uses all members above
 };
 

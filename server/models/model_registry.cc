@@ -454,6 +454,12 @@ absl::Status ModelRegistry::Unregister(const std::string& name, const std::strin
   return absl::OkStatus();
 }
 
+bool ModelRegistry::MayGo(const std::string& name) const {
+  proto::ReaderMutexLock lock(&mutex_);
+  const ModelPtr found = FindNamed(name);
+  return found == nullptr || found->generation != 0;
+}
+
 std::vector<v1::Model> ModelRegistry::List(const std::string& after, size_t count) const {
   std::vector<std::pair<std::string, ModelPtr>> models;
   {

@@ -202,6 +202,8 @@ class ModelRegistry {
   // One for each file, in the order of Create.
   const std::vector<FileReport>& file_reports() const { return file_reports_; }
 
+  // Whether the model may be unregistered, or has been: presets and models of flags stay.
+  bool MayGo(const std::string& name) const;
   // Increases when a model is unregistered. After that, an earlier result of Find for a spec that
   // names a model may no longer be valid.
   int64_t version() const { return version_.load(std::memory_order_acquire); }

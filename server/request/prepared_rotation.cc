@@ -220,7 +220,10 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
   if (!status.ok()) return Prefixed("rotate.", status);
   ROPE_RETURN_IF_ERROR(CheckOpenAxis(request, *prepared));
   if (!request.open_axis().empty()) prepared->open_axis = request.open_axis()[0];
-  if (rotate.rope().has_model() || rotate.reposition().from_rope().has_model()) {
+  const auto may_go = [&registry](const v1::RopeSpec& spec) {
+    return spec.has_model() && registry.MayGo(spec.model());
+  };
+  if (may_go(rotate.rope()) || may_go(rotate.reposition().from_rope())) {
     prepared->registry_version = version;
   }
   prepared->message = rotate;
@@ -251,11 +254,11 @@ absl::Status PreparedRotations::Keep(std::shared_ptr<const PreparedRotation> pre
                                    ", or the whole request in each call"));
   proto::WriterMutexLock lock(&mutex_);
   Entry& entry = entries_[prepared->id];
-  all_.entries += entry.prepared == nullptr ? 1 : 0;
-  all_.bytes += prepared->bytes - (entry.prepared == nullptr ? 0 : entry.prepared->bytes);
+  if (entry.prepared != nullptr) Count(entry, -1);
   entry.session = session;
   entry.used.store(clock_.fetch_add(1) + 1);
   entry.prepared = std::move(prepared);
+  Count(entry, 1);
   Shrink(session, share);
   Shrink(std::nullopt, {options_.entries_max, options_.bytes_max});
   return absl::OkStatus();
@@ -283,21 +286,22 @@ PreparedRotations::Size PreparedRotations::size() const {
   return all_;
 }
 
-PreparedRotations::Size PreparedRotations::SizeOf(std::optional<uint64_t> session) const {
-  if (!session.has_value()) return all_;
-  Size size;
-  for (const auto& [id, entry] : entries_) {
-    if (entry.session != *session) continue;
-    ++size.entries;
-    size.bytes += entry.prepared->bytes;
+void PreparedRotations::Count(const Entry& entry, int sign) {
+  Size& of_session = sizes_[entry.session];
+  for (Size* const size : {&all_, &of_session}) {
+    size->entries += sign;
+    size->bytes += sign * entry.prepared->bytes;
   }
-  return size;
+  if (of_session.entries == 0) sizes_.erase(entry.session);
 }
 
 // Goes through the entries once: one large entry may take the place of a thousand small ones.
 void PreparedRotations::Shrink(std::optional<uint64_t> session, const Size& most) {
-  Size size = SizeOf(session);
-  if (size.entries <= most.entries && size.bytes <= most.bytes) return;
+  const auto is_within = [&] {
+    const Size& size = session.has_value() ? sizes_[*session] : all_;
+    return size.entries <= most.entries && size.bytes <= most.bytes;
+  };
+  if (is_within()) return;
   using Used = std::pair<int64_t, Entries::iterator>;
   std::vector<Used> heap;  // the least recently used in front
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
@@ -306,13 +310,11 @@ void PreparedRotations::Shrink(std::optional<uint64_t> session, const Size& most
   }
   const auto later = [](const Used& a, const Used& b) { return a.first > b.first; };
   std::ranges::make_heap(heap, later);
-  while (size.entries > most.entries || size.bytes > most.bytes) {
+  while (!is_within()) {
     const auto oldest = heap.front().second;
     std::ranges::pop_heap(heap, later);
     heap.pop_back();
-    const int64_t bytes = oldest->second.prepared->bytes;
-    size = {size.entries - 1, size.bytes - bytes};
-    all_ = {all_.entries - 1, all_.bytes - bytes};
+    Count(oldest->second, -1);
     entries_.erase(oldest);
   }
 }

@@ -36,7 +36,8 @@ struct PreparedRotation {
   char open_axis = 0;         // its length differs between calls; 0: no axis
   Plan plan;                  // without inputs, places and positions
   Ropes ropes;
-  // Set: the request names a model, and this was ModelRegistry::version before it was looked up.
+  // Set: the request names a model that may be unregistered, and this was ModelRegistry::version
+  // before it was looked up.
   std::optional<int64_t> registry_version;
   int64_t bytes = 0;  // of memory, approximately
 };
@@ -80,7 +81,8 @@ class PreparedRotations {
   // bytes than one session may have; it carries no retry delay, because waiting does not help.
   absl::Status Keep(std::shared_ptr<const PreparedRotation> prepared, uint64_t session);
 
-  // NOT_FOUND: no such entry; it names a model, and a model was unregistered since.
+  // NOT_FOUND: no such entry; it names a registered model, and a model was unregistered
+  // since.
   absl::StatusOr<std::shared_ptr<const PreparedRotation>> Find(absl::string_view id);
 
   Size size() const;
@@ -94,8 +96,8 @@ class PreparedRotations {
   };
   using Entries = absl::node_hash_map<std::string, Entry>;
 
-  // The size of the entries of a session; of all entries without one.
-  Size SizeOf(std::optional<uint64_t> session) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Adds an entry to the sizes, or takes it out (`sign` -1).
+  void Count(const Entry& entry, int sign) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops entries of the session, or of all, until they are within `most`.
   void Shrink(std::optional<uint64_t> session, const Size& most)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -106,6 +108,8 @@ class PreparedRotations {
   mutable proto::SharedMutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
   Size all_ ABSL_GUARDED_BY(mutex_);  // of entries_
+  absl::flat_hash_map<uint64_t, Size> sizes_
+      ABSL_GUARDED_BY(mutex_);  // by session, of some entries
 };
 
 }  // namespace rope::server

@@ -110,6 +110,16 @@ void CollectBudgets(const Gauges& gauges, Families& families) {
                       MetricType::Counter, std::move(refusals)});
 }
 
+void CollectConnections(const Gauges& gauges, Families& families) {
+  std::vector<ClientMetric> closed;
+  for (const auto& [reason, count] : gauges.connections_closed) {
+    closed.push_back(ValueOf(count, {{"reason", std::string(reason)}}));
+  }
+  families.push_back({"rope_connections_closed_total",
+                      "Connections that the server closed because of their cost, by reason",
+                      MetricType::Counter, std::move(closed)});
+}
+
 void CollectLogDrops(const Gauges& gauges, Families& families) {
   std::vector<ClientMetric> drops;
   for (size_t i = 0; i < gauges.log_drops.size(); ++i) {
@@ -221,6 +231,7 @@ Families Metrics::Collect(const Gauges& gauges) const {
              "Refused registrations of memory regions, including those by hello",
              gauges.regions_rejected);
   CollectBudgets(gauges, families);
+  CollectConnections(gauges, families);
   CollectLogDrops(gauges, families);
   return families;
 }

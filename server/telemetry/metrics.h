@@ -11,6 +11,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -152,7 +153,8 @@ struct Gauges {
   kernels::TableCache::Statistics table_cache;
   int64_t table_cache_budget_bytes = 0;
   std::vector<BudgetUse> budgets;
-  std::array<int64_t, kLogDropCount> log_drops = {};  // by LogDrop
+  std::array<int64_t, kLogDropCount> log_drops = {};                     // by LogDrop
+  std::vector<std::pair<std::string_view, int64_t>> connections_closed;  // by reason
 };
 
 // A family of one value without labels.

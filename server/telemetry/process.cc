@@ -1,5 +1,6 @@
 #include "server/telemetry/process.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -93,6 +94,14 @@ std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_r
   result.resident_bytes = values[3] * sysconf(_SC_PAGESIZE);
   result.open_fds = CountEntries(proc_root + "/self/fd");
   return result;
+}
+
+CallWatch::Use CallWatch::UseOf(std::thread& thread) const {
+  clockid_t clock = {};
+  timespec used = {};
+  if (pthread_getcpuclockid(thread.native_handle(), &clock) != 0) return {};
+  if (clock_gettime(clock, &used) != 0) return {};
+  return {absl::DurationFromTimespec(used), steps_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace rope::server

@@ -1,16 +1,20 @@
-// What Linux says of this process: its processors, memory, time and descriptors.
+// What Linux says of this process: its processors, memory, time and descriptors; and what its
+// threads use inside calls that others watch.
 //
-// Threading:  Functions only.
+// Threading:  Functions; CallWatch is thread-safe.
 #ifndef ROPE_SERVER_TELEMETRY_PROCESS_H_
 #define ROPE_SERVER_TELEMETRY_PROCESS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace rope::server {
 
@@ -43,6 +47,40 @@ struct ProcessStatistics {
 
 // nullopt: `proc_root` is not a proc file system.
 std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_root = "/proc");
+
+// CallWatch: shows other threads whether a thread is inside a call, such as one into gRPC.
+class CallWatch {
+ public:
+  struct Use {
+    absl::Duration used;  // of a processor, by the thread
+    int64_t steps = 0;    // entries into calls and returns from them: odd inside
+  };
+
+  // On the thread.
+  template <typename Call>
+  auto Run(const Call& call) {
+    const Step inside(steps_);
+    return call();
+  }
+  // On any other. `thread`: the one that runs calls, which has not been joined.
+  Use UseOf(std::thread& thread) const;
+
+ private:
+  class Step {
+   public:
+    explicit Step(std::atomic<int64_t>& steps) : steps_(steps) { Count(); }
+    ~Step() { Count(); }
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+
+   private:
+    void Count() { steps_.fetch_add(1, std::memory_order_relaxed); }
+
+    std::atomic<int64_t>& steps_;
+  };
+
+  std::atomic<int64_t> steps_ = 0;
+};
 
 }  // namespace rope::server
 

@@ -39,7 +39,7 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
              },
              [this](EchoCall& call) { call.Finish(absl::OkStatus(), Echo(call.request())); },
              &in_flight_};
-  rotate_stream_ = {[raw = service.get()](grpc::ServerContext* context, server::RawStream* stream,
+  rotate_stream_ = {[raw = service.get()](server::RawContext* context, server::RawStream* stream,
                                           grpc::ServerCompletionQueue* queue, void* tag) {
                       raw->RequestRotateStream(context, stream, queue, queue, tag);
                     },
@@ -48,9 +48,7 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
                       grpc::ByteBuffer reply = Echo(message);
                       call.Answer(reply, bytes, {});
                     },
-                    &in_flight_,
-                    &receiving_,
-                    /*untaken=*/nullptr,
+                    {&in_flight_, &connections_, &reads_},
                     &open_streams_,
                     server::limits::kStreamBytesMax,
                     server::limits::kStreamRequestsMax};
@@ -62,17 +60,18 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
   server_ = builder.BuildAndStart();
   ROPE_CHECK(server_ != nullptr);
   for (const std::string& address : {std::string("127.0.0.1:0"), server::kUnixPrefix + path}) {
-    auto listener = server::Listener::Create(address, regions_, {.hand_on = [this](int fd) {
-                                               grpc::AddInsecureChannelFromFd(server_.get(), fd);
-                                             }});
+    auto listener = server::Listener::Create(
+        address, regions_, {.connections = &connections_, .hand_on = [this](int fd) {
+                              grpc::AddInsecureChannelFromFd(server_.get(), fd);
+                            }});
     ROPE_CHECK(listener.ok());
     listeners_.push_back(*std::move(listener));
   }
   for (const auto& queue : loop_->queues()) {
     for (int i = 0; i < server::limits::kArmedCalls; ++i) {
-      EchoCall::Arm(rotate_, *queue);
-      server::StreamCall::Arm(rotate_stream_, *queue);
+      EchoCall::Arm(rotate_, queue->completion_queue());
     }
+    server::StreamCall::Arm(rotate_stream_, *queue, server::limits::kArmedCalls);
   }
   loop_->Start();
 }
@@ -80,6 +79,7 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
 EchoServer::~EchoServer() {
   listeners_.clear();
   server_->Shutdown(std::chrono::system_clock::now());
+  in_flight_.AwaitNoneOpen();  // of streams, which ask for more until then
   loop_->Shutdown();
 }
 

@@ -15,10 +15,12 @@
 
 #include "absl/time/time.h"
 #include "server/grpc/poll_loop.h"
+#include "server/grpc/queue_call.h"
 #include "server/grpc/stream_call.h"
-#include "server/grpc/transfers.h"
+#include "server/ipc/limits.h"
 #include "server/ipc/listener.h"
 #include "server/memory/buffer_pool.h"
+#include "server/memory/connections.h"
 #include "server/memory/regions.h"
 #include "tests/bench/echo_call.h"
 
@@ -44,7 +46,9 @@ class EchoServer {
   server::CallsInFlight in_flight_;
   EchoCall::Method rotate_;
   const server::SteadyClock clock_;
-  server::Transfers receiving_{clock_};
+  server::MessageReads reads_{clock_};
+  server::Connections connections_{
+      {server::limits::kMaxConnectionsCeiling, server::limits::kMaxConnectionsCeiling}};
   server::StreamCall::Method rotate_stream_;
   server::OpenStreams open_streams_;
   std::unique_ptr<grpc::Service> service_;

@@ -34,7 +34,7 @@ class Step {
     for (size_t i = 0; i < q_.size(); ++i) q_[i] = static_cast<float>(i % 17) + 1;
     for (size_t i = 0; i < k_.size(); ++i) k_[i] = static_cast<float>(i % 13) - 5;
     request_.request_id = "step-" + std::to_string(position);
-    request_.rope.model = "llama-3.1-8b";
+    request_.rope.model = "mine";
     request_.positions.start = position;
     request_.tensors = {{.layout = "SHD", .shape = {1, 4, kHeadDim}, .scale = 0.5},
                         {.role = Role::kK, .layout = "SHD", .shape = {1, 1, kHeadDim}}};
@@ -78,8 +78,14 @@ class Step {
   RotateRequest request_;
 };
 
+// A server with a registered model, "mine": entries that name one are forgotten when a model goes.
 class PreparedServer {
  public:
+  PreparedServer() {
+    const Client client = Client::Connect(tcp()).value();
+    EXPECT_TRUE(client.RegisterModel("mine", {.model = "llama-3.1-8b"}).ok());
+  }
+
   const std::string& tcp() const { return server_.address(); }
   std::string unix() const { return "unix:" + socket_; }
   // Number of Prepare calls that were answered with OK.
@@ -88,7 +94,7 @@ class PreparedServer {
         Scrape(MetricsPort(server_)).Value(R"(rope_requests_total{code="OK",method="Prepare"})");
     return count < 0 ? 0 : static_cast<int>(count);
   }
-  // Unregisters some model: the server then forgets all entries that name one.
+  // Unregisters another model: the server then forgets all entries that name a registered one.
   void Forget() const {
     const Client client = Client::Connect(tcp()).value();
     ASSERT_TRUE(client.RegisterModel("other", {.model = "phi-2"}).ok());
@@ -200,7 +206,7 @@ TEST_F(PreparedClientTest, AForgottenCallInPlaceRunsOnce) {
     EXPECT_TRUE(client.Rotate(request).ok());
     return std::vector<float>(values, values + kHeadDim);
   };
-  RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.start = 1}};
+  RotateRequest request{.rope = {.model = "mine"}, .positions = {.start = 1}};
   request.tensors = {{.layout = "SD", .shape = {1, kHeadDim}, .data = values, .output = values}};
   RotateRequest call{.prepared = client.Prepare(request).value(), .positions = request.positions};
   call.tensors = {{.data = values, .output = values}};
@@ -215,7 +221,7 @@ TEST_F(PreparedClientTest, AForgottenCallInPlaceRunsOnce) {
 TEST_F(PreparedClientTest, AnOpenAxisTakesEveryLengthUpToTheLargest) {
   const Client client = Client::Connect(server_.tcp()).value();
   const std::vector<float> data(4 * kHeadDim, 1.0f);
-  RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.starts = {5, 6, 7, 8}}};
+  RotateRequest request{.rope = {.model = "mine"}, .positions = {.starts = {5, 6, 7, 8}}};
   request.tensors = {{.layout = "BSD", .shape = {4, 1, kHeadDim}, .data = data.data()}};
   ASSERT_OK(rotation, client.Prepare(request, "B"));
   for (const int64_t length : {1, 3, 4}) {

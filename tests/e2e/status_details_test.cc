@@ -26,7 +26,7 @@ TEST(StatusDetailsTest, PackagesOfGoogleRpcReadReasonFieldAndRetryDelay) {
       Exits(0, MatchesRegex("rope.v1 INVALID_ARGUMENT INVALID_FIELD field=rope "
                             "want=exactly one of model, config_id, config, config_json retry_ms=0\n"
                             "rope.v1 RESOURCE_EXHAUSTED QUEUE_FULL field=queue "
-                            "want=at most [0-9]+ at a time retry_ms=20\n")));
+                            "want=at most [0-9]+ retry_ms=20\n")));
 }
 
 }  // namespace

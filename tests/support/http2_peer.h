@@ -66,6 +66,8 @@ class Http2Peer {
   // were sent. `last`: ends the stream once all of them are sent.
   int64_t SendPart(uint32_t stream, std::string_view message, size_t bytes, bool last,
                    Duration patience = kPatience);
+  // Sends bytes of messages whose prefixes they contain; else as SendPart.
+  int64_t SendData(uint32_t stream, std::string_view bytes, bool last, Duration patience);
   // Sends a whole unary call and does not wait for its answer.
   uint32_t Call(std::string_view message);
   // Lets the server send `bytes` more on a stream, or (stream 0) on the whole connection.
@@ -106,7 +108,6 @@ class Http2Peer {
   void TakeHeaders(const FrameHeader& header, std::string_view payload);
   void TakeSettings(std::string_view payload);
   void EndBlock();
-  int64_t SendData(uint32_t stream, std::string_view bytes, bool last, Duration patience);
   int64_t Room(uint32_t stream);
 
   proto::FileDescriptor connection_;

@@ -63,9 +63,11 @@ class SideThreadTest : public ::testing::Test {
     thread_.StartRequest(session.value_or(++last_session_),
                          std::make_unique<Counted>(*this, name, steps));
   }
+  // Of the session's owner.
   void StartCall(int name, int steps, std::optional<uint64_t> session = std::nullopt,
                  SideThread::Cancelled cancelled = nullptr) {
-    thread_.StartCall(session.value_or(++last_session_),
+    const uint64_t number = session.value_or(++last_session_);
+    thread_.StartCall(number, absl::StrCat("uid:", number),
                       std::make_unique<Counted>(*this, name, steps), std::move(cancelled));
   }
   // A work whose first step waits.
@@ -115,28 +117,29 @@ TEST_F(SideThreadTest, CallsAreBoundedAndRequestsAreNot) {
   Block();
   for (int i = 0; i < limits::kControlCallsMax; ++i) StartCall(i, 1);
   StartCall(999, 1);
-  ExpectRefused(999, "queue: got call number 257 that takes long, want at most 256 at a time");
+  ExpectRefused(999,
+                "queue: got call that takes long, number 257 of all clients, want at most 256");
   StartRequest(1000, 1);
   let_go_.Notify();
   EXPECT_THAT(AwaitAnswers(static_cast<size_t>(limits::kControlCallsMax) + 3),
               Contains(Pair(1000, IsOk())));
 }
 
-TEST_F(SideThreadTest, OneSessionGetsHalfOfThePlacesOfCalls) {
+TEST_F(SideThreadTest, OneOwnerGetsHalfOfThePlacesOfCalls) {
+  constexpr int64_t kHalf = limits::kControlCallsMax / 2;
   Block();
-  for (int i = 0; i < limits::kSessionsControlCallsMax; ++i) {
+  for (int i = 0; i < kHalf; ++i) {
     StartRequest(i, 1, kGreedy);
     StartCall(i, 1, kGreedy);
   }
   StartCall(999, 1, kGreedy);
-  ExpectRefused(999,
-                "queue: got call number 129 of this connection that takes long, want at most 128 "
-                "at a time");
+  ExpectRefused(999, absl::StrCat("queue: got call that takes long, number 129 of uid:", kGreedy,
+                                  ", want at most 128"));
   StartCall(1000, 1);
   let_go_.Notify();
-  EXPECT_THAT(AwaitAnswers(static_cast<size_t>(limits::kSessionsControlCallsMax) * 2 + 3),
+  EXPECT_THAT(AwaitAnswers(static_cast<size_t>(limits::kControlCallsMax) + 3),
               Contains(Pair(1000, IsOk())))
-      << "another session has its own places";
+      << "another owner has its own places";
 }
 
 TEST_F(SideThreadTest, FailedStepIsTheAnswer) {

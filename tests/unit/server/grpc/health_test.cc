@@ -19,7 +19,7 @@ using Stub = ::grpc::health::v1::Health::Stub;
 // A gRPC server in this process that serves only the health service.
 class HealthTest : public ::testing::Test {
  protected:
-  HealthTest() : health_({"known"}, in_flight_, receiving_) {
+  HealthTest() : health_({"known"}, {&in_flight_, &connections_, &reads_}) {
     grpc::ServerBuilder builder;
     builder.RegisterService(&health_.service());
     loop_ = std::make_unique<PollLoop>(builder, 1, absl::ZeroDuration());
@@ -62,7 +62,8 @@ class HealthTest : public ::testing::Test {
 
   const SteadyClock clock_;
   CallsInFlight in_flight_;
-  Transfers receiving_{clock_};
+  MessageReads reads_{clock_};
+  Connections connections_{{.all = 4, .owner = 2}};
   Health health_;
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;

@@ -33,15 +33,22 @@ class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {
   // Queues an event that appends `text` to the log. It is in the queue when this returns.
   void Post(const std::string& text) {
     Posted& posted = posted_.emplace_back(*this, text);
-    posted.alarm.Set(loop_->queues().front().get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &posted);
+    posted.alarm.Set(&queue().completion_queue(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &posted);
   }
 
   void Note(const std::string& text) {
     if (ended_.HasBeenNotified()) return;  // the log is read
     log_.push_back(text);
     if (text == "last") ended_.Notify();
-    if (endless_ && text == "event") Post("event");
+    if (text != "event") return;
+    if (defers_ && queue().must_look()) {
+      queue().Defer(posted_.emplace_back(*this, "last"));
+    } else if (endless_) {
+      Post("event");
+    }
   }
+
+  CallQueue& queue() { return *loop_->queues().front(); }
 
   std::vector<std::string> Log() {
     loop_->Start();
@@ -53,6 +60,7 @@ class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {
   std::vector<std::string> log_;
   int idle_ = 0;
   bool endless_ = false;
+  bool defers_ = false;
 
  private:
   struct Posted : Event {
@@ -99,6 +107,14 @@ TEST_P(PollLoopTest, ThreadThatAlwaysHasEventsDoesTheRestToo) {
   endless_ = true;
   Post("event");
   EXPECT_EQ(Log().back(), "last");
+}
+
+TEST_P(PollLoopTest, WhatIsDeferredRunsOnceTheQueueIsEmpty) {
+  Build([] { return false; });
+  endless_ = true;
+  defers_ = true;
+  Post("event");
+  EXPECT_THAT(Log(), SizeIs(CallQueue::kEventsMax + 1));
 }
 
 INSTANTIATE_TEST_SUITE_P(Spin, PollLoopTest,

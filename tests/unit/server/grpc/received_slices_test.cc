@@ -14,8 +14,8 @@
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
 #include "server/grpc/poll_loop.h"
+#include "server/grpc/queue_call.h"
 #include "server/grpc/rope_codec.h"
-#include "server/grpc/transfers.h"
 #include "server/grpc/unary_call.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
@@ -71,7 +71,8 @@ class ReceivedSlicesTest : public ::testing::Test {
 
   grpc::ResourceQuota quota_{"test"};
   const SteadyClock clock_;
-  Transfers receiving_{clock_};
+  MessageReads reads_{clock_};
+  Connections connections_{{.all = 4, .owner = 2}};
   CallsInFlight in_flight_;
   RawService<v1::RopeService> service_{
       *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
@@ -84,7 +85,7 @@ class ReceivedSlicesTest : public ::testing::Test {
                                        calls_.push_back(&call);
                                        arrived_.Signal();
                                      },
-                                     &in_flight_, &receiving_};
+                                     {&in_flight_, &connections_, &reads_}};
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RopeService::Stub> stub_;

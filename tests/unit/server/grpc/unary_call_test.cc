@@ -18,7 +18,7 @@
 #include "server/clock.h"
 #include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/transfers.h"
+#include "server/grpc/queue_call.h"
 
 namespace rope::server {
 namespace {
@@ -52,7 +52,8 @@ class UnaryCallTest : public ::testing::Test {
   }
 
   const SteadyClock clock_;
-  Transfers receiving_{clock_};
+  MessageReads reads_{clock_};
+  Connections connections_{{.all = 4, .owner = 2}};
   CallsInFlight in_flight_;
   RawService<v1::RopeService> service_{
       *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
@@ -63,7 +64,7 @@ class UnaryCallTest : public ::testing::Test {
                                        call_ = &call;
                                        received_.Notify();
                                      },
-                                     &in_flight_, &receiving_};
+                                     {&in_flight_, &connections_, &reads_}};
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
   int descriptor_ = -1;

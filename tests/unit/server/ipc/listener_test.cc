@@ -241,7 +241,7 @@ class ListenerTest : public ::testing::Test {
   const std::string folder_ = ::rope::testing::TemporaryFolder();
   const std::string path_ = folder_ + "/s";
   RegionTable regions_;
-  Connections connections_{{.connections_max = 4096, .owner_connections_max = 2048}};
+  Connections connections_{{.all = 4096, .owner = 2048}};
   proto::Mutex mutex_;
   proto::CondVar handed_over_;
   std::vector<proto::FileDescriptor> handed_on_ ABSL_GUARDED_BY(mutex_);
@@ -266,9 +266,9 @@ TEST_F(ListenerTest, OwnerOfAConnectionIsKnownWhenItIsHandedOn) {
   const proto::FileDescriptor client = ConnectUnix(path_);
   Say(client, kPreface);
   const proto::FileDescriptor server = NextHandedOn();
-  EXPECT_EQ(connections_.OwnerOf(absl::StrCat("fd:", server.get())),
+  EXPECT_EQ(connections_.Of(absl::StrCat("fd:", server.get()))->owner(),
             absl::StrCat("uid:", geteuid()));
-  EXPECT_EQ(connections_.OwnerOf("fd:1000000"), "unknown");
+  EXPECT_EQ(connections_.Of("fd:1000000")->owner(), "unknown");
 }
 
 // Lowers RLIMIT_NOFILE, so that no file descriptor can be opened until it is destroyed.
@@ -428,7 +428,7 @@ TEST_F(ListenerTest, ClientThatGoesWithoutAWordIsForgotten) {
 }
 
 TEST_F(ListenerTest, ConnectionBeyondTheBoundIsClosedUntilAPlaceIsFree) {
-  Connections two({.connections_max = 4, .owner_connections_max = 2});
+  Connections two({.all = 4, .owner = 2});
   Listen({.connections = &two});
   std::vector<proto::FileDescriptor> clients;
   for (int i = 0; i < 2; ++i) {
@@ -448,9 +448,9 @@ TEST_F(ListenerTest, ConnectionBeyondTheBoundIsClosedUntilAPlaceIsFree) {
   ASSERT_OK(answer, proto::DecodeServerHello(bytes));
   EXPECT_EQ(answer->code, absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(WasClosed(with_hello));
-  EXPECT_EQ(two.count(), 2);
+  EXPECT_EQ(two.shares().count(), 2);
   clients.clear();
-  while (two.count() > 0) std::this_thread::yield();
+  while (two.shares().count() > 0) std::this_thread::yield();
   clients.push_back(ConnectUnix(path_));
   Say(clients.back(), kPreface);
   NextHandedOn();
@@ -476,7 +476,7 @@ TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
   ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   Say(client, "R");  // no hello on this socket: the HTTP/2 server reports the error
   const proto::FileDescriptor server = NextHandedOn();
-  EXPECT_EQ(connections_.OwnerOf(absl::StrCat("fd:", server.get())), "ip:loopback");
+  EXPECT_EQ(connections_.Of(absl::StrCat("fd:", server.get()))->owner(), "ip:loopback");
   const SharedMemory memory = SharedMemory::Posix(4096);
   EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), memory.name(), 0, 4096),
               IsOk());

@@ -8,12 +8,9 @@
 #include <unistd.h>
 
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/ipc/file_descriptor.h"
-#include "tests/support/status_matchers.h"
 
 namespace rope::server {
 namespace {
@@ -45,45 +42,6 @@ TEST(PeerAtTest, AddressesThatAClientMayChooseFromAreOneOwner) {
   EXPECT_EQ(OwnerAt("::1"), "ip:loopback");
   EXPECT_EQ(OwnerAt("::ffff:127.0.0.2"), "ip:loopback");
   EXPECT_EQ(OwnerAt("::ffff:192.0.2.7"), "ip:192.0.2.7");
-}
-
-TEST(ConnectionsTest, WhatNamesNobodyIsOneOwner) {
-  const Connections connections({.connections_max = 4, .owner_connections_max = 2});
-  for (const char* const peer :
-       {"", "unix:", "unix:/run/s", "ipv4:192.0.2.7:1", "fd:", "fd:x", "fd:99999999999", "fd:7"}) {
-    EXPECT_EQ(connections.OwnerOf(peer), "unknown") << peer;
-  }
-}
-
-TEST(ConnectionsTest, DescriptorIsWhoeverHasItNow) {
-  Connections connections({.connections_max = 4, .owner_connections_max = 2});
-  ASSERT_OK(first, connections.Enter(17, "uid:1000"));
-  ASSERT_OK(second, connections.Enter(18, "ip:192.0.2.7"));
-  EXPECT_EQ(connections.OwnerOf("fd:17"), "uid:1000");
-  EXPECT_EQ(connections.OwnerOf("fd:18"), "ip:192.0.2.7");
-  ASSERT_OK(next, connections.Enter(17, "uid:0"));
-  EXPECT_EQ(connections.OwnerOf("fd:17"), "uid:0");
-}
-
-TEST(ConnectionsTest, OneOwnerLeavesPlacesAndAPlaceIsFreeOnceItsConnectionEnds) {
-  Connections connections({.connections_max = 3, .owner_connections_max = 2});
-  std::vector<Connections::Place> greedy;
-  for (const int fd : {5, 6}) {
-    auto place = connections.Enter(fd, "uid:1");
-    ASSERT_THAT(place, IsOk());
-    greedy.push_back(*std::move(place));
-  }
-  EXPECT_THAT(connections.Enter(7, "uid:1"),
-              IsExhausted("max_connections: got connection 3 of uid:1, want at most 2"));
-  ASSERT_OK(other, connections.Enter(8, "uid:2"));
-  EXPECT_THAT(connections.Enter(9, "uid:3"),
-              IsExhausted("max_connections: got connection 4 of all clients, want at most 3"));
-  EXPECT_EQ(connections.count(), 3);
-  EXPECT_EQ(connections.refusals().owner_share, 1);
-  EXPECT_EQ(connections.refusals().full, 1);
-  greedy.clear();
-  EXPECT_EQ(connections.count(), 1);
-  EXPECT_THAT(connections.Enter(9, "uid:1"), IsOk());
 }
 
 TEST(PeerOfTest, UnixSocketSaysItsUser) {

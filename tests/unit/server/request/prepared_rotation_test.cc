@@ -577,14 +577,14 @@ class PreparedRotationsTest : public ::testing::Test {
     EXPECT_THAT(registry.Register(name, spec, "uid:1"), IsOk());
   }
 
-  static v1::PrepareRequest OfModel(const std::string& name) {
+  static v1::PrepareRequest OfModel(const std::string& name, int64_t channels = 8) {
     v1::PrepareRequest request;
     request.mutable_rotate()->mutable_rope()->set_model(name);
     v1::Tensor& tensor = *request.mutable_rotate()->add_tensors();
     tensor.set_role(v1::ROLE_Q);
     tensor.set_layout("SD");
     tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
-    for (const int64_t length : {1, 8}) tensor.mutable_array()->add_shape(length);
+    for (const int64_t length : {int64_t{1}, channels}) tensor.mutable_array()->add_shape(length);
     return request;
   }
 
@@ -654,6 +654,26 @@ TEST_F(PreparedRotationsTest, EntryOfAModelGoesWithAModel) {
   EXPECT_THAT(prepared.Find("of no model"), IsOk());
   ASSERT_OK(again, testing::PrepareReceived(OfModel("m"), *registry_));
   EXPECT_NE((*again)->id, (*of_m)->id) << "the model means another config";
+}
+
+TEST_F(PreparedRotationsTest, EntryOfAPresetStaysWhenAModelGoes) {
+  PreparedRotations prepared(*registry_, {});
+  ASSERT_OK(of_preset, testing::PrepareReceived(OfModel("llama-3-8b", 128), *registry_));
+  EXPECT_THAT(prepared.Keep(*of_preset, 1), IsOk());
+  Register("m", 7, *registry_);
+  ASSERT_THAT(registry_->Unregister("m", "uid:1"), IsOk());
+  EXPECT_THAT(prepared.Find((*of_preset)->id), IsOk());
+}
+
+TEST_F(PreparedRotationsTest, SessionsHaveTheSizeOfTheirOwnEntries) {
+  PreparedRotations prepared(*registry_, {.entries_max = 8, .bytes_max = 100});
+  for (const char* id : {"a", "b", "c"}) EXPECT_THAT(prepared.Keep(Entry(id), 1), IsOk());
+  EXPECT_THAT(prepared.Keep(Entry("a"), 2), IsOk());  // it is the entry of session 2 now
+  for (const char* id : {"d", "e"}) EXPECT_THAT(prepared.Keep(Entry(id), 1), IsOk());
+  for (const char* id : {"a", "b", "c", "d", "e"}) EXPECT_THAT(prepared.Find(id), IsOk()) << id;
+  EXPECT_THAT(prepared.Keep(Entry("f"), 1), IsOk());
+  EXPECT_THAT(prepared.Find("b"), IsNotFound("prepared_id")) << "session 1 has its half";
+  EXPECT_EQ(prepared.size().entries, 5);
 }
 
 TEST_F(PreparedRotationsTest, ThreadsFindWhatOthersKeep) {

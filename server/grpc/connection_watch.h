@@ -1,0 +1,117 @@
+// ConnectionWatch: shuts down the connections that cost others time or memory. It reads their
+// accounts (memory/connections.h).
+//
+// Time. gRPC does much before a call reaches the server. A connection is shut down if
+//   - in a second it cancels more than half of the calls that it began, and all such connections of
+//     its owner more than kLostCallsMax;
+//   - in a second it cancels more than kUnknownCancelsMax requests of streams that no request has,
+//     by more than half of its messages;
+//   - in a second it brings more than kHeaderBytesMax without beginning a call (TCP);
+//   - a thread is inside one call of gRPC for kStallTime of a processor, gRPC has read bytes of the
+//     connection meanwhile, and all such bytes are too few to be the payload of that time (TCP). A
+//     connection that reads a message is blamed only if no other one can be, after a longer time.
+//
+// Memory. Replies that are not taken hold admitted bytes. Where these are needed, connections of
+// the owner that has the most such bytes are shut down.
+//
+// Threading:  Confined to one thread. closed() on any.
+// Ownership:  The constructor's arguments must outlive it.
+#ifndef ROPE_SERVER_GRPC_CONNECTION_WATCH_H_
+#define ROPE_SERVER_GRPC_CONNECTION_WATCH_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "server/limits.h"
+#include "server/memory/connections.h"
+#include "server/telemetry/process.h"
+
+namespace rope::server {
+
+class ConnectionWatch {
+ public:
+  static constexpr int64_t kLostCallsMax = 1000;
+  static constexpr int64_t kUnknownCancelsMax = 1024;
+  static constexpr int64_t kHeaderBytesMax = 4 * limits::kMiB;
+  static constexpr absl::Duration kStallTime = absl::Milliseconds(20);
+  static constexpr absl::Duration kUntaken = absl::Seconds(5);
+
+  // Why a connection was shut down. The values are indexes of closed().
+  enum class CloseReason { kLostCalls, kUnknownCancels, kHeaders, kStall, kUntakenReplies };
+  static constexpr size_t kReasonCount = 5;
+  // The label of a metric.
+  static std::string_view NameOf(CloseReason reason);
+
+  // `uses`: of the threads that call gRPC.
+  ConnectionWatch(Connections& connections, std::function<std::vector<CallWatch::Use>()> uses)
+      : connections_(connections), uses_(std::move(uses)) {}
+
+  // Shuts down connections that waste time. Returns whether the threads have been busy since the
+  // last look; then the next is due in milliseconds.
+  bool CloseWasters(absl::Time now);
+  // Shuts down the connections of the owner with the most bytes of replies, of those that have not
+  // taken any for kUntaken.
+  void CloseUntaken(absl::Time now);
+  // Notes which replies are taken. To be called every second at least.
+  void LookAtReplies(absl::Time now);
+
+  // Connections that were shut down, by CloseReason.
+  std::array<int64_t, kReasonCount> closed() const;
+
+ private:
+  // What an account said at earlier looks.
+  struct Sample {
+    std::shared_ptr<Connection> connection;
+    // When the window of a second began.
+    absl::Time window_began = absl::InfinitePast();
+    Connection::Counts at_window;
+    int64_t read_at_window = 0;
+    int64_t lost = 0;  // calls in the window, if they are more than half
+    // Of TCP: now, and when no thread was stalled.
+    int64_t read_bytes = 0;
+    int64_t unexplained = 0;  // read_bytes less those of complete messages
+    int64_t unexplained_before = 0;
+    // Of replies.
+    int64_t taken = 0;
+    int64_t owed = 0;
+    absl::Time owes_since = absl::InfiniteFuture();
+  };
+  using Samples = absl::flat_hash_map<const Connection*, Sample>;
+
+  // Samples of all open connections; those of others go.
+  void Refresh();
+  static void Look(Sample& sample);
+  static std::optional<CloseReason> WasteOf(Sample& sample, const Connection::Counts& counts,
+                                            absl::Time now);
+  // The most processor time that a thread has used in the call of gRPC that it is inside.
+  absl::Duration StalledTime(const std::vector<CallWatch::Use>& uses);
+  void CloseLosers();
+  void CloseStallers(absl::Duration stalled);
+  // False: it was closed before.
+  bool Close(const Sample& sample, CloseReason reason);
+
+  Connections& connections_;
+  const std::function<std::vector<CallWatch::Use>()> uses_;
+  Samples samples_;
+  absl::Time looked_at_ = absl::InfinitePast();
+  bool is_busy_ = false;
+  std::vector<CallWatch::Use> last_;  // at the last look
+  std::vector<CallWatch::Use>
+      inside_;  // when a thread was first seen in its present call, or stallers were closed
+  std::array<std::atomic<int64_t>, kReasonCount> closed_ = {};
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_GRPC_CONNECTION_WATCH_H_

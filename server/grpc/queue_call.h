@@ -1,0 +1,274 @@
+// What every call of a completion queue has: RawService gives its messages as bytes, CallArming
+// asks gRPC for the next one, MessageReads bounds the time of its messages, QueueCall is its base.
+#ifndef ROPE_SERVER_GRPC_QUEUE_CALL_H_
+#define ROPE_SERVER_GRPC_QUEUE_CALL_H_
+
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "google/protobuf/descriptor.h"
+#include "kernels/check.h"
+#include "proto/mutex.h"
+#include "server/clock.h"
+#include "server/grpc/grpc_status.h"
+#include "server/grpc/poll_loop.h"
+#include "server/memory/connections.h"
+
+namespace rope::server {
+
+// RawService: a generated service that gives every call to the server when its headers have come,
+// before its message. Messages are raw bytes, on completion queues. The wire format is unchanged: a
+// unary call is a stream of one message in each direction.
+//
+// Threading:  As grpc::Service: set it up before the server starts.
+
+using RawContext = grpc::GenericServerContext;
+using RawStream = grpc::GenericServerAsyncReaderWriter;
+
+// Asks gRPC for the next call of a method.
+using RequestCall =
+    std::function<void(RawContext*, RawStream*, grpc::ServerCompletionQueue*, void* tag)>;
+
+// `Generated`: the class that protoc generates for a service, for example v1::RopeService.
+template <typename Generated>
+class RawService final : public Generated::Service {
+ public:
+  explicit RawService(const google::protobuf::ServiceDescriptor& descriptor)
+      : descriptor_(descriptor) {
+    for (int i = 0; i < descriptor.method_count(); ++i) {
+      this->MarkMethodStreamed(i, nullptr);
+      this->MarkMethodRaw(i);
+    }
+  }
+
+  // REQUIRES: the service has the method, and outlives the result.
+  RequestCall RequestOf(const std::string& name) {
+    const google::protobuf::MethodDescriptor* const method = descriptor_.FindMethodByName(name);
+    ROPE_CHECK(method != nullptr);
+    return [this, index = method->index()](RawContext* context, RawStream* stream,
+                                           grpc::ServerCompletionQueue* queue, void* tag) {
+      this->RequestAsyncBidiStreaming(index, context, stream, queue, queue, tag);
+    };
+  }
+
+ private:
+  const google::protobuf::ServiceDescriptor& descriptor_;
+};
+
+class QueueCall;
+
+// CallArming: keeps calls of one method armed on one queue. Arming takes time for which a client
+// would wait, so a call arms its successor with its last step. Slow calls must not leave the method
+// without armed calls: below half, their arrival arms one.
+//
+// Threading:  Confined to the queue's thread.
+// Ownership:  Shared by the calls of the method on the queue.
+class CallArming final : public std::enable_shared_from_this<CallArming> {
+ public:
+  // Creates a call, which owns itself once it is armed.
+  using Make = std::function<std::unique_ptr<QueueCall>(std::shared_ptr<CallArming>)>;
+
+  // Arms `wanted` calls now. `request` must outlive the calls. REQUIRES: the queue's thread has not
+  // started.
+  static void Start(CallQueue& queue, const RequestCall& request, int wanted, Make make);
+
+  CallQueue& queue() { return queue_; }
+  // An armed call has arrived.
+  void Take() { --armed_; }
+  void ArmIfFew() { ArmUpTo((wanted_ + 1) / 2); }
+  void Refill() { ArmUpTo(wanted_); }
+
+ private:
+  CallArming(CallQueue& queue, const RequestCall& request, int wanted, Make make)
+      : queue_(queue), request_(request), wanted_(wanted), make_(std::move(make)) {}
+
+  // Arms calls until `count` are armed.
+  void ArmUpTo(int count);
+
+  CallQueue& queue_;
+  const RequestCall& request_;
+  const int wanted_;
+  const Make make_;
+  int armed_ = 0;
+};
+
+// MessageReads: the messages that are being read. gRPC reports a message only when it is complete,
+// so a client that sends half of one holds memory. A call enters before it asks gRPC to read, and
+// leaves when the message has come.
+//
+// Threading:  Thread-safe. The lock is held while a call is ended, which calls gRPC; gRPC never
+//             calls back. So a call that has left is never ended.
+// Ownership:  Refers to entries between Enter and Leave.
+class MessageReads {
+ public:
+  // A call whose message is being read.
+  class Entry {
+   public:
+    virtual ~Entry() = default;
+
+   protected:
+    // The message did not come in time: ends the RPC. Called under the lock, on any thread.
+    virtual void EndRead(const absl::Status& status) = 0;
+    // The client has not taken that end in time: cancels the RPC. As EndRead.
+    virtual void CancelRead() = 0;
+    // Whether EndRead has run. REQUIRES: not in the list.
+    bool read_ended() const { return ended_at_ < absl::InfiniteFuture(); }
+
+   private:
+    friend class MessageReads;
+    std::shared_ptr<Connection> connection_;
+    bool may_idle_ = false;
+    bool entered_ = false;
+    absl::Time began_;
+    absl::Time ended_at_ = absl::InfiniteFuture();  // when EndRead was called
+    Entry* older_ = nullptr;
+    Entry* newer_ = nullptr;
+  };
+  explicit MessageReads(const Clock& clock) : clock_(clock) {}
+
+  // `may_idle`: the client may legally send nothing, as on an open stream. Such a read is never
+  // late.
+  void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, bool may_idle);
+  void Leave(Entry& entry);
+
+  // Of all reads, open streams included.
+  int64_t CountAll() const;
+  // The number of reads whose message must come.
+  int64_t count() const { return count_.load(); }
+  // Returns whether a read was entered since the last call that returned true. A new one may be
+  // done by now, so the caller should poll its queue again.
+  bool HasNew() {
+    return has_new_.load(std::memory_order_relaxed) &&
+           has_new_.exchange(false, std::memory_order_relaxed);
+  }
+  // The number of reads that began before `before`, of unary calls.
+  int64_t CountLate(absl::Time before) const;
+  // Ends calls whose read began before `before`, with `status`: a bounded number, the oldest first.
+  // Returns the number.
+  int64_t EndSince(absl::Time before, const absl::Status& status);
+  // The same for the calls of the connection that has the most of them; if several have equally
+  // many, of the one whose message began last. Streams end only if there is no other call.
+  int64_t EndOfGreediest(absl::Time before, const absl::Status& status);
+  // Cancels the calls that were ended before `ended_before` and are still here.
+  void CancelEnded(absl::Time ended_before);
+
+ private:
+  void End(Entry& entry, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock& clock_;
+  std::atomic<int64_t> count_ = 0;
+  std::atomic<bool> has_new_ = false;
+  mutable proto::Mutex mutex_;
+  Entry* oldest_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Entry* newest_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+// QueueCall: one RPC with bytes in and bytes out, from being armed to being freed.
+//
+//   armed -> arrived (headers): has a connection -> read, write and finish, as the class decides
+//
+// gRPC reports that an RPC is over (done) besides its last step. The call is freed when all events
+// that the class waits for are back.
+//
+// Threading:  Steps run on the queue's thread.
+// Ownership:  Owns itself from Arm on.
+class QueueCall : protected MessageReads::Entry {
+ public:
+  // What calls share. It outlives them.
+  struct Parts {
+    CallsInFlight* in_flight = nullptr;
+    Connections* connections = nullptr;
+    MessageReads* reads = nullptr;
+  };
+
+  ~QueueCall() override = default;
+  QueueCall(const QueueCall&) = delete;
+  QueueCall& operator=(const QueueCall&) = delete;
+
+  uint64_t session() const { return session_; }
+  const std::string& owner() const { return connection_->owner(); }
+  Connection& connection() const { return *connection_; }
+  // Time until the client's deadline.
+  absl::Duration time_left() const { return TimeLeft(context_); }
+  // gRPC's name for the client.
+  std::string peer() const { return context_.peer(); }
+  // True once the client has disconnected or cancelled. Safe to read after the call was freed.
+  const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
+
+ protected:
+  // `parts` must outlive the call.
+  QueueCall(const Parts& parts, std::shared_ptr<CallArming> arming)
+      : open_call_(*parts.in_flight),
+        parts_(parts),
+        arming_(std::move(arming)),
+        stream_(&context_) {}
+
+  // The steps. Shutdown before a call came deletes it without one.
+  virtual void OnArrived() = 0;
+  virtual void OnRead(bool /*ok*/) {}
+  virtual void OnWritten(bool /*ok*/) {}
+  virtual void OnEnded(bool ok) = 0;
+  virtual void OnDone() = 0;
+  // OnRead follows, with false.
+  void EndRead(const absl::Status& /*status*/) override { context_.TryCancel(); }
+  void CancelRead() override { context_.TryCancel(); }
+
+  void EnterReads(bool may_idle) { parts_.reads->Enter(*this, connection_, may_idle); }
+  void LeaveReads() { parts_.reads->Leave(*this); }
+  void StartRead(bool may_idle = false) {
+    EnterReads(may_idle);
+    stream_.Read(&message_, &read_);
+  }
+  void StartWrite(const grpc::ByteBuffer& bytes, grpc::WriteOptions options = {}) {
+    stream_.Write(bytes, options, &written_);
+  }
+  void StartFinish(const absl::Status& status) {
+    stream_.Finish(ToGrpcStatus(status, context_), &ended_);
+  }
+  const CallsInFlight::Open open_call_;  // first, because it ends last
+  const Parts& parts_;
+  const std::shared_ptr<CallArming> arming_;
+  RawContext context_;
+  RawStream stream_;
+  grpc::ByteBuffer message_;  // being read
+  CallEvent<QueueCall> ended_{this, &QueueCall::Ended};
+
+ private:
+  friend class CallArming;
+
+  // Asks gRPC for the next call, which becomes this one.
+  void Request(const RequestCall& request) {
+    context_.AsyncNotifyWhenDone(&done_);
+    request(&context_, &stream_, &arming_->queue().completion_queue(), &arrived_);
+  }
+  void Arrived(bool ok);
+  void Read(bool ok);
+  void Written(bool ok) { OnWritten(ok); }
+  void Ended(bool ok) { OnEnded(ok); }
+  void Done(bool ok);
+
+  uint64_t session_ = 0;                    // set on arrival
+  std::shared_ptr<Connection> connection_;  // set on arrival
+  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  CallEvent<QueueCall> arrived_{this, &QueueCall::Arrived};
+  CallEvent<QueueCall> read_{this, &QueueCall::Read};
+  CallEvent<QueueCall> written_{this, &QueueCall::Written};
+  CallEvent<QueueCall> done_{this, &QueueCall::Done};
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_GRPC_QUEUE_CALL_H_

@@ -1,0 +1,101 @@
+#include "server/memory/connections.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <array>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "kernels/status_macros.h"
+
+namespace rope::server {
+namespace {
+
+// Takes what has come and was not read. Bounded, because the client may go on sending.
+void DropReceived(int socket) {
+  constexpr int kReadsMax = 1024;
+  std::array<char, 16 * 1024> bytes;
+  for (int i = 0; i < kReadsMax; ++i) {
+    if (recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT) <= 0) return;
+  }
+}
+
+}  // namespace
+
+Connection::Counts Connection::counts() const {
+  const auto now = [](const Count& count) { return count.load(std::memory_order_relaxed); };
+  return {.calls = now(calls_),
+          .calls_lost = now(calls_lost_),
+          .unknown_cancels = now(unknown_cancels_),
+          .messages = now(messages_),
+          .message_bytes = now(message_bytes_),
+          .reads = now(reads_),
+          .streams = now(streams_),
+          .reply_bytes = now(reply_bytes_),
+          .taken_bytes = now(taken_bytes_)};
+}
+
+std::optional<Connection::Traffic> Connection::traffic() const {
+  proto::MutexLock lock(&mutex_);
+  tcp_info info = {};
+  socklen_t length = sizeof(info);
+  int unread = 0;
+  if (is_unix_ || !socket_.ok() ||
+      getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
+      ioctl(socket_.get(), FIONREAD, &unread) != 0) {
+    return std::nullopt;
+  }
+  return Traffic{static_cast<int64_t>(info.tcpi_bytes_received) - unread,
+                 static_cast<int64_t>(info.tcpi_bytes_acked)};
+}
+
+// After shutdown gRPC would still parse what the kernel has received, which may be megabytes.
+bool Connection::ShutDown() {
+  proto::MutexLock lock(&mutex_);
+  if (!socket_.ok() || std::exchange(is_shut_down_, true)) return false;
+  shutdown(socket_.get(), SHUT_RDWR);
+  DropReceived(socket_.get());
+  return true;
+}
+
+void Connection::CloseSocket() {
+  proto::MutexLock lock(&mutex_);
+  socket_ = proto::FileDescriptor();
+}
+
+absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string& owner,
+                                                      bool is_unix, proto::FileDescriptor socket) {
+  ROPE_ASSIGN_OR_RETURN(OwnerShares::Place share, shares_.Take(owner));
+  auto connection = std::make_shared<Connection>(owner, is_unix, std::move(socket));
+  proto::WriterMutexLock lock(&mutex_);
+  accounts_[fd] = connection;
+  open_[connection.get()] = connection;
+  return Place(this, std::move(connection), std::move(share));
+}
+
+void Connections::Leave(Connection& connection) {
+  connection.CloseSocket();
+  proto::WriterMutexLock lock(&mutex_);
+  open_.erase(&connection);
+}
+
+std::shared_ptr<Connection> Connections::Of(absl::string_view peer) const {
+  int fd = -1;
+  if (!absl::ConsumePrefix(&peer, "fd:") || !absl::SimpleAtoi(peer, &fd)) return unknown_;
+  proto::ReaderMutexLock lock(&mutex_);
+  const auto found = accounts_.find(fd);
+  return found == accounts_.end() ? unknown_ : found->second;
+}
+
+Connections::List Connections::Open() const {
+  List open;
+  proto::ReaderMutexLock lock(&mutex_);
+  open.reserve(open_.size());
+  for (const auto& [key, connection] : open_) open.push_back(connection);
+  return open;
+}
+
+}  // namespace rope::server

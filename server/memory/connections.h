@@ -1,0 +1,174 @@
+// Connection: the account of one client's connection: who is at its other end, and what it has
+// sent, asked for and not taken. Connections: the accounts of all connections that gRPC has. It
+// bounds their number, for all clients and for each owner.
+//
+//   Listener: Enter -> Place ... its end: the connection no longer counts
+//   calls: Of(peer) -> Connection, which they report to; ConnectionWatch reads it and may close it
+//
+// gRPC names a connection by the descriptor that it was given ("fd:17"). The descriptor stays open
+// while a call of the connection lives, so that its account is right for each of these calls. The
+// next connection with the same descriptor replaces the account.
+//
+// Threading:  Thread-safe. Counts are relaxed: a reader may see one change before another.
+// Ownership:  Connections must outlive each Place. Calls and Places share a Connection, which owns
+//             a second descriptor of the socket until its Place ends.
+// Limits:     One account for each descriptor that the process may open, and the bounds.
+#ifndef ROPE_SERVER_MEMORY_CONNECTIONS_H_
+#define ROPE_SERVER_MEMORY_CONNECTIONS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/ipc/file_descriptor.h"
+#include "proto/mutex.h"
+#include "server/memory/owner_shares.h"
+#include "server/memory/peers.h"
+
+namespace rope::server {
+
+class Connection {
+ public:
+  struct Counts {
+    int64_t calls = 0;            // begun
+    int64_t calls_lost = 0;       // that their client cancelled well before their deadline
+    int64_t unknown_cancels = 0;  // of stream messages, for a sequence that no request has
+    int64_t messages = 0;         // that have come
+    int64_t message_bytes = 0;    // of these
+    int64_t reads = 0;            // messages of unary calls that are under way
+    int64_t streams = 0;          // that are read
+    int64_t reply_bytes = 0;      // of replies that the client has not taken
+    int64_t taken_bytes = 0;      // of replies that it has
+  };
+  // What the kernel has counted.
+  struct Traffic {
+    int64_t read_bytes = 0;   // by gRPC
+    int64_t taken_bytes = 0;  // by the client's kernel
+  };
+
+  // `socket`: a second descriptor of the connection's socket; none for an account without one.
+  Connection(std::string owner, bool is_unix, proto::FileDescriptor socket)
+      : owner_(std::move(owner)), is_unix_(is_unix), socket_(std::move(socket)) {}
+
+  const std::string& owner() const { return owner_; }
+  bool is_unix() const { return is_unix_; }
+
+  void BeginCall() { Add(calls_, 1); }
+  void LoseCall() { Add(calls_lost_, 1); }
+  void CountUnknownCancel() { Add(unknown_cancels_, 1); }
+  void BeginRead() { Add(reads_, 1); }
+  void EndRead() { Add(reads_, -1); }
+  void OpenStream() { Add(streams_, 1); }
+  void CloseStream() { Add(streams_, -1); }
+  void CountMessage(int64_t bytes) {
+    Add(messages_, 1);
+    Add(message_bytes_, bytes);
+  }
+  void OweReply(int64_t bytes) { Add(reply_bytes_, bytes); }
+  // `taken`: else it was dropped.
+  void PayReply(int64_t bytes, bool taken) {
+    Add(reply_bytes_, -bytes);
+    if (taken) Add(taken_bytes_, bytes);
+  }
+  Counts counts() const;
+
+  // Nullopt: on a Unix socket, whose bytes the kernel does not count, and after the end.
+  std::optional<Traffic> traffic() const;
+  // Closes the connection: gRPC fails its calls, and reads nothing more. False: it was closed, or
+  // has ended.
+  bool ShutDown();
+
+ private:
+  friend class Connections;
+  using Count = std::atomic<int64_t>;
+
+  static void Add(Count& count, int64_t n) { count.fetch_add(n, std::memory_order_relaxed); }
+  void CloseSocket();
+
+  const std::string owner_;
+  const bool is_unix_;
+  Count calls_ = 0;
+  Count calls_lost_ = 0;
+  Count unknown_cancels_ = 0;
+  Count messages_ = 0;
+  Count message_bytes_ = 0;
+  Count reads_ = 0;
+  Count streams_ = 0;
+  Count reply_bytes_ = 0;
+  Count taken_bytes_ = 0;
+  mutable proto::Mutex mutex_;
+  proto::FileDescriptor socket_ ABSL_GUARDED_BY(mutex_);
+  bool is_shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class Connections {
+ public:
+  using List = std::vector<std::shared_ptr<Connection>>;
+
+  // A connection counts until this ends.
+  class Place {
+   public:
+    Place() = default;
+    Place(Place&& other) noexcept { *this = std::move(other); }
+    Place& operator=(Place&& other) noexcept {
+      std::swap(connections_, other.connections_);
+      std::swap(connection_, other.connection_);
+      std::swap(share_, other.share_);
+      return *this;
+    }
+    ~Place() {
+      if (connection_ != nullptr) connections_->Leave(*connection_);
+    }
+    // REQUIRES: made by Enter.
+    Connection& connection() const { return *connection_; }
+
+   private:
+    friend class Connections;
+    Place(Connections* connections, std::shared_ptr<Connection> connection,
+          OwnerShares::Place share)
+        : connections_(connections), connection_(std::move(connection)), share_(std::move(share)) {}
+
+    Connections* connections_ = nullptr;
+    std::shared_ptr<Connection> connection_;  // null: counts for nothing
+    OwnerShares::Place share_;
+  };
+
+  explicit Connections(OwnerShares::Bounds bounds)
+      : shares_({Reason::kBudgetFull, "max_connections", "connection"}, bounds) {}
+
+  // The connection of `owner` that is about to be handed to gRPC as descriptor `fd`. `socket`: a
+  // second descriptor. RESOURCE_EXHAUSTED: a bound is reached.
+  absl::StatusOr<Place> Enter(int fd, const std::string& owner, bool is_unix,
+                              proto::FileDescriptor socket);
+
+  // The account for gRPC's name of the peer ("fd:17"). Never null: any other name has the account
+  // of an unknown owner, which is in no list.
+  std::shared_ptr<Connection> Of(absl::string_view peer) const;
+  // All that have a place.
+  List Open() const;
+
+  const OwnerShares& shares() const { return shares_; }
+
+ private:
+  void Leave(Connection& connection);
+
+  OwnerShares shares_;
+  const std::shared_ptr<Connection> unknown_ =
+      std::make_shared<Connection>(kUnknownOwner, true, proto::FileDescriptor());
+  mutable proto::SharedMutex mutex_;
+  absl::flat_hash_map<int, std::shared_ptr<Connection>> accounts_
+      ABSL_GUARDED_BY(mutex_);  // by descriptor; also of connections that have ended
+  absl::flat_hash_map<const Connection*, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_MEMORY_CONNECTIONS_H_

@@ -1,0 +1,196 @@
+#include "server/grpc/connection_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/grpc/queue_call.h"
+#include "tests/support/fake_clock.h"
+#include "tests/unit/server/test_connection.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::FakeClock;
+using ::rope::testing::TestConnection;
+using CloseReason = ConnectionWatch::CloseReason;
+
+constexpr absl::Duration kStep = absl::Milliseconds(20);
+
+class FakeRead final : public MessageReads::Entry {
+ public:
+  FakeRead(MessageReads& reads, const TestConnection& connection, bool may_idle = false)
+      : reads_(reads) {
+    reads_.Enter(*this, connection.account(), may_idle);
+  }
+  ~FakeRead() override { reads_.Leave(*this); }
+
+ private:
+  void EndRead(const absl::Status&) override {}
+  void CancelRead() override {}
+
+  MessageReads& reads_;
+};
+
+class ConnectionWatchTest : public ::testing::Test {
+ protected:
+  ConnectionWatchTest() {
+    Look();
+    Look();  // after a step of known length
+  }
+
+  // A look after a step in which the poll thread used `used`, in calls of gRPC that returned.
+  bool Look(absl::Duration used = kStep) {
+    use_.steps += 2;
+    return LookInside(used);
+  }
+  // The same in the call that it was inside before.
+  bool LookInside(absl::Duration used = kStep) {
+    clock_.Advance(kStep);
+    use_.used += used;
+    return watch_.CloseWasters(clock_.Now());
+  }
+  int64_t Closed(CloseReason reason) const { return watch_.closed()[static_cast<size_t>(reason)]; }
+
+  FakeClock clock_;
+  CallWatch::Use use_ = {.used = absl::ZeroDuration(), .steps = 1};
+  MessageReads reads_{clock_};
+  Connections connections_{{.all = 64, .owner = 64}};
+  ConnectionWatch watch_{connections_, [this] { return std::vector<CallWatch::Use>{use_}; }};
+  TestConnection tcp_{connections_, "ip:loopback", TestConnection::Transport::kTcp};
+  TestConnection other_{connections_, "ip:192.0.2.7", TestConnection::Transport::kTcp};
+  TestConnection unix_{connections_, "uid:1"};
+};
+
+TEST_F(ConnectionWatchTest, SaysWhetherThePollThreadsWereBusy) {
+  EXPECT_TRUE(Look(kStep));
+  EXPECT_FALSE(Look(absl::Microseconds(10)));
+}
+
+TEST_F(ConnectionWatchTest, ClosesAConnectionThatCancelsMostOfItsCalls) {
+  for (int64_t i = 0; i <= ConnectionWatch::kLostCallsMax; ++i) {
+    unix_.account()->BeginCall();
+    unix_.account()->LoseCall();
+    for (int j = 0; j < 3; ++j) tcp_.account()->BeginCall();
+    tcp_.account()->LoseCall();
+  }
+  Look();
+  EXPECT_TRUE(unix_.IsClosed());
+  EXPECT_FALSE(tcp_.IsClosed()) << "a proxy, whose clients cancel some of their calls";
+  EXPECT_EQ(Closed(CloseReason::kLostCalls), 1);
+}
+
+TEST_F(ConnectionWatchTest, ConnectionsOfAnOwnerLoseCallsTogether) {
+  TestConnection second(connections_, "uid:1");
+  Look();
+  Look();
+  for (int64_t i = 0; i <= ConnectionWatch::kLostCallsMax / 2; ++i) {
+    for (const TestConnection* const connection : {&unix_, &second, &tcp_}) {
+      connection->account()->BeginCall();
+      connection->account()->LoseCall();
+    }
+  }
+  Look();
+  EXPECT_TRUE(unix_.IsClosed());
+  EXPECT_TRUE(second.IsClosed());
+  EXPECT_FALSE(tcp_.IsClosed());
+}
+
+TEST_F(ConnectionWatchTest, CountsOverASecond) {
+  for (int second = 0; second < 3; ++second) {
+    for (int64_t i = 0; i < ConnectionWatch::kUnknownCancelsMax; ++i) {
+      unix_.account()->CountUnknownCancel();
+    }
+    for (absl::Duration step; step < absl::Seconds(1); step += kStep) Look();
+  }
+  EXPECT_FALSE(unix_.IsClosed());
+  for (int64_t i = 0; i <= ConnectionWatch::kUnknownCancelsMax; ++i) {
+    unix_.account()->CountUnknownCancel();
+    for (int j = 0; j < 3; ++j) tcp_.account()->CountMessage(9);
+    tcp_.account()->CountUnknownCancel();
+  }
+  Look();
+  EXPECT_TRUE(unix_.IsClosed());
+  EXPECT_FALSE(tcp_.IsClosed()) << "some of its cancels meet their answer";
+  EXPECT_EQ(Closed(CloseReason::kUnknownCancels), 1);
+}
+
+TEST_F(ConnectionWatchTest, ClosesAConnectionThatBringsHeadersWithoutEnd) {
+  const FakeRead upload(reads_, other_);
+  TestConnection calling(connections_, "ip:192.0.2.8", TestConnection::Transport::kTcp);
+  calling.account()->BeginCall();
+  for (TestConnection* const connection : {&tcp_, &other_, &calling}) {
+    connection->Send(ConnectionWatch::kHeaderBytesMax + 1);
+  }
+  Look();
+  EXPECT_TRUE(tcp_.IsClosed());
+  EXPECT_FALSE(other_.IsClosed()) << "the bytes may be its message";
+  EXPECT_FALSE(calling.IsClosed()) << "the bytes may be of a call that was cancelled";
+  EXPECT_EQ(Closed(CloseReason::kHeaders), 1);
+}
+
+TEST_F(ConnectionWatchTest, ClosesTheConnectionThatKeepsAPollThreadInGrpc) {
+  Look();
+  other_.Send(100);
+  tcp_.Send(20'000);
+  LookInside();
+  EXPECT_TRUE(tcp_.IsClosed());
+  EXPECT_FALSE(other_.IsClosed());
+  EXPECT_EQ(Closed(CloseReason::kStall), 1);
+  LookInside();
+  EXPECT_FALSE(other_.IsClosed()) << "it has brought nothing since";
+}
+
+TEST_F(ConnectionWatchTest, CallsThatReturnAndPayloadAreNoStall) {
+  tcp_.Send(20'000);
+  Look();
+  LookInside(kStep - absl::Milliseconds(1));
+  EXPECT_FALSE(tcp_.IsClosed());
+  Look();
+  other_.Send(4 * limits::kMiB);
+  tcp_.Send(20'000);
+  tcp_.account()->CountMessage(19'900);
+  LookInside();
+  EXPECT_FALSE(other_.IsClosed()) << "it brings much for the time";
+  EXPECT_FALSE(tcp_.IsClosed()) << "its message is complete";
+}
+
+TEST_F(ConnectionWatchTest, BytesOfAMessageUnderWayAreBlamedLaterIfNoOthersCanBe) {
+  const FakeRead upload(reads_, tcp_);
+  Look();
+  tcp_.Send(200'000);
+  other_.Send(20'000);
+  LookInside();
+  EXPECT_FALSE(tcp_.IsClosed());
+  EXPECT_TRUE(other_.IsClosed());
+  tcp_.Send(200'000);
+  for (int i = 0; i < 9; ++i) LookInside();
+  EXPECT_FALSE(tcp_.IsClosed());
+  LookInside();
+  EXPECT_TRUE(tcp_.IsClosed());
+}
+
+TEST_F(ConnectionWatchTest, ClosesTheOwnerThatTakesTheFewestReplies) {
+  tcp_.account()->OweReply(300);
+  other_.account()->OweReply(200);
+  unix_.account()->OweReply(1000);
+  watch_.LookAtReplies(clock_.Now());
+  clock_.Advance(ConnectionWatch::kUntaken / 2);
+  unix_.account()->OweReply(limits::kMiB);
+  unix_.account()->PayReply(limits::kMiB, /*taken=*/true);
+  other_.account()->OweReply(limits::kMiB);
+  other_.account()->PayReply(limits::kMiB, /*taken=*/false);
+  watch_.LookAtReplies(clock_.Now());
+  clock_.Advance(ConnectionWatch::kUntaken / 2);
+  watch_.CloseUntaken(clock_.Now());
+  EXPECT_TRUE(tcp_.IsClosed());
+  EXPECT_FALSE(other_.IsClosed()) << "another owner owes more";
+  EXPECT_FALSE(unix_.IsClosed()) << "it has taken a reply meanwhile";
+  EXPECT_EQ(Closed(CloseReason::kUntakenReplies), 1);
+}
+
+}  // namespace
+}  // namespace rope::server

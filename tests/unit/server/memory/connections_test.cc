@@ -1,0 +1,114 @@
+#include "server/memory/connections.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+#include "tests/unit/server/test_connection.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::TestConnection;
+
+absl::StatusOr<Connections::Place> Enter(Connections& connections, int fd,
+                                         const std::string& owner) {
+  return connections.Enter(fd, owner, /*is_unix=*/true, proto::FileDescriptor());
+}
+
+TEST(ConnectionsTest, NameOfNoConnectionHasTheAccountOfAnUnknownOwner) {
+  const Connections connections({.all = 4, .owner = 2});
+  for (const char* const peer :
+       {"", "unix:", "unix:/run/s", "ipv4:192.0.2.7:1", "fd:", "fd:x", "fd:99999999999", "fd:7"}) {
+    EXPECT_EQ(connections.Of(peer)->owner(), "unknown") << peer;
+    EXPECT_FALSE(connections.Of(peer)->ShutDown());
+  }
+  EXPECT_THAT(connections.Open(), IsEmpty());
+}
+
+TEST(ConnectionsTest, DescriptorIsWhoeverHasItNow) {
+  Connections connections({.all = 4, .owner = 2});
+  ASSERT_OK(first, Enter(connections, 17, "uid:1000"));
+  ASSERT_OK(second, Enter(connections, 18, "ip:192.0.2.7"));
+  EXPECT_EQ(connections.Of("fd:17")->owner(), "uid:1000");
+  EXPECT_EQ(connections.Of("fd:18")->owner(), "ip:192.0.2.7");
+  ASSERT_OK(next, Enter(connections, 17, "uid:0"));
+  EXPECT_EQ(connections.Of("fd:17")->owner(), "uid:0");
+}
+
+TEST(ConnectionsTest, OneOwnerLeavesPlacesAndAPlaceIsFreeOnceItsConnectionEnds) {
+  Connections connections({.all = 3, .owner = 2});
+  std::vector<Connections::Place> greedy;
+  for (const int fd : {5, 6}) {
+    auto place = Enter(connections, fd, "uid:1");
+    ASSERT_THAT(place, IsOk());
+    greedy.push_back(*std::move(place));
+  }
+  EXPECT_THAT(Enter(connections, 7, "uid:1"),
+              IsExhausted("max_connections: got connection 3 of uid:1, want at most 2"));
+  ASSERT_OK(other, Enter(connections, 8, "uid:2"));
+  EXPECT_THAT(Enter(connections, 9, "uid:3"),
+              IsExhausted("max_connections: got connection 4 of all clients, want at most 3"));
+  EXPECT_EQ(connections.shares().count(), 3);
+  EXPECT_EQ(connections.shares().refusals().owner_share, 1);
+  EXPECT_EQ(connections.shares().refusals().full, 1);
+  greedy.clear();
+  EXPECT_EQ(connections.shares().count(), 1);
+  EXPECT_THAT(Enter(connections, 9, "uid:1"), IsOk());
+}
+
+class ConnectionTest : public ::testing::Test {
+ protected:
+  Connections connections_{{.all = 4, .owner = 4}};
+};
+
+TEST_F(ConnectionTest, TrafficIsWhatTcpHasCountedAndUnixSocketsCountNone) {
+  TestConnection tcp(connections_, "ip:loopback", TestConnection::Transport::kTcp);
+  tcp.Send(1000);
+  const auto traffic = tcp.account()->traffic();
+  ASSERT_TRUE(traffic.has_value());
+  EXPECT_EQ(traffic->read_bytes, 1000);
+  EXPECT_EQ(traffic->taken_bytes, 0);
+  tcp.Leave();
+  EXPECT_EQ(tcp.account()->traffic(), std::nullopt);
+  TestConnection unix_socket(connections_, "uid:1");
+  unix_socket.Send(1000);
+  EXPECT_EQ(unix_socket.account()->traffic(), std::nullopt);
+}
+
+TEST_F(ConnectionTest, ShutDownEndsBothWaysUntilTheConnectionHasEnded) {
+  for (const auto transport : {TestConnection::Transport::kUnix, TestConnection::Transport::kTcp}) {
+    TestConnection connection(connections_, "uid:1", transport);
+    EXPECT_FALSE(connection.IsClosed());
+    EXPECT_TRUE(connection.account()->ShutDown());
+    EXPECT_FALSE(connection.account()->ShutDown()) << "it is closed";
+    EXPECT_TRUE(connection.IsClosed());
+    connection.Leave();
+    EXPECT_FALSE(connection.account()->ShutDown());
+  }
+}
+
+TEST_F(ConnectionTest, AccountAddsUp) {
+  const TestConnection connection(connections_, "uid:1");
+  Connection& account = *connection.account();
+  account.CountMessage(100);
+  account.CountMessage(20);
+  account.OweReply(50);
+  account.OweReply(7);
+  account.PayReply(40, /*taken=*/true);
+  account.PayReply(10, /*taken=*/false);
+  account.BeginRead();
+  const Connection::Counts counts = account.counts();
+  EXPECT_EQ(counts.messages, 2);
+  EXPECT_EQ(counts.message_bytes, 120);
+  EXPECT_EQ(counts.reply_bytes, 7);
+  EXPECT_EQ(counts.taken_bytes, 40);
+  EXPECT_EQ(counts.reads, 1);
+}
+
+}  // namespace
+}  // namespace rope::server
