@@ -295,13 +295,18 @@ void PreparedRotations::Count(const Entry& entry, int sign) {
   if (of_session.entries == 0) sizes_.erase(entry.session);
 }
 
+bool PreparedRotations::IsWithin(std::optional<uint64_t> session, const Size& most) const {
+  Size size = all_;
+  if (session.has_value()) {
+    const auto found = sizes_.find(*session);
+    size = found == sizes_.end() ? Size() : found->second;
+  }
+  return size.entries <= most.entries && size.bytes <= most.bytes;
+}
+
 // Goes through the entries once: one large entry may take the place of a thousand small ones.
 void PreparedRotations::Shrink(std::optional<uint64_t> session, const Size& most) {
-  const auto is_within = [&] {
-    const Size& size = session.has_value() ? sizes_[*session] : all_;
-    return size.entries <= most.entries && size.bytes <= most.bytes;
-  };
-  if (is_within()) return;
+  if (IsWithin(session, most)) return;
   using Used = std::pair<int64_t, Entries::iterator>;
   std::vector<Used> heap;  // the least recently used in front
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
@@ -310,7 +315,7 @@ void PreparedRotations::Shrink(std::optional<uint64_t> session, const Size& most
   }
   const auto later = [](const Used& a, const Used& b) { return a.first > b.first; };
   std::ranges::make_heap(heap, later);
-  while (!is_within()) {
+  while (!IsWithin(session, most)) {
     const auto oldest = heap.front().second;
     std::ranges::pop_heap(heap, later);
     heap.pop_back();

@@ -96,6 +96,9 @@ class PreparedRotations {
   };
   using Entries = absl::node_hash_map<std::string, Entry>;
 
+  // Whether the entries of the session, or all, are within `most`.
+  bool IsWithin(std::optional<uint64_t> session, const Size& most) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Adds an entry to the sizes, or takes it out (`sign` -1).
   void Count(const Entry& entry, int sign) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops entries of the session, or of all, until they are within `most`.
