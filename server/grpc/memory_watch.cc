@@ -21,7 +21,7 @@ constexpr absl::Duration kLate = absl::Milliseconds(10);
 constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
 constexpr absl::Duration kPressurePeriod = absl::Milliseconds(5);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
-constexpr absl::Duration kLookPeriod = absl::Milliseconds(50);
+constexpr absl::Duration kLookPeriod = absl::Milliseconds(250);
 // A call that was ended is aborted if its client has not taken the end after this time.
 constexpr absl::Duration kEndGrace = absl::Seconds(1);
 constexpr absl::Duration kTrimPeriod = absl::Milliseconds(100);

@@ -14,7 +14,7 @@
 //   - Memory that a burst took goes back to the system: pool buffers and freed allocator memory
 //     that were unused for kUnusedMs.
 //
-//   looks each 50 ms, a round each second
+//   looks each 250 ms, a round each second
 //     --- a read begins (Wake), the poll threads are busy ---> a round each 20 ms
 //     --- half the budget in use ---> 5 ms
 //
