@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "server/grpc/queue_call.h"
 #include "tests/support/fake_clock.h"
 #include "tests/unit/server/test_connection.h"
 
@@ -19,21 +18,6 @@ using ::rope::testing::TestConnection;
 using CloseReason = ConnectionWatch::CloseReason;
 
 constexpr absl::Duration kStep = absl::Milliseconds(20);
-
-class FakeRead final : public MessageReads::Entry {
- public:
-  FakeRead(MessageReads& reads, const TestConnection& connection, bool may_idle = false)
-      : reads_(reads) {
-    reads_.Enter(*this, connection.account(), may_idle);
-  }
-  ~FakeRead() override { reads_.Leave(*this); }
-
- private:
-  void EndRead(const absl::Status&) override {}
-  void CancelRead() override {}
-
-  MessageReads& reads_;
-};
 
 class ConnectionWatchTest : public ::testing::Test {
  protected:
@@ -57,7 +41,6 @@ class ConnectionWatchTest : public ::testing::Test {
 
   FakeClock clock_;
   CallWatch::Use use_ = {.used = absl::ZeroDuration(), .steps = 1};
-  MessageReads reads_{clock_};
   Connections connections_{{.all = 64, .owner = 64}};
   ConnectionWatch watch_{connections_, [this] { return std::vector<CallWatch::Use>{use_}; }};
   TestConnection tcp_{connections_, "ip:loopback", TestConnection::Transport::kTcp};
@@ -119,7 +102,7 @@ TEST_F(ConnectionWatchTest, CountsOverASecond) {
 }
 
 TEST_F(ConnectionWatchTest, ClosesAConnectionThatBringsHeadersWithoutEnd) {
-  const FakeRead upload(reads_, other_);
+  other_.account()->BeginRead();
   TestConnection calling(connections_, "ip:192.0.2.8", TestConnection::Transport::kTcp);
   calling.account()->BeginCall();
   for (TestConnection* const connection : {&tcp_, &other_, &calling}) {
@@ -159,7 +142,7 @@ TEST_F(ConnectionWatchTest, CallsThatReturnAndPayloadAreNoStall) {
 }
 
 TEST_F(ConnectionWatchTest, BytesOfAMessageUnderWayAreBlamedLaterIfNoOthersCanBe) {
-  const FakeRead upload(reads_, tcp_);
+  tcp_.account()->BeginRead();
   Look();
   tcp_.Send(200'000);
   other_.Send(20'000);
