@@ -137,6 +137,7 @@ class MessageReads {
     Entry* older_ = nullptr;
     Entry* newer_ = nullptr;
   };
+
   explicit MessageReads(const Clock& clock) : clock_(clock) {}
 
   // `may_idle`: the client may legally send nothing, as on an open stream. Such a read is never
@@ -238,13 +239,14 @@ class QueueCall : protected MessageReads::Entry {
   void StartFinish(const absl::Status& status) {
     stream_.Finish(ToGrpcStatus(status, context_), &ended_);
   }
+
   const CallsInFlight::Open open_call_;  // first, because it ends last
   const Parts& parts_;
   const std::shared_ptr<CallArming> arming_;
   RawContext context_;
   RawStream stream_;
   grpc::ByteBuffer message_;  // being read
-  CallEvent<QueueCall> ended_{this, &QueueCall::Ended};
+  CallEvent<QueueCall> ended_{this, &QueueCall::OnEnded};
 
  private:
   friend class CallArming;
@@ -256,8 +258,6 @@ class QueueCall : protected MessageReads::Entry {
   }
   void Arrived(bool ok);
   void Read(bool ok);
-  void Written(bool ok) { OnWritten(ok); }
-  void Ended(bool ok) { OnEnded(ok); }
   void Done(bool ok);
 
   uint64_t session_ = 0;                    // set on arrival
@@ -265,7 +265,7 @@ class QueueCall : protected MessageReads::Entry {
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   CallEvent<QueueCall> arrived_{this, &QueueCall::Arrived};
   CallEvent<QueueCall> read_{this, &QueueCall::Read};
-  CallEvent<QueueCall> written_{this, &QueueCall::Written};
+  CallEvent<QueueCall> written_{this, &QueueCall::OnWritten};
   CallEvent<QueueCall> done_{this, &QueueCall::Done};
 };
 

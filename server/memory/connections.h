@@ -59,7 +59,6 @@ class Connection {
       : owner_(std::move(owner)), is_unix_(is_unix), socket_(std::move(socket)) {}
 
   const std::string& owner() const { return owner_; }
-  bool is_unix() const { return is_unix_; }
 
   void BeginCall() { Add(calls_, 1); }
   void LoseCall() { Add(calls_lost_, 1); }
