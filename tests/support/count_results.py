@@ -3,7 +3,7 @@
 
 A GoogleTest program counts as its cases, a Python unittest program too, anything else as one test.
 Lines of a test that begin with `measured: ` are repeated, and skipped tests are named with their
-reason. Exits 1 if anything failed or nothing ran.
+reason. Failed tests are named last, with what they said. Exits 1 if anything failed or nothing ran.
 
 Usage: count_results.py [--step NAME=passed|failed]... JUNIT.xml
 """
@@ -18,6 +18,9 @@ GTEST_SKIPPED_CASE = re.compile(r"^\[  SKIPPED \] ([\w/.]+)(?: \(\d+ ms\))$", re
 GTEST_SKIP_REASON = re.compile(r"^.*: Skipped\n(.*)$", re.MULTILINE)
 UNITTEST_SUMMARY = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
 UNITTEST_BAD = re.compile(r"(failures|errors|skipped)=(\d+)")
+GTEST_FAILED_CASE = re.compile(r"^\[  FAILED  \] (\S+?),? .*\(\d+ ms\)$", re.MULTILINE)
+GTEST_FAILURE = re.compile(r"^(\S+:\d+): Failure\n((?:.+\n?){1,6})", re.MULTILINE)
+UNITTEST_FAILED_CASE = re.compile(r"^(?:FAIL|ERROR): (.+)$", re.MULTILINE)
 MEASURED = re.compile(r"^measured: .*$", re.MULTILINE)
 
 
@@ -83,6 +86,18 @@ def notes(case):
         yield f"skipped: {case.get('name')} ({skipped.get('message')})"
 
 
+def failures(case):
+    """Yields a line for each thing that failed in the <testcase>, and for each reason it gave."""
+    if count_test(case).failed == 0:
+        return
+    output = case.findtext("system-out") or ""
+    yield f"failed: {case.get('name')} ({case.get('status')})"
+    for name in GTEST_FAILED_CASE.findall(output) + UNITTEST_FAILED_CASE.findall(output):
+        yield f"failed: {case.get('name')}: {name}"
+    for place, text in GTEST_FAILURE.findall(output):
+        yield f"failed: {place}: {' '.join(text.split())[:400]}"
+
+
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--step", action="append", default=[], metavar="NAME=passed|failed")
@@ -99,6 +114,9 @@ def main(arguments):
         total.add(count_test(case))
         for note in notes(case):
             print(note)
+    for case in cases:
+        for failure in failures(case):
+            print(failure)
     for step in options.step:
         name, outcome = step.split("=", 1)
         total.add(Counts(**{outcome: 1}))

@@ -38,7 +38,18 @@ class CountResultsTest(unittest.TestCase):
 
     def test_failed_gtest_cases_fail_the_run(self):
         output = "[  PASSED  ] 3 tests.\n[  FAILED  ] 2 tests, listed below:\n"
-        self.assertEqual(run(case(output, "fail")), (1, ["3 passed, 2 failed"]))
+        status, lines = run(case(output, "fail"))
+        self.assertEqual((status, lines[-1]), (1, "3 passed, 2 failed"))
+
+    def test_failed_gtest_cases_are_named_last_with_their_reasons(self):
+        output = ("[ RUN      ] A.B\na_test.cc:5: Failure\nExpected: x\n  Actual: y\n\n"
+                  "[  FAILED  ] A.B (3 ms)\n[ RUN      ] P/A.C/0\n"
+                  "[  FAILED  ] P/A.C/0, where GetParam() = 4 (12 ms)\nmeasured: 1 ms\n"
+                  "[  FAILED  ] 2 tests, listed below:\n[  FAILED  ] A.B\n")
+        _, lines = run(case(output, "fail"), case("[  PASSED  ] 1 test.\n"))
+        self.assertEqual(lines, [
+            "measured: 1 ms", "failed: t (fail)", "failed: t: A.B", "failed: t: P/A.C/0",
+            "failed: a_test.cc:5: Expected: x Actual: y", "1 passed, 2 failed"])
 
     def test_skipped_gtest_case_is_named_with_its_reason(self):
         output = ("a_test.cc:5: Skipped\nno grpcurl\n\n[  SKIPPED ] A.B (0 ms)\n"
@@ -48,15 +59,19 @@ class CountResultsTest(unittest.TestCase):
         self.assertEqual(lines, ["skipped: A.B (no grpcurl)", "2 passed, 0 failed, 1 skipped"])
 
     def test_crash_before_any_summary_is_one_failure(self):
-        self.assertEqual(run(case("[ RUN      ] A.B\n", "fail")), (1, ["0 passed, 1 failed"]))
+        self.assertEqual(run(case("[ RUN      ] A.B\n", "fail")),
+                         (1, ["failed: t (fail)", "0 passed, 1 failed"]))
 
     def test_crash_after_a_passing_summary_is_one_failure(self):
-        output = "[  PASSED  ] 3 tests.\n"
-        self.assertEqual(run(case(output, "fail")), (1, ["3 passed, 1 failed"]))
+        status, lines = run(case("[  PASSED  ] 3 tests.\n", "fail"))
+        self.assertEqual((status, lines[-1]), (1, "3 passed, 1 failed"))
 
     def test_unittest_cases_are_counted_one_by_one(self):
-        output = "Ran 5 tests in 0.1s\n\nFAILED (failures=1, errors=1, skipped=1)\n"
-        self.assertEqual(run(case(output, "fail")), (1, ["2 passed, 2 failed, 1 skipped"]))
+        output = ("FAIL: test_a (b.C)\nERROR: test_d (b.C)\n"
+                  "Ran 5 tests in 0.1s\n\nFAILED (failures=1, errors=1, skipped=1)\n")
+        self.assertEqual(run(case(output, "fail")),
+                         (1, ["failed: t (fail)", "failed: t: test_a (b.C)",
+                              "failed: t: test_d (b.C)", "2 passed, 2 failed, 1 skipped"]))
 
     def test_plain_program_counts_as_one(self):
         self.assertEqual(run(case("hello")), (0, ["1 passed, 0 failed"]))
