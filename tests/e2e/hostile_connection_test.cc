@@ -1,21 +1,31 @@
 // Attacks that cost time and memory before the server sees a call: reset streams, headers without
 // end, cancels. Whatever a connection does, other clients must be answered soon.
 // They are measured from processes of their own, once as the attacker's owner and once as another.
+#include <arpa/inet.h>
+#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
 #include "tests/support/observer.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/watched_server.h"
 
 namespace rope::testing {
@@ -56,14 +66,14 @@ std::string CallHeaders(std::string_view path) {
 // One connection that attacks, and connects again at once when it was closed.
 class Attacker {
  public:
-  Attacker(const WatchedServer& watched, Kind kind) : watched_(watched), kind_(kind) {}
+  Attacker(std::string address, Kind kind) : address_(std::move(address)), kind_(kind) {}
 
   int connections() const { return connections_; }
 
   // Sends some more, as far as the server reads it at once.
   void Step() {
     if (!peer_.has_value() || peer_->lost()) {
-      peer_.emplace(watched_.NewPeer());
+      peer_.emplace(ConnectTcp(address_), kDefaultWindow);
       ++connections_;
       next_stream_ = 1;
       peer_->Send(Begin(), milliseconds(10));
@@ -139,7 +149,7 @@ class Attacker {
     return Prefixed(request.SerializeAsString());
   }
 
-  const WatchedServer& watched_;
+  const std::string address_;
   const Kind kind_;
   const std::string headers_ = CallHeaders(Http2Peer::kRotate);
   const std::string paths_ = Repeated(EncodeHeaders({{":path", "/a"}}), 300) + headers_;
@@ -151,18 +161,73 @@ class Attacker {
   int connections_ = 0;
 };
 
-// Two clients that behave well: of the attacker's owner, and of another one.
+// Envoy with deploy/envoy/envoy.yaml in front of a server's Unix socket.
+class EnvoyProxy {
+ public:
+  EnvoyProxy(const std::string& program, const std::string& path)
+      : address_("127.0.0.1:" + std::to_string(FreePort())),
+        process_({program, "--disable-hot-restart", "--log-level", "error", "--concurrency", "2",
+                  "-c", WriteConfig(path)}) {
+    const auto stub =
+        v1::RopeService::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+    const auto end = std::chrono::steady_clock::now() + seconds(20);
+    while (!is_ready_ && std::chrono::steady_clock::now() < end) {
+      grpc::ClientContext context;
+      context.set_wait_for_ready(true);
+      context.set_deadline(std::chrono::system_clock::now() + seconds(5));
+      v1::RotateResponse response;
+      is_ready_ = stub->Rotate(&context, UnitRequest(1), &response).ok();
+    }
+  }
+
+  const std::string& address() const { return address_; }
+  bool is_ready() const { return is_ready_; }
+
+ private:
+  static int FreePort() {
+    const proto::FileDescriptor any(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(any.get(), generic, length), 0);
+    EXPECT_EQ(getsockname(any.get(), generic, &length), 0);
+    return ntohs(address.sin_port);
+  }
+  // Returns the path of the config for this server and address.
+  std::string WriteConfig(const std::string& path) const {
+    std::ifstream file(ROPE_SOURCE_DIR "/deploy/envoy/envoy.yaml");
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    const std::string port = address_.substr(address_.rfind(':') + 1);
+    const std::pair<std::string, std::string> changes[] = {
+        {"{address: 0.0.0.0, port_value: 50052}", "{address: 127.0.0.1, port_value: " + port + "}"},
+        {"{path: /run/rope/rope.sock}", "{path: " + path + "}"}};
+    for (const auto& [was, is] : changes) {
+      EXPECT_EQ(absl::StrReplaceAll({{was, is}}, &text), 1) << was;
+    }
+    const std::string name = TemporaryFolder() + "/envoy.yaml";
+    std::ofstream(name) << text;
+    return name;
+  }
+
+  const std::string address_;
+  const Process process_;
+  bool is_ready_ = false;
+};
+
+// Two clients that behave well: of the attacker's owner, at the same address, and of another one.
 class Observers {
  public:
-  Observers(WatchedServer& watched, int duration)
-      : own_(watched.server().address(), duration), other_("unix:" + watched.path(), duration) {}
+  Observers(WatchedServer& watched, const std::string& address, int duration)
+      : own_(address, duration), other_("unix:" + watched.path(), duration) {}
 
   void Expect(const std::string& what) {
     for (Observer* const observer : {&own_, &other_}) {
       const Observer::Counts seen = observer->Await();
-      std::printf("measured: %s: %s owner: %ld answered, %ld failed, slowest %.1f ms\n",
+      std::printf("measured: %s: %s owner: %ld answered, %ld failed, p99 %.1f, slowest %.1f ms\n",
                   what.c_str(), observer == &own_ ? "the attacker's" : "another", seen.answered,
-                  seen.failed, seen.slowest_ms);
+                  seen.failed, seen.p99_ms, seen.slowest_ms);
       EXPECT_EQ(seen.failed, 0) << what;
       EXPECT_GT(seen.answered, 0) << what;
       EXPECT_LT(seen.slowest_ms, kSlowestMs) << what;
@@ -176,31 +241,48 @@ class Observers {
 
 class HostileConnectionTest : public ::testing::TestWithParam<std::tuple<Kind, int>> {};
 
-TEST_P(HostileConnectionTest, OthersAreAnsweredSoon) {
-  const auto [kind, connections] = GetParam();
-  WatchedServer watched;
+// `door`: where they connect, of the server or of its proxy.
+void ExpectOthersAnswered(WatchedServer& watched, const std::string& address,
+                          const std::string& door, Kind kind, int connections) {
   std::vector<std::unique_ptr<Attacker>> attackers;
   for (int i = 0; i < connections; ++i) {
-    attackers.push_back(std::make_unique<Attacker>(watched, kind));
+    attackers.push_back(std::make_unique<Attacker>(address, kind));
   }
-  Observers observers(watched, kAttackSeconds + 1);
+  Observers observers(watched, address, kAttackSeconds + 1);
   const auto end = std::chrono::steady_clock::now() + seconds(kAttackSeconds);
   while (std::chrono::steady_clock::now() < end) {
     for (const auto& attacker : attackers) attacker->Step();
   }
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_TRUE(Serves(*watched.server().NewStub()));
+  EXPECT_TRUE(Serves(
+      *v1::RopeService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))));
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_LT(took, kNewClientWithin) << "a new client";
   int connected = 0;
   for (const auto& attacker : attackers) connected += attacker->connections();
   attackers.clear();
-  const std::string what = std::string(kKindNames[static_cast<size_t>(kind)]) + ", " +
+  const std::string what = std::string(kKindNames[static_cast<size_t>(kind)]) + door + ", " +
                            std::to_string(connected) + " connections";
   std::printf("measured: %s: a new client is answered after %.1f ms\n", what.c_str(),
               std::chrono::duration<double, std::milli>(took).count());
   observers.Expect(what);
   watched.ExpectUnharmed(what);
+}
+
+TEST_P(HostileConnectionTest, OthersAreAnsweredSoon) {
+  const auto [kind, connections] = GetParam();
+  WatchedServer watched;
+  ExpectOthersAnswered(watched, watched.server().address(), "", kind, connections);
+}
+
+TEST_P(HostileConnectionTest, OthersAreAnsweredSoonBehindEnvoy) {
+  const char* const program = std::getenv("ROPE_ENVOY");
+  if (program == nullptr || *program == 0) GTEST_SKIP() << "envoy is not here (ROPE_ENVOY)";
+  const auto [kind, connections] = GetParam();
+  WatchedServer watched({.flags = {"--trusted_proxy=uid:" + std::to_string(geteuid())}});
+  const EnvoyProxy envoy(program, watched.path());
+  ASSERT_TRUE(envoy.is_ready());
+  ExpectOthersAnswered(watched, envoy.address(), " behind Envoy", kind, connections);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -20,6 +20,7 @@ class Observer {
   struct Counts {
     int64_t answered = 0;
     int64_t failed = -1;  // -1: it could not report
+    double p99_ms = 0;
     double slowest_ms = 0;
   };
   // Waits for its end.
