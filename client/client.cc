@@ -143,6 +143,10 @@ Result<std::vector<SharedRegion>> Client::ListRegions(const CallOptions& options
   return connection_->ListRegions(options);
 }
 
+Result<ConnectionList> Client::ListConnections(const CallOptions& options) const {
+  return connection_->ListConnections(options);
+}
+
 Result<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {
   return connection_->GetServerInfo(options);
 }

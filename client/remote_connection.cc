@@ -194,17 +194,29 @@ Result<TablesReply> RemoteConnection::GetTables(const TablesRequest& request,
                                                             options);
 }
 
+// Hands every page of a list to `take`.
+template <typename Request, typename Response, typename Take>
+Status RemoteConnection::EachPage(const char* method, const CallOptions& options,
+                                  const Take& take) {
+  Request request;
+  do {
+    const auto page = MessageOf<Response>(
+        CallMethod(RopeMethod(method), BytesOf(request), /*idempotent=*/true, options));
+    if (!page.ok()) return page.status();
+    take(*page);
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  return {};
+}
+
 Result<std::vector<Model>> RemoteConnection::ListModels(const CallOptions& options) {
   std::vector<Model> models;
-  v1::ListModelsRequest request;
-  do {
-    const auto reply = MessageOf<v1::ListModelsResponse>(
-        CallMethod(RopeMethod("ListModels"), BytesOf(request), /*idempotent=*/true, options));
-    if (!reply.ok()) return reply.status();
-    std::vector<Model> page = FromMessage(*reply);
-    std::move(page.begin(), page.end(), std::back_inserter(models));
-    request.set_page_token(reply->next_page_token());
-  } while (!request.page_token().empty());
+  const Status status = EachPage<v1::ListModelsRequest, v1::ListModelsResponse>(
+      "ListModels", options, [&models](const v1::ListModelsResponse& message) {
+        std::vector<Model> page = FromMessage(message);
+        std::move(page.begin(), page.end(), std::back_inserter(models));
+      });
+  if (!status.ok()) return status;
   return models;
 }
 
@@ -230,6 +242,19 @@ Result<WarmUpReply> RemoteConnection::WarmUp(const WarmUpRequest& request,
 Result<std::vector<SharedRegion>> RemoteConnection::ListRegions(const CallOptions& options) {
   return CallAndConvert<std::vector<SharedRegion>, v1::ListRegionsResponse>(
       "ListRegions", Result<v1::ListRegionsRequest>(v1::ListRegionsRequest()), options);
+}
+
+Result<ConnectionList> RemoteConnection::ListConnections(const CallOptions& options) {
+  ConnectionList list;
+  const Status status = EachPage<v1::ListConnectionsRequest, v1::ListConnectionsResponse>(
+      "ListConnections", options, [&list](const v1::ListConnectionsResponse& message) {
+        ConnectionList page = FromMessage(message);
+        std::move(page.connections.begin(), page.connections.end(),
+                  std::back_inserter(list.connections));
+        list.owner = std::move(page.owner);
+      });
+  if (!status.ok()) return status;
+  return list;
 }
 
 Result<ServerInfo> RemoteConnection::GetServerInfo(const CallOptions& options) {

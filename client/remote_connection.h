@@ -64,10 +64,13 @@ class RemoteConnection final : public Connection {
   Status UnregisterModel(const std::string& name, const CallOptions& options) override;
   Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options) override;
   Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) override;
+  Result<ConnectionList> ListConnections(const CallOptions& options) override;
   Result<ServerInfo> GetServerInfo(const CallOptions& options) override;
   Result<ServingStatus> Health(const std::string& service, const CallOptions& options) override;
 
  private:
+  template <typename Request, typename Response, typename Take>
+  Status EachPage(const char* method, const CallOptions& options, const Take& take);
   // The outcome of one attempt, and whether it may be repeated.
   template <typename Reply>
   struct Outcome {

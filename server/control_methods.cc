@@ -174,6 +174,12 @@ void AddServerMethods(const ControlParts& parts, RopeService& service) {
   AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
       Method::kGetServerInfo,
       [info = parts.server_info](const auto&, const Caller&) { return info(); }, service);
+  AddImmediate<v1::ListConnectionsRequest, v1::ListConnectionsResponse>(
+      Method::kListConnections,
+      [&connections = *parts.connections](const auto& request, const Caller& caller) {
+        return ListConnections(request, caller.owner, connections);
+      },
+      service);
   AddSteps<v1::WarmUpRequest, v1::WarmUpResponse>(
       Method::kWarmUp,
       [parts](const auto& request, const Caller&) { return WarmUp(parts, request); }, parts,

@@ -13,6 +13,7 @@
 #include "server/engine/side_thread.h"
 #include "server/grpc/rope_service.h"
 #include "server/memory/admission.h"
+#include "server/memory/connections.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
@@ -23,6 +24,7 @@ struct ControlParts {
   ModelRegistry* registry = nullptr;
   PreparedRotations* prepared = nullptr;
   RegionTable* regions = nullptr;
+  Connections* connections = nullptr;
   kernels::TableCache* tables = nullptr;
   SideThread* side_thread = nullptr;
   Admission* admission = nullptr;

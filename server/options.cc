@@ -14,11 +14,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "proto/flags/flags.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/memory/limits.h"
+#include "server/memory/peers.h"
 #include "server/models/limits.h"
 #include "server/telemetry/process.h"
 
@@ -64,6 +66,20 @@ std::string CheckShmPrefix(const std::string& value) {
   return legal ? std::string()
                : Refuse(value,
                         absl::StrCat("a slash, then a-z A-Z 0-9 _ -, at most ", kPrefixBytesMax));
+}
+
+// As peers.h writes owners: any other spelling would never match.
+std::string CheckOwner(const std::string& value) {
+  uid_t uid = 0;
+  absl::string_view user = value;
+  absl::string_view address = value;
+  const bool is_user = absl::ConsumePrefix(&user, "uid:") && absl::SimpleAtoi(user, &uid) &&
+                       OwnerOfUser(uid) == value;
+  const bool is_address = absl::ConsumePrefix(&address, "ip:") &&
+                          (address == "loopback" || ForwardedOwner({}, address) == value);
+  return is_user || is_address
+             ? std::string()
+             : Refuse(value, "uid:N, ip:ADDRESS or ip:loopback, as ropectl connections shows it");
 }
 
 std::string CheckModel(const std::string& value) {
@@ -154,6 +170,9 @@ void AddAddresses(Flags& flags, ServerOptions& options, Given& given) {
 }
 
 void AddConnections(Flags& flags, ServerOptions& options) {
+  flags.Texts("trusted_proxy", "uid:N|ip:ADDRESS",
+              "Believe this proxy's x-forwarded-client-cert and x-forwarded-for; repeatable.",
+              CheckOwner, options.trusted_proxies);
   flags.Integer("max_connections",
                 "Most connections at a time; one user or address gets half of them (default a "
                 "quarter of the files that may be open).",
@@ -187,8 +206,12 @@ void AddTimes(Flags& flags, ServerOptions& options) {
   flags.Duration("receive_timeout", "A message must arrive whole within this long (default 60s).",
                  absl::Milliseconds(100), options.receive_timeout);
   flags.Duration("handshake_timeout",
-                 "A connection must begin with HTTP/2's preface within this long (default 10s).",
+                 "A connection must send HTTP/2's preface within this long, and then its first "
+                 "call (default 10s).",
                  absl::Milliseconds(100), options.handshake_timeout);
+  flags.Duration("idle_timeout",
+                 "Close connections without a call or shared memory for this long (default 30m).",
+                 absl::Milliseconds(100), options.idle_timeout);
 }
 
 void AddMemory(Flags& flags, ServerOptions& options) {

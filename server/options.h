@@ -38,7 +38,9 @@ struct ServerOptions {
   absl::Duration drain_timeout = absl::Seconds(10);  // below the 30 s of Kubernetes
   absl::Duration receive_timeout = absl::Minutes(1);
   absl::Duration handshake_timeout = limits::kHandshakeTimeout;
+  absl::Duration idle_timeout = absl::Minutes(30);
   int64_t max_connections = DefaultMaxConnections();  // of all clients; half of it of one owner
+  std::vector<std::string> trusted_proxies;           // owners (memory/peers.h): "uid:1000"
   int64_t available_bytes = AvailableMemory();        // no flag: what the defaults of memory go by
   int64_t memory_bytes = DefaultMemoryBytes(available_bytes);
   // None: a part of memory_bytes (DivideMemory).

@@ -26,6 +26,7 @@
 #include "server/memory/limits.h"
 #include "server/models/limits.h"
 #include "server/request/limits.h"
+#include "server/request/request.h"
 #include "server/start_log.h"
 #include "server/telemetry/process.h"
 
@@ -77,7 +78,8 @@ Server::Server(const ServerOptions& options, const Clock& clock, std::string ins
       shares_(options.memory_shares()),
       started_(clock.Now()),
       on_device_lost_(std::move(on_device_lost)),
-      connections_({.all = options.max_connections, .owner = options.max_connections / 2}),
+      connections_({.all = options.max_connections, .owner = options.max_connections / 2},
+                   options.trusted_proxies),
       reads_(clock),
       calls_({&in_flight_, &connections_, &reads_}) {}
 
@@ -102,11 +104,7 @@ absl::Status Server::Build(Batcher::Options batches) {
   pool_ = std::make_unique<BufferPool>(shares_.pool, devices_->host_memory());
   admission_ = std::make_unique<Admission>(
       Admission::HalfForASession(limits::kAdmittedRequestsMax, shares_.requests));
-  connection_watch_ = std::make_unique<ConnectionWatch>(connections_, [this] {
-    std::vector<CallWatch::Use> uses = poll_loop_->Uses();
-    for (const auto& listener : listeners_) uses.push_back(listener->HandingOn());
-    return uses;
-  });
+  connection_watch_ = std::make_unique<ConnectionWatch>(connections_, WatchOptions());
   memory_watch_ = std::make_unique<MemoryWatch>(
       MemoryWatch::Options{shares_.receive, shares_.message, options_.receive_timeout},
       ProcessMemory([this] { return AccountedBytes(); },
@@ -131,8 +129,8 @@ absl::Status Server::Build(Batcher::Options batches) {
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
                          shares_.message, admission_.get()});
   AddControlMethods(
-      {registry_.get(), prepared_.get(), regions_.get(), tables_.get(), &engine_->side_thread(),
-       admission_.get(), shares_.message, [this] { return Info(); }},
+      {registry_.get(), prepared_.get(), regions_.get(), &connections_, tables_.get(),
+       &engine_->side_thread(), admission_.get(), shares_.message, [this] { return Info(); }},
       *rope_service_);
   health_ = std::make_unique<Health>(HealthNames(*devices_), calls_);
   reflection_ = std::make_unique<Reflection>(
@@ -148,6 +146,23 @@ absl::Status Server::Build(Batcher::Options batches) {
   ArmAndStart();
   LogStart({options_, shares_, threads, *devices_, *registry_, addresses_, metrics_address_});
   return absl::OkStatus();
+}
+
+ConnectionWatch::Options Server::WatchOptions() {
+  ConnectionWatch::Options watch;
+  watch.handshake_timeout = options_.handshake_timeout;
+  watch.idle_timeout = options_.idle_timeout;
+  watch.uses = [this] {
+    std::vector<CallWatch::Use> uses = poll_loop_->Uses();
+    for (const auto& listener : listeners_) uses.push_back(listener->HandingOn());
+    return uses;
+  };
+  watch.has_memory = [this](int fd) {
+    const uint64_t session = SessionOfDescriptor(fd);
+    return !regions_->List(session).empty() ||
+           (ring_loop_ != nullptr && ring_loop_->Serves(session));
+  };
+  return watch;
 }
 
 absl::Status Server::BuildRingLoop(int threads) {
@@ -196,6 +211,9 @@ absl::Status Server::Listen() {
     listening.rings = ring_loop_.get();
     listening.connections = &connections_;
     listening.handshake_timeout = options_.handshake_timeout;
+    const auto places = static_cast<int64_t>(2 * options_.listen.size());
+    listening.pending_connections_max =
+        std::clamp<int64_t>(DefaultMaxConnections() / places, 1, listening.pending_connections_max);
     listening.hand_on = [this](int fd) { grpc::AddInsecureChannelFromFd(grpc_server_.get(), fd); };
     ROPE_ASSIGN_OR_RETURN(auto listener,
                           Listener::Create(address, *regions_, std::move(listening)));

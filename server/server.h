@@ -83,6 +83,7 @@ class Server {
   Server(const ServerOptions& options, const Clock& clock, std::string instance_id,
          OnDeviceLost on_device_lost);
   absl::Status Build(Batcher::Options batches);
+  ConnectionWatch::Options WatchOptions();
   absl::Status BuildRingLoop(int threads);
   void BuildGrpcServer(int threads);
   // Time for which a thread polls before it sleeps.

@@ -1,4 +1,4 @@
-// health, info: what the server says about itself.
+// health, info, connections: what the server says about itself.
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -78,6 +78,40 @@ void PrintInfoJson(const ServerInfo& info, const ChosenTransport& transport,
   absl::PrintF("%s", JsonText(json));
 }
 
+void PrintConnections(const ConnectionList& list) {
+  size_t width = absl::string_view("owner").size();
+  for (const ClientConnection& each : list.connections) width = std::max(width, each.owner.size());
+  const auto owner_width = static_cast<int>(width);
+  absl::PrintF("%10s %-*s %-9s %10s %9s %9s %13s %13s %11s\n", "connection", owner_width, "owner",
+               "transport", "calls", "in flight", "cancelled", "message bytes", "read bytes",
+               "reply bytes");
+  for (const ClientConnection& each : list.connections) {
+    absl::PrintF("%10d %-*s %-9s %10d %9d %9d %13d %13s %11d\n", each.id, owner_width, each.owner,
+                 each.transport, each.calls, each.calls_in_flight, each.calls_cancelled,
+                 each.message_bytes, each.transport == "tcp" ? absl::StrCat(each.read_bytes) : "-",
+                 each.reply_bytes);
+  }
+  if (list.owner.empty()) return;
+  absl::PrintF("Connections of %s alone. The server's user sees all, on a Unix socket.\n",
+               list.owner);
+}
+
+void PrintConnectionsJson(const ConnectionList& list) {
+  Json json = {{"owner", list.owner}, {"connections", Json::array()}};
+  for (const ClientConnection& each : list.connections) {
+    json["connections"].push_back({{"connection_id", each.id},
+                                   {"owner", each.owner},
+                                   {"transport", each.transport},
+                                   {"calls", each.calls},
+                                   {"calls_in_flight", each.calls_in_flight},
+                                   {"calls_cancelled", each.calls_cancelled},
+                                   {"message_bytes", each.message_bytes},
+                                   {"read_bytes", each.read_bytes},
+                                   {"reply_bytes", each.reply_bytes}});
+  }
+  absl::PrintF("%s", JsonText(json));
+}
+
 }  // namespace
 
 int RunHealth(const Arguments& arguments) {
@@ -108,6 +142,17 @@ int RunInfo(const Arguments& arguments) {
   if (!regions.ok()) return Fail(regions.status());
   const auto print = arguments.Has("json") ? &PrintInfoJson : &PrintInfo;
   print(*info, client->transport(), *regions);
+  return kExitOk;
+}
+
+// connections: who calls the server.
+
+int RunConnections(const Arguments& arguments) {
+  const Result<Client> client = ConnectTo(arguments);
+  if (!client.ok()) return Fail(client.status());
+  const auto list = client->ListConnections(CallOptionsOf(arguments));
+  if (!list.ok()) return Fail(list.status());
+  arguments.Has("json") ? PrintConnectionsJson(*list) : PrintConnections(*list);
   return kExitOk;
 }
 

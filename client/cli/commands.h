@@ -103,6 +103,7 @@ std::vector<Flag> VerifyFlags();
 std::vector<Flag> WarmUpFlags();
 
 int RunHealth(const Arguments& arguments);
+int RunConnections(const Arguments& arguments);
 int RunModels(const Arguments& arguments);
 int RunInfo(const Arguments& arguments);
 int RunDescribe(const Arguments& arguments);

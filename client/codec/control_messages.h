@@ -38,6 +38,7 @@ Result<v1::WarmUpRequest> ToMessage(const WarmUpRequest& request);
 WarmUpReply FromMessage(const v1::WarmUpResponse& message);
 
 std::vector<SharedRegion> FromMessage(const v1::ListRegionsResponse& message);
+ConnectionList FromMessage(const v1::ListConnectionsResponse& message);
 
 Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request);
 Result<TablesReply> FromMessage(const v1::GetTablesResponse& message);

@@ -1,13 +1,22 @@
 #include "server/control/admin.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/control/limits.h"
 #include "server/error.h"
+#include "server/limits.h"
+#include "server/memory/peers.h"
+#include "server/telemetry/log.h"
+#include "server/telemetry/process.h"
 
 namespace rope::server {
 namespace {
@@ -16,6 +25,31 @@ constexpr int kPageSizeMax = 1000;
 // Models that are read from the registry at once.
 constexpr size_t kModelsRead = 16;
 
+absl::StatusOr<int> PageSizeOf(int32_t page_size) {
+  if (page_size < 0) return InvalidField("page_size", page_size, "a number >= 0");
+  return page_size == 0 ? kPageSizeMax : std::min(page_size, kPageSizeMax);
+}
+
+// Users without a number in the server's namespace are one owner, which may be the server's user.
+bool MaySeeAll(const std::string& owner) {
+  const std::string nobody = ReadTextFile("/proc/sys/fs/overflowuid");
+  if (owner == absl::StrCat("uid:", absl::StripAsciiWhitespace(nobody))) return false;
+  return owner == OwnerOfUser(0) || owner == OwnerOfUser(geteuid());
+}
+
+void Write(const Connection& connection, v1::Connection& message) {
+  const Connection::Counts counts = connection.counts();
+  message.set_connection_id(connection.id());
+  message.set_owner(connection.owner());
+  message.set_transport(connection.is_unix() ? "unix" : "tcp");
+  message.set_calls(counts.calls);
+  message.set_calls_in_flight(std::max<int64_t>(0, counts.calls - counts.calls_over));
+  message.set_calls_cancelled(counts.calls_lost);
+  message.set_message_bytes(counts.message_bytes);
+  message.set_reply_bytes(counts.reply_bytes);
+  if (const auto traffic = connection.traffic()) message.set_read_bytes(traffic->read_bytes);
+}
+
 }  // namespace
 
 // A page's token is the name of its predecessor's last model, so a model that is registered or
@@ -23,11 +57,7 @@ constexpr size_t kModelsRead = 16;
 // for.
 absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& request,
                                                   const ModelRegistry& registry) {
-  if (request.page_size() < 0) {
-    return InvalidField("page_size", request.page_size(), "a number >= 0");
-  }
-  const int count =
-      request.page_size() == 0 ? kPageSizeMax : std::min(request.page_size(), kPageSizeMax);
+  ROPE_ASSIGN_OR_RETURN(const int count, PageSizeOf(request.page_size()));
   v1::ListModelsResponse response;
   std::string last = request.page_token();
   int64_t bytes = 0;
@@ -80,6 +110,33 @@ v1::ListRegionsResponse ListRegions(uint64_t session, const RegionTable& regions
     region.set_region_id(listed.id);
     region.set_byte_size(listed.bytes);
     region.set_kind(listed.kind == Region::Kind::kMemfd ? "memfd" : "shm");
+  }
+  return response;
+}
+
+// A page's token is the id of its predecessor's last connection.
+absl::StatusOr<v1::ListConnectionsResponse> ListConnections(
+    const v1::ListConnectionsRequest& request, const std::string& owner,
+    const Connections& connections) {
+  ROPE_ASSIGN_OR_RETURN(const int count, PageSizeOf(request.page_size()));
+  uint64_t last = 0;
+  if (!request.page_token().empty() && !absl::SimpleAtoi(request.page_token(), &last)) {
+    return InvalidField("page_token",
+                        Quoted(ShortText(request.page_token(), limits::kErrorPartBytesMax)),
+                        "next_page_token of the page before");
+  }
+  v1::ListConnectionsResponse response;
+  const bool sees_all = MaySeeAll(owner);
+  if (!sees_all) response.set_owner(owner);
+  for (const auto& connection : connections.Open()) {
+    const bool is_listed = sees_all || connection->owner() == owner;
+    if (!is_listed || connection->id() <= last) continue;
+    if (response.connections_size() == count) {
+      const auto& shown = response.connections(count - 1);
+      response.set_next_page_token(absl::StrCat(shown.connection_id()));
+      return response;
+    }
+    Write(*connection, *response.add_connections());
   }
   return response;
 }

@@ -1,4 +1,4 @@
-// Answers of the control plane: models, memory regions, table-cache statistics.
+// Answers of the control plane: models, memory regions, connections, table-cache statistics.
 //
 // Threading:  Functions only, all of them quick; the registry and the cache are thread-safe.
 // Errors:     As RegionTable. INVALID_ARGUMENT: RegisterRegion got both region_id and an object to
@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/admin.pb.h"
+#include "server/memory/connections.h"
 #include "server/memory/regions.h"
 #include "server/models/limits.h"
 #include "server/models/model_registry.h"
@@ -32,6 +34,13 @@ void UnregisterRegion(const v1::UnregisterRegionRequest& request, uint64_t sessi
                       RegionTable& regions, const UnregisterRegionDone& done);
 
 v1::ListRegionsResponse ListRegions(uint64_t session, const RegionTable& regions);
+
+// `owner`: of the caller, who sees the connections of this owner, or all if it is the server's own
+// user or root.
+// INVALID_ARGUMENT: a negative page_size; a page_token that is no connection_id.
+absl::StatusOr<v1::ListConnectionsResponse> ListConnections(
+    const v1::ListConnectionsRequest& request, const std::string& owner,
+    const Connections& connections);
 
 v1::TableCacheStatistics WriteStatistics(const kernels::TableCache& tables);
 

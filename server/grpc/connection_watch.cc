@@ -26,17 +26,40 @@ constexpr int64_t kHeaderBytesOfMessage = 512;
 constexpr absl::Duration kPayloadByteTime = absl::Nanoseconds(10);
 constexpr absl::Duration kWorstByteTime = absl::Microseconds(4);
 constexpr absl::Duration kLongStall = absl::Milliseconds(200);
+// After it, connections with this part of the most bytes are closed, whatever they bring.
+constexpr int64_t kMostPart = 4;
 
-constexpr std::string_view kReasonNames[] = {"lost_calls", "unknown_cancels", "headers", "stall",
-                                             "untaken_replies"};
+constexpr std::string_view kReasonNames[] = {
+    "lost_calls", "unknown_cancels", "headers", "stall", "untaken_replies", "no_call", "idle"};
 
 bool IsIdle(const Connection::Counts& counts) {
   return counts.reads == 0 && counts.streams == 0;
 }
 
+// Whether bytes without a reason may be payload: of a message under way, or of a call that gRPC has
+// read ahead and that is not seen yet, on a connection that behaved well before.
+bool MayBringPayload(const Connection::Counts& counts) {
+  return !IsIdle(counts) || (counts.messages > 0 && counts.calls_lost <= counts.calls / 2);
+}
+
 // Bytes that came with complete messages, at most.
 int64_t Explained(const Connection::Counts& counts) {
   return counts.message_bytes + counts.messages * kHeaderBytesOfMessage;
+}
+
+// HTTP/2's GOAWAY (RFC 9113, section 6.8). All calls count as seen.
+std::string GoAwayFrame(std::string_view reason, bool is_idle) {
+  constexpr char kType = 0x7;
+  constexpr uint32_t kNoError = 0x0;
+  constexpr uint32_t kEnhanceYourCalm = 0xb;
+  constexpr uint32_t kLastStream = 0x7fffffff;
+  std::string payload;
+  for (const uint32_t number : {kLastStream, is_idle ? kNoError : kEnhanceYourCalm}) {
+    for (const int shift : {24, 16, 8, 0}) payload.push_back(static_cast<char>(number >> shift));
+  }
+  payload.append("rope_server closed the connection: ").append(reason);
+  const std::string header = {0, 0, static_cast<char>(payload.size()), kType, 0, 0, 0, 0, 0};
+  return header + payload;
 }
 
 }  // namespace
@@ -48,14 +71,19 @@ std::string_view ConnectionWatch::NameOf(CloseReason reason) {
 bool ConnectionWatch::CloseWasters(absl::Time now) {
   const absl::Duration step = now - looked_at_;
   if (step < std::max(kStepMin, kStepOfConnection * samples_.size())) return is_busy_;
-  std::vector<CallWatch::Use> uses = uses_();
+  std::vector<CallWatch::Use> uses = options_.uses();
   last_.resize(uses.size());
   absl::Duration used;
-  for (size_t i = 0; i < uses.size(); ++i) used += uses[i].used - last_[i].used;
+  absl::Duration busiest;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    used += uses[i].used - last_[i].used;
+    busiest = std::max(busiest, uses[i].used - last_[i].used);
+  }
   const absl::Duration stalled = StalledTime(uses);
   looked_at_ = now;
   last_ = std::move(uses);
   is_busy_ = used >= kBusy * step;
+  used_ += busiest;
   if (!is_busy_) return false;
   Refresh();
   for (auto& [key, sample] : samples_) {
@@ -103,8 +131,23 @@ void ConnectionWatch::Look(Sample& sample) {
   sample.unexplained = traffic->read_bytes - Explained(sample.connection->counts());
 }
 
+// gRPC reads ahead of the server: the bytes may be the message of a call that waits in its queue.
+bool ConnectionWatch::BringsHeaders(Sample& sample, const Connection::Counts& counts, bool is_bare,
+                                    absl::Time now) const {
+  const bool has_call = counts.calls != sample.calls_before || !IsIdle(counts);
+  if (has_call || now - sample.bare_since >= kWindow) sample.bare_since = absl::InfiniteFuture();
+  if (is_bare && sample.bare_since == absl::InfiniteFuture()) {
+    sample.bare_since = now;
+    sample.used_before = used_;
+    sample.calls_before = counts.calls;
+    sample.read_before = sample.read_bytes;
+  }
+  return sample.bare_since < absl::InfiniteFuture() && used_ - sample.used_before >= kHeaderTime &&
+         sample.read_bytes - sample.read_before > kHeaderBytesMax;
+}
+
 std::optional<ConnectionWatch::CloseReason> ConnectionWatch::WasteOf(
-    Sample& sample, const Connection::Counts& counts, absl::Time now) {
+    Sample& sample, const Connection::Counts& counts, absl::Time now) const {
   const absl::Duration age = now - sample.window_began;
   const Connection::Counts then = sample.at_window;
   const int64_t read = sample.read_bytes - sample.read_at_window;
@@ -123,7 +166,8 @@ std::optional<ConnectionWatch::CloseReason> ConnectionWatch::WasteOf(
     return CloseReason::kUnknownCancels;
   }
   const bool has_no_call = calls == 0 && IsIdle(counts) && IsIdle(then);
-  if (has_no_call && read > kHeaderBytesMax) return CloseReason::kHeaders;
+  const bool is_bare = has_no_call && read > kHeaderBytesMax;
+  if (BringsHeaders(sample, counts, is_bare, now)) return CloseReason::kHeaders;
   return std::nullopt;
 }
 
@@ -145,18 +189,26 @@ void ConnectionWatch::CloseStallers(absl::Duration stalled) {
     return std::max<int64_t>(0, sample.unexplained - sample.unexplained_before);
   };
   int64_t all = 0;
-  for (const auto& [key, sample] : samples_) all += bytes_of(sample);
+  int64_t most = 0;
+  for (const auto& [key, sample] : samples_) {
+    all += bytes_of(sample);
+    most = std::max(most, bytes_of(sample));
+  }
   if (all * kPayloadByteTime >= stalled) return;
   bool has_closed = false;
   for (const auto& [key, sample] : samples_) {
-    const bool is_idle = IsIdle(sample.connection->counts());
-    if (!is_idle || bytes_of(sample) < stalled / kWorstByteTime) continue;
+    if (bytes_of(sample) < stalled / kWorstByteTime) continue;
+    if (MayBringPayload(sample.connection->counts())) continue;
     has_closed |= Close(sample, CloseReason::kStall);
   }
-  // The bytes of a connection that reads a message may be payload. It is closed after a long time.
-  for (const auto& [key, sample] : samples_) {
-    if (has_closed || stalled < kLongStall || bytes_of(sample) <= all / 2) continue;
-    has_closed = Close(sample, CloseReason::kStall);
+  // Whoever behaved well before is next, and then whoever reads a message.
+  for (const bool reads : {false, true}) {
+    const bool must_close = !has_closed && stalled >= kLongStall;
+    for (const auto& [key, sample] : samples_) {
+      if (!must_close || IsIdle(sample.connection->counts()) == reads) continue;
+      const int64_t least = reads ? most / kMostPart : stalled / kWorstByteTime;
+      if (bytes_of(sample) > least) has_closed |= Close(sample, CloseReason::kStall);
+    }
   }
   if (!has_closed) return;
   for (auto& [key, sample] : samples_) sample.unexplained_before = sample.unexplained;
@@ -164,25 +216,47 @@ void ConnectionWatch::CloseStallers(absl::Duration stalled) {
 }
 
 // The kernel says how much of a large reply a client on TCP has taken.
-void ConnectionWatch::LookAtReplies(absl::Time now) {
+void ConnectionWatch::LookAtReplies(Sample& sample, absl::Time now) {
+  const Connection::Counts counts = sample.connection->counts();
+  const auto traffic = sample.connection->traffic();
+  const int64_t taken = traffic.has_value() ? traffic->taken_bytes : counts.taken_bytes;
+  sample.owed = counts.reply_bytes;
+  if (counts.reply_bytes == 0) {
+    sample.owes_since = absl::InfiniteFuture();
+  } else if (sample.owes_since == absl::InfiniteFuture() ||
+             taken - sample.taken >= limits::kTakenBytesMin) {
+    sample.owes_since = now;
+    sample.taken = taken;
+  }
+}
+
+std::optional<ConnectionWatch::CloseReason> ConnectionWatch::IdlenessOf(Sample& sample,
+                                                                        absl::Time now) const {
+  const Connection::Counts counts = sample.connection->counts();
+  const bool has_called = counts.calls != sample.calls || counts.calls != counts.calls_over;
+  if (has_called || sample.called_at == absl::InfinitePast()) {
+    sample.called_at = now;
+    sample.calls = counts.calls;
+    return std::nullopt;
+  }
+  const bool is_new = counts.calls == 0;
+  const absl::Duration most = is_new ? options_.handshake_timeout : options_.idle_timeout;
+  if (now - sample.called_at < most || options_.has_memory(sample.connection->fd())) {
+    return std::nullopt;
+  }
+  return is_new ? CloseReason::kNoCall : CloseReason::kIdle;
+}
+
+void ConnectionWatch::CloseIdle(absl::Time now) {
   Refresh();
   for (auto& [key, sample] : samples_) {
-    const Connection::Counts counts = sample.connection->counts();
-    const auto traffic = sample.connection->traffic();
-    const int64_t taken = traffic.has_value() ? traffic->taken_bytes : counts.taken_bytes;
-    sample.owed = counts.reply_bytes;
-    if (counts.reply_bytes == 0) {
-      sample.owes_since = absl::InfiniteFuture();
-    } else if (sample.owes_since == absl::InfiniteFuture() ||
-               taken - sample.taken >= limits::kTakenBytesMin) {
-      sample.owes_since = now;
-      sample.taken = taken;
-    }
+    LookAtReplies(sample, now);
+    if (const auto idle = IdlenessOf(sample, now)) Close(sample, *idle);
   }
 }
 
 void ConnectionWatch::CloseUntaken(absl::Time now) {
-  LookAtReplies(now);
+  CloseIdle(now);
   absl::flat_hash_map<std::string, int64_t> by_owner;
   int64_t most = 0;
   for (const auto& [key, sample] : samples_) {
@@ -196,10 +270,15 @@ void ConnectionWatch::CloseUntaken(absl::Time now) {
 }
 
 bool ConnectionWatch::Close(const Sample& sample, CloseReason reason) {
-  if (!sample.connection->ShutDown()) return false;
+  const bool is_idle = reason == CloseReason::kNoCall || reason == CloseReason::kIdle;
+  // The frame goes past gRPC, which may have written a part of another frame if it has a call.
+  const Connection::Counts counts = sample.connection->counts();
+  const bool has_call = counts.calls != counts.calls_over || counts.reply_bytes > 0;
+  const std::string frame = has_call ? "" : GoAwayFrame(NameOf(reason), is_idle);
+  if (!sample.connection->ShutDown(frame)) return false;
   closed_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
-  LogLimited(LogKind::kConnection, spdlog::level::warn, "connection closed: owner={} reason={}",
-             sample.connection->owner(), NameOf(reason));
+  LogLimited(LogKind::kConnection, is_idle ? spdlog::level::info : spdlog::level::warn,
+             "connection closed: owner={} reason={}", sample.connection->owner(), NameOf(reason));
   return true;
 }
 

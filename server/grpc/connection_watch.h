@@ -1,18 +1,25 @@
-// ConnectionWatch: shuts down the connections that cost others time or memory. It reads their
-// accounts (memory/connections.h).
+// ConnectionWatch: shuts down the connections that cost others time, memory or places. It reads
+// their accounts (memory/connections.h).
 //
 // Time. gRPC does much before a call reaches the server. A connection is shut down if
 //   - in a second it cancels more than half of the calls that it began, and all such connections of
 //     its owner more than kLostCallsMax;
 //   - in a second it cancels more than kUnknownCancelsMax requests of streams that no request has,
 //     by more than half of its messages;
-//   - in a second it brings more than kHeaderBytesMax without beginning a call (TCP);
+//   - it brings more than kHeaderBytesMax without beginning a call, and as much again while a
+//     thread that calls gRPC works for kHeaderTime: so long no call waits to be seen (TCP);
 //   - a thread is inside one call of gRPC for kStallTime of a processor, gRPC has read bytes of the
 //     connection meanwhile, and all such bytes are too few to be the payload of that time (TCP). A
-//     connection that reads a message is blamed only if no other one can be, after a longer time.
+//     connection that reads a message, or has sent one before, is blamed only if no other one can
+//     be, after a longer time.
 //
 // Memory. Replies that are not taken hold admitted bytes. Where these are needed, connections of
 // the owner that has the most such bytes are shut down.
+//
+// Places. A connection is shut down if it makes no first call within handshake_timeout, or has had
+// no call for idle_timeout. One with shared memory may make its calls there.
+//
+// A client without a call gets the reason in HTTP/2's GOAWAY.
 //
 // Threading:  Confined to one thread. closed() on any.
 // Ownership:  The constructor's arguments must outlive it.
@@ -44,18 +51,35 @@ class ConnectionWatch {
   static constexpr int64_t kLostCallsMax = 1000;
   static constexpr int64_t kUnknownCancelsMax = 1024;
   static constexpr int64_t kHeaderBytesMax = 4 * limits::kMiB;
+  static constexpr absl::Duration kHeaderTime = absl::Milliseconds(250);
   static constexpr absl::Duration kStallTime = absl::Milliseconds(20);
   static constexpr absl::Duration kUntaken = absl::Seconds(5);
 
   // Why a connection was shut down. The values are indexes of closed().
-  enum class CloseReason { kLostCalls, kUnknownCancels, kHeaders, kStall, kUntakenReplies };
-  static constexpr size_t kReasonCount = 5;
+  enum class CloseReason {
+    kLostCalls,
+    kUnknownCancels,
+    kHeaders,
+    kStall,
+    kUntakenReplies,
+    kNoCall,
+    kIdle
+  };
+  static constexpr size_t kReasonCount = 7;
   // The label of a metric.
   static std::string_view NameOf(CloseReason reason);
 
-  // `uses`: of the threads that call gRPC.
-  ConnectionWatch(Connections& connections, std::function<std::vector<CallWatch::Use>()> uses)
-      : connections_(connections), uses_(std::move(uses)) {}
+  struct Options {
+    absl::Duration handshake_timeout = absl::InfiniteDuration();
+    absl::Duration idle_timeout = absl::InfiniteDuration();
+    // Uses of the threads that call gRPC.
+    std::function<std::vector<CallWatch::Use>()> uses;
+    // Whether the session of the connection with this descriptor has shared memory.
+    std::function<bool(int fd)> has_memory;
+  };
+
+  ConnectionWatch(Connections& connections, Options options)
+      : connections_(connections), options_(std::move(options)) {}
 
   // Shuts down connections that waste time. Returns whether the threads have been busy since the
   // last look; then the next is due in milliseconds.
@@ -63,8 +87,9 @@ class ConnectionWatch {
   // Shuts down the connections of the owner with the most bytes of replies, of those that have not
   // taken any for kUntaken.
   void CloseUntaken(absl::Time now);
-  // Notes which replies are taken. To be called every second at least.
-  void LookAtReplies(absl::Time now);
+  // Shuts down idle connections, and notes which replies are taken. To be called every second at
+  // least.
+  void CloseIdle(absl::Time now);
 
   // Connections that were shut down, by CloseReason.
   std::array<int64_t, kReasonCount> closed() const;
@@ -78,6 +103,11 @@ class ConnectionWatch {
     Connection::Counts at_window;
     int64_t read_at_window = 0;
     int64_t lost = 0;  // calls in the window, if they are more than half
+    // When it had brought kHeaderBytesMax in the window without a call; infinite: it has not.
+    absl::Time bare_since = absl::InfiniteFuture();
+    absl::Duration used_before;  // used_, then
+    int64_t calls_before = 0;    // begun, then
+    int64_t read_before = 0;     // read_bytes, then
     // Of TCP: now, and when no thread was stalled.
     int64_t read_bytes = 0;
     int64_t unexplained = 0;  // read_bytes less those of complete messages
@@ -86,14 +116,24 @@ class ConnectionWatch {
     int64_t taken = 0;
     int64_t owed = 0;
     absl::Time owes_since = absl::InfiniteFuture();
+    // When it was first seen, or last seen with a new call or one under way.
+    absl::Time called_at = absl::InfinitePast();
+    int64_t calls = 0;
   };
   using Samples = absl::flat_hash_map<const Connection*, Sample>;
 
   // Samples of all open connections; those of others go.
   void Refresh();
   static void Look(Sample& sample);
-  static std::optional<CloseReason> WasteOf(Sample& sample, const Connection::Counts& counts,
-                                            absl::Time now);
+  static void LookAtReplies(Sample& sample, absl::Time now);
+  std::optional<CloseReason> WasteOf(Sample& sample, const Connection::Counts& counts,
+                                     absl::Time now) const;
+  // Whether it brings headers without end. `is_bare`: without a call it has brought much in this
+  // window.
+  bool BringsHeaders(Sample& sample, const Connection::Counts& counts, bool is_bare,
+                     absl::Time now) const;
+  // Why the connection is idle for too long, if it is.
+  std::optional<CloseReason> IdlenessOf(Sample& sample, absl::Time now) const;
   // The most processor time that a thread has used in the call of gRPC that it is inside.
   absl::Duration StalledTime(const std::vector<CallWatch::Use>& uses);
   void CloseLosers();
@@ -102,10 +142,11 @@ class ConnectionWatch {
   bool Close(const Sample& sample, CloseReason reason);
 
   Connections& connections_;
-  const std::function<std::vector<CallWatch::Use>()> uses_;
+  const Options options_;
   Samples samples_;
   absl::Time looked_at_ = absl::InfinitePast();
   bool is_busy_ = false;
+  absl::Duration used_;               // by the busiest thread that calls gRPC, at each look
   std::vector<CallWatch::Use> last_;  // at the last look
   std::vector<CallWatch::Use>
       inside_;  // when a thread was first seen in its present call, or stallers were closed

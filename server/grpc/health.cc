@@ -25,7 +25,7 @@ using grpc::health::v1::HealthCheckResponse;
 //   armed -> arrived (headers) -> read: enters `watches_` -> writes a status at each change
 //         -> End: at Shutdown, or when the client has gone
 //
-// The stream deletes itself when its read, its last step and gRPC's done notification are back.
+// Its read, its last step and gRPC's done notification release the stream.
 class Health::WatchCall final : public QueueCall {
  public:
   static void Arm(Health& health, CallQueue& queue) {
@@ -54,7 +54,7 @@ class Health::WatchCall final : public QueueCall {
 
  private:
   WatchCall(Health& health, std::shared_ptr<CallArming> arming)
-      : QueueCall(health.parts_, std::move(arming)), health_(health) {}
+      : QueueCall(health.parts_, std::move(arming), /*releases=*/3), health_(health) {}
 
   void OnArrived() override {
     auto place = health_.places_.Take(owner());
@@ -62,9 +62,11 @@ class Health::WatchCall final : public QueueCall {
       place_ = *std::move(place);
       return StartRead();
     }
-    --open_;  // nothing is read
-    proto::WriterMutexLock lock(&health_.mutex_);
-    End(place.status());
+    {
+      proto::WriterMutexLock lock(&health_.mutex_);
+      End(place.status());
+    }
+    Release();  // nothing is read
   }
 
   void OnRead(bool ok) override {
@@ -89,8 +91,6 @@ class Health::WatchCall final : public QueueCall {
     Update();
   }
 
-  void OnEnded(bool) override { Release(); }
-
   void OnDone() override {
     {
       proto::WriterMutexLock lock(&health_.mutex_);
@@ -110,11 +110,6 @@ class Health::WatchCall final : public QueueCall {
     if (!std::exchange(finished_, true)) StartFinish(status);
   }
 
-  // Deletes the call with the last reference: read, last step, done notification.
-  void Release() {
-    if (--open_ == 0) delete this;
-  }
-
   Health& health_;
   HealthCheckRequest request_;
   OwnerShares::Place place_;
@@ -122,7 +117,6 @@ class Health::WatchCall final : public QueueCall {
   bool writing_ ABSL_GUARDED_BY(health_.mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(health_.mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(health_.mutex_) = false;
-  int open_ = 3;  // read, ended and done, all on the queue's thread
 };
 
 Health::Health(const std::vector<std::string>& services, const QueueCall::Parts& parts)

@@ -91,7 +91,7 @@ void MemoryWatch::WakeUp() {
 //   1. Let ConnectionWatch look, and end late reads.
 //   2. Compute the unaccounted bytes. If they exceed half the budget, trim the pool and malloc (at
 //      most every kTrimPeriod) and compute them again: freed memory must not close a connection.
-//   3. End reads that are too many, and shut down what takes no replies.
+//   3. End reads that are too many, and shut down what takes no replies or is idle.
 //   4. Give unused memory back.
 absl::Duration MemoryWatch::Tick() {
   const absl::Time now = clock_.Now();
@@ -108,7 +108,7 @@ absl::Duration MemoryWatch::Tick() {
     unaccounted_bytes_ = UnaccountedBytes();
   }
   EndReads(now);
-  CloseUntaken(now);
+  CloseConnections(now);
   GiveBack(now);
   if (in_use) return kPressurePeriod;
   return is_busy || reads_.count() > 0 ? kBusyPeriod : kIdlePeriod;
@@ -151,18 +151,18 @@ void MemoryWatch::EndReads(absl::Time now) {
   }
 }
 
-// Errors on streams are among the unaccounted bytes.
-void MemoryWatch::CloseUntaken(absl::Time now) {
+// Errors on streams are among the unaccounted bytes. Without need, idle connections are closed.
+void MemoryWatch::CloseConnections(absl::Time now) {
   const int64_t refused = system_.refused();
   const bool refuses = std::exchange(refused_, refused) != refused;
   if (refuses || unaccounted_bytes_ > options_.receive_bytes) {
     connections_.CloseUntaken(now);
-  } else if (now - replies_looked_at_ >= kIdlePeriod) {
-    connections_.LookAtReplies(now);
+  } else if (now - connections_looked_at_ >= kIdlePeriod) {
+    connections_.CloseIdle(now);
   } else {
     return;
   }
-  replies_looked_at_ = now;
+  connections_looked_at_ = now;
 }
 
 // The pool trims buffers that were unused since its last Trim, so calling it every kUnusedMs is

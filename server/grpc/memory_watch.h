@@ -97,7 +97,7 @@ class MemoryWatch {
   bool Rest(absl::Duration rest);
   void EndLateReads(absl::Time now);
   void EndReads(absl::Time now);
-  void CloseUntaken(absl::Time now);
+  void CloseConnections(absl::Time now);
   // Gives unused memory back to the system.
   void GiveBack(absl::Time now);
 
@@ -113,7 +113,7 @@ class MemoryWatch {
   // Confined to the thread that ticks.
   int64_t unaccounted_bytes_ = 0;
   int64_t refused_ = 0;  // at the last round
-  absl::Time replies_looked_at_ = absl::InfinitePast();
+  absl::Time connections_looked_at_ = absl::InfinitePast();
   absl::Time trimmed_ = absl::InfinitePast();
   absl::Time pool_trimmed_ = absl::InfinitePast();
   absl::Time sampled_ = absl::InfinitePast();

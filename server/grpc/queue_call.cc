@@ -1,6 +1,10 @@
 #include "server/grpc/queue_call.h"
 
+#include <iterator>
+
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "server/memory/peers.h"
 #include "server/request/request.h"
 
 namespace rope::server {
@@ -10,6 +14,14 @@ namespace {
 constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(50);
 // Calls that are ended under one lock.
 constexpr int64_t kEndedAtOnce = 64;
+
+// The value of a header; of the last one if there are several.
+absl::string_view LastHeader(const RawContext& context, const char* name) {
+  const auto [first, end] = context.client_metadata().equal_range(name);
+  if (first == end) return {};
+  const grpc::string_ref value = std::prev(end)->second;
+  return {value.data(), value.size()};
+}
 
 }  // namespace
 
@@ -23,7 +35,7 @@ void MessageReads::Enter(Entry& entry, const std::shared_ptr<Connection>& connec
   entry.may_idle_ = may_idle;
   entry.began_ = clock_.Now();
   entry.ended_at_ = absl::InfiniteFuture();
-  may_idle ? connection->OpenStream() : connection->BeginRead();
+  if (!may_idle) connection->BeginRead();
   proto::MutexLock lock(&mutex_);
   ROPE_CHECK(!entry.entered_);
   entry.entered_ = true;
@@ -36,7 +48,7 @@ void MessageReads::Enter(Entry& entry, const std::shared_ptr<Connection>& connec
 }
 
 void MessageReads::Leave(Entry& entry) {
-  entry.may_idle_ ? entry.connection_->CloseStream() : entry.connection_->EndRead();
+  if (!entry.may_idle_) entry.connection_->EndRead();
   proto::MutexLock lock(&mutex_);
   ROPE_CHECK(entry.entered_);
   entry.entered_ = false;
@@ -121,6 +133,10 @@ void QueueCall::Arrived(bool ok) {
   const std::string peer = context_.peer();
   session_ = SessionOfPeer(peer);
   connection_ = parts_.connections->Of(peer);
+  if (connection_->is_proxy()) {
+    forwarded_owner_ = ForwardedOwner(LastHeader(context_, "x-forwarded-client-cert"),
+                                      LastHeader(context_, "x-forwarded-for"));
+  }
   connection_->BeginCall();
   arming_->Take();
   OnArrived();
@@ -139,6 +155,7 @@ void QueueCall::Done(bool) {
     cancelled_->store(true, std::memory_order_relaxed);
     if (time_left() > kDeadlineSlack) connection_->LoseCall();
   }
+  connection_->EndCall();
   OnDone();
 }
 

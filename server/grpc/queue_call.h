@@ -181,8 +181,8 @@ class MessageReads {
 //
 //   armed -> arrived (headers): has a connection -> read, write and finish, as the class decides
 //
-// gRPC reports that an RPC is over (done) besides its last step. The call is freed when all events
-// that the class waits for are back.
+// gRPC reports that an RPC is over (done) besides its last step. Each event that the class waits
+// for releases the call, and the last one deletes it.
 //
 // Threading:  Steps run on the queue's thread.
 // Ownership:  Owns itself from Arm on.
@@ -200,7 +200,10 @@ class QueueCall : protected MessageReads::Entry {
   QueueCall& operator=(const QueueCall&) = delete;
 
   uint64_t session() const { return session_; }
-  const std::string& owner() const { return connection_->owner(); }
+  // The client's: of its connection, or what a trusted proxy says.
+  const std::string& owner() const {
+    return connection_->is_proxy() ? forwarded_owner_ : connection_->owner();
+  }
   Connection& connection() const { return *connection_; }
   // Time until the client's deadline.
   absl::Duration time_left() const { return TimeLeft(context_); }
@@ -210,22 +213,31 @@ class QueueCall : protected MessageReads::Entry {
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
 
  protected:
-  // `parts` must outlive the call.
-  QueueCall(const Parts& parts, std::shared_ptr<CallArming> arming)
+  // `parts` must outlive the call. `releases`: the number of them that deletes the call.
+  QueueCall(const Parts& parts, std::shared_ptr<CallArming> arming, int releases)
       : open_call_(*parts.in_flight),
         parts_(parts),
         arming_(std::move(arming)),
-        stream_(&context_) {}
+        stream_(&context_),
+        releases_left_(releases) {}
 
   // The steps. Shutdown before a call came deletes it without one.
   virtual void OnArrived() = 0;
   virtual void OnRead(bool /*ok*/) {}
   virtual void OnWritten(bool /*ok*/) {}
-  virtual void OnEnded(bool ok) = 0;
-  virtual void OnDone() = 0;
+  virtual void OnEnded(bool /*ok*/) { Release(); }
+  virtual void OnDone() { Release(); }
   // OnRead follows, with false.
   void EndRead(const absl::Status& /*status*/) override { context_.TryCancel(); }
   void CancelRead() override { context_.TryCancel(); }
+
+  // Deletes the call with the last of its releases, and returns whether this was it. One thread at
+  // a time.
+  bool Release() {
+    const bool is_last = --releases_left_ == 0;
+    if (is_last) delete this;
+    return is_last;
+  }
 
   void EnterReads(bool may_idle) { parts_.reads->Enter(*this, connection_, may_idle); }
   void LeaveReads() { parts_.reads->Leave(*this); }
@@ -260,8 +272,10 @@ class QueueCall : protected MessageReads::Entry {
   void Read(bool ok);
   void Done(bool ok);
 
+  int releases_left_;
   uint64_t session_ = 0;                    // set on arrival
   std::shared_ptr<Connection> connection_;  // set on arrival
+  std::string forwarded_owner_;             // set on arrival from a proxy
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   CallEvent<QueueCall> arrived_{this, &QueueCall::Arrived};
   CallEvent<QueueCall> read_{this, &QueueCall::Read};

@@ -60,8 +60,7 @@ void AddFiles(const FileDescriptor& file, std::set<const FileDescriptor*>& seen,
 //   arrived -> read <-> write -> finish
 //
 // Each step counts as a read, whose time is bounded: a client that does not take the answer holds
-// one of few places. The stream deletes itself when its last step and gRPC's done notification are
-// back.
+// one of few places. Its last step and gRPC's done notification release the stream.
 class Reflection::Stream final : public QueueCall {
  public:
   static void Arm(Reflection& reflection, CallQueue& queue) {
@@ -74,7 +73,7 @@ class Reflection::Stream final : public QueueCall {
 
  private:
   Stream(Reflection& reflection, std::shared_ptr<CallArming> arming)
-      : QueueCall(reflection.parts_, std::move(arming)), reflection_(reflection) {}
+      : QueueCall(reflection.parts_, std::move(arming), /*releases=*/2), reflection_(reflection) {}
 
   void OnArrived() override {
     auto place = reflection_.streams_.Take(owner());
@@ -101,16 +100,9 @@ class Reflection::Stream final : public QueueCall {
   }
   void OnLooked(bool) { StartRead(); }
 
-  void OnEnded(bool) override { Release(); }
-  void OnDone() override { Release(); }
-  void Release() {
-    if (--open_ == 0) delete this;
-  }
-
   Reflection& reflection_;
   OwnerShares::Place place_;
   CallEvent<Stream> looked_{this, &Stream::OnLooked};
-  int open_ = 2;  // last step and done, both on the queue's thread
 };
 
 Reflection::Reflection(Services services, const QueueCall::Parts& parts)

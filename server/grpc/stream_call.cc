@@ -67,6 +67,7 @@ void StreamCall::Arm(const Method& method, CallQueue& queue, int calls) {
 void StreamCall::OnArrived() {
   method_.parts.in_flight->Add();
   method_.open->Add(*this);
+  connection().OpenStream();
   {
     proto::MutexLock lock(&mutex_);
     Advance();
@@ -161,6 +162,7 @@ void StreamCall::OnEnded(bool) {
 // gRPC's done notification: the RPC is over, by Finish or because the client has gone. Answers may
 // still be missing; IsFree waits for them.
 void StreamCall::OnDone() {
+  connection().CloseStream();
   const Change change(*this);
   done_seen_ = true;
   if (!cancelled()->load(std::memory_order_relaxed)) return;
@@ -238,7 +240,7 @@ bool StreamCall::IsFree() const {
 void StreamCall::Free() {
   CallsInFlight& in_flight = *method_.parts.in_flight;
   method_.open->Remove(*this);
-  delete this;
+  Release();
   in_flight.Remove();
 }
 

@@ -105,7 +105,7 @@ class StreamCall final : public QueueCall {
   };
 
   StreamCall(const Method& method, std::shared_ptr<CallArming> arming)
-      : QueueCall(method.parts, std::move(arming)), method_(method) {}
+      : QueueCall(method.parts, std::move(arming), /*releases=*/1), method_(method) {}
 
   void OnArrived() override;
   void OnRead(bool ok) override;

@@ -16,14 +16,15 @@ void UnaryCall::Arm(const Method& method, CallQueue& queue, int calls) {
 // Only handled calls count as in flight.
 void UnaryCall::OnRead(bool ok) {
   if (!read_ended()) {
-    method_.parts.in_flight->Add();
+    parts_.in_flight->Add();
+    is_counted_ = true;
     if (ok) {
       method_.handler(*this);
     } else {
       Finish(InvalidField("request", "no message", "one"), {});
     }
   }
-  Release();
+  ReleaseAndCount();
 }
 
 void UnaryCall::Finish(const absl::Status& status, const grpc::ByteBuffer& reply, Permit permit) {
@@ -37,17 +38,14 @@ void UnaryCall::OnEnded(bool ok) {
   connection().PayReply(permit_.bytes(), ok);
   permit_ = Permit();
   if (ok) arming_->Refill();  // not ok: the server may be shutting down
-  Release();
+  ReleaseAndCount();
 }
 
-// The last reference deletes the call. The count falls after the deletion, so that a drained server
-// has no call left.
-void UnaryCall::Release() {
-  if (--open_ > 0) return;
-  CallsInFlight& in_flight = *method_.parts.in_flight;
-  const bool was_counted = !read_ended();
-  delete this;
-  if (was_counted) in_flight.Remove();
+// The count falls after the deletion, so that a drained server has no call left.
+void UnaryCall::ReleaseAndCount() {
+  CallsInFlight& in_flight = *parts_.in_flight;
+  const bool was_counted = is_counted_;
+  if (Release() && was_counted) in_flight.Remove();
 }
 
 }  // namespace rope::server

@@ -4,8 +4,7 @@
 //   arrived: starts the read -> read: runs the handler -> Finish (any thread, once) -> ended
 //   arrived -> EndRead (the message did not come in time): as Finish with an error
 //
-// The call frees itself when three events are back: its read, its last step, and gRPC's done
-// notification.
+// Three events release the call: its read, its last step, and gRPC's done notification.
 //
 // Threading:  Steps run on the queue's thread; Finish may run on any.
 // Ownership:  Owns itself from Arm on. Holds the permit of its reply until the client has taken it.
@@ -49,18 +48,18 @@ class UnaryCall final : public QueueCall {
 
  private:
   UnaryCall(const Method& method, std::shared_ptr<CallArming> arming)
-      : QueueCall(method.parts, std::move(arming)), method_(method) {}
+      : QueueCall(method.parts, std::move(arming), /*releases=*/3), method_(method) {}
 
   void OnArrived() override { StartRead(); }
   void OnRead(bool ok) override;
   void OnEnded(bool ok) override;
-  void OnDone() override { Release(); }
+  void OnDone() override { ReleaseAndCount(); }
   void EndRead(const absl::Status& status) override { StartFinish(status); }
-  void Release();
+  void ReleaseAndCount();
 
   const Method& method_;
   Permit permit_;  // of the reply
-  int open_ = 3;   // read, ended and done, all on the queue's thread
+  bool is_counted_ = false;
 };
 
 }  // namespace rope::server

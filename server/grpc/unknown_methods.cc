@@ -25,7 +25,7 @@ class UnknownMethods::Call final : public QueueCall {
 
  private:
   Call(UnknownMethods& methods, std::shared_ptr<CallArming> arming)
-      : QueueCall(methods.parts_, std::move(arming)), methods_(methods) {}
+      : QueueCall(methods.parts_, std::move(arming), /*releases=*/2), methods_(methods) {}
 
   void OnArrived() override {
     methods_.metrics_.CountUnknownMethod();
@@ -35,15 +35,8 @@ class UnknownMethods::Call final : public QueueCall {
     StartFinish(MakeError(Reason::kNotBuilt, "method", method,
                           absl::StrCat("a method of ", methods_.want_)));
   }
-  void OnEnded(bool) override { Release(); }
-  void OnDone() override { Release(); }
-
-  void Release() {
-    if (--open_ == 0) delete this;
-  }
 
   UnknownMethods& methods_;
-  int open_ = 2;  // last step and done, both on the queue's thread
 };
 
 UnknownMethods::UnknownMethods(const std::vector<std::string>& services,

@@ -36,6 +36,10 @@ namespace {
 
 // As gRPC's own listener: data that is not acknowledged for so long means that the peer is gone.
 constexpr unsigned kUserTimeoutMs = 20'000;
+// When the kernel asks a silent peer whether it is there, and asks again. It ends the connection by
+// kUserTimeoutMs.
+constexpr int kKeepaliveSeconds = 60;
+constexpr int kKeepaliveStepSeconds = 10;
 
 bool SomebodyListens(const sockaddr_un& address) {
   const proto::FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -101,6 +105,11 @@ absl::StatusOr<proto::FileDescriptor> ListenAtAddress(const addrinfo& info,
   setsockopt(listener.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(listener.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs,
              sizeof(kUserTimeoutMs));
+  setsockopt(listener.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  setsockopt(listener.get(), IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveSeconds,
+             sizeof(kKeepaliveSeconds));
+  setsockopt(listener.get(), IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveStepSeconds,
+             sizeof(kKeepaliveStepSeconds));
   if (info.ai_family == AF_INET6) {  // whatever the system's default is
     setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
@@ -427,8 +436,11 @@ absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
   ROPE_ASSIGN_OR_RETURN(watched.place, options_.connections->Enter(fd, connection.peer.owner,
                                                                    is_unix(), std::move(second)));
   if (regions_.options().enabled) {
-    // Ends the session of an earlier connection with the same number.
-    watched.token = regions_.OpenSession(SessionOfDescriptor(fd), connection.peer);
+    // A client of a proxy may be anywhere. Ends the session of an earlier connection with the same
+    // number.
+    Peer peer = connection.peer;
+    if (watched.place.connection().is_proxy()) peer.local = false;
+    watched.token = regions_.OpenSession(SessionOfDescriptor(fd), peer);
   }
   const uint64_t token = watched.token;
   watched_[number] = std::move(watched);

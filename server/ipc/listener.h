@@ -49,7 +49,8 @@ struct ListenSockets {
 // Returns non-blocking sockets that listen, with the kernel's largest backlog. A socket at a Unix
 // path goes if no process listens there; the new one gets `mode`, or else the mode that the umask
 // leaves. The address 0.0.0.0 serves IPv6 too, as [::] serves IPv4. Connections that are accepted
-// inherit TCP_NODELAY, and end 20 seconds after their peer has last acknowledged data.
+// inherit TCP_NODELAY. They end when their peer has not acknowledged data for 20 seconds. A peer
+// that is silent for a minute is asked whether it is there.
 absl::StatusOr<ListenSockets> ListenAt(const std::string& address,
                                        std::optional<mode_t> mode = std::nullopt);
 

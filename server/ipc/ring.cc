@@ -225,6 +225,12 @@ int64_t RingLoop::count() const {
   return static_cast<int64_t>(served_.size());
 }
 
+bool RingLoop::Serves(uint64_t session) const {
+  proto::MutexLock lock(&mutex_);
+  return std::ranges::any_of(
+      served_, [session](const auto& served) { return served.second.ring->session() == session; });
+}
+
 // Doorbells are never read: each time that one is rung is a separate event (EPOLLET), so that no
 // thread waits for what a client does with its end.
 bool RingLoop::Watch(int fd) const {

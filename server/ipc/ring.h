@@ -74,6 +74,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // REQUIRES: MapMemory made `memory`.
   Ring(uint64_t session, std::unique_ptr<Region> memory);
 
+  uint64_t session() const { return session_; }
+
   enum class ServeResult {
     kNothing,  // nothing was submitted
     kSome,
@@ -115,7 +117,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
 // request or doorbell it polls for a bounded time before it sleeps; clients wake it with their
 // doorbells.
 //
-// Threading:  Open, Close and count on any thread. Calls are handed on on the loop's thread.
+// Threading:  Open, Close, count and Serves on any thread. Calls are handed on on the loop's
+//             thread.
 // Ownership:  Owns rings until they close; calls under way hold theirs. `clock` must outlive it.
 // Errors:     Open: as Ring::MapMemory. RESOURCE_EXHAUSTED: no more files may be opened.
 //             UNAVAILABLE: the loop has ended.
@@ -142,6 +145,8 @@ class RingLoop {
   void Stop();
 
   int64_t count() const;
+  // Whether the session has a ring.
+  bool Serves(uint64_t session) const;
 
  private:
   struct ServedRing {

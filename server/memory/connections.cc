@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 
 #include "absl/strings/numbers.h"
@@ -28,6 +29,7 @@ void DropReceived(int socket) {
 Connection::Counts Connection::counts() const {
   const auto now = [](const Count& count) { return count.load(std::memory_order_relaxed); };
   return {.calls = now(calls_),
+          .calls_over = now(calls_over_),
           .calls_lost = now(calls_lost_),
           .unknown_cancels = now(unknown_cancels_),
           .messages = now(messages_),
@@ -43,7 +45,7 @@ std::optional<Connection::Traffic> Connection::traffic() const {
   tcp_info info = {};
   socklen_t length = sizeof(info);
   int unread = 0;
-  if (is_unix_ || !socket_.ok() ||
+  if (is_unix() || !socket_.ok() ||
       getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
       ioctl(socket_.get(), FIONREAD, &unread) != 0) {
     return std::nullopt;
@@ -53,9 +55,10 @@ std::optional<Connection::Traffic> Connection::traffic() const {
 }
 
 // After shutdown gRPC would still parse what the kernel has received, which may be megabytes.
-bool Connection::ShutDown() {
+bool Connection::ShutDown(std::string_view last_bytes) {
   proto::MutexLock lock(&mutex_);
   if (!socket_.ok() || std::exchange(is_shut_down_, true)) return false;
+  send(socket_.get(), last_bytes.data(), last_bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   shutdown(socket_.get(), SHUT_RDWR);
   DropReceived(socket_.get());
   return true;
@@ -69,17 +72,19 @@ void Connection::CloseSocket() {
 absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string& owner,
                                                       bool is_unix, proto::FileDescriptor socket) {
   ROPE_ASSIGN_OR_RETURN(OwnerShares::Place share, shares_.Take(owner));
-  auto connection = std::make_shared<Connection>(owner, is_unix, std::move(socket));
   proto::WriterMutexLock lock(&mutex_);
+  auto connection = std::make_shared<Connection>(
+      Connection::About{++last_id_, fd, owner, is_unix, std::ranges::count(proxies_, owner) > 0},
+      std::move(socket));
   accounts_[fd] = connection;
-  open_[connection.get()] = connection;
+  open_[connection->id()] = connection;
   return Place(this, std::move(connection), std::move(share));
 }
 
 void Connections::Leave(Connection& connection) {
   connection.CloseSocket();
   proto::WriterMutexLock lock(&mutex_);
-  open_.erase(&connection);
+  open_.erase(connection.id());
 }
 
 std::shared_ptr<Connection> Connections::Of(absl::string_view peer) const {
@@ -94,7 +99,7 @@ Connections::List Connections::Open() const {
   List open;
   proto::ReaderMutexLock lock(&mutex_);
   open.reserve(open_.size());
-  for (const auto& [key, connection] : open_) open.push_back(connection);
+  for (const auto& [id, connection] : open_) open.push_back(connection);
   return open;
 }
 

@@ -18,9 +18,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,12 +41,13 @@ class Connection {
  public:
   struct Counts {
     int64_t calls = 0;            // begun
+    int64_t calls_over = 0;       // of these
     int64_t calls_lost = 0;       // that their client cancelled well before their deadline
     int64_t unknown_cancels = 0;  // of stream messages, for a sequence that no request has
     int64_t messages = 0;         // that have come
     int64_t message_bytes = 0;    // of these
     int64_t reads = 0;            // messages of unary calls that are under way
-    int64_t streams = 0;          // that are read
+    int64_t streams = 0;          // that are open; gRPC reads ahead of the server
     int64_t reply_bytes = 0;      // of replies that the client has not taken
     int64_t taken_bytes = 0;      // of replies that it has
   };
@@ -54,13 +57,28 @@ class Connection {
     int64_t taken_bytes = 0;  // by the client's kernel
   };
 
-  // `socket`: a second descriptor of the connection's socket; none for an account without one.
-  Connection(std::string owner, bool is_unix, proto::FileDescriptor socket)
-      : owner_(std::move(owner)), is_unix_(is_unix), socket_(std::move(socket)) {}
+  struct About {
+    uint64_t id = 0;
+    int fd = -1;  // which gRPC has
+    std::string owner = kUnknownOwner;
+    bool is_unix = true;
+    bool is_proxy = false;
+  };
 
-  const std::string& owner() const { return owner_; }
+  // `socket`: a second descriptor of the connection's socket; none for an account without one.
+  Connection(About about, proto::FileDescriptor socket)
+      : about_(std::move(about)), socket_(std::move(socket)) {}
+
+  // Grows from connection to connection.
+  uint64_t id() const { return about_.id; }
+  int fd() const { return about_.fd; }
+  const std::string& owner() const { return about_.owner; }
+  bool is_unix() const { return about_.is_unix; }
+  // A trusted proxy is at the other end: each call has an owner of its own.
+  bool is_proxy() const { return about_.is_proxy; }
 
   void BeginCall() { Add(calls_, 1); }
+  void EndCall() { Add(calls_over_, 1); }
   void LoseCall() { Add(calls_lost_, 1); }
   void CountUnknownCancel() { Add(unknown_cancels_, 1); }
   void BeginRead() { Add(reads_, 1); }
@@ -82,8 +100,8 @@ class Connection {
   // Nullopt: on a Unix socket, whose bytes the kernel does not count, and after the end.
   std::optional<Traffic> traffic() const;
   // Closes the connection: gRPC fails its calls, and reads nothing more. False: it was closed, or
-  // has ended.
-  bool ShutDown();
+  // has ended. The client gets `last_bytes` if there is room for them.
+  bool ShutDown(std::string_view last_bytes = {});
 
  private:
   friend class Connections;
@@ -92,9 +110,9 @@ class Connection {
   static void Add(Count& count, int64_t n) { count.fetch_add(n, std::memory_order_relaxed); }
   void CloseSocket();
 
-  const std::string owner_;
-  const bool is_unix_;
+  const About about_;
   Count calls_ = 0;
+  Count calls_over_ = 0;
   Count calls_lost_ = 0;
   Count unknown_cancels_ = 0;
   Count messages_ = 0;
@@ -140,8 +158,10 @@ class Connections {
     OwnerShares::Place share_;
   };
 
-  explicit Connections(OwnerShares::Bounds bounds)
-      : shares_({Reason::kBudgetFull, "max_connections", "connection"}, bounds) {}
+  // `proxies`: the owners of connections that trusted proxies make.
+  explicit Connections(OwnerShares::Bounds bounds, std::vector<std::string> proxies = {})
+      : shares_({Reason::kBudgetFull, "max_connections", "connection"}, bounds),
+        proxies_(std::move(proxies)) {}
 
   // The connection of `owner` that is about to be handed to gRPC as descriptor `fd`. `socket`: a
   // second descriptor. RESOURCE_EXHAUSTED: a bound is reached.
@@ -151,7 +171,7 @@ class Connections {
   // The account for gRPC's name of the peer ("fd:17"). Never null: any other name has the account
   // of an unknown owner, which is in no list.
   std::shared_ptr<Connection> Of(absl::string_view peer) const;
-  // All that have a place.
+  // All that have a place, the oldest first.
   List Open() const;
 
   const OwnerShares& shares() const { return shares_; }
@@ -160,12 +180,14 @@ class Connections {
   void Leave(Connection& connection);
 
   OwnerShares shares_;
+  const std::vector<std::string> proxies_;
   const std::shared_ptr<Connection> unknown_ =
-      std::make_shared<Connection>(kUnknownOwner, true, proto::FileDescriptor());
+      std::make_shared<Connection>(Connection::About(), proto::FileDescriptor());
   mutable proto::SharedMutex mutex_;
   absl::flat_hash_map<int, std::shared_ptr<Connection>> accounts_
       ABSL_GUARDED_BY(mutex_);  // by descriptor; also of connections that have ended
-  absl::flat_hash_map<const Connection*, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);  // by id
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rope::server

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/telemetry/log.h"
 
@@ -15,6 +17,7 @@ namespace rope::server {
 namespace {
 
 constexpr char kLoopback[] = "ip:loopback";
+constexpr size_t kCertificateNameMax = 256;
 
 Peer Of(const in_addr& v4) {
   constexpr uint32_t kLoopbackNet = 127;
@@ -37,7 +40,73 @@ Peer Of(const in6_addr& v6, uint32_t scope) {
   return {.owner = absl::StrCat("ip:", text.data(), scope == 0 ? "" : absl::StrCat("%", scope))};
 }
 
+// What tells certificates apart.
+struct Certificate {
+  std::string uri;
+  std::string hash;
+};
+
+// Envoy writes Key=Value pairs with ; between them for each certificate, and a comma before the
+// next one. Values in quotes may have any character. The last certificate is sought from the end:
+// what comes before it is what a client may have written, with any quotes.
+absl::string_view LastElement(absl::string_view text) {
+  bool is_quoted = false;
+  for (size_t i = text.size(); i > 0; --i) {
+    if (text[i - 1] == ',' && !is_quoted) return text.substr(i);
+    if (text[i - 1] != '"') continue;
+    const size_t before = text.substr(0, i - 1).find_last_not_of('\\');
+    const size_t escapes = i - 1 - (before == absl::string_view::npos ? 0 : before + 1);
+    if (escapes % 2 == 0) is_quoted = !is_quoted;
+  }
+  return text;
+}
+
+Certificate LastCertificate(absl::string_view text) {
+  text = LastElement(text);
+  Certificate last;
+  std::string key;
+  std::string value;
+  bool has_key = false;
+  bool is_quoted = false;
+  const auto end_pair = [&] {
+    if (absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(key), "uri")) last.uri = value;
+    if (absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(key), "hash")) last.hash = value;
+    key.clear();
+    value.clear();
+    has_key = false;
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') {
+      is_quoted = !is_quoted;
+    } else if (!is_quoted && text[i] == ';') {
+      end_pair();
+    } else if (!is_quoted && !has_key && text[i] == '=') {
+      has_key = true;
+    } else {
+      if (is_quoted && text[i] == '\\' && i + 1 < text.size()) ++i;
+      (has_key ? value : key) += text[i];
+    }
+  }
+  end_pair();
+  return last;
+}
+
 }  // namespace
+
+std::string ForwardedOwner(absl::string_view certificates, absl::string_view addresses) {
+  const Certificate certificate = LastCertificate(certificates);
+  const std::string& name = certificate.uri.empty() ? certificate.hash : certificate.uri;
+  if (name.size() > kCertificateNameMax) return kUnknownOwner;
+  if (!name.empty()) return absl::StrCat("cert:", name);
+  const size_t comma = addresses.rfind(',');
+  if (comma != absl::string_view::npos) addresses.remove_prefix(comma + 1);
+  const std::string text(absl::StripAsciiWhitespace(addresses));
+  in_addr v4{};
+  in6_addr v6{};
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return Of(v4).owner;
+  if (inet_pton(AF_INET6, text.c_str(), &v6) == 1) return Of(v6, 0).owner;
+  return kUnknownOwner;
+}
 
 Peer PeerAt(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) {
@@ -46,6 +115,10 @@ Peer PeerAt(const sockaddr_storage& address) {
   if (address.ss_family != AF_INET6) return {.owner = kUnknownOwner};
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
   return Of(v6.sin6_addr, v6.sin6_scope_id);
+}
+
+std::string OwnerOfUser(uid_t uid) {
+  return absl::StrCat("uid:", uid);
 }
 
 Peer PeerOf(int socket, bool is_unix) {
@@ -62,7 +135,7 @@ Peer PeerOf(int socket, bool is_unix) {
   }
   LogLimited(LogKind::kConnection, spdlog::level::debug, "connection from pid {} uid {}", who.pid,
              who.uid);
-  return {.local = true, .uid = who.uid, .owner = absl::StrCat("uid:", who.uid)};
+  return {.local = true, .uid = who.uid, .owner = OwnerOfUser(who.uid)};
 }
 
 }  // namespace rope::server

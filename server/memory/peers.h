@@ -7,7 +7,7 @@
 // A client cannot choose its owner: all loopback addresses are one owner, and an IPv4-mapped IPv6
 // address is the IPv4 address. Clients that the server cannot tell apart are one owner as well:
 // users without a number in the server's user namespace (the kernel reports each of them as
-// /proc/sys/fs/overflowuid), and clients behind one proxy.
+// /proc/sys/fs/overflowuid), and clients behind one proxy, unless --trusted_proxy names it.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_MEMORY_PEERS_H_
@@ -18,6 +18,8 @@
 
 #include <optional>
 #include <string>
+
+#include "absl/strings/string_view.h"
 
 namespace rope::server {
 
@@ -30,6 +32,12 @@ struct Peer {
   std::string owner = kUnknownOwner;
 };
 
+// The owner of a Unix socket's connections whose peer is this user.
+std::string OwnerOfUser(uid_t uid);
+// The owner of a call that a proxy passes on: the client's certificate ("cert:" and its URI or
+// hash) if the proxy tells it, else the client's address. `certificates`: x-forwarded-client-cert.
+// `addresses`: x-forwarded-for. The last entry of each counts, which the proxy has written itself.
+std::string ForwardedOwner(absl::string_view certificates, absl::string_view addresses);
 // The peer of a connected socket.
 Peer PeerOf(int socket, bool is_unix);
 // The peer that has this address on a TCP socket.

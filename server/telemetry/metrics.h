@@ -103,8 +103,9 @@ enum class Method {
   kWarmUp,
   kGetTables,
   kPrepare,
+  kListConnections,
 };
-inline constexpr int kMethodCount = 13;
+inline constexpr int kMethodCount = 14;
 
 // "Rotate".
 std::string_view Name(Method method);

@@ -139,6 +139,9 @@ class Client {
   Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options = {}) const;
   // Memory that the server has mapped for this connection; empty if nothing is shared.
   Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options = {}) const;
+  // All connections of the server if this client is its own user, or root, on a Unix socket; else
+  // those of this client's user or address.
+  Result<ConnectionList> ListConnections(const CallOptions& options = {}) const;
   Result<ServerInfo> GetServerInfo(const CallOptions& options = {}) const;
   // The health of one service; of the whole server if `service` is empty. NOT_FOUND: the server has
   // no such service.

@@ -54,6 +54,7 @@ class Connection {
   virtual Status UnregisterModel(const std::string& name, const CallOptions& options) = 0;
   virtual Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options) = 0;
   virtual Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) = 0;
+  virtual Result<ConnectionList> ListConnections(const CallOptions& options) = 0;
   virtual Result<ServerInfo> GetServerInfo(const CallOptions& options) = 0;
   virtual Result<ServingStatus> Health(const std::string& service, const CallOptions& options) = 0;
 };

@@ -36,6 +36,7 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
   EXPECT_EQ(options.drain_timeout, absl::Seconds(10));
   EXPECT_EQ(options.receive_timeout, absl::Minutes(1));
   EXPECT_EQ(options.handshake_timeout, absl::Seconds(10));
+  EXPECT_EQ(options.idle_timeout, absl::Minutes(30));
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   EXPECT_EQ(options.max_connections, static_cast<int64_t>(files.rlim_cur / 4));
@@ -48,7 +49,9 @@ TEST(OptionsTest, EveryFlagIsTaken) {
              "--poll_spin_us=0", "--drain_lead=5s", "--max_message_bytes=1048576",
              "--table_cache_bytes=77", "--threads=3", "--log_level=warn", "--drain_timeout=3s",
              "--receive_timeout=200ms", "--memory_bytes=768MiB", "--max_connections=12",
-             "--handshake_timeout=1s"});
+             "--handshake_timeout=1s", "--idle_timeout=2s", "--trusted_proxy=uid:7",
+             "--trusted_proxy=ip:2001:db8::7"});
+  EXPECT_THAT(options.trusted_proxies, ElementsAre("uid:7", "ip:2001:db8::7"));
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.metrics_listen, "0.0.0.0:9464");
   EXPECT_TRUE(options.shared_memory.enabled);
@@ -59,6 +62,7 @@ TEST(OptionsTest, EveryFlagIsTaken) {
   EXPECT_EQ(options.drain_timeout, absl::Seconds(3));
   EXPECT_EQ(options.receive_timeout, absl::Milliseconds(200));
   EXPECT_EQ(options.handshake_timeout, absl::Seconds(1));
+  EXPECT_EQ(options.idle_timeout, absl::Seconds(2));
   EXPECT_EQ(options.max_connections, 12);
   EXPECT_EQ(options.memory_bytes, 768 * limits::kMiB);
   EXPECT_EQ(options.threads, 3);
@@ -105,6 +109,14 @@ TEST(OptionsTest, SharedMemoryThatDoesNotFitIsAWarning) {
                         "1073741824"));
   options.shared_memory.enabled = false;
   EXPECT_EQ(SharedMemoryWarning(options), "");
+}
+
+TEST(OptionsTest, TrustedProxyIsAnOwner) {
+  EXPECT_THAT(Parse({"--trusted_proxy=ip:loopback"}).trusted_proxies, ElementsAre("ip:loopback"));
+  for (const char* const value : {"7", "uid:", "uid:ip:loopback", "uid:07", "uid:x", "192.0.2.7",
+                                  "ip:", "ip:127.0.0.1", "ip:2001:DB8::7", "ip:proxy.example"}) {
+    ExpectInvalid({absl::StrCat("--trusted_proxy=", value)}, "--trusted_proxy: got");
+  }
 }
 
 TEST(OptionsTest, ListenReplacesTheDefaultAndRepeats) {
@@ -270,6 +282,8 @@ TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
                            "--drain_timeout",
                            "--receive_timeout",
                            "--handshake_timeout",
+                           "--idle_timeout",
+                           "--trusted_proxy",
                            "--max_connections",
                            "--memory_bytes",
                            "--max_message_bytes",

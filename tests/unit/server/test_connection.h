@@ -47,10 +47,17 @@ class TestConnection {
       EXPECT_EQ(recv(server_, part.data(), part.size(), MSG_WAITALL), size);
     }
   }
-  bool IsClosed() const {
-    char byte = 0;
-    return recv(client_.get(), &byte, 1, MSG_DONTWAIT) == 0;
+  // Also takes what the server has sent.
+  bool IsClosed() {
+    std::string part(1024, 0);
+    ssize_t got = 0;
+    while ((got = recv(client_.get(), part.data(), part.size(), MSG_DONTWAIT)) > 0) {
+      received_.append(part, 0, static_cast<size_t>(got));
+    }
+    return got == 0;
   }
+  // What IsClosed has taken.
+  const std::string& received() const { return received_; }
   void Leave() { place_ = {}; }
 
  private:
@@ -76,6 +83,7 @@ class TestConnection {
   }
 
   proto::FileDescriptor client_;
+  std::string received_;
   int server_ = -1;  // the server's end, which the account owns
   server::Connections::Place place_;
   std::shared_ptr<server::Connection> account_;

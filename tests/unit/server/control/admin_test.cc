@@ -9,13 +9,15 @@
 #include "tests/support/hostile_requests.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/server/test_connection.h"
 
 namespace rope::server {
 namespace {
 
 using ::rope::testing::SharedMemory;
+using ::rope::testing::TestConnection;
 
-constexpr char kOwner[] = "uid:1000";
+constexpr char kOwner[] = "uid:1000";  // who runs no test
 
 v1::RopeSpec Rope(double theta) {
   v1::RopeSpec rope;
@@ -83,6 +85,40 @@ TEST(AdminTest, PageEndsAtAMebibyte) {
   ASSERT_THAT(pages, SizeIs(2));
   EXPECT_LT(pages[0], kModels);
   EXPECT_EQ(pages[0] + pages[1], kModels + before);
+}
+
+TEST(AdminTest, ConnectionsAreThoseOfTheCallersOwnerOrAllForRootInPages) {
+  Connections connections({.all = 8, .owner = 8});
+  const TestConnection first(connections, kOwner);
+  const TestConnection tcp(connections, "ip:192.0.2.7", TestConnection::Transport::kTcp);
+  const TestConnection third(connections, kOwner);
+  first.account()->BeginCall();
+  first.account()->BeginCall();
+  first.account()->EndCall();
+  first.account()->CountMessage(77);
+  ASSERT_OK(own, ListConnections({}, kOwner, connections));
+  EXPECT_EQ(own->owner(), kOwner);
+  ASSERT_EQ(own->connections_size(), 2);
+  EXPECT_THAT(own->connections(0).ShortDebugString(),
+              EndsWith("owner: \"uid:1000\" transport: \"unix\" calls: 2 calls_in_flight: 1 "
+                       "message_bytes: 77"));
+  v1::ListConnectionsRequest request;
+  request.set_page_size(2);
+  ASSERT_OK(page, ListConnections(request, "uid:0", connections));
+  EXPECT_EQ(page->owner(), "");
+  ASSERT_EQ(page->connections_size(), 2);
+  EXPECT_EQ(page->connections(1).transport(), "tcp");
+  request.set_page_token(page->next_page_token());
+  ASSERT_OK(last, ListConnections(request, "uid:0", connections));
+  ASSERT_EQ(last->connections_size(), 1);
+  EXPECT_EQ(last->connections(0).connection_id(), third.account()->id());
+  EXPECT_EQ(last->next_page_token(), "");
+  ASSERT_OK(nobodys, ListConnections({}, "uid:65534", connections));
+  EXPECT_EQ(nobodys->owner(), "uid:65534");
+  request.set_page_token("x");
+  EXPECT_THAT(ListConnections(request, kOwner, connections), IsInvalid("page_token: got \"x\""));
+  request.set_page_size(-1);
+  EXPECT_THAT(ListConnections(request, kOwner, connections), IsInvalid("page_size: got -1"));
 }
 
 TEST(AdminTest, RegionGetsAnotherIdAndWaitsForItsRequests) {

@@ -43,7 +43,10 @@ class MemoryWatchTest : public ::testing::Test {
   FakeClock clock_;
   MessageReads reads_{clock_};
   Connections connections_{{.all = 8, .owner = 8}};
-  ConnectionWatch connection_watch_{connections_, [] { return std::vector<CallWatch::Use>(); }};
+  ConnectionWatch connection_watch_{connections_,
+                                    {.handshake_timeout = absl::Minutes(1),
+                                     .uses = [] { return std::vector<CallWatch::Use>(); },
+                                     .has_memory = [](int) { return false; }}};
   BufferPool pool_{int64_t{1} << 40};
   TestConnection one_{connections_, "uid:1"};
   TestConnection two_{connections_, "uid:2"};
@@ -178,6 +181,9 @@ TEST_F(MemoryWatchTest, ConnectionThatTakesNoReplyIsClosedOnceOthersAreRefused) 
   EXPECT_FALSE(two_.IsClosed());
   watch_.Tick();
   EXPECT_FALSE(two_.IsClosed()) << "none was refused since";
+  clock_.Advance(absl::Minutes(1));
+  watch_.Tick();
+  EXPECT_TRUE(two_.IsClosed()) << "it has made no call";
 }
 
 TEST_F(MemoryWatchTest, FreedMemoryThatLiesUnusedForSecondsGoesBack) {

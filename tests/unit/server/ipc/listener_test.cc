@@ -126,12 +126,20 @@ TEST(ListenSocketTest, WildcardsOfBothFamiliesServeBoth) {
 TEST(ListenSocketTest, AcceptedConnectionsSendAtOnceAndGiveUpADeadPeer) {
   ASSERT_OK(listening, ListenAt("127.0.0.1:0"));
   const proto::FileDescriptor server = Accepted(*listening, "127.0.0.1");
-  const std::pair<int, int> wanted[] = {{TCP_NODELAY, 1}, {TCP_USER_TIMEOUT, 20'000}};
-  for (const auto& [option, want] : wanted) {
+  struct Option {
+    int level;
+    int name;
+    int want;
+  };
+  for (const Option& option : {Option{IPPROTO_TCP, TCP_NODELAY, 1},
+                               {IPPROTO_TCP, TCP_USER_TIMEOUT, 20'000},
+                               {SOL_SOCKET, SO_KEEPALIVE, 1},
+                               {IPPROTO_TCP, TCP_KEEPIDLE, 60},
+                               {IPPROTO_TCP, TCP_KEEPINTVL, 10}}) {
     int value = 0;
     socklen_t length = sizeof(value);
-    ASSERT_EQ(getsockopt(server.get(), IPPROTO_TCP, option, &value, &length), 0);
-    EXPECT_EQ(value, want) << option;
+    ASSERT_EQ(getsockopt(server.get(), option.level, option.name, &value, &length), 0);
+    EXPECT_EQ(value, option.want) << option.name;
   }
 }
 
@@ -313,6 +321,17 @@ TEST_F(ListenerTest, ConnectionThatCannotBeWatchedIsRefused) {
   EXPECT_EQ(regions_.statistics().regions, 0);
   EXPECT_TRUE(WasClosed(client));
   EXPECT_EQ(HandedOn(), 0u);
+}
+
+TEST_F(ListenerTest, ClientOfAProxyBringsNoMemory) {
+  Connections proxies({.all = 8, .owner = 8}, {absl::StrCat("uid:", geteuid())});
+  Listen({.connections = &proxies});
+  const SharedMemory memory = SharedMemory::Memfd(8192);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  ASSERT_OK(answer, proto::ExchangeHello(client.get(), {8192}, {memory.fd()}));
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(regions_.statistics().regions, 0);
+  listener_.reset();
 }
 
 TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {

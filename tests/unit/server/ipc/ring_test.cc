@@ -425,6 +425,8 @@ TEST_F(RingLoopTest, RingsAreServedSideBySide) {
   Open(a_, 1);
   Open(b_, 2);
   EXPECT_EQ(loop_->count(), 2);
+  EXPECT_TRUE(loop_->Serves(2));
+  EXPECT_FALSE(loop_->Serves(3));
   bool other = false;
   std::thread thread([&] { other = Echoes(b_, 2, 2000); });
   EXPECT_TRUE(Echoes(a_, 1, 2000));

@@ -40,6 +40,14 @@ TEST(ConnectionsTest, DescriptorIsWhoeverHasItNow) {
   EXPECT_EQ(connections.Of("fd:17")->owner(), "uid:0");
 }
 
+TEST(ConnectionsTest, ProxiesAreOwnersByName) {
+  Connections connections({.all = 4, .owner = 2}, {"uid:7", "ip:192.0.2.7"});
+  ASSERT_OK(proxy, Enter(connections, 5, "uid:7"));
+  ASSERT_OK(other, Enter(connections, 6, "uid:77"));
+  EXPECT_TRUE(proxy->connection().is_proxy());
+  EXPECT_FALSE(other->connection().is_proxy());
+}
+
 TEST(ConnectionsTest, OneOwnerLeavesPlacesAndAPlaceIsFreeOnceItsConnectionEnds) {
   Connections connections({.all = 3, .owner = 2});
   std::vector<Connections::Place> greedy;
@@ -84,9 +92,10 @@ TEST_F(ConnectionTest, ShutDownEndsBothWaysUntilTheConnectionHasEnded) {
   for (const auto transport : {TestConnection::Transport::kUnix, TestConnection::Transport::kTcp}) {
     TestConnection connection(connections_, "uid:1", transport);
     EXPECT_FALSE(connection.IsClosed());
-    EXPECT_TRUE(connection.account()->ShutDown());
-    EXPECT_FALSE(connection.account()->ShutDown()) << "it is closed";
+    EXPECT_TRUE(connection.account()->ShutDown("last"));
+    EXPECT_FALSE(connection.account()->ShutDown("not sent")) << "it is closed";
     EXPECT_TRUE(connection.IsClosed());
+    EXPECT_EQ(connection.received(), "last");
     connection.Leave();
     EXPECT_FALSE(connection.account()->ShutDown());
   }
@@ -102,12 +111,17 @@ TEST_F(ConnectionTest, AccountAddsUp) {
   account.PayReply(40, /*taken=*/true);
   account.PayReply(10, /*taken=*/false);
   account.BeginRead();
+  account.BeginCall();
+  account.BeginCall();
+  account.EndCall();
   const Connection::Counts counts = account.counts();
   EXPECT_EQ(counts.messages, 2);
   EXPECT_EQ(counts.message_bytes, 120);
   EXPECT_EQ(counts.reply_bytes, 7);
   EXPECT_EQ(counts.taken_bytes, 40);
   EXPECT_EQ(counts.reads, 1);
+  EXPECT_EQ(counts.calls, 2);
+  EXPECT_EQ(counts.calls_over, 1);
 }
 
 }  // namespace

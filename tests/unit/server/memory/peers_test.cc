@@ -44,6 +44,37 @@ TEST(PeerAtTest, AddressesThatAClientMayChooseFromAreOneOwner) {
   EXPECT_EQ(OwnerAt("::ffff:192.0.2.7"), "ip:192.0.2.7");
 }
 
+TEST(ForwardedOwnerTest, IsTheLastCertificateOrElseTheLastAddress) {
+  struct Case {
+    const char* certificates;
+    const char* addresses;
+    std::string want;
+  };
+  const Case cases[] = {
+      {"", "192.0.2.7", "ip:192.0.2.7"},
+      {"", "127.0.0.1, 198.51.100.1,192.0.2.7 ", "ip:192.0.2.7"},
+      {"", "2001:db8:0::7", "ip:2001:db8::7"},
+      {"", "127.0.0.9", "ip:loopback"},
+      {"", "", "unknown"},
+      {"", "192.0.2.7,", "unknown"},
+      {"", "192.0.2.7:80", "unknown"},
+      {"Hash=ab12;URI=spiffe://a/b", "192.0.2.7", "cert:spiffe://a/b"},
+      {"By=x;hash=ab12", "192.0.2.7", "cert:ab12"},
+      {"URI=spiffe://first, URI=spiffe://last;Hash=1", "", "cert:spiffe://last"},
+      {R"(Subject="CN=a;URI=spiffe://root,\"O=\";Hash=1";Hash=ab12)", "", "cert:ab12"},
+      {R"(URI=spiffe://root;By=",By=b;Hash=1;URI=spiffe://me)", "", "cert:spiffe://me"},
+      {R"(URI=spiffe://root;By=",By=b;Subject="a\",";URI=spiffe://me)", "", "cert:spiffe://me"},
+      {"Subject=a", "192.0.2.7", "ip:192.0.2.7"},
+      {"URI=;Hash=", "192.0.2.7", "ip:192.0.2.7"},
+  };
+  for (const Case& each : cases) {
+    EXPECT_EQ(ForwardedOwner(each.certificates, each.addresses), each.want)
+        << each.certificates << " " << each.addresses;
+  }
+  EXPECT_EQ(ForwardedOwner("Hash=" + std::string(256, 'a'), ""), "cert:" + std::string(256, 'a'));
+  EXPECT_EQ(ForwardedOwner("Hash=" + std::string(257, 'a'), "192.0.2.7"), "unknown");
+}
+
 TEST(PeerOfTest, UnixSocketSaysItsUser) {
   int ends[2] = {-1, -1};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
