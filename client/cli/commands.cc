@@ -35,7 +35,7 @@ void PrintOverview(std::FILE* out) {
                 "ropectl: asks a RopeServe server, and checks configs without one.\n\nusage: "
                 "ropectl COMMAND [FLAGS]\n\n");
   for (const Command& command : Commands()) {
-    absl::FPrintF(out, "  %-10s %s\n", command.name, command.summary);
+    absl::FPrintF(out, "  %-11s %s\n", command.name, command.summary);
   }
   absl::FPrintF(out, "\n'ropectl help COMMAND' lists its flags.\n");
 }
