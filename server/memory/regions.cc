@@ -421,8 +421,7 @@ absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) 
   proto::ReaderMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
-    return MakeError(Reason::kWrongState, "region",
-                     "a connection that is closing", "an open one");
+    return MakeError(Reason::kWrongState, "region", "a connection that is closing", "an open one");
   }
   if (!found->second.peer.local) {
     return MakeError(Reason::kPermission, "region", "a client on another host",
