@@ -110,6 +110,8 @@ absl::Duration ConnectionWatch::StalledTime(const std::vector<CallWatch::Use>& u
 }
 
 void ConnectionWatch::Refresh() {
+  const int64_t version = connections_.version();
+  if (std::exchange(version_, version) == version) return;
   Samples open;
   for (auto& connection : connections_.Open()) {
     const Connection* const key = connection.get();
@@ -218,13 +220,15 @@ void ConnectionWatch::CloseStallers(absl::Duration stalled) {
 // The kernel says how much of a large reply a client on TCP has taken.
 void ConnectionWatch::LookAtReplies(Sample& sample, absl::Time now) {
   const Connection::Counts counts = sample.connection->counts();
+  sample.owed = counts.reply_bytes;
+  if (sample.owed == 0) {
+    sample.owes_since = absl::InfiniteFuture();
+    return;  // the kernel is asked about none of a thousand idle connections
+  }
   const auto traffic = sample.connection->traffic();
   const int64_t taken = traffic.has_value() ? traffic->taken_bytes : counts.taken_bytes;
-  sample.owed = counts.reply_bytes;
-  if (counts.reply_bytes == 0) {
-    sample.owes_since = absl::InfiniteFuture();
-  } else if (sample.owes_since == absl::InfiniteFuture() ||
-             taken - sample.taken >= limits::kTakenBytesMin) {
+  if (sample.owes_since == absl::InfiniteFuture() ||
+      taken - sample.taken >= limits::kTakenBytesMin) {
     sample.owes_since = now;
     sample.taken = taken;
   }

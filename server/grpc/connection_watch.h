@@ -144,6 +144,7 @@ class ConnectionWatch {
   Connections& connections_;
   const Options options_;
   Samples samples_;
+  int64_t version_ = -1;  // of the connections in samples_
   absl::Time looked_at_ = absl::InfinitePast();
   bool is_busy_ = false;
   absl::Duration used_;               // by the busiest thread that calls gRPC, at each look

@@ -78,6 +78,7 @@ absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string&
       std::move(socket));
   accounts_[fd] = connection;
   open_[connection->id()] = connection;
+  ++version_;
   return Place(this, std::move(connection), std::move(share));
 }
 
@@ -85,6 +86,7 @@ void Connections::Leave(Connection& connection) {
   connection.CloseSocket();
   proto::WriterMutexLock lock(&mutex_);
   open_.erase(connection.id());
+  ++version_;
 }
 
 std::shared_ptr<Connection> Connections::Of(absl::string_view peer) const {

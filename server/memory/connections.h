@@ -173,6 +173,8 @@ class Connections {
   std::shared_ptr<Connection> Of(absl::string_view peer) const;
   // All that have a place, the oldest first.
   List Open() const;
+  // Changes when Open does.
+  int64_t version() const { return version_.load(std::memory_order_acquire); }
 
   const OwnerShares& shares() const { return shares_; }
 
@@ -183,6 +185,7 @@ class Connections {
   const std::vector<std::string> proxies_;
   const std::shared_ptr<Connection> unknown_ =
       std::make_shared<Connection>(Connection::About(), proto::FileDescriptor());
+  std::atomic<int64_t> version_ = 0;  // written under mutex_ alone
   mutable proto::SharedMutex mutex_;
   absl::flat_hash_map<int, std::shared_ptr<Connection>> accounts_
       ABSL_GUARDED_BY(mutex_);  // by descriptor; also of connections that have ended
