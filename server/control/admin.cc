@@ -43,7 +43,7 @@ void Write(const Connection& connection, v1::Connection& message) {
   message.set_owner(connection.owner());
   message.set_transport(connection.is_unix() ? "unix" : "tcp");
   message.set_calls(counts.calls);
-  message.set_calls_in_flight(std::max<int64_t>(0, counts.calls - counts.calls_over));
+  message.set_calls_in_flight(counts.calls_in_flight());
   message.set_calls_cancelled(counts.calls_lost);
   message.set_message_bytes(counts.message_bytes);
   message.set_reply_bytes(counts.reply_bytes);

@@ -203,7 +203,7 @@ void ConnectionWatch::CloseStallers(absl::Duration stalled) {
     if (MayBringPayload(sample.connection->counts())) continue;
     has_closed |= Close(sample, CloseReason::kStall);
   }
-  // Whoever behaved well before is next, and then whoever reads a message.
+  // Connections that behaved well before come next, and then those that read a message.
   for (const bool reads : {false, true}) {
     const bool must_close = !has_closed && stalled >= kLongStall;
     for (const auto& [key, sample] : samples_) {
@@ -218,8 +218,8 @@ void ConnectionWatch::CloseStallers(absl::Duration stalled) {
 }
 
 // The kernel says how much of a large reply a client on TCP has taken.
-void ConnectionWatch::LookAtReplies(Sample& sample, absl::Time now) {
-  const Connection::Counts counts = sample.connection->counts();
+void ConnectionWatch::LookAtReplies(Sample& sample, const Connection::Counts& counts,
+                                    absl::Time now) {
   sample.owed = counts.reply_bytes;
   if (sample.owed == 0) {
     sample.owes_since = absl::InfiniteFuture();
@@ -234,10 +234,9 @@ void ConnectionWatch::LookAtReplies(Sample& sample, absl::Time now) {
   }
 }
 
-std::optional<ConnectionWatch::CloseReason> ConnectionWatch::IdlenessOf(Sample& sample,
-                                                                        absl::Time now) const {
-  const Connection::Counts counts = sample.connection->counts();
-  const bool has_called = counts.calls != sample.calls || counts.calls != counts.calls_over;
+std::optional<ConnectionWatch::CloseReason> ConnectionWatch::IdlenessOf(
+    Sample& sample, const Connection::Counts& counts, absl::Time now) const {
+  const bool has_called = counts.calls != sample.calls || counts.calls_in_flight() > 0;
   if (has_called || sample.called_at == absl::InfinitePast()) {
     sample.called_at = now;
     sample.calls = counts.calls;
@@ -254,8 +253,9 @@ std::optional<ConnectionWatch::CloseReason> ConnectionWatch::IdlenessOf(Sample& 
 void ConnectionWatch::CloseIdle(absl::Time now) {
   Refresh();
   for (auto& [key, sample] : samples_) {
-    LookAtReplies(sample, now);
-    if (const auto idle = IdlenessOf(sample, now)) Close(sample, *idle);
+    const Connection::Counts counts = sample.connection->counts();
+    LookAtReplies(sample, counts, now);
+    if (const auto idle = IdlenessOf(sample, counts, now)) Close(sample, *idle);
   }
 }
 
@@ -277,7 +277,7 @@ bool ConnectionWatch::Close(const Sample& sample, CloseReason reason) {
   const bool is_idle = reason == CloseReason::kNoCall || reason == CloseReason::kIdle;
   // The frame goes past gRPC, which may have written a part of another frame if it has a call.
   const Connection::Counts counts = sample.connection->counts();
-  const bool has_call = counts.calls != counts.calls_over || counts.reply_bytes > 0;
+  const bool has_call = counts.calls_in_flight() > 0 || counts.reply_bytes > 0;
   const std::string frame = has_call ? "" : GoAwayFrame(NameOf(reason), is_idle);
   if (!sample.connection->ShutDown(frame)) return false;
   closed_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);

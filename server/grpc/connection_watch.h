@@ -84,8 +84,8 @@ class ConnectionWatch {
   // Shuts down connections that waste time. Returns whether the threads have been busy since the
   // last look; then the next is due in milliseconds.
   bool CloseWasters(absl::Time now);
-  // Shuts down the connections of the owner with the most bytes of replies, of those that have not
-  // taken any for kUntaken.
+  // Shuts down connections that have taken no reply for kUntaken: those of the owner whose such
+  // connections hold the most bytes.
   void CloseUntaken(absl::Time now);
   // Shuts down idle connections, and notes which replies are taken. To be called every second at
   // least.
@@ -125,7 +125,7 @@ class ConnectionWatch {
   // Samples of all open connections; those of others go.
   void Refresh();
   static void Look(Sample& sample);
-  static void LookAtReplies(Sample& sample, absl::Time now);
+  static void LookAtReplies(Sample& sample, const Connection::Counts& counts, absl::Time now);
   std::optional<CloseReason> WasteOf(Sample& sample, const Connection::Counts& counts,
                                      absl::Time now) const;
   // Whether it brings headers without end. `is_bare`: without a call it has brought much in this
@@ -133,7 +133,8 @@ class ConnectionWatch {
   bool BringsHeaders(Sample& sample, const Connection::Counts& counts, bool is_bare,
                      absl::Time now) const;
   // Why the connection is idle for too long, if it is.
-  std::optional<CloseReason> IdlenessOf(Sample& sample, absl::Time now) const;
+  std::optional<CloseReason> IdlenessOf(Sample& sample, const Connection::Counts& counts,
+                                        absl::Time now) const;
   // The most processor time that a thread has used in the call of gRPC that it is inside.
   absl::Duration StalledTime(const std::vector<CallWatch::Use>& uses);
   void CloseLosers();

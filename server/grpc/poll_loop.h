@@ -130,8 +130,8 @@ class CallEvent final : public Event {
 // gRPC looks at sockets only when the queue is empty. A stream whose next message is there as soon
 // as the server asks for it keeps the queue full, and no other client is heard. So after kEventsMax
 // events in succession no stream asks for more: the queue runs empty, the thread looks at the
-// sockets, and then it runs the deferred events. Calls are not deferred: gRPC keeps those that it
-// has read without a bound, so they are taken before it reads more.
+// sockets, and then it runs the deferred events. Calls are not deferred: nothing bounds those that
+// gRPC has read and keeps, so they are taken before it reads more.
 //
 // Threading:  Confined to the queue's thread, except completion_queue().
 class CallQueue {

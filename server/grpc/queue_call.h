@@ -181,8 +181,8 @@ class MessageReads {
 //
 //   armed -> arrived (headers): has a connection -> read, write and finish, as the class decides
 //
-// gRPC reports that an RPC is over (done) besides its last step. Each event that the class waits
-// for releases the call, and the last one deletes it.
+// gRPC reports that an RPC is over (done) besides its last step. A class waits for some of these
+// events, and each of them releases the call. The last release deletes it.
 //
 // Threading:  Steps run on the queue's thread.
 // Ownership:  Owns itself from Arm on.

@@ -65,7 +65,7 @@ void StreamCall::Arm(const Method& method, CallQueue& queue, int calls) {
 }
 
 void StreamCall::OnArrived() {
-  method_.parts.in_flight->Add();
+  parts_.in_flight->Add();
   method_.open->Add(*this);
   connection().OpenStream();
   {
@@ -238,7 +238,7 @@ bool StreamCall::IsFree() const {
 // Without a lock: no event of the call is pending. The count falls last, so that a drained server
 // has no call left.
 void StreamCall::Free() {
-  CallsInFlight& in_flight = *method_.parts.in_flight;
+  CallsInFlight& in_flight = *parts_.in_flight;
   method_.open->Remove(*this);
   Release();
   in_flight.Remove();

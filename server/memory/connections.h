@@ -16,6 +16,7 @@
 #ifndef ROPE_SERVER_MEMORY_CONNECTIONS_H_
 #define ROPE_SERVER_MEMORY_CONNECTIONS_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -50,6 +51,9 @@ class Connection {
     int64_t streams = 0;          // that are open; gRPC reads ahead of the server
     int64_t reply_bytes = 0;      // of replies that the client has not taken
     int64_t taken_bytes = 0;      // of replies that it has
+
+    // A call may begin and end between the reads of the two counts.
+    int64_t calls_in_flight() const { return std::max<int64_t>(0, calls - calls_over); }
   };
   // What the kernel has counted.
   struct Traffic {
@@ -74,7 +78,7 @@ class Connection {
   int fd() const { return about_.fd; }
   const std::string& owner() const { return about_.owner; }
   bool is_unix() const { return about_.is_unix; }
-  // A trusted proxy is at the other end: each call has an owner of its own.
+  // Whether a trusted proxy is at the other end. Each of its calls has an owner of its own.
   bool is_proxy() const { return about_.is_proxy; }
 
   void BeginCall() { Add(calls_, 1); }
