@@ -82,41 +82,20 @@ TEST(IdleConnectionTest, PrefaceWithoutACallIsClosedAfterTheHandshakeTimeout) {
 }
 
 // Clients of a proxy, which says in a header who they are.
-class ForwardedTest : public ::testing::Test {
- protected:
-  static grpc::Status Register(v1::RopeService::Stub& stub, const std::string& address) {
-    grpc::ClientContext context;
-    context.AddMetadata("x-forwarded-for", address);
-    v1::RegisterModelRequest request;
-    request.set_name("mine");
-    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    request.mutable_rope()->mutable_config()->set_rope_theta(10000);
-    v1::RegisterModelResponse response;
-    return stub.RegisterModel(&context, request, &response);
-  }
-  static grpc::Status Unregister(v1::RopeService::Stub& stub, const std::string& address) {
-    grpc::ClientContext context;
-    context.AddMetadata("x-forwarded-for", address);
-    v1::UnregisterModelRequest request;
-    request.set_name("mine");
-    v1::UnregisterModelResponse response;
-    return stub.UnregisterModel(&context, request, &response);
-  }
-};
-
-TEST_F(ForwardedTest, CallsOfATrustedProxyHaveTheOwnersThatItNames) {
+TEST(ForwardedTest, CallsOfATrustedProxyHaveTheOwnersThatItNames) {
   TestServer server({"--trusted_proxy=ip:loopback", "--log_level=error"});
   const auto stub = server.NewStub();
-  EXPECT_TRUE(Register(*stub, "192.0.2.7").ok());
-  EXPECT_EQ(Unregister(*stub, "192.0.2.8").error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_TRUE(Unregister(*stub, "192.0.2.8, 192.0.2.7").ok());
+  EXPECT_TRUE(RegisterModel(*stub, "mine", 10000, "192.0.2.7").ok());
+  EXPECT_EQ(UnregisterModel(*stub, "mine", "192.0.2.8").error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(UnregisterModel(*stub, "mine", "192.0.2.8, 192.0.2.7").ok());
 }
 
-TEST_F(ForwardedTest, AnybodyElseIsWhoTheKernelSays) {
+TEST(ForwardedTest, AnybodyElseIsWhoTheKernelSays) {
   TestServer server({"--trusted_proxy=ip:192.0.2.1", "--log_level=error"});
   const auto stub = server.NewStub();
-  EXPECT_TRUE(Register(*stub, "192.0.2.7").ok());
-  EXPECT_TRUE(Unregister(*stub, "192.0.2.8").ok());
+  EXPECT_TRUE(RegisterModel(*stub, "mine", 10000, "192.0.2.7").ok());
+  EXPECT_TRUE(UnregisterModel(*stub, "mine", "192.0.2.8").ok());
 }
 
 TEST(ListConnectionsTest, RopectlShowsWhoCallsTheServer) {

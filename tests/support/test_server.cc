@@ -74,8 +74,10 @@ bool IsUnitAnswer(const v1::RotateResponse& response) {
          std::fabs(array.numbers(1) - std::sin(1.0)) < 1e-7;
 }
 
-grpc::Status RegisterModel(v1::RopeService::Stub& stub, const std::string& name, double theta) {
+grpc::Status RegisterModel(v1::RopeService::Stub& stub, const std::string& name, double theta,
+                           const std::string& forwarded_for) {
   grpc::ClientContext context;
+  if (!forwarded_for.empty()) context.AddMetadata("x-forwarded-for", forwarded_for);
   v1::RegisterModelRequest request;
   request.set_name(name);
   request.mutable_rope()->mutable_config()->set_rope_theta(theta);
@@ -84,8 +86,10 @@ grpc::Status RegisterModel(v1::RopeService::Stub& stub, const std::string& name,
   return stub.RegisterModel(&context, request, &response);
 }
 
-grpc::Status UnregisterModel(v1::RopeService::Stub& stub, const std::string& name) {
+grpc::Status UnregisterModel(v1::RopeService::Stub& stub, const std::string& name,
+                             const std::string& forwarded_for) {
   grpc::ClientContext context;
+  if (!forwarded_for.empty()) context.AddMetadata("x-forwarded-for", forwarded_for);
   v1::UnregisterModelRequest request;
   request.set_name(name);
   v1::UnregisterModelResponse response;
