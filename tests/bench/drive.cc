@@ -141,7 +141,7 @@ Driven Do(const Drive& drive) {
 
 Driven RunDrive(const Drive& drive) {
   const testing::Outcome outcome = testing::RunProgram(
-      {"/proc/self/exe",
+      {testing::OwnProgram(),
        absl::StrCat(kDrive, static_cast<int>(drive.kind), " ", drive.keep_memory ? 1 : 0, " ",
                     drive.prepares ? 1 : 0, " ", static_cast<int>(drive.results), " ", drive.tokens,
                     " ", drive.clients, " ", drive.seconds, " ", drive.target)});

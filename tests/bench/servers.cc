@@ -20,7 +20,7 @@ struct Running {
 };
 
 std::vector<std::string> CommandLine(Kind kind, const std::string& path) {
-  const std::string self = "/proc/self/exe";
+  const std::string self = testing::OwnProgram();
   switch (kind) {
     case Kind::kRope:
       return {testing::ServerProgram(), "--listen=127.0.0.1:0",

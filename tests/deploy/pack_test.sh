@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A pack of deploy/pack.sh works in a root folder that holds only the pack, a shell and that shell's
 # C library. There a packed server starts, becomes healthy, rotates for a packed ropectl, agrees
-# with a golden file, and drains.
+# with a golden file, and drains; and a packed benchmark, if it is built, starts its own processes.
 # Usage: tests/deploy/pack_test.sh BUILD_FOLDER
 # If the test may not enter a root folder, it runs on the whole system with an empty environment. In
 # both cases no program may map a file from outside of the pack.
@@ -82,4 +82,8 @@ rotate_unit_pair "$root/tmp" "$at/tmp"
 packed ropectl verify "--target=$target" "$at/tmp/golden.json" || fail "the golden file differs"
 check_maps /opt/rope/lib/rope
 drain_server
+if [[ -x $build/bin/rope_bench ]]; then
+  row=$(packed rope_bench '--filter=^shipped/decode_token_1$') || fail "rope_bench: got $row"
+  [[ $row == *'untuned echo '* ]] || fail "got $row, want a row against an echo"
+fi
 echo "packed $kilobytes KiB; health, rotate, verify and drain worked"

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <utility>
 
 #include "proto/ipc/file_descriptor.h"
@@ -131,7 +132,14 @@ Outcome RunProgram(const std::vector<std::string>& arguments) {
   return outcome;
 }
 
+std::string OwnProgram() {
+  const std::string name = program_invocation_name;
+  return name.find('/') == std::string::npos ? "/proc/self/exe" : name;  // found on PATH
+}
+
 std::string ServerProgram() {
+  const auto beside = std::filesystem::path(OwnProgram()).replace_filename("rope_server");
+  if (std::filesystem::exists(beside)) return beside;
   return ROPE_BINARY_DIR "/bin/rope_server";
 }
 

@@ -61,8 +61,12 @@ struct Outcome {
 };
 Outcome RunProgram(const std::vector<std::string>& arguments);
 
-// Programs of the build.
+// The path by which this program was started. A packed program is started by a script, and
+// /proc/self/exe is then the packed loader.
+std::string OwnProgram();
+// The server beside this program, as in a pack, or else the one of the build.
 std::string ServerProgram();
+// Programs of the build.
 // The server with the cuda backend over the fake runtime (fake_cuda_server.cc), if the build has
 // CUDA.
 std::string FakeCudaServerProgram();
