@@ -100,7 +100,7 @@ absl::Status Server::Build(Batcher::Options batches) {
       registry_, ModelRegistry::Create(options_.models, {.spec_bytes_max = shares_.specs,
                                                          .registered_bytes_max = shares_.models}));
   metrics_ = std::make_unique<Metrics>(proto::kVersion, Revision(), DeviceNames(*devices_));
-  regions_ = std::make_unique<RegionTable>(options_.shared_memory, devices_->host_memory());
+  regions_ = std::make_unique<RegionTable>(options_.shared_memory);
   pool_ = std::make_unique<BufferPool>(shares_.pool, devices_->host_memory());
   admission_ = std::make_unique<Admission>(
       Admission::HalfForASession(limits::kAdmittedRequestsMax, shares_.requests));
@@ -123,8 +123,9 @@ absl::Status Server::Build(Batcher::Options batches) {
       *registry_, PreparedRotations::Options{.bytes_max = shares_.prepared});
   engine_ = std::make_unique<Engine>(
       *registry_, *prepared_, *admission_, *batcher_, *region_resolver_, clock_,
-      Engine::Options{.reply_bytes_max = shares_.message,
-                      .overwrite_bytes_min = devices_->overwrite_bytes_min()});
+      Engine::Options{
+          .reply_bytes_max = shares_.message,
+          .overwritten = {limits::kOverwriteBytesMin, devices_->accelerator_bytes_min()}});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
                          shares_.message, admission_.get()});

@@ -29,9 +29,9 @@ constexpr char kHost[] = "cpu";
 constexpr int64_t kHeads = 40;
 constexpr int64_t kHeadDim = 128;
 constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
-// Sizes fall by a factor of four, from a full batch to about one token.
-constexpr int64_t kSizesMax = limits::kBatchBytesMax;
-constexpr int64_t kSizesMin = kSizesMax >> 12;
+// Sizes fall by a factor of four, from what a large request has in a batch to about one token.
+constexpr int64_t kSizesMax = limits::kSliceBytesMax;
+constexpr int64_t kSizesMin = kSizesMax >> 10;
 static_assert(kSizesMin <= kTokenBytes);
 constexpr int kRounds = 3;
 
@@ -121,8 +121,8 @@ absl::StatusOr<bool> AcceleratorIsFaster(int64_t bytes, kernels::Backend& host,
 
 // Whether no host backend can run the job after the accelerator has failed on it.
 bool NeedsTheAccelerator(const kernels::RotateJob& job) {
-  return job.input == job.output || job.input_memory != kernels::MemoryKind::kHost ||
-         job.output_memory != kernels::MemoryKind::kHost;
+  return job.input == job.output || job.input_memory == kernels::MemoryKind::kDevice ||
+         job.output_memory == kernels::MemoryKind::kDevice;
 }
 
 // After any failure the input may be overwritten, so that a retry would rotate other bytes.
@@ -141,21 +141,20 @@ int64_t Calibrate(kernels::Backend& host, kernels::Backend& accelerator, const C
       return DeviceRouter::kNever;
     }
     if (!*faster) break;
-    bytes_min = bytes == kSizesMin ? 0 : bytes;
+    bytes_min = bytes == kSizesMin ? 0 : bytes / 2;  // between what is measured and the next
   }
   return bytes_min;
 }
 
 DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host)
-    : host_(std::move(host)), accelerator_bytes_min_(kNever), clock_(nullptr) {}
+    : host_(std::move(host)), accelerator_bytes_min_(kNever) {}
 
 DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host,
                            std::unique_ptr<kernels::Backend> accelerator,
-                           int64_t accelerator_bytes_min, const Clock& clock)
+                           int64_t accelerator_bytes_min)
     : host_(std::move(host)),
       accelerator_(std::move(accelerator)),
-      accelerator_bytes_min_(accelerator_bytes_min),
-      clock_(&clock) {
+      accelerator_bytes_min_(accelerator_bytes_min) {
   if (accelerator_bytes_min_ != kNever) return;
   idle_ = {std::string(accelerator_->name()),
            absl::StrCat(accelerator_->detail(),
@@ -179,7 +178,7 @@ absl::StatusOr<std::unique_ptr<DeviceRouter>> DeviceRouter::Create(
   }
   spdlog::info("device: {}: {}", std::string((*cuda)->name()), (*cuda)->detail());
   const int64_t bytes_min = device == kCuda ? 0 : Calibrate(*host, **cuda, clock);
-  return std::make_unique<DeviceRouter>(std::move(host), *std::move(cuda), bytes_min, clock);
+  return std::make_unique<DeviceRouter>(std::move(host), *std::move(cuda), bytes_min);
 }
 
 absl::StatusOr<std::string_view> DeviceRouter::Rotate(absl::Span<const kernels::RotateJob> jobs) {
@@ -187,45 +186,33 @@ absl::StatusOr<std::string_view> DeviceRouter::Rotate(absl::Span<const kernels::
   for (const kernels::RotateJob& job : jobs) bytes += job.bytes();
   if (TakesAccelerator(bytes)) {
     const absl::Status status = accelerator_->Rotate(jobs);
-    if (status.ok()) {
-      NoteSuccess();
-      return accelerator_->name();
-    }
+    if (status.ok()) return accelerator_->name();
     NoteFailure(status);
-    const bool has_run = proto::PartsOf(status).reason != proto::Reason::kNotBuilt;
-    if (has_run && std::any_of(jobs.begin(), jobs.end(), &NeedsTheAccelerator)) {
-      return AsDeviceFault(status);
+    if (proto::PartsOf(status).reason != proto::Reason::kNotBuilt) {
+      return RotateAgain(jobs, AsDeviceFault(status));
     }
   }
   ROPE_RETURN_IF_ERROR(host_->Rotate(jobs));
   return host_->name();
 }
 
-void DeviceRouter::NoteSuccess() {
-  if (retry_at_.load(std::memory_order_relaxed) == 0) return;
-  retry_at_ = 0;
-  retry_after_ = 0;
-  spdlog::info("device {}: works again", std::string(accelerator_->name()));
+absl::StatusOr<std::string_view> DeviceRouter::RotateAgain(
+    absl::Span<const kernels::RotateJob> jobs, const absl::Status& failure) {
+  const bool possible =
+      accelerator_ != nullptr && std::none_of(jobs.begin(), jobs.end(), &NeedsTheAccelerator);
+  ROPE_RETURN_IF_ERROR(possible ? host_->Rotate(jobs) : failure);
+  return host_->name();
 }
 
 void DeviceRouter::NoteFailure(const absl::Status& status) {
   const std::string name(accelerator_->name());
   switch (proto::PartsOf(status).reason) {
-    case proto::Reason::kBudgetFull: {
-      // Batches that ran at the same time fail together, and count once.
-      if (retry_at_.load() > absl::ToUnixNanos(clock_->Now())) return;
-      const absl::Duration before = absl::Nanoseconds(retry_after_.load());
-      const absl::Duration wait = std::clamp(2 * before, kRetryMin, kRetryMax);
-      retry_after_ = absl::ToInt64Nanoseconds(wait);
-      retry_at_ = absl::ToUnixNanos(clock_->Now() + wait);
-      spdlog::warn("device {}: {}; its work goes to {} for {}", name, status.ToString(),
-                   std::string(host_->name()), absl::FormatDuration(wait));
-      return;
-    }
+    case proto::Reason::kBudgetFull:
     case proto::Reason::kInternal:
     case proto::Reason::kNotBuilt:
-      LogLimited(LogKind::kDevice, spdlog::level::warn, "device {}: {}; this batch goes to {}",
-                 name, status.ToString(), std::string(host_->name()));
+      LogLimited(LogKind::kDevice, spdlog::level::warn,
+                 "device {}: {}; what the batch leaves unchanged goes to {}", name,
+                 status.ToString(), std::string(host_->name()));
       return;
     default:
       if (!faulted_.exchange(true) && on_fault_) on_fault_(accelerator_->name(), status);
@@ -245,15 +232,12 @@ bool DeviceRouter::gathers_always() const {
 }
 
 int64_t DeviceRouter::direct_bytes_max() const {
-  return accelerator_bytes_min_ == kNever ? std::numeric_limits<int64_t>::max()
-                                          : limits::kDirectBytesMax;
+  return std::max(limits::kDirectBytesMax, accelerator_bytes_min_ - 1);
 }
 
 bool DeviceRouter::TakesAccelerator(int64_t bytes) const {
-  if (accelerator_ == nullptr || faulted_.load(std::memory_order_relaxed)) return false;
-  if (bytes < accelerator_bytes_min_) return false;
-  const int64_t retry_at = retry_at_.load(std::memory_order_relaxed);
-  return retry_at == 0 || absl::ToUnixNanos(clock_->Now()) >= retry_at;
+  return accelerator_ != nullptr && !faulted_.load(std::memory_order_relaxed) &&
+         bytes >= accelerator_bytes_min_;
 }
 
 std::vector<DeviceRouter::Device> DeviceRouter::list() const {
@@ -262,8 +246,6 @@ std::vector<DeviceRouter::Device> DeviceRouter::list() const {
     std::string detail = accelerator_->detail();
     if (faulted_.load(std::memory_order_relaxed)) {
       absl::StrAppend(&detail, "; failed, not used any more");
-    } else if (retry_at_.load(std::memory_order_relaxed) != 0) {
-      absl::StrAppend(&detail, "; lacks memory, will be tried again");
     } else if (accelerator_bytes_min_ > 0) {
       absl::StrAppend(&detail, "; takes batches of ", accelerator_bytes_min_, " bytes and more");
     }

@@ -4,16 +4,14 @@
 // `accelerator_bytes_min` bytes go to the accelerator, which Calibrate measured to be faster from
 // that size on; an accelerator that is never faster is destroyed, which gives its device back.
 // When a batch fails there, its class decides (backend.h):
-//   memory is short:   this batch and those of the next kRetryMin go to the host; the time doubles
-//                      with each failure up to kRetryMax, and starts anew with a success
-//   refused:           this batch goes to the host
-//   cannot run it:     this batch goes to the host, also in place, because nothing has run
-//   the device is lost: this batch and all later ones go to the host
+//   short of memory, refused: this batch goes to the host
+//   cannot run it:            this batch goes to the host, also in place, because nothing has run
+//   the device is lost:       this batch and all later ones go to the host
 //
 // Threading:  Thread-safe, as the backends are.
-// Errors:     INTERNAL, kDeviceFault: the device failed, and no other backend could run the batch:
-//             there is no accelerator and host pair, or the batch rotates in place and its input
-//             may be overwritten, or the host cannot reach a tensor.
+// Errors:     INTERNAL, kDeviceFault: the device failed, and no other backend could run a job of
+//             the batch: there is no accelerator and host pair, or the job rotates in place and its
+//             input may be overwritten, or the host cannot reach a tensor.
 #ifndef ROPE_SERVER_ENGINE_DEVICE_ROUTER_H_
 #define ROPE_SERVER_ENGINE_DEVICE_ROUTER_H_
 
@@ -31,7 +29,6 @@
 #include "absl/types/span.h"
 #include "kernels/backend/backend.h"
 #include "server/clock.h"
-#include "server/engine/limits.h"
 
 namespace rope::server {
 
@@ -42,15 +39,11 @@ class DeviceRouter {
     std::string detail;  // for humans
   };
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  static constexpr absl::Duration kRetryMin = absl::Seconds(1);
-  static constexpr absl::Duration kRetryMax = absl::Minutes(1);
 
   // One backend for everything.
   explicit DeviceRouter(std::unique_ptr<kernels::Backend> host);
-  // `clock` must outlive the router.
   DeviceRouter(std::unique_ptr<kernels::Backend> host,
-               std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min,
-               const Clock& clock);
+               std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min);
 
   // Creates the backends for --device: "auto" (the accelerator if there is one, for the sizes for
   // which it is faster), or the name of a backend, which must exist. UNIMPLEMENTED, UNAVAILABLE: as
@@ -61,17 +54,18 @@ class DeviceRouter {
   // Rotates all jobs on one device and returns its name, which lives as long as the router.
   absl::StatusOr<std::string_view> Rotate(absl::Span<const kernels::RotateJob> jobs);
 
-  // The smallest result that may overwrite its input, in bytes. kNever with an accelerator: a batch
-  // that fails there runs again on the host, from the same inputs.
-  int64_t overwrite_bytes_min() const {
-    return accelerator_ == nullptr ? limits::kOverwriteBytesMin : kNever;
-  }
+  // Runs some jobs of a batch whose Rotate has failed on the host, from the same inputs. Returns
+  // `failure` if that is not possible.
+  absl::StatusOr<std::string_view> RotateAgain(absl::Span<const kernels::RotateJob> jobs,
+                                               const absl::Status& failure);
+
   // The backend for all batches that the accelerator does not run.
   kernels::Backend& host() const { return *host_; }
   // The accelerator's (backend.h); null without one.
   std::shared_ptr<kernels::HostMemory> host_memory() const;
   std::vector<Device> list() const;
-  // The smallest batch for the accelerator, in bytes; kNever if it runs none.
+  // The smallest batch for the accelerator, in bytes; kNever if it runs none. Smaller requests may
+  // overwrite their inputs. From this size on inputs are kept, for RotateAgain.
   int64_t accelerator_bytes_min() const { return accelerator_bytes_min_; }
 
   // How many direct batches may run at the same time, each on its caller's thread: `threads`, the
@@ -80,7 +74,7 @@ class DeviceRouter {
   int direct_slots(int threads) const;
   // Whether small requests should always gather (Batcher::Options), for the same reason.
   bool gathers_always() const;
-  // The largest direct batch: smaller with an accelerator, which gains from batching.
+  // The largest direct batch. An accelerator gains from batching.
   int64_t direct_bytes_max() const;
 
   // Called once, when the accelerator is lost, on the thread that saw the failure. Set it before
@@ -90,19 +84,14 @@ class DeviceRouter {
 
  private:
   bool TakesAccelerator(int64_t bytes) const;
-  void NoteSuccess();
   void NoteFailure(const absl::Status& status);
 
   const std::unique_ptr<kernels::Backend> host_;
   Device idle_;                                    // an accelerator that was given back
   std::unique_ptr<kernels::Backend> accelerator_;  // may be null
   const int64_t accelerator_bytes_min_;
-  const Clock* const clock_;  // null without an accelerator
   OnFault on_fault_;
   std::atomic<bool> faulted_{false};
-  // In nanoseconds; 0: the last batch of the accelerator did not fail for lack of memory.
-  std::atomic<int64_t> retry_at_{0};
-  std::atomic<int64_t> retry_after_{0};
 };
 
 // Returns the smallest measured size in bytes from which on `accelerator` is faster than `host`

@@ -118,7 +118,7 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   }
   ROPE_RETURN_IF_ERROR(PlanElements(fixed, values, source, plan));
   ROPE_RETURN_IF_ERROR(regions_.Place(request));
-  SetDestinations(*request.decoded.bytes, options_.overwrite_bytes_min, plan);
+  SetDestinations(*request.decoded.bytes, options_.overwritten, plan);
   ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(fixed, plan), "request"));
   ROPE_RETURN_IF_ERROR(BoundJobs(plan));
   const Ropes& ropes = request.prepared != nullptr ? request.prepared->ropes : own;

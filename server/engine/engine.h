@@ -35,8 +35,8 @@ namespace rope::server {
 class Engine {
  public:
   struct Options {
-    int64_t reply_bytes_max = limits::kMessageBytesMax;        // results inside one reply
-    int64_t overwrite_bytes_min = limits::kOverwriteBytesMin;  // DeviceRouter::overwrite_bytes_min
+    int64_t reply_bytes_max = limits::kMessageBytesMax;  // results inside one reply
+    OverwrittenBytes overwritten = {.min = limits::kOverwriteBytesMin};
   };
 
   // All must outlive the engine.

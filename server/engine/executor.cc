@@ -136,16 +136,27 @@ void PopulateOutputs(Request& request, int64_t end) {
   }
 }
 
-// Jobs [first, end) of a request that wants its results in another channel order.
-struct Reordering {
+// The jobs of a slice.
+struct SliceJobs {
+  Slice* slice;
   size_t first;
-  size_t end;
-  kernels::Pairing order;
+  size_t count;
 };
 
-void Reorder(const Jobs& jobs, const std::vector<Reordering>& reorderings) {
-  for (const Reordering& of : reorderings) {
-    for (size_t i = of.first; i < of.end; ++i) kernels::ReorderPairs(jobs[i], of.order);
+// Rotates all jobs. If the device fails, the slices whose inputs it cannot have changed run again.
+void RotateSlices(DeviceRouter& devices, const Jobs& jobs, const std::vector<SliceJobs>& parts) {
+  const absl::StatusOr<std::string_view> device = devices.Rotate(jobs);
+  for (const SliceJobs& part : parts) {
+    const auto own = absl::MakeConstSpan(jobs).subspan(part.first, part.count);
+    const auto outcome = device.ok() ? device : devices.RotateAgain(own, device.status());
+    part.slice->status.Update(outcome.status());
+    if (!outcome.ok()) continue;
+    Request& request = *part.slice->request;
+    request.run.device = *outcome;
+    if (!request.plan.channel_order.has_value()) continue;
+    for (const kernels::RotateJob& job : own) {
+      kernels::ReorderPairs(job, *request.plan.channel_order);
+    }
   }
 }
 
@@ -178,15 +189,15 @@ void Executor::Run(absl::Span<Slice> slices) {
 //      its jobs. The batch has a budget for rows to build: the slice that uses it up ends there,
 //      and later ones end where they begin. An error is kept in the slice's status and leaves the
 //      slice without jobs.
-//   2. Rotate runs the jobs. Reorder changes the channel order of results. PutBack then copies rows
-//      that were gathered for a rotation in place.
+//   2. RotateSlices runs the jobs and changes the channel order of results. PutBack then copies
+//      rows that were gathered for a rotation in place.
 //   3. StoreFinished copies the results of POSIX objects.
 //
 // Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned. The slice
 // keeps its rows even longer: releasing many pages takes time, and the caller answers first.
 void Executor::RunAll(absl::Span<Slice> slices) {
   Jobs jobs;
-  std::vector<Reordering> reorderings;
+  std::vector<SliceJobs> parts;
   JobTiler cutter;
   int64_t build_budget = limits::kBatchBuildBytesMax;
   for (Slice& slice : slices) {
@@ -210,20 +221,12 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       cutter.Cut(plan.tensors[i], OutputOf(request, i), shared, jobs);
     }
-    if (plan.channel_order.has_value()) {
-      reorderings.push_back({first_job, jobs.size(), *plan.channel_order});
-    }
+    parts.push_back({&slice, first_job, jobs.size() - first_job});
     request.run.began = true;
   }
   if (jobs.empty()) return;
-  const absl::StatusOr<std::string_view> device = devices_.Rotate(jobs);
-  if (device.ok()) Reorder(jobs, reorderings);
+  RotateSlices(devices_, jobs, parts);
   cutter.PutBack();
-  for (Slice& slice : slices) {
-    if (slice.WasLeftOut()) continue;
-    slice.status.Update(device.status());
-    if (device.ok()) slice.request->run.device = *device;
-  }
   StoreFinished(slices);
 }
 

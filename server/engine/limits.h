@@ -8,8 +8,9 @@
 
 namespace rope::server::limits {
 
-// The largest request that runs on the thread that received it, if an accelerator takes batches:
-// waking the batch thread would cost as much as its work. On a host alone every request may.
+// Requests up to this size may run on the thread that received them, whatever an accelerator takes:
+// waking the batch thread would cost as much as their work. Larger ones may if it does not take
+// them.
 inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
 // Requests that gather before they run on the thread that received them: enough to wake clients
 // together, few enough that the first of them does not wait long.

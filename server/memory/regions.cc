@@ -25,7 +25,6 @@ namespace {
 
 constexpr char kFolder[] = "/dev/shm";
 constexpr size_t kNameBytesMax = 200;
-constexpr uint64_t kBlockBytes = 512;  // of stat's st_blocks
 
 absl::Status WrongMemfd(absl::string_view got) {
   return MakeError(Reason::kWrongState, "hello", got,
@@ -136,7 +135,6 @@ absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor f
   region->device_ = about.st_dev;
   region->inode_ = about.st_ino;
   region->mapped_ = static_cast<char*>(mapped);
-  region->populated_ = static_cast<uint64_t>(about.st_blocks) >= bytes / kBlockBytes;
   return region;
 }
 
@@ -275,10 +273,9 @@ absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region
 //
 // A token is compared and not the session's number, because the kernel reuses descriptor numbers.
 
-RegionTable::RegionTable(Options options, std::shared_ptr<kernels::HostMemory> announced_to)
+RegionTable::RegionTable(Options options)
     : options_(std::move(options)),
-      budget_(std::make_shared<Budget>(static_cast<uint64_t>(options_.bytes_max))),
-      announced_to_(std::move(announced_to)) {}
+      budget_(std::make_shared<Budget>(static_cast<uint64_t>(options_.bytes_max))) {}
 
 uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
   Session opened;
@@ -447,25 +444,13 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
     account.budget->Give(bytes);
     return TooManyBytes(bytes, "--shared_memory_bytes");
   }
-  std::shared_ptr<kernels::HostMemory> announced_to;
-  if (region->mapped() != nullptr && region->populated()) announced_to = announced_to_;
-  if (announced_to != nullptr) announced_to->Add(region->mapped(), static_cast<int64_t>(bytes));
   // The deleter runs when the last reference is dropped, which may be after the session has closed.
-  // It unmaps the region, once the device has let go of it, and then returns the bytes to both
-  // budgets.
+  // It unmaps the region and then returns the bytes to both budgets.
   return std::shared_ptr<const Region>(
-      region.release(),
-      [bytes, mine = account.budget, all = budget_, announced_to](const Region* dropped) {
-        const auto destroy = [dropped, bytes, mine, all] {
-          delete dropped;  // owned by the last reference
-          mine->Give(bytes);
-          all->Give(bytes);
-        };
-        if (announced_to == nullptr) {
-          destroy();
-        } else {
-          announced_to->Remove(dropped->mapped(), destroy);
-        }
+      region.release(), [bytes, mine = account.budget, all = budget_](const Region* dropped) {
+        delete dropped;  // owned by the last reference
+        mine->Give(bytes);
+        all->Give(bytes);
       });
 }
 

@@ -3,8 +3,7 @@
 // Region: memory of a client on this host that requests read from and write to. Two kinds:
 //
 //   memfd  sealed against shrinking, so that access through its mapping can never raise SIGBUS.
-//          Used in place. A device that has locked its pages keeps them when the client punches a
-//          hole: results in place then reach pages that the client no longer sees.
+//          Used in place.
 //   posix  an object under /dev/shm. Its owner can truncate it at any time, so that it is never
 //          mapped. Read and Write copy its bytes and return an error if the object has shrunk.
 //
@@ -37,7 +36,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "kernels/backend/backend.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/mutex.h"
 #include "server/memory/admission.h"
@@ -78,8 +76,6 @@ class Region {
 
   // The mapping; null if only Read and Write reach the bytes.
   char* mapped() const { return mapped_; }
-  // Whether every page of the mapping existed when it was made.
-  bool populated() const { return populated_; }
 
   // OUT_OF_RANGE: [offset, offset + count) passes the end. `field` names the span in the message.
   absl::Status CheckSpan(uint64_t offset, uint64_t count, absl::string_view field) const;
@@ -96,7 +92,6 @@ class Region {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   char* mapped_ = nullptr;
-  bool populated_ = false;
   proto::FileDescriptor file_;  // of a POSIX object
   uint64_t begin_ = 0;          // offset of the region in `file_`
 };
@@ -188,11 +183,7 @@ class RegionTable {
     int64_t rejected = 0;  // registrations refused while shared memory is enabled
   };
 
-  // Regions are announced to `announced_to`, if there is one: a device then accesses tensors there
-  // without a copy. Regions with pages that do not exist yet are not announced: a device locks all
-  // pages, and locking allocates the missing ones on the server's account.
-  explicit RegionTable(Options options,
-                       std::shared_ptr<kernels::HostMemory> announced_to = nullptr);
+  explicit RegionTable(Options options);
 
   const Options& options() const { return options_; }
 
@@ -252,14 +243,12 @@ class RegionTable {
                                   std::unique_ptr<Region> region);
   // Returns `id`, and counts it if it is an error.
   absl::StatusOr<uint64_t> Counted(absl::StatusOr<uint64_t> id);
-  // Charges the region's file to the session and to the server, until the region is destroyed. The
-  // region is announced for that time.
+  // Charges the region's file to the session and to the server, until the region is destroyed.
   absl::StatusOr<std::shared_ptr<const Region>> Charge(const Account& account,
                                                        std::unique_ptr<Region> region) const;
 
   const Options options_;
   const std::shared_ptr<Budget> budget_;
-  const std::shared_ptr<kernels::HostMemory> announced_to_;  // may be null
   std::atomic<int64_t> rejected_ = 0;
 
   mutable proto::SharedMutex mutex_;

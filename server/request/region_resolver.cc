@@ -287,9 +287,12 @@ Destination DestinationOf(const TensorPlan& tensor) {
 
 }  // namespace
 
-void SetDestinations(ReceivedBytes& received, int64_t overwrite_bytes_min, Plan& plan) {
+void SetDestinations(ReceivedBytes& received, const OverwrittenBytes& overwritten, Plan& plan) {
+  int64_t bytes = 0;
+  for (const TensorPlan& tensor : plan.tensors) bytes += tensor.output_bytes();
+  const bool overwrites = bytes < overwritten.request_end;
   for (TensorPlan& tensor : plan.tensors) {
-    if (tensor.output_bytes() >= overwrite_bytes_min && FitsReceivedBytes(tensor)) {
+    if (overwrites && tensor.output_bytes() >= overwritten.min && FitsReceivedBytes(tensor)) {
       tensor.overwritten = OverwritableOf(tensor.input, received);
     }
     tensor.destination = DestinationOf(tensor);

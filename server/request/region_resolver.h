@@ -17,6 +17,7 @@
 #define ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "server/memory/buffer_pool.h"
@@ -64,11 +65,18 @@ class RegionResolver::Source final : public ArraySource {
 // Copies outputs that were made in pooled memory to the POSIX objects that they belong in.
 absl::Status StoreOutputs(const Request& request);
 
+// Which results may overwrite what was received.
+struct OverwrittenBytes {
+  int64_t min = 0;  // of a result
+  // All results of the request together must be smaller.
+  int64_t request_end = std::numeric_limits<int64_t>::max();
+};
+
 // Sets the destination of each tensor of a plan. Tensors that go to POSIX objects also get their
-// store_strides. Results of at least `overwrite_bytes_min` bytes overwrite received bytes that may
-// be overwritten and that they fit one for one. REQUIRES: the tensors have their elements, and
-// their places are checked.
-void SetDestinations(ReceivedBytes& received, int64_t overwrite_bytes_min, Plan& plan);
+// store_strides. Results of the sizes in `overwritten` overwrite received bytes that may be
+// overwritten and that they fit one for one. REQUIRES: the tensors have their elements, and their
+// places are checked.
+void SetDestinations(ReceivedBytes& received, const OverwrittenBytes& overwritten, Plan& plan);
 
 }  // namespace rope::server
 

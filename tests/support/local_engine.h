@@ -139,7 +139,7 @@ class LocalEngine {
                          batcher_,
                          region_resolver_,
                          clock_,
-                         {.overwrite_bytes_min = state_->overwrite_bytes_min}};
+                         {.overwritten = {.min = state_->overwrite_bytes_min}}};
 };
 
 }  // namespace rope::testing

@@ -44,14 +44,13 @@ class DeviceRouterTest : public ::testing::Test {
     host_ = host.get();
     accelerator_ = accelerator.get();
     auto devices =
-        std::make_unique<DeviceRouter>(std::move(host), std::move(accelerator), bytes_min, clock_);
+        std::make_unique<DeviceRouter>(std::move(host), std::move(accelerator), bytes_min);
     devices->set_on_fault([this](std::string_view device, const absl::Status& status) {
       faults_.push_back(std::string(device) + ": " + std::string(status.message()));
     });
     return devices;
   }
 
-  FakeClock clock_;
   FakeBackend* host_ = nullptr;
   FakeBackend* accelerator_ = nullptr;
   std::vector<std::string> faults_;
@@ -96,66 +95,15 @@ absl::Status ErrorOf(proto::Reason reason) {
   return proto::MakeError({.reason = reason}, "cuda: some call: some error");
 }
 
-TEST_F(DeviceRouterTest, ShortMemorySendsWorkToTheHostForAWhile) {
-  const auto devices = Make(0);
-  accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
-  EXPECT_THAT(devices->list().front().detail, HasSubstr("will be tried again"));
-  clock_.Advance(DeviceRouter::kRetryMin - absl::Milliseconds(1));
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
-  EXPECT_EQ(accelerator_->calls, 1);
-  clock_.Advance(absl::Milliseconds(1));
-  accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
-  EXPECT_THAT(faults_, IsEmpty());
-}
-
-TEST_F(DeviceRouterTest, TheTimeWithoutTheDeviceDoublesUpToAMaximumAndStartsAnew) {
-  const auto devices = Make(0);
-  accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
-  absl::Duration wait = DeviceRouter::kRetryMin;
-  for (int64_t failures = 1; failures < 12; ++failures) {
+TEST_F(DeviceRouterTest, ABatchThatFailsGoesToTheHostAndTheNextToTheDevice) {
+  for (const proto::Reason reason : {proto::Reason::kInternal, proto::Reason::kBudgetFull}) {
+    const auto devices = Make(0);
+    accelerator_->answer = ErrorOf(reason);
     EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
-    EXPECT_EQ(accelerator_->calls, failures);
-    clock_.Advance(wait - absl::Milliseconds(1));
-    EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
-    EXPECT_EQ(accelerator_->calls, failures) << "tried too early";
-    clock_.Advance(absl::Milliseconds(1));
-    wait = std::min(2 * wait, DeviceRouter::kRetryMax);
+    accelerator_->answer = absl::OkStatus();
+    EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
+    EXPECT_THAT(faults_, IsEmpty());
   }
-  accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
-  accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
-  clock_.Advance(DeviceRouter::kRetryMin);
-  accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
-}
-
-TEST_F(DeviceRouterTest, BatchesThatFailTogetherAreOneFailure) {
-  const auto devices = Make(0);
-  accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
-  // Each batch begins before the one around it has failed.
-  accelerator_->on_rotate = [&](auto jobs) {
-    if (accelerator_->calls == 5) return;
-    EXPECT_EQ(*devices->Rotate(jobs), "host");
-  };
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
-  EXPECT_EQ(accelerator_->calls, 5);
-  clock_.Advance(DeviceRouter::kRetryMin);
-  accelerator_->on_rotate = nullptr;
-  accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
-}
-
-TEST_F(DeviceRouterTest, ARefusedBatchGoesToTheHostAndTheNextToTheDevice) {
-  const auto devices = Make(0);
-  accelerator_->answer = ErrorOf(proto::Reason::kInternal);
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
-  accelerator_->answer = absl::OkStatus();
-  EXPECT_EQ(*devices->Rotate({&job_, 1}), "gpu:0");
-  EXPECT_THAT(faults_, IsEmpty());
 }
 
 TEST_F(DeviceRouterTest, ABatchThatTheDeviceCannotRunGoesToTheHostInPlaceToo) {
@@ -173,7 +121,6 @@ TEST_F(DeviceRouterTest, ALostDeviceIsAFaultForGood) {
   const auto devices = Make(0);
   accelerator_->answer = ErrorOf(proto::Reason::kDeviceFault);
   EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
-  clock_.Advance(absl::Hours(1));
   EXPECT_EQ(*devices->Rotate({&job_, 1}), "host");
   EXPECT_EQ(accelerator_->calls, 1);
   EXPECT_EQ(faults_.size(), 1U);
@@ -196,8 +143,11 @@ TEST_F(DeviceRouterTest, WhatTheHostCannotRunAgainIsADeviceFaultInEveryClass) {
   }
 }
 
-TEST_F(DeviceRouterTest, WhatAnAcceleratorMayFailOnIsNeverOverwritten) {
-  EXPECT_EQ(Make(0)->overwrite_bytes_min(), DeviceRouter::kNever);
+TEST_F(DeviceRouterTest, WhatFailedRunsAgainOnlyBesideAnAccelerator) {
+  const absl::Status failure = absl::InternalError("gone");
+  EXPECT_EQ(*Make(0)->RotateAgain({&job_, 1}, failure), "host");
+  DeviceRouter alone(std::make_unique<FakeBackend>("host"));
+  EXPECT_THAT(alone.RotateAgain({&job_, 1}, failure), IsInternal("gone"));
 }
 
 TEST_F(DeviceRouterTest, AnAcceleratorThatIsNeverFasterIsDestroyedAndListed) {
@@ -206,9 +156,8 @@ TEST_F(DeviceRouterTest, AnAcceleratorThatIsNeverFasterIsDestroyedAndListed) {
   auto accelerator = std::make_unique<FakeBackend>("gpu:0");
   accelerator->on_rotate = [held = std::move(alive)](auto) {};
   const DeviceRouter devices(std::make_unique<FakeBackend>("host"), std::move(accelerator),
-                             DeviceRouter::kNever, clock_);
+                             DeviceRouter::kNever);
   EXPECT_TRUE(backend.expired());
-  EXPECT_EQ(devices.overwrite_bytes_min(), limits::kOverwriteBytesMin);
   ASSERT_EQ(devices.list().size(), 2U);
   EXPECT_EQ(devices.list().front().name, "gpu:0");
   EXPECT_THAT(devices.list().front().detail,
@@ -229,10 +178,10 @@ TEST_F(DeviceRouterTest, AnAcceleratorRunsSmallRequestsOneAtATime) {
   EXPECT_FALSE(Make(1 << 20)->gathers_always());
 }
 
-TEST_F(DeviceRouterTest, LargerRequestsRunWhereTheyArriveOnlyWithoutAnAccelerator) {
+TEST_F(DeviceRouterTest, RequestsThatTheAcceleratorDoesNotTakeRunWhereTheyArrive) {
   EXPECT_EQ(Make(0)->direct_bytes_max(), limits::kDirectBytesMax);
-  EXPECT_EQ(Make(1 << 20)->direct_bytes_max(), limits::kDirectBytesMax);
-  EXPECT_EQ(Make(DeviceRouter::kNever)->direct_bytes_max(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(Make(1 << 20)->direct_bytes_max(), (1 << 20) - 1);
+  EXPECT_EQ(Make(DeviceRouter::kNever)->direct_bytes_max(), DeviceRouter::kNever - 1);
 }
 
 // Backends that take `fixed` plus `per_mebibyte` per MiB, on a fake clock that they advance.

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/announced_memory.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 
@@ -178,18 +177,13 @@ TEST(RegionTest, SpansEndWithinTheRegion) {
   }
 }
 
-using ::rope::testing::AnnouncedMemory;
-
 constexpr uint64_t kAlice = 1;
 constexpr uint64_t kBob = 2;
 const Peer kHere = {.local = true};
 
 class RegionTableTest : public ::testing::Test {
  protected:
-  explicit RegionTableTest(std::shared_ptr<kernels::HostMemory> announced_to = nullptr)
-      : table_(Enabled(), std::move(announced_to)) {
-    table_.OpenSession(kAlice, kHere);
-  }
+  RegionTableTest() : table_(Enabled()) { table_.OpenSession(kAlice, kHere); }
 
   static RegionTable::Options Enabled() {
     RegionTable::Options options;
@@ -493,50 +487,6 @@ TEST_F(RegionTableTest, QuotasCountRegionsAndWholeFiles) {
   EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)), IsExhausted("number 3, want at most 2"));
   EXPECT_EQ(table_.statistics().bytes, 4 * 4096) << "a refused region costs nothing";
   EXPECT_EQ(table_.statistics().rejected, 4);
-}
-
-class AnnouncedRegionTest : public RegionTableTest {
- protected:
-  AnnouncedRegionTest() : AnnouncedRegionTest(std::make_shared<AnnouncedMemory>()) {}
-  explicit AnnouncedRegionTest(const std::shared_ptr<AnnouncedMemory>& device)
-      : RegionTableTest(device), device_(device) {}
-
-  static SharedMemory Populated(size_t bytes) {
-    SharedMemory memory = SharedMemory::Memfd(bytes);
-    std::memset(memory.data(), 1, bytes);
-    return memory;
-  }
-
-  const std::shared_ptr<AnnouncedMemory> device_;
-};
-
-TEST_F(AnnouncedRegionTest, RegionIsAnnouncedForAsLongAsItIsMapped) {
-  const uint64_t id = MustRegister(kAlice, Populated(8192));
-  auto request = MustFind(kAlice, id);
-  EXPECT_THAT(device_->now, ElementsAre(Pair(request->mapped(), 8192)));
-  ASSERT_THAT(table_.Unregister(kAlice, id), IsOk());
-  EXPECT_THAT(device_->now, SizeIs(1)) << "a request uses it";
-  request.reset();
-  EXPECT_THAT(device_->now, IsEmpty());
-  EXPECT_EQ(table_.statistics().bytes, 8192) << "the device still holds its pages";
-  device_->Wait();
-  EXPECT_EQ(table_.statistics().bytes, 0);
-}
-
-TEST_F(AnnouncedRegionTest, RefusedRegionIsRemovedAgain) {
-  const SharedMemory memory = Populated(4096);
-  MustRegister(kAlice, memory);
-  EXPECT_THAT(Register(kAlice, memory), StatusIs(absl::StatusCode::kAlreadyExists, _));
-  EXPECT_EQ(device_->added, 2);
-  EXPECT_THAT(device_->now, SizeIs(1));
-}
-
-TEST_F(AnnouncedRegionTest, RegionsThatAreNotMappedOrHaveHolesAreNotAnnounced) {
-  MustRegister(kAlice, SharedMemory::Posix(4096));
-  const SharedMemory memory = SharedMemory::Memfd(2 * 4096);
-  memory.data()[0] = 1;
-  MustRegister(kAlice, memory);
-  EXPECT_EQ(device_->added, 0);
 }
 
 }  // namespace

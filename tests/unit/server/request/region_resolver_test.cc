@@ -40,7 +40,7 @@ class DestinationTest : public ::testing::Test {
   Plan PlanOf(const TensorPlan& tensor, int64_t overwrite_bytes_min = kBytes) {
     Plan plan;
     plan.tensors = {tensor};
-    SetDestinations(received_, overwrite_bytes_min, plan);
+    SetDestinations(received_, {.min = overwrite_bytes_min}, plan);
     return plan;
   }
   Destination DestinationOf(const TensorPlan& tensor, int64_t overwrite_bytes_min = kBytes) {
@@ -71,13 +71,23 @@ TEST_F(DestinationTest, BytesThatOthersMayReadStay) {
   Plan plan;
   plan.tensors = {tensor_};
   ReceivedBytes shared;
-  SetDestinations(shared, 1, plan);
+  SetDestinations(shared, {.min = 1}, plan);
   EXPECT_EQ(plan.tensors[0].destination, Destination::kReply);
   EXPECT_TRUE(plan.tensors[0].overwritten.empty());
 }
 
 TEST_F(DestinationTest, SmallResultGetsMemoryOfItsOwn) {
   EXPECT_EQ(DestinationOf(tensor_, kBytes + 1), Destination::kReply);
+}
+
+TEST_F(DestinationTest, ResultsOfALargeRequestGetMemoryOfTheirOwn) {
+  for (const int64_t end : {2 * kBytes, 2 * kBytes + 1}) {
+    Plan plan;
+    plan.tensors = {tensor_, tensor_};
+    SetDestinations(received_, {.min = kBytes, .request_end = end}, plan);
+    EXPECT_EQ(plan.tensors[0].destination,
+              end > 2 * kBytes ? Destination::kReceivedBytes : Destination::kReply);
+  }
 }
 
 TEST_F(DestinationTest, ResultThatDoesNotFitTheReceivedBytesGetsMemoryOfItsOwn) {
