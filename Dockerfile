@@ -27,9 +27,11 @@ COPY client client
 COPY server server
 # A build for cuda without nvcc fails here, instead of giving a server without a GPU.
 ARG DEVICE
+ARG CUDA_ARCHITECTURES="80-real;90-real;100-real;120-real;120-virtual"
 RUN case "$DEVICE" in cpu) cuda=OFF ;; cuda) cuda=ON ;; \
       *) echo "DEVICE: got $DEVICE, want cpu or cuda" >&2; exit 1 ;; esac \
- && deploy/build.sh "-DROPE_CUDA=$cuda" rope_server ropectl rope_protoset
+ && deploy/build.sh "-DROPE_CUDA=$cuda" "-DCMAKE_CUDA_ARCHITECTURES=$CUDA_ARCHITECTURES" \
+      rope_server ropectl rope_protoset
 # The revision comes after the long step, which a new one would otherwise repeat.
 ARG REVISION=unknown
 RUN cmake "-DROPE_REVISION=$REVISION" build && deploy/build.sh rope_server

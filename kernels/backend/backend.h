@@ -14,8 +14,8 @@
 
 namespace rope::kernels {
 
-// HostMemory: which memory of this process a device accesses directly, so that tensors there need
-// no copy through the memory of its backend.
+// HostMemory: which memory of this process a device copies results to, so that they need no copy
+// through the memory of its backend.
 //
 // Threading:  Thread-safe. Add and Remove do not wait for the device.
 // Ownership:  The memory is the caller's. It stays mapped until `removed` has run. A HostMemory may
@@ -28,8 +28,8 @@ class HostMemory {
   using Removed = std::function<void()>;
 
   virtual ~HostMemory() = default;
-  // The pages of [data, data + bytes) are locked later, on another thread. Tensors are copied until
-  // then. REQUIRES: no byte of it is in memory that was added and not removed.
+  // The pages of [data, data + bytes) are locked later, on another thread. REQUIRES: no byte of it
+  // is in memory that was added and not removed.
   virtual void Add(char* data, int64_t bytes) = 0;
   // `removed` runs once, on another thread, when the device accesses the memory no more. `data` as
   // in Add. REQUIRES: no Rotate uses the memory.
@@ -47,8 +47,8 @@ class HostMemory {
 // Errors:     After an error other than kNotBuilt, outputs of the batch are undefined. The reason
 //             (proto/error.h) has the class:
 //               kDeviceFault  INTERNAL: the device is lost to this process, for good.
-//               kBudgetFull   RESOURCE_EXHAUSTED: the device lacks memory now; a later batch may
-//                             succeed.
+//               kBudgetFull   RESOURCE_EXHAUSTED: the device, or the process, lacks memory now; a
+//                             later batch may succeed.
 //               kInternal     INTERNAL: the device refuses this batch, and works.
 //               kNotBuilt     UNIMPLEMENTED: the backend cannot run one of the jobs. Nothing has
 //                             run, so inputs and outputs are unchanged.
@@ -76,7 +76,7 @@ class Backend {
   virtual std::string_view name() const = 0;
   // A description for people: instruction set, threads.
   virtual std::string detail() const = 0;
-  // Where to announce memory of the process that many tensors will be in; null: the backend has no
+  // Where to announce memory of the process that many results will be in; null: the backend has no
   // use for that.
   virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }
   // Rotates all jobs and returns when all outputs are written. Jobs may differ in shape, dtype and
@@ -86,8 +86,8 @@ class Backend {
 
 struct BackendOptions {
   int threads = 1;  // maximum number of threads for one batch, including the caller; >= 1
-  // The process uses the device for nothing else: the backend's destructor gives all of it back,
-  // the context included.
+  // The process uses the device for nothing else: threads that wait for it yield, and the backend's
+  // destructor gives all of it back, the context included.
   bool owns_device = false;
 };
 

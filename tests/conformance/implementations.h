@@ -1,7 +1,7 @@
 // Every backend of this build, for the instantiation of conformance tests. `cpu` appears once for
-// each instruction set that runs here. `cuda` appears as its kernels' source on the CPU, in both
-// shapes, and where a device is found as itself, with tensors in host memory (with and without zero
-// copy) and in the device's.
+// each instruction set that runs here. `cuda` appears as its kernels' source on the CPU, and where
+// a device is found as itself, with tensors in host memory and in the device's. "head_loop" has the
+// shape of the largest launches.
 #ifndef ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 #define ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 
@@ -65,26 +65,20 @@ inline std::vector<Implementation> Implementations() {
                       target.flushes_bfloat16_denormals});
   }
 #endif
-  for (const bool loop : {false, true}) {
-    result.push_back({loop ? "cuda_source_token_loop" : "cuda_source", "cuda_source",
-                      [loop](const kernels::BackendOptions&) {
-                        return loop ? MakeCudaSourceBackend(AlwaysTokenLoop())
-                                    : MakeCudaSourceBackend();
-                      }});
-  }
+  result.push_back({"cuda_source", "cuda_source",
+                    [](const kernels::BackendOptions&) { return MakeCudaSourceBackend(); }});
+  result.push_back({"cuda_source_head_loop", "cuda_source", [](const kernels::BackendOptions&) {
+                      return MakeCudaSourceBackend(AlwaysHeadLoop());
+                    }});
 #if defined(ROPE_HAVE_CUDA_BACKEND)
   if (!kernels::CreateBackend("cuda", {}).ok()) return result;
   result.push_back(Listed("cuda", "cuda:0"));
-  result.push_back({"cuda_copies", "cuda:0", [](const kernels::BackendOptions& options) {
-                      return kernels::MakeCudaBackend(options, {.zero_copy_bytes = 0}).value();
+  result.push_back({"cuda_device", "cuda:0", [](const kernels::BackendOptions& options) {
+                      return MakeCudaDeviceBackend(options);
                     }});
-  for (const bool loop : {false, true}) {
-    result.push_back({loop ? "cuda_device_token_loop" : "cuda_device", "cuda:0",
-                      [loop](const kernels::BackendOptions& options) {
-                        return loop ? MakeCudaDeviceBackend(options, AlwaysTokenLoop())
-                                    : MakeCudaDeviceBackend(options);
-                      }});
-  }
+  result.push_back({"cuda_device_head_loop", "cuda:0", [](const kernels::BackendOptions& options) {
+                      return MakeCudaDeviceBackend(options, AlwaysHeadLoop());
+                    }});
 #endif
   return result;
 }

@@ -1,6 +1,7 @@
 #include "tests/gpu/device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -38,6 +39,12 @@ class Event {
  private:
   cudaEvent_t event_ = nullptr;
 };
+
+std::vector<Spread> Spreads(std::vector<std::vector<double>> seconds) {
+  std::vector<Spread> spreads;
+  for (std::vector<double>& turns : seconds) spreads.push_back(SpreadOf(std::move(turns)));
+  return spreads;
+}
 
 }  // namespace
 
@@ -118,9 +125,22 @@ std::vector<Spread> DeviceSeconds(const std::vector<Enqueue>& functions, int rou
       if (round >= 0) seconds[i].push_back(static_cast<double>(milliseconds) * 1e-3);
     }
   }
-  std::vector<Spread> spreads;
-  for (std::vector<double>& turns : seconds) spreads.push_back(SpreadOf(std::move(turns)));
-  return spreads;
+  return Spreads(std::move(seconds));
+}
+
+std::vector<Spread> HostSeconds(const std::vector<std::function<void()>>& functions, int rounds) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::vector<double>> seconds(functions.size());
+  WarmUp();
+  for (int round = -1; round < rounds; ++round) {
+    for (size_t i = 0; i < functions.size(); ++i) {
+      const Clock::time_point begin = Clock::now();
+      functions[i]();
+      const std::chrono::duration<double> elapsed = Clock::now() - begin;
+      if (round >= 0) seconds[i].push_back(elapsed.count());
+    }
+  }
+  return Spreads(std::move(seconds));
 }
 
 const cudaDeviceProp& Device() {

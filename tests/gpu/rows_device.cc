@@ -4,7 +4,8 @@
 //                               fit the cache, and more by events, over several times the cache
 //   ragged/...                  64 requests of different lengths: one launch against 64
 //   sweep/...                   the same rotation in every shape
-//   cache_hints/...             the same rotation with and without cache hints, in turns
+//   launch/...                  the host's time for a launch, and for a launch and its end
+//   then_read/...               the rotation and a kernel that reads its results
 // GB/s counts bytes read and bytes written; share is the copy's time over the rotation's.
 #include <algorithm>
 #include <cstdint>
@@ -166,8 +167,8 @@ CudaMeasurement MeasureRagged(bool replay) {
   return result;
 }
 
-// One workload in every shape, each timed beside the planner's. The row is the planner's; its
-// yardstick names the fastest and lists all.
+// One workload in every shape. The row is the planner's; its yardstick names the fastest and lists
+// all.
 CudaMeasurement MeasureSweep(const Case& wanted, const std::vector<Shape>& shapes) {
   if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
     return NotMeasured(missing);
@@ -184,8 +185,7 @@ CudaMeasurement MeasureSweep(const Case& wanted, const std::vector<Shape>& shape
     planned.Reshape(shape);
     result.wrong += planned.Verify();
     const double seconds = TimesOf({rotate}, wanted, planned)[0].median;
-    const std::string name =
-        absl::StrFormat("t%d/h%d/s%d", shape.threads, shape.heads_per_thread, shape.steps);
+    const std::string name = absl::StrFormat("t%d/h%d", shape.threads, shape.heads_per_thread);
     absl::StrAppendFormat(&all, " %s %.2f", name, seconds * 1e6);
     if (seconds < best) {
       best = seconds;
@@ -202,42 +202,61 @@ CudaMeasurement MeasureSweep(const Case& wanted, const std::vector<Shape>& shape
   return result;
 }
 
-CudaMeasurement MeasureCacheHints(const Case& wanted) {
+// The rotation and a kernel that reads its results, as attention does.
+CudaMeasurement MeasureThenRead(const Case& wanted) {
   if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
     return NotMeasured(missing);
   }
   Workload workload(wanted);
   CudaMeasurement result;
-  result.wrong = workload.Verify() + workload.Verify(CacheHints::kNone);
+  result.wrong = workload.Verify();
   const std::vector<Spread> seconds =
-      TimesOf({[&](cudaStream_t stream) { workload.Rotate(stream); },
-               [&](cudaStream_t stream) { workload.Rotate(stream, CacheHints::kNone); }},
+      TimesOf({[&](cudaStream_t stream) {
+                 workload.Rotate(stream);
+                 workload.ReadResults(stream);
+               },
+               [&](cudaStream_t stream) { workload.Rotate(stream); }},
               wanted, workload);
   result.seconds = seconds[0];
-  result.gigabytes_per_second =
-      2 * static_cast<double>(workload.tensor_bytes()) / seconds[0].median * 1e-9;
   result.measurement = {
       .value = seconds[0].median * 1e6,
       .unit = "us",
-      .yardstick = absl::StrFormat("without hints %.2f us (%.2f times as long)",
-                                   seconds[1].median * 1e6, seconds[1].median / seconds[0].median)};
+      .yardstick = absl::StrFormat("the rotation alone %.2f us", seconds[1].median * 1e6)};
   return result;
 }
 
-CudaRow CacheHintsRow(const std::string& name, const Case& wanted) {
-  return {"cache_hints/" + name, "", [=] { return MeasureCacheHints(wanted); }};
+// A launch as the host sees it; beside it, a launch and the wait for its end.
+CudaMeasurement MeasureLaunch(const Case& wanted) {
+  Workload workload(wanted);
+  CudaMeasurement result;
+  result.wrong = workload.Verify();
+  constexpr int kCalls = 64;
+  const std::vector<Spread> seconds =
+      HostSeconds({[&] {
+                     for (int i = 0; i < kCalls; ++i) workload.Rotate(nullptr);
+                   },
+                   [&] {
+                     for (int i = 0; i < kCalls; ++i) {
+                       workload.Rotate(nullptr);
+                       Check(cudaStreamSynchronize(nullptr), "a rotation's end");
+                     }
+                   }});
+  Check(cudaDeviceSynchronize(), "the rotations' end");
+  result.seconds = Scaled(seconds[0], 1.0 / kCalls);
+  result.measurement = {
+      .value = result.seconds.median * 1e6,
+      .unit = "us",
+      .yardstick = absl::StrFormat("with its end %.2f us", seconds[1].median / kCalls * 1e6)};
+  return result;
 }
 
 CudaRow SweepRow(int64_t tokens) {
   std::vector<Shape> shapes;
   const bool few = tokens <= kGraphTokensMax;
-  for (const uint32_t threads :
-       few ? std::vector<uint32_t>{32, 64, 128, 256} : std::vector<uint32_t>{128, 256}) {
+  for (const uint32_t threads : {64, 128, 256}) {
     for (const uint32_t heads :
-         few ? std::vector<uint32_t>{1, 2} : std::vector<uint32_t>{1, 2, 4, 8}) {
-      for (const uint32_t steps : few ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, 2, 4}) {
-        shapes.push_back({threads, heads, steps});
-      }
+         few ? std::vector<uint32_t>{1, 2} : std::vector<uint32_t>{2, 4, 8}) {
+      shapes.push_back({threads, heads});
     }
   }
   return {absl::StrCat("sweep/bf16_half_", tokens), "",
@@ -297,13 +316,18 @@ std::vector<CudaRow> DeviceRows() {
   AddMainRows(rows);
   rows.push_back({"ragged/64_requests_launched", "", [] { return MeasureRagged(false); }});
   rows.push_back({"ragged/64_requests_replayed", "", [] { return MeasureRagged(true); }});
-  for (const int64_t tokens : {int64_t{1}, int64_t{64}, int64_t{4096}, kPrefill}) {
+  for (const int64_t tokens : {int64_t{1}, int64_t{64}, int64_t{1024}, int64_t{4096}, kPrefill}) {
     rows.push_back(SweepRow(tokens));
   }
-  rows.push_back(CacheHintsRow("bf16_half_64", {.requests = {64}}));
-  rows.push_back(CacheHintsRow("bf16_half_131072", {.requests = {kPrefill}}));
-  rows.push_back(CacheHintsRow("bf16_half_131072_one_sequence",
-                               {.requests = {kPrefill}, .positions = kPrefill}));
+  for (const int64_t requests : {1, 17}) {
+    const Case wanted = {.requests = std::vector<int64_t>(static_cast<size_t>(requests), 1)};
+    rows.push_back({absl::StrCat("launch/", requests, "_requests_of_1_token"), "",
+                    [=] { return MeasureLaunch(wanted); }});
+  }
+  for (const int64_t tokens : {64, 1024, 4096, 16384}) {
+    rows.push_back({absl::StrCat("then_read/bf16_half_", tokens), "",
+                    [=] { return MeasureThenRead({.requests = {tokens}}); }});
+  }
   AddOtherRows(rows);
   return rows;
 }

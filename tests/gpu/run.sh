@@ -16,7 +16,7 @@ shopt -s extglob
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 # The tests of the cuda backend: the name of their backend ends the name of a test.
-readonly backends=(cuda cuda_copies cuda_device cuda_device_token_loop)
+readonly backends=(cuda cuda_device cuda_device_head_loop)
 # What the sanitizers run: every layout and alignment, each kernel, ragged batches.
 readonly sanitized=(EveryLayoutAndAlignment RaggedBatchOfDifferentJobs
   ChannelsOutsideThePairsAreCopied NormComesBeforeTheRotationAndTakesTheWholeHead
@@ -85,7 +85,7 @@ within() { timeout -k 5 "$allowed" "$@"; }
 # was not built with are no errors here.
 build() {
   local options=(-DCMAKE_BUILD_TYPE=Release -DROPE_KERNELS_ONLY=ON -DROPE_CUDA=ON
-    -DROPE_WERROR=OFF "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
+    -DROPE_WERROR=OFF -DCMAKE_CUDA_FLAGS=-lineinfo "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
   [[ -z $arch ]] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$arch")
   [[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || options+=(-G Ninja)
   logged configure cmake -S . -B "$build" "${options[@]}" || return
@@ -110,10 +110,22 @@ kernel_resources() {
   local tool
   tool=$(find_tool cuobjdump) || { echo "cuobjdump is not installed" && return 77; }
   within "$tool" --dump-resource-usage "$build/bin/rope_bench_cuda" 2>/dev/null |
-    sed -nE '/Function .*Rotate/ { s/.*Function [^:]*(Rotate[A-Za-z]+).*/\1/p; n; s/ CONST.*//p }'
+    sed -nE '/Function .*cuda_device.*Rotate/ {
+      s/.*[0-9](Rotate[A-Z][a-z]+(ByValue)?).*/\1/p; n; s/ CONST.*//p
+    }'
 }
 
-bench() { within "$build/bin/rope_bench_cuda" "--json_file=$out/bench.jsonl"; }
+# bench REGEX: the rows whose names match. A CUDA error ends the program, so each group of rows is a
+# process of its own.
+bench() { within "$build/bin/rope_bench_cuda" "--filter=$1" "--json_file=$out/bench.jsonl"; }
+
+# The bus of the first GPU, which widens its link when it has work.
+bus() {
+  local link
+  link=$(ask_gpu pcie.link.gen.current,pcie.link.width.current) ||
+    { echo "nvidia-smi does not say" && return 77; }
+  echo "PCIe generation ${link/, /, lanes }"
+}
 
 # filter NAME...: the tests of these names over each backend of the device.
 filter() {
@@ -147,7 +159,10 @@ sanitize() {
 
 # Other implementations on the same shapes.
 peers() {
-  python3 -c 'import torch' 2>/dev/null || { echo "python3 has no torch" && return 77; }
+  local status=0
+  within python3 -c 'import torch' 2>/dev/null || status=$?
+  ((status < 124)) || return "$status"
+  ((!status)) || { echo "python3 has no torch" && return 77; }
   within python3 -B tests/gpu/peers.py "--json_file=$out/peers.jsonl"
 }
 
@@ -157,7 +172,12 @@ check_and_measure() {
   if ((!failures && !unfinished)) && [[ ! $build_only ]]; then
     step "smoke: each kernel once" 60 smoke
     step "registers" 20 kernel_resources
-    step "benchmarks" 200 bench
+    rm -f "$out/bench.jsonl"
+    step "benchmarks: kernels" 100 bench '^(copy|kernel|ragged|launch|then_read)/'
+    step "benchmarks: host tensors" 60 bench '^host/'
+    step "bus" 5 bus
+    step "benchmarks: device tensors" 60 bench '^device/'
+    step "benchmarks: shapes" 60 bench '^sweep/'
     step "conformance" 300 run_on_device
     step "peers" 90 peers
     for tool in memcheck initcheck; do

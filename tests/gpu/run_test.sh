@@ -46,7 +46,9 @@ case "$name $*" in
   nvidia-smi*compute_cap*) echo "9.0" ;;
   "nvcc --version") echo "Cuda compilation tools, release 13.0, V13.0.88" ;;
   *--gtest_list_tests*) printf 'All/SomeTest.\n  Something/cuda\n' ;;
-  cuobjdump*) printf ' Function _ZN3fooRotateVectorEv:\n  REG:80 STACK:0 CONST:1\n' ;;
+  cuobjdump*)
+    printf ' Function _ZN3foo11cuda_device12RotateVectorEv:\n  REG:80 STACK:0 CONST:1\n'
+    ;;
   "cmake --build"*)
     for program in bin/rope_bench_cuda tests/conformance; do
       mkdir -p "$2/$(dirname $program)" && ln -sf "$STUB_FOLDER/stub" "$2/$program"
@@ -78,14 +80,18 @@ run 0
 for step in build smoke registers benchmarks conformance peers initcheck; do
   has "^passed .* s  $step"
 done
+has '^RotateVector$'
 has 'REG:80'
 [[ -s $folder/build/run.log ]] || fail "want run.log in the build folder"
+for group in copy host device sweep; do
+  grep -qE -- "--filter=\^\(?[a-z|_]*$group" "$folder/calls" || fail "want the rows of $group"
+done
 order=$(grep -oE -- '--(smoke|json_file|gtest_brief|tool)' "$folder/calls" | uniq | tr -d '\n')
 want='--smoke--json_file--gtest_brief--json_file--tool'
 [[ $order == "$want" ]] || fail "got the order $order, want $want"
 grep -q 'CMAKE_CUDA_ARCHITECTURES=90' "$folder/calls" || fail "want the device's architecture"
 grep -q 'target rope_bench_cuda conformance' "$folder/calls" || fail "want few targets"
-grep -qE 'gtest_filter=\*/cuda:\*/cuda_copies:\*/cuda_device:' "$folder/calls" ||
+grep -qE 'gtest_filter=\*/cuda:\*/cuda_device:\*/cuda_device_head_loop:' "$folder/calls" ||
   fail "want the device's backends"
 
 run 1 STUB_conformance=1

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -18,7 +19,8 @@ using kernels::CudaJob;
 using kernels::CudaPlan;
 
 constexpr int64_t kSlack = 16;  // bytes, for a shift
-constexpr int64_t kPatternElements = int64_t{4} << 20;
+// No multiple of a head, so that no two heads, tokens or chunks of a tensor are equal.
+constexpr int64_t kPatternElements = (int64_t{4} << 20) - 8;
 
 int64_t HeadBytes(const Case& wanted) {
   return kHeadDim * kernels::ElementBytes(wanted.dtype);
@@ -62,8 +64,7 @@ std::vector<float> MakeTable(int64_t positions, int64_t pairs) {
   return values;
 }
 
-// Random numbers between -1 and 1.
-DeviceBuffer MakePattern(kernels::DType dtype) {
+std::vector<uint8_t> MakePattern(kernels::DType dtype) {
   const int64_t element_bytes = kernels::ElementBytes(dtype);
   std::vector<uint8_t> pattern(static_cast<size_t>(kPatternElements * element_bytes));
   std::mt19937 random(1);
@@ -72,18 +73,7 @@ DeviceBuffer MakePattern(kernels::DType dtype) {
     kernels::WriteElement(static_cast<double>(number(random)), dtype,
                           pattern.data() + i * element_bytes);
   }
-  DeviceBuffer buffer(static_cast<int64_t>(pattern.size()));
-  buffer.Upload(pattern.data(), buffer.bytes());
-  return buffer;
-}
-
-void Fill(const DeviceBuffer& buffer, const DeviceBuffer& pattern) {
-  for (int64_t done = 0; done < buffer.bytes(); done += pattern.bytes()) {
-    const int64_t part = std::min(pattern.bytes(), buffer.bytes() - done);
-    Check(cudaMemcpy(buffer.data() + done, pattern.data(), static_cast<size_t>(part),
-                     cudaMemcpyDeviceToDevice),
-          "random numbers");
-  }
+  return pattern;
 }
 
 CudaJob MakeJob(const Case& wanted, int64_t tokens, int64_t heads) {
@@ -110,11 +100,9 @@ void ForceShape(CudaPlan& plan, const Shape& shape) {
       CudaJob& job = plan.jobs[i];
       job.head_groups = (job.heads + shape.heads_per_thread - 1) / shape.heads_per_thread;
       job.items = job.tokens * job.head_groups * job.chunks;
-      job.steps = shape.steps;
       job.first_block = launch.blocks;
-      const uint32_t items_of_block = launch.threads * shape.steps;
       job.tile_first = 0;
-      job.tile_blocks = job.group_blocks = (job.items + items_of_block - 1) / items_of_block;
+      job.tile_blocks = job.group_blocks = (job.items + launch.threads - 1) / launch.threads;
       launch.blocks += job.group_blocks;
     }
   }
@@ -122,13 +110,28 @@ void ForceShape(CudaPlan& plan, const Shape& shape) {
 
 }  // namespace
 
+void FillRandomly(void* memory, int64_t bytes, kernels::DType dtype) {
+  static std::map<kernels::DType, std::vector<uint8_t>> patterns;
+  std::vector<uint8_t>& pattern = patterns[dtype];
+  if (pattern.empty()) pattern = MakePattern(dtype);
+  auto* const begin = static_cast<uint8_t*>(memory);
+  const auto whole = static_cast<int64_t>(pattern.size());
+  int64_t done = std::min(whole, bytes);
+  Check(cudaMemcpy(begin, pattern.data(), static_cast<size_t>(done), cudaMemcpyDefault),
+        "random numbers");
+  for (; done < bytes; done += whole) {
+    Check(cudaMemcpy(begin + done, begin, static_cast<size_t>(std::min(whole, bytes - done)),
+                     cudaMemcpyDefault),
+          "random numbers");
+  }
+}
+
 Workload::Workload(const Case& wanted)
     : case_(wanted),
       tensor_bytes_(TensorBytes(wanted)),
       device_table_(wanted.positions * RowBytes(wanted)) {
   device_table_.Upload(MakeTable(case_.positions, case_.pairs).data(), device_table_.bytes());
-  const DeviceBuffer pattern = MakePattern(case_.dtype);
-  for (int i = SetCount(case_); i > 0; --i) sets_.push_back(MakeSet(pattern));
+  for (int i = SetCount(case_); i > 0; --i) sets_.push_back(MakeSet());
 }
 
 int64_t Workload::BytesNeeded(const Case& wanted) {
@@ -149,13 +152,13 @@ std::vector<Workload::Part> Workload::Parts() const {
   return parts;
 }
 
-Workload::Set Workload::MakeSet(const DeviceBuffer& pattern) const {
+Workload::Set Workload::MakeSet() const {
   Set set = {DeviceBuffer(tensor_bytes_ + kSlack),
              DeviceBuffer(case_.in_place ? 1 : tensor_bytes_ + kSlack),
              std::vector<std::vector<CudaJob>>(1),
              {},
              {}};
-  Fill(set.input, pattern);
+  FillRandomly(set.input.data() + case_.shift, tensor_bytes_, case_.dtype);
   uint8_t* const output = case_.in_place ? set.input.data() : set.output.data();
   const std::vector<Part> parts = Parts();
   for (size_t request = 0; request < case_.requests.size(); ++request) {
@@ -194,13 +197,18 @@ void Workload::Reshape(const Shape& shape) {
   for (Set& set : sets_) PlanSet(set);
 }
 
-void Workload::Rotate(cudaStream_t stream, CacheHints hints) {
-  const auto launch = hints == CacheHints::kAsShipped ? &kernels::LaunchCuda : &LaunchWithoutHints;
+void Workload::Rotate(cudaStream_t stream) {
   const Set& set = sets_[static_cast<size_t>(next_++ % sets())];
   for (size_t i = 0; i < set.plans.size(); ++i) {
     const auto* jobs = reinterpret_cast<const CudaJob*>(set.device_jobs[i].data());
-    Check(launch(set.plans[i], jobs, stream), "a rotation");
+    Check(kernels::LaunchCuda(set.plans[i], jobs, stream), "a rotation");
   }
+}
+
+void Workload::ReadResults(cudaStream_t stream) {
+  const Set& set = sets_[static_cast<size_t>((next_ + sets() - 1) % sets())];
+  const DeviceBuffer& results = case_.in_place ? set.input : set.output;
+  Check(LaunchRead(results.data(), tensor_bytes_, stream), "a read");
 }
 
 std::pair<const uint8_t*, uint8_t*> Workload::NextCopy() {
@@ -221,7 +229,7 @@ void Workload::CopyByKernel(cudaStream_t stream) {
   Check(LaunchCopy(from, to, tensor_bytes_, stream), "a copy by a kernel");
 }
 
-std::string Workload::Verify(CacheHints hints) {
+std::string Workload::Verify() {
   if (case_.norm) return "";
   next_ = 0;
   const Set& set = sets_[0];
@@ -235,7 +243,7 @@ std::string Workload::Verify(CacheHints hints) {
     Check(cudaMemset(set.output.data(), kPoison, bytes), "poison");
   }
   Check(cudaDeviceSynchronize(), "the fillings' end");
-  Rotate(nullptr, hints);
+  Rotate(nullptr);
   Check(cudaDeviceSynchronize(), "a rotation's end");
   for (const Part& part : Parts()) {
     RotatedRectangle rectangle;

@@ -32,10 +32,7 @@ inline constexpr int64_t kHeadDim = 128;
 struct Shape {
   uint32_t threads = 0;  // of a block
   uint32_t heads_per_thread = 0;
-  uint32_t steps = 0;
 };
-
-enum class CacheHints { kAsShipped, kNone };
 
 struct Case {
   std::vector<int64_t> requests;  // tokens of each
@@ -53,6 +50,9 @@ struct Case {
   bool norm = false;  // an RMS norm before the rotation, which Verify does not check
 };
 
+// Fills host or device memory with random numbers between -1 and 1.
+void FillRandomly(void* memory, int64_t bytes, kernels::DType dtype);
+
 class Workload {
  public:
   // REQUIRES: BytesNeeded(wanted) bytes of free device memory.
@@ -65,16 +65,17 @@ class Workload {
   int sets() const { return static_cast<int>(sets_.size()); }
   int64_t launches() const { return static_cast<int64_t>(sets_[0].plans.size()); }
 
-  // Enqueues one rotation of every request, of the next set. Without hints (yardsticks.h): only
-  // workloads of RotateVector.
-  void Rotate(cudaStream_t stream, CacheHints hints = CacheHints::kAsShipped);
+  // Enqueues one rotation of every request, of the next set.
+  void Rotate(cudaStream_t stream);
+  // Enqueues a kernel that reads the results of the last rotation.
+  void ReadResults(cudaStream_t stream);
   // Enqueues one copy of as many bytes, device to device: CUDA's, and yardsticks.h's.
   void Copy(cudaStream_t stream);
   void CopyByKernel(cudaStream_t stream);
   // Plans all sets again in this shape.
   void Reshape(const Shape& shape);
   // Rotates once and compares every element with the exact rotation. Returns what is wrong.
-  std::string Verify(CacheHints hints = CacheHints::kAsShipped);
+  std::string Verify();
 
  private:
   struct Set {
@@ -92,7 +93,7 @@ class Workload {
   };
 
   std::vector<Part> Parts() const;
-  Set MakeSet(const DeviceBuffer& pattern) const;
+  Set MakeSet() const;
   void PlanSet(Set& set) const;
   // Where the next copy goes from and to.
   std::pair<const uint8_t*, uint8_t*> NextCopy();

@@ -108,7 +108,7 @@ class CudaDeviceBackend final : public kernels::Backend {
 
 std::unique_ptr<kernels::Backend> MakeCudaDeviceBackend(const kernels::BackendOptions& options,
                                                         const kernels::CudaShapes& shapes) {
-  auto backend = kernels::MakeCudaBackend(options, {.shapes = shapes});
+  auto backend = kernels::MakeCudaBackend(options, shapes);
   ROPE_CHECK(backend.ok());
   return std::make_unique<CudaDeviceBackend>(*std::move(backend));
 }

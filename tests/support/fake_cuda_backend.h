@@ -14,8 +14,8 @@ namespace rope::testing {
 std::unique_ptr<kernels::Backend> MakeCudaSourceBackend(const kernels::CudaShapes& shapes = {});
 
 // Forces the shape of the largest launches for every launch.
-inline kernels::CudaShapes AlwaysTokenLoop() {
-  return {.items_few = 0, .items_per_head = 0, .threads_many = 0, .tile_tokens = 1};
+inline kernels::CudaShapes AlwaysHeadLoop() {
+  return {.items_few = 0, .items_per_head = 0, .tile_tokens = 1};
 }
 
 }  // namespace rope::testing

@@ -36,6 +36,7 @@ constexpr int64_t kTotalBytes = int64_t{1} << 30;
 struct Allocation {
   int64_t bytes;
   bool pinned;
+  bool registered = false;
 };
 
 struct Failure {
@@ -157,6 +158,7 @@ void CheckCopy(const void* target, const void* source, int64_t bytes) {
   ROPE_CHECK(to->pinned != from->pinned);
   (from->pinned ? state.counts.copies_in : state.counts.copies_out) += 1;
   (from->pinned ? state.counts.bytes_in : state.counts.bytes_out) += bytes;
+  if (to->registered) state.counts.bytes_to_registered += bytes;
 }
 
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
@@ -377,6 +379,12 @@ cudaError_t cudaDeviceReset() {
   ++TheState().counts.resets;
   return cudaSuccess;
 }
+cudaError_t cudaSetDeviceFlags(unsigned flags) {
+  if (const cudaError_t error = Enter("cudaSetDeviceFlags"); error != cudaSuccess) return error;
+  rope::proto::MutexLock lock(&TheState().mu);
+  TheState().counts.device_flags = flags;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize() {
   return Enter("cudaDeviceSynchronize");
 }
@@ -415,7 +423,7 @@ cudaError_t cudaHostRegister(void* ptr, size_t size, unsigned) {
     return error;
   }
   rope::proto::MutexLock lock(&TheState().mu);
-  TheState().allocations[static_cast<const char*>(ptr)] = {static_cast<int64_t>(size), true};
+  TheState().allocations[static_cast<const char*>(ptr)] = {static_cast<int64_t>(size), true, true};
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* ptr) {
@@ -473,6 +481,10 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t count, cudaMemcpy
     std::memcpy(dst, src, count);
   });
   return cudaSuccess;
+}
+// The memory stays poisoned, so that a test sees what nothing has written.
+cudaError_t cudaMemset(void*, int, size_t) {
+  return EnterOnDevice("cudaMemset");
 }
 // Not counted, and of any memory: only tests call it.
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t count, cudaMemcpyKind) {

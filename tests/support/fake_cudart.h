@@ -30,6 +30,8 @@ struct FakeCudaCounts {
   int64_t pinned_bytes_most = 0;
   int64_t threads_without_device = 0;  // calls of threads that have not chosen a device
   int64_t resets = 0;                  // of the device
+  int64_t bytes_to_registered = 0;     // of bytes_out: to memory of cudaHostRegister
+  int64_t device_flags = 0;            // of cudaSetDeviceFlags
 };
 
 namespace fake_cuda {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,7 @@
 #include "kernels/backend/rotate_job.h"
 #include "kernels/backend/worker_pool.h"
 #include "kernels/check.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/page_builder.h"
 #include "proto/mutex.h"
@@ -38,14 +40,33 @@ int LanesWanted(int threads) {
 }
 
 CudaRectangle RectangleOf(const CudaPiece& piece, DType dtype) {
-  return {piece.tokens, piece.heads, piece.job->head_dim, ElementBytes(dtype)};
+  return {piece.tokens, piece.job->heads, piece.job->head_dim, ElementBytes(dtype)};
 }
 
-// A chunk in flight, with the lane and the pages that it uses.
+// A chunk in flight, with the lane and the pages that it uses. Unless it has landed, its destructor
+// waits for the lane's stream: then nothing accesses the caller's or the lane's memory any more.
 struct Flight {
+  Flight(const CudaChunk& of, CudaLanes& from, CudaLane* taken)
+      : chunk(&of), lanes(&from), lane(taken) {}
+  ~Flight() {
+    if (lane == nullptr) return;
+    if (!landed) static_cast<void>(lane->stream.Synchronize());
+    lanes->Release(lane);
+  }
+  Flight(Flight&& other) noexcept
+      : chunk(other.chunk),
+        lanes(other.lanes),
+        lane(std::exchange(other.lane, nullptr)),
+        pages(std::move(other.pages)),
+        landed(other.landed) {}
+  Flight(const Flight&) = delete;
+  Flight& operator=(const Flight&) = delete;
+
   const CudaChunk* chunk;
+  CudaLanes* lanes;
   CudaLane* lane;
   CudaPageMirror::Lease pages;
+  bool landed = false;
 };
 
 // The pages of the chunk's runs, in the order in which AddRuns goes through them.
@@ -92,8 +113,8 @@ void FillFloats(const CudaPiece& piece, char* pinned, const char* device, CudaJo
 CudaJob CudaJobOf(const CudaPiece& piece, char* device) {
   const RotateJob& job = *piece.job;
   CudaJob result = CudaSettings(job);
-  const bool input_slot = job.input_memory == MemoryKind::kHost;
-  const bool output_slot = job.output_memory == MemoryKind::kHost;
+  const bool input_slot = piece.slot >= 0;
+  const bool output_slot = piece.output_slot >= 0;
   result.input = input_slot ? device + piece.slot : piece.input_data();
   result.output = output_slot ? device + piece.output_slot : piece.output_data();
   const Strides& from = input_slot ? piece.slot_strides : job.input_strides;
@@ -103,7 +124,7 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* device) {
   result.output_token = to.token;
   result.output_head = to.head;
   result.tokens = static_cast<uint32_t>(piece.tokens);
-  result.heads = static_cast<uint32_t>(piece.heads);
+  result.heads = static_cast<uint32_t>(job.heads);
   return result;
 }
 
@@ -135,31 +156,19 @@ void AddRuns(const CudaPiece& piece, const CudaJob& whole, const CudaPageMirror:
   }
 }
 
-// Whether kernels may access the lane over the bus: little, and in whole vectors, because they wait
-// for each access.
-bool FitsZeroCopy(const CudaChunk& chunk, char* lane, int64_t bytes_max) {
-  if (chunk.pieces.size() > kCudaJobsByValue) return false;
-  int64_t bytes = 0;
-  for (const CudaPiece& piece : chunk.pieces) {
-    if (!piece.job->OnlyTurns()) return false;
-    if (CudaKernelOf(CudaJobOf(piece, lane)) != CudaKernel::kVector) return false;
-    bytes += piece.lane_accesses();
-  }
-  return bytes <= bytes_max;
-}
-
 // Fills the pinned side of the lane with tensors, rows, floats and jobs. Returns the plan of the
-// launches, whose kernels find the lane at `device`.
-CudaPlan PackChunk(const Flight& flight, char* device, const CudaShapes& shapes) {
+// launches.
+CudaPlan PackChunk(const Flight& flight, const CudaShapes& shapes) {
   const CudaChunk& chunk = *flight.chunk;
   char* const pinned = flight.lane->pinned;
+  char* const device = flight.lane->device;
   std::vector<CudaJob> jobs;
   jobs.reserve(chunk.pieces.size());
   int64_t floats = chunk.floats_offset;
   size_t page = 0;
   const CudaPiece* before = nullptr;
   for (const CudaPiece& piece : chunk.pieces) {
-    if (piece.job->input_memory == MemoryKind::kHost) {
+    if (piece.slot >= 0) {
       CopyRectangle(RectangleOf(piece, piece.job->dtype), piece.input_data(),
                     piece.job->input_strides, pinned + piece.slot, piece.slot_strides);
     }
@@ -199,19 +208,27 @@ absl::Status CopyIn(const CudaChunk& chunk, const CudaPlan& plan, const CudaLane
       "cudaMemcpyAsync");
 }
 
+absl::Status CopyBack(char* to, const char* from, int64_t bytes, const CudaLane& lane) {
+  return CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                                    lane.stream.get()),
+                    "cudaMemcpyAsync");
+}
+
+// Copies results to pinned outputs, each with a copy of its own, and the others to the lane.
 absl::Status CopyOut(const CudaChunk& chunk, const CudaLane& lane) {
   int64_t begin = kCudaLaneBytes;
   int64_t end = 0;
   for (const CudaPiece& piece : chunk.pieces) {
-    if (piece.job->output_memory != MemoryKind::kHost) continue;
-    begin = std::min(begin, piece.output_slot);
-    end = std::max(end, piece.output_slot + piece.output_bytes());
+    if (piece.job->output_memory == MemoryKind::kPinned) {
+      ROPE_RETURN_IF_ERROR(CopyBack(piece.output_data(), lane.device + piece.output_slot,
+                                    piece.output_bytes(), lane));
+    } else if (piece.output_slot >= 0) {
+      begin = std::min(begin, piece.output_slot);
+      end = std::max(end, piece.output_slot + piece.output_bytes());
+    }
   }
   if (begin >= end) return absl::OkStatus();
-  return CudaStatus(
-      cudaMemcpyAsync(lane.pinned + begin, lane.device + begin, static_cast<size_t>(end - begin),
-                      cudaMemcpyDeviceToHost, lane.stream.get()),
-      "cudaMemcpyAsync");
+  return CopyBack(lane.pinned + begin, lane.device + begin, end - begin, lane);
 }
 
 void Unpack(const CudaChunk& chunk, const CudaLane& lane) {
@@ -240,11 +257,8 @@ class DeviceOwner {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(const BackendOptions& options, const CudaPolicy& policy, std::string detail)
-      : owner_(options.owns_device),
-        policy_(policy),
-        detail_(std::move(detail)),
-        pool_(options.threads) {}
+  CudaBackend(const BackendOptions& options, const CudaShapes& shapes)
+      : owner_(options.owns_device), shapes_(shapes), pool_(options.threads) {}
   ~CudaBackend() override {
     if (owner_.owns()) host_memory_->Close();
   }
@@ -255,7 +269,7 @@ class CudaBackend : public Backend {
 
   // Takes all memory, and runs every kernel.
   absl::Status Start() {
-    ROPE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(kDevice), "cudaSetDevice"));
+    ROPE_ASSIGN_OR_RETURN(detail_, FindCudaDevice());
     const int lanes_wanted = LanesWanted(pool_.threads());
     ROPE_ASSIGN_OR_RETURN(CudaReserve reserve, CudaReserve::Create(lanes_wanted));
     reserve_.emplace(std::move(reserve));
@@ -274,8 +288,13 @@ class CudaBackend : public Backend {
     ROPE_ASSIGN_OR_RETURN(batch.chunks,
                           CutCudaBatch(jobs, pool_.threads(), reserve_->table_bytes / 2));
     const auto chunks = static_cast<int64_t>(batch.chunks.size());
-    pool_.ParallelFor(std::min<int64_t>(pool_.threads(), chunks),
-                      [this, &batch](int64_t) { RunChunks(batch); });
+    pool_.ParallelFor(std::min<int64_t>(pool_.threads(), chunks), [this, &batch](int64_t) {
+      try {
+        RunChunks(batch);
+      } catch (const std::bad_alloc&) {
+        batch.Note(proto::MakeError({.reason = Reason::kBudgetFull}, "cuda: out of host memory"));
+      }
+    });
     proto::MutexLock lock(&batch.mu);
     return batch.status;
   }
@@ -318,23 +337,19 @@ class CudaBackend : public Backend {
         lane = flights.empty() ? lanes_->Acquire() : lanes_->TryAcquire();
         if (lane == nullptr) land();
       }
+      Flight flight(chunk, *lanes_, lane);
       const std::vector<const TablePage*> pages = PagesOf(chunk);
       auto lease = mirror_->Acquire(pages, *lane, flights.empty());
       while (lease.ok() && !lease->has_value()) {
         land();
         lease = mirror_->Acquire(pages, *lane, flights.empty());
       }
-      Flight flight = {&chunk, lane, {}};
       absl::Status status = lease.status();
       if (status.ok()) {
         flight.pages = **std::move(lease);
         status = Launch(flight);
       }
-      if (batch.Note(status)) {
-        flights.push_back(std::move(flight));
-      } else {
-        Abandon(flight);
-      }
+      if (batch.Note(status)) flights.push_back(std::move(flight));
     }
     while (!flights.empty()) land();
   }
@@ -342,37 +357,22 @@ class CudaBackend : public Backend {
   absl::Status Launch(const Flight& flight) {
     const CudaChunk& chunk = *flight.chunk;
     const CudaLane& lane = *flight.lane;
-    const bool zero_copy = FitsZeroCopy(chunk, lane.pinned, policy_.zero_copy_bytes);
-    char* const device = zero_copy ? lane.pinned : lane.device;
-    const CudaPlan plan = PackChunk(flight, device, policy_.shapes);
-    if (!zero_copy) ROPE_RETURN_IF_ERROR(CopyIn(chunk, plan, lane));
-    ROPE_RETURN_IF_ERROR(
-        CudaStatus(LaunchCuda(plan, reinterpret_cast<const CudaJob*>(device + chunk.jobs_offset),
-                              lane.stream.get()),
-                   "cudaLaunchKernel"));
-    return zero_copy ? absl::OkStatus() : CopyOut(chunk, lane);
+    const CudaPlan plan = PackChunk(flight, shapes_);
+    ROPE_RETURN_IF_ERROR(CopyIn(chunk, plan, lane));
+    const auto* const jobs = reinterpret_cast<const CudaJob*>(lane.device + chunk.jobs_offset);
+    ROPE_RETURN_IF_ERROR(CudaStatus(LaunchCuda(plan, jobs, lane.stream.get()), "cudaLaunchKernel"));
+    return CopyOut(chunk, lane);
   }
 
-  absl::Status Finish(Flight& flight) {
-    const absl::Status status = flight.lane->stream.Synchronize();
-    if (!status.ok()) {
-      Abandon(flight);
-      return status;
-    }
+  static absl::Status Finish(Flight& flight) {
+    ROPE_RETURN_IF_ERROR(flight.lane->stream.Synchronize());
+    flight.landed = true;
     Unpack(*flight.chunk, *flight.lane);
-    lanes_->Release(flight.lane);
     return absl::OkStatus();
   }
 
-  // After an error: waits for the lane's stream. Then nothing accesses the caller's or the lane's
-  // memory any more.
-  void Abandon(Flight& flight) {
-    static_cast<void>(flight.lane->stream.Synchronize());
-    lanes_->Release(flight.lane);
-  }
-
   const DeviceOwner owner_;  // destroyed last
-  const CudaPolicy policy_;
+  const CudaShapes shapes_;
   std::string detail_;
   WorkerPool pool_;
   const std::shared_ptr<CudaHostMemory> host_memory_ = std::make_shared<CudaHostMemory>(kDevice);
@@ -385,9 +385,12 @@ class CudaBackend : public Backend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options,
-                                                         const CudaPolicy& policy) {
-  ROPE_ASSIGN_OR_RETURN(std::string detail, FindCudaDevice());
-  auto backend = std::make_unique<CudaBackend>(options, policy, std::move(detail));
+                                                         const CudaShapes& shapes) {
+  // Threads that wait for the device yield their processor. To sleep would take as long as a small
+  // batch, and CUDA's own choice for a lone process is to spin.
+  if (options.owns_device) static_cast<void>(cudaSetDeviceFlags(cudaDeviceScheduleYield));
+  static_cast<void>(cudaGetLastError());
+  auto backend = std::make_unique<CudaBackend>(options, shapes);
   const absl::Status status = backend->Start();
   if (absl::IsUnavailable(status)) return status;
   if (!status.ok()) return NoCudaDevice(std::string(status.message()));

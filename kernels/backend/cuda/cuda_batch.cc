@@ -6,6 +6,7 @@
 #include "kernels/backend/cuda/cuda_memory.h"
 #include "kernels/backend/cuda/cuda_page_mirror.h"
 #include "kernels/backend/cuda/cuda_plan.h"
+#include "kernels/check.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/page_builder.h"
@@ -23,7 +24,7 @@ int64_t RoundUp(int64_t bytes) {
 }
 
 bool IsInHost(MemoryKind memory) {
-  return memory == MemoryKind::kHost;
+  return memory != MemoryKind::kDevice;
 }
 
 // Whether the result takes the place of the input in its slot.
@@ -40,6 +41,11 @@ bool HasOutputSlot(const RotateJob& job) {
 int64_t SlotBytes(const RotateJob& job) {
   return (IsInHost(job.input_memory) ? job.head_dim * ElementBytes(job.dtype) : 0) +
          (HasOutputSlot(job) ? job.head_dim * ElementBytes(job.stored()) : 0);
+}
+
+bool IsDense(const RotateJob& job) {
+  return job.output_strides.head == job.head_dim &&
+         job.output_strides.token == job.heads * job.head_dim;
 }
 
 int64_t RowBytes(const RotateJob& job) {
@@ -61,32 +67,28 @@ int64_t FixedBytes(const RotateJob& job, bool in_pages) {
   return (in_pages ? 2 : 1) * kJobBytes + 4 * kSlotAlignment + WeightBytes(job);
 }
 
-// How large chunks become, in bytes.
-struct LinearRamp {
-  int64_t first;   // of the first chunk of each worker; each next one is twice as large
-  int64_t most;    // of any chunk
-  int64_t staged;  // of all chunks together
-};
-
-// Fills chunks, whose sizes follow the ramp.
+// Fills chunks of at most `chunk_bytes`, or of one token.
 class Cutter {
  public:
-  Cutter(const LinearRamp& ramp, int64_t workers, int64_t table_bytes)
-      : ramp_(ramp), workers_(workers), table_bytes_(table_bytes), left_(ramp.staged) {}
+  Cutter(int64_t chunk_bytes, int64_t table_bytes)
+      : chunk_bytes_(chunk_bytes), table_bytes_(table_bytes) {}
 
-  // By tokens, and tokens that are too large by heads.
   absl::Status Add(const RotateJob& job, const CudaTokens& part) {
     int64_t token = part.token;
     const int64_t end = part.token + part.tokens;
     while (token < end) {
       const int64_t fit = std::min(TokensThatFit(job, token, part.in_pages), end - token);
       if (fit > 0) {
-        Append(job, {token, fit, part.in_pages}, 0, job.heads);
+        Append(job, {token, fit, part.in_pages});
         token += fit;
       } else if (!chunk_.pieces.empty()) {
         Close();
+      } else if (FitsLane(job, part.in_pages)) {
+        Append(job, {token++, 1, part.in_pages});
       } else {
-        ROPE_RETURN_IF_ERROR(AddHeads(job, token++));
+        return MakeError(Reason::kNotBuilt, "cuda",
+                         StrCat("a token of ", job.heads, " heads of ", job.head_dim, " channels"),
+                         StrCat("one that fits ", kCudaLaneBytes, " bytes"));
       }
     }
     return absl::OkStatus();
@@ -98,19 +100,17 @@ class Cutter {
   }
 
  private:
-  // Of the chunk that is being filled. The last ones are no larger than the first: a worker that
-  // has taken a large chunk last would be unpacking it when the others have nothing left.
-  int64_t Target() const {
-    const int64_t turn = std::min<int64_t>(static_cast<int64_t>(chunks_.size()) / workers_, 16);
-    const int64_t share = std::max(left_ / workers_, ramp_.first);
-    return std::min({ramp_.first << turn, ramp_.most, share});
+  static bool FitsLane(const RotateJob& job, bool in_pages) {
+    return FixedBytes(job, in_pages) + TokenBytes(job, in_pages) + job.heads * SlotBytes(job) <=
+               kCudaLaneBytes &&
+           job.heads * job.head_dim <= kElementsMax;
   }
 
   int64_t TokensThatFit(const RotateJob& job, int64_t token, bool in_pages) const {
     const int64_t bytes = job.heads * SlotBytes(job) + TokenBytes(job, in_pages);
     const int64_t elements = job.heads * job.head_dim;
     int64_t fit = kElementsMax / elements;
-    if (bytes > 0) fit = std::min(fit, (Target() - used_ - FixedBytes(job, in_pages)) / bytes);
+    if (bytes > 0) fit = std::min(fit, (chunk_bytes_ - used_ - FixedBytes(job, in_pages)) / bytes);
     if (!in_pages) return fit;
     if (SharesPages(job, token)) return std::min(fit, chunk_.pieces.back().tokens);
     // A run begins and ends within a page.
@@ -125,35 +125,19 @@ class Cutter {
            last.job->geometry.pairs == job.geometry.pairs;
   }
 
-  absl::Status AddHeads(const RotateJob& job, int64_t token) {
-    const int64_t room = kCudaLaneBytes - FixedBytes(job, false) - TokenBytes(job, false);
-    const int64_t slot_bytes = std::max<int64_t>(SlotBytes(job), 1);
-    const int64_t most = std::min(room / slot_bytes, kElementsMax / job.head_dim);
-    if (most < 1) {
-      return MakeError(Reason::kNotBuilt, "cuda", StrCat("a head of ", job.head_dim, " channels"),
-                       StrCat("one that fits ", kCudaLaneBytes, " bytes"));
-    }
-    for (int64_t head = 0; head < job.heads; head += most) {
-      Close();
-      Append(job, {token, 1, false}, head, std::min(most, job.heads - head));
-    }
-    return absl::OkStatus();
-  }
-
-  void Append(const RotateJob& job, const CudaTokens& part, int64_t head, int64_t heads) {
+  void Append(const RotateJob& job, const CudaTokens& part) {
     CudaPiece piece;
     piece.job = &job;
     piece.token = part.token;
     piece.tokens = part.tokens;
-    piece.head = head;
-    piece.heads = heads;
     piece.in_pages = part.in_pages;
-    const bool head_major = job.input_strides.token < job.input_strides.head;
+    const bool head_major = job.output_memory != MemoryKind::kPinned &&
+                            job.input_strides.token < job.input_strides.head;
     piece.slot_strides = head_major
                              ? Strides{.token = job.head_dim, .head = part.tokens * job.head_dim}
-                             : Strides{.token = heads * job.head_dim, .head = job.head_dim};
+                             : Strides{.token = job.heads * job.head_dim, .head = job.head_dim};
     used_ += FixedBytes(job, part.in_pages) + part.tokens * TokenBytes(job, part.in_pages) +
-             part.tokens * heads * SlotBytes(job);
+             part.tokens * job.heads * SlotBytes(job);
     if (part.in_pages && !SharesPages(job, part.token)) {
       pages_ += (part.tokens + 2 * kPageRows) * RowBytes(job);
     }
@@ -163,7 +147,6 @@ class Cutter {
   void Close() {
     if (chunk_.pieces.empty()) return;
     Place(chunk_);
-    left_ -= used_;
     chunks_.push_back(std::move(chunk_));
     chunk_ = CudaChunk();
     used_ = pages_ = 0;
@@ -201,10 +184,8 @@ class Cutter {
     chunk.jobs_offset = RoundUp(chunk.floats_end);
   }
 
-  const LinearRamp ramp_;
-  const int64_t workers_;
+  const int64_t chunk_bytes_;
   const int64_t table_bytes_;
-  int64_t left_;  // bytes of the chunks that are not closed yet
   std::vector<CudaChunk> chunks_;
   CudaChunk chunk_;
   int64_t used_ = 0;   // bytes of the lane
@@ -230,20 +211,12 @@ int64_t RunLength(absl::Span<const RowRef> rows, size_t first) {
 
 const char* CudaPiece::input_data() const {
   return static_cast<const char*>(job->input) +
-         (token * job->input_strides.token + head * job->input_strides.head) *
-             ElementBytes(job->dtype);
+         token * job->input_strides.token * ElementBytes(job->dtype);
 }
 
 char* CudaPiece::output_data() const {
   return static_cast<char*>(job->output) +
-         (token * job->output_strides.token + head * job->output_strides.head) *
-             ElementBytes(job->stored());
-}
-
-// Each head reads its token's row again.
-int64_t CudaPiece::lane_accesses() const {
-  const int64_t result = output_slot < 0 ? 0 : output_bytes();
-  return (slot < 0 ? 0 : bytes()) + result + (in_pages ? 0 : tokens * heads * RowBytes(*job));
+         token * job->output_strides.token * ElementBytes(job->stored());
 }
 
 int64_t CudaPiece::floats() const {
@@ -281,15 +254,16 @@ absl::StatusOr<std::vector<CudaChunk>> CutCudaBatch(absl::Span<const RotateJob> 
   int64_t staged = 0;
   for (const RotateJob& job : jobs) staged += job.tokens * job.heads * SlotBytes(job);
   // Two chunks for each worker, so that one is copied while another is rotated.
-  const int64_t target = staged <= kCudaSmallBytes
-                             ? kCudaLaneBytes
-                             : std::clamp(staged / (2 * workers), kCudaSmallBytes, kCudaLaneBytes);
-  const bool grows = staged / (2 * workers) > kCudaSmallBytes;
-  Cutter cutter({grows ? kCudaFirstBytes : target, target, staged}, workers, table_bytes);
+  const int64_t chunk_bytes =
+      staged <= kCudaSmallBytes
+          ? kCudaLaneBytes
+          : std::clamp(staged / (2 * workers), kCudaSmallBytes, kCudaLaneBytes);
+  Cutter cutter(chunk_bytes, table_bytes);
   std::vector<CudaTokens> parts;
   const RotateJob* before = nullptr;
   for (const RotateJob& job : jobs) {
     if (job.tokens == 0 || job.heads == 0 || job.head_dim == 0) continue;
+    ROPE_CHECK(job.output_memory != MemoryKind::kPinned || IsDense(job));
     const bool same_rows = before != nullptr && before->rows.data() == job.rows.data() &&
                            before->tokens == job.tokens &&
                            before->geometry.pairs == job.geometry.pairs;

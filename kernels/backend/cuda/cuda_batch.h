@@ -10,8 +10,7 @@
 //
 // Threading:  Pure functions.
 // Ownership:  Views of the caller's jobs.
-// Errors:     CutCudaBatch: kNotBuilt (backend.h), a single (token, head) vector does not fit a
-//             lane.
+// Errors:     CutCudaBatch: kNotBuilt (backend.h), the vectors of a token do not fit a lane.
 // Limits:     A chunk takes at most kCudaLaneBytes, and at most `table_bytes` of pages.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_BATCH_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_BATCH_H_
@@ -34,25 +33,22 @@ struct CudaTokens {
   bool in_pages = false;
 };
 
-// A rectangle of a job.
+// Some tokens of a job.
 struct CudaPiece {
   const RotateJob* job = nullptr;
-  int64_t token = 0;
+  int64_t token = 0;  // the piece has all heads of these tokens
   int64_t tokens = 0;
-  int64_t head = 0;
-  int64_t heads = 0;
   bool in_pages = false;     // CudaTokens::in_pages
   int64_t slot = -1;         // the input's offset in the lane; -1: none
   int64_t output_slot = -1;  // the output's, which is the input's or a slot of results
   int64_t rows = -1;         // the offset of its first row in the lane, unless in_pages
-  Strides slot_strides;      // in the order of the input, without gaps
+  Strides slot_strides;      // without gaps: in the order of a pinned output, or of the input
 
   const char* input_data() const;  // of the piece's first vector, in the caller's memory
   char* output_data() const;
-  int64_t elements() const { return tokens * heads * job->head_dim; }
+  int64_t elements() const { return tokens * job->heads * job->head_dim; }
   int64_t bytes() const { return elements() * ElementBytes(job->dtype); }  // of the input
   int64_t output_bytes() const { return elements() * ElementBytes(job->stored()); }
-  int64_t lane_accesses() const;  // bytes of the lane that the vector kernel reads and writes
   int64_t floats() const;
   const RowRef& row(int64_t index) const {  // of token number `index` of the piece
     return job->rows[static_cast<size_t>(token + index)];
@@ -70,10 +66,6 @@ struct CudaChunk {
 // Batches that stage no more than this are one chunk: a copy to the device, a launch and a copy
 // back. On the fastest buses such a copy takes as long as it takes to start a few.
 inline constexpr int64_t kCudaSmallBytes = 512 << 10;
-// The first chunk of each worker, if its share is more than two small batches. The second is twice
-// as large, and so on; towards the end chunks become as small again. All workers pack their first
-// chunk at once and unpack their last one at once, and the bus is idle meanwhile.
-inline constexpr int64_t kCudaFirstBytes = 256 << 10;
 // The fewest tokens for which a run of the table becomes a separate job.
 inline constexpr int64_t kCudaRunTokens = 32;
 

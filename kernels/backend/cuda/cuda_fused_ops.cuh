@@ -118,13 +118,13 @@ __device__ __forceinline__ void Apply(const CudaJob& job, float& a, float& b, fl
 __device__ __forceinline__ void FinishChunk(const CudaJob& job, const Factors& factors,
                                             uint32_t token, uint32_t chunk, int64_t input,
                                             int64_t output) {
+  const bool half = job.pairing == static_cast<uint32_t>(Pairing::kHalf);
   if (chunk >= job.pairs) {
-    const uint32_t channel = CopiedChannel(job, chunk - job.pairs);
+    const uint32_t channel = CopiedChannel(job, half, chunk - job.pairs);
     if (job.copies != 0) return CopyBytes(job, input + channel, output + channel);
     Finish(job, output + channel, factors.scale, LoadNormed(job, factors, input, channel));
     return;
   }
-  const bool half = job.pairing == static_cast<uint32_t>(Pairing::kHalf);
   const uint32_t channel = job.offset + (half ? chunk : 2 * chunk);
   const uint32_t other = channel + (half ? job.partner : 1);
   float a = LoadNormed(job, factors, input, channel);
@@ -157,13 +157,8 @@ __device__ __forceinline__ void FusedItem(const CudaJob& job, const Item& item) 
 }
 
 __device__ __forceinline__ void RotateFusedBlock(const CudaJob& job, uint32_t block) {
-  const uint32_t first = FirstItem(job, block);
-  ROPE_CUDA_LOOP
-  for (uint32_t step = 0; step < job.steps; ++step) {
-    const uint32_t index = first + step * blockDim.x;
-    if (index >= job.items) return;
-    FusedItem(job, ItemAt(job, index));
-  }
+  const uint32_t index = ItemIndex(block);
+  if (index < job.items) FusedItem(job, ItemAt(job, index));
 }
 
 __global__ void __launch_bounds__(256)

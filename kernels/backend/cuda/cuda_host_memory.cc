@@ -2,31 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <iterator>
 #include <utility>
 
-#include "kernels/backend/cuda/cuda_job.h"
-#include "kernels/backend/cuda/cuda_plan.h"
-
 namespace rope::kernels {
-namespace {
-
-// Whether a kernel accesses the tensor in whole vectors. Over the bus, any other access waits for
-// each element.
-bool HasVectors(const void* data, const Strides& strides, const RotateJob& job) {
-  if (job.head_dim > kCudaHeadDimMax) return false;
-  CudaJob side = CudaSettings(job);
-  side.input = data;
-  side.input_token = strides.token;
-  side.input_head = strides.head;
-  side.tokens = static_cast<uint32_t>(std::min(job.tokens, kCudaItemsMax));
-  side.heads = static_cast<uint32_t>(std::min(job.heads, kCudaItemsMax));
-  return CudaKernelOf(side) == CudaKernel::kVector;
-}
-
-}  // namespace
-
 CudaHostMemory::CudaHostMemory(int device) : device_(device), thread_([this] { Loop(); }) {}
 
 CudaHostMemory::~CudaHostMemory() {
@@ -102,7 +81,6 @@ bool CudaHostMemory::MayRegister() const {
   return !ended_ && !closed_;
 }
 
-// Kernels use the host's address: devices since compute capability 6.0 map registered memory there.
 void CudaHostMemory::Register(const Task& task) {
   const bool registered = cudaSetDevice(device_) == cudaSuccess &&
                           cudaHostRegister(task.data, static_cast<size_t>(task.bytes),
@@ -127,23 +105,22 @@ std::vector<RotateJob> CudaHostMemory::Place(absl::Span<const RotateJob> jobs) c
   if (ranges_.empty()) return {};
   std::vector<RotateJob> placed(jobs.begin(), jobs.end());
   for (RotateJob& job : placed) {
-    if (!job.OnlyTurns()) continue;
-    if (Holds(job.input, job.input_strides, job)) job.input_memory = MemoryKind::kDevice;
-    if (Holds(job.output, job.output_strides, job)) job.output_memory = MemoryKind::kDevice;
+    if (job.output_memory == MemoryKind::kHost && HoldsOutput(job)) {
+      job.output_memory = MemoryKind::kPinned;
+    }
   }
   return placed;
 }
 
-bool CudaHostMemory::Holds(const void* data, const Strides& strides, const RotateJob& job) const {
-  if (job.tokens == 0 || job.heads == 0 || strides.token < 0 || strides.head < 0) return false;
-  if (!HasVectors(data, strides, job)) return false;
-  const auto* const begin = static_cast<const char*>(data);
-  const int64_t last = (job.tokens - 1) * strides.token + (job.heads - 1) * strides.head;
-  const char* const end = begin + (last + job.head_dim) * ElementBytes(job.dtype);
+bool CudaHostMemory::HoldsOutput(const RotateJob& job) const {
+  const Strides& strides = job.output_strides;
+  if (strides.head != job.head_dim || strides.token != job.heads * job.head_dim) return false;
+  const auto* const begin = static_cast<const char*>(job.output);
+  const int64_t bytes = job.tokens * strides.token * ElementBytes(job.stored());
   const auto after = ranges_.upper_bound(begin);
   if (after == ranges_.begin()) return false;
-  const auto& [range, bytes] = *std::prev(after);
-  return end <= range + bytes;
+  const auto& [range, range_bytes] = *std::prev(after);
+  return begin + bytes <= range + range_bytes;
 }
 
 }  // namespace rope::kernels

@@ -33,8 +33,8 @@ class CudaHostMemory final : public HostMemory {
   // function of CUDA.
   void Close();
 
-  // The jobs, with MemoryKind::kDevice for the tensors that are here; empty if no memory is
-  // registered. Only plain rotations of whole vectors gain from that.
+  // The jobs, with MemoryKind::kPinned for the outputs that are here, token by token without gaps;
+  // empty if no memory is registered.
   std::vector<RotateJob> Place(absl::Span<const RotateJob> jobs) const;
 
  private:
@@ -50,8 +50,7 @@ class CudaHostMemory final : public HostMemory {
   bool MayRegister() const;
   void Register(const Task& task);
   void Unregister(const Task& task);
-  bool Holds(const void* data, const Strides& strides, const RotateJob& job) const
-      ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  bool HoldsOutput(const RotateJob& job) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const int device_;
   mutable proto::Mutex mu_;

@@ -59,8 +59,7 @@ struct CudaJob {
   // Items along a head: 16-byte vectors; or single pairs and channels; or 1 if the job has a norm.
   uint32_t chunks = 0;
   uint32_t head_groups = 0;  // threads that share the heads of a token: g, g + head_groups, ...
-  uint32_t items = 0;        // tokens * head_groups * chunks
-  uint32_t steps = 0;        // items per thread, at a distance of one block of threads
+  uint32_t items = 0;        // tokens * head_groups * chunks, one for each thread
   // Jobs of a group take turns, so that q and k of a token are processed close together. A tile of
   // the group has some blocks of each job. A job alone is a group of one tile.
   uint32_t first_block = 0;   // index of the group's first block in the launch

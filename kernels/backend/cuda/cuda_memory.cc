@@ -85,6 +85,10 @@ absl::StatusOr<CudaReserve> Reserve(int64_t table_bytes, int lanes) {
   const int64_t lane_bytes = lanes * kCudaLaneBytes;
   ROPE_ASSIGN_OR_RETURN(CudaBuffer device,
                         CudaBuffer::Create(CudaBuffer::Kind::kDevice, table_bytes + lane_bytes));
+  // Copies back take along the gaps between results, which nothing writes.
+  ROPE_RETURN_IF_ERROR(CudaStatus(
+      cudaMemset(device.data() + table_bytes, 0, static_cast<size_t>(lane_bytes)), "cudaMemset"));
+  ROPE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
   ROPE_ASSIGN_OR_RETURN(CudaBuffer pinned,
                         CudaBuffer::Create(CudaBuffer::Kind::kPinned, lane_bytes));
   return CudaReserve{std::move(device), std::move(pinned), table_bytes, lanes};

@@ -1,7 +1,9 @@
 #include "kernels/backend/cuda/cuda_page_mirror.h"
 
 #include <cstring>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 
@@ -48,7 +50,9 @@ absl::StatusOr<std::optional<CudaPageMirror::Lease>> CudaPageMirror::Acquire(
   }
   lease.mirror_ = this;
   if (!uploads.empty()) {
+    absl::Cleanup fail = [&] { Settle(uploads, absl::ResourceExhaustedError("")); };  // no memory
     const absl::Status status = CopyPages(uploads, lane);
+    std::move(fail).Cancel();
     Settle(uploads, status);
     ROPE_RETURN_IF_ERROR(status);
   }
@@ -69,26 +73,28 @@ std::shared_ptr<CudaPageMirror::Entry> CudaPageMirror::PinExisting(const TablePa
 bool CudaPageMirror::Pin(absl::Span<const TablePage* const> pages, Lease& lease,
                          std::vector<Upload>& uploads) {
   lease.entries_.resize(pages.size());
+  uploads.reserve(pages.size());
+  absl::Cleanup undo = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (const std::shared_ptr<Entry>& pinned : lease.entries_) {
+      if (pinned != nullptr) --pinned->pins;
+    }
+    for (const Upload& upload : uploads) Drop(*upload.entry);
+    uploads.clear();
+    lease.entries_.clear();
+  };
   for (size_t i = 0; i < pages.size(); ++i) lease.entries_[i] = PinExisting(*pages[i]);
   for (size_t i = 0; i < pages.size(); ++i) {
     std::shared_ptr<Entry>& entry = lease.entries_[i];
     if (entry == nullptr) entry = PinExisting(*pages[i]);  // a page may be named twice
     if (entry != nullptr) continue;
     const std::optional<int64_t> offset = Place(pages[i]->bytes());
-    if (!offset.has_value()) {
-      for (const std::shared_ptr<Entry>& pinned : lease.entries_) {
-        if (pinned != nullptr) --pinned->pins;
-      }
-      for (const Upload& upload : uploads) Drop(*upload.entry);
-      uploads.clear();
-      lease.entries_.clear();
-      return false;
-    }
+    if (!offset.has_value()) return false;
     entry = std::make_shared<Entry>(Entry{pages[i]->id(), pages[i]->bytes(), *offset, 1});
+    uploads.push_back({pages[i], entry.get()});
     entries_[entry->id] = entry;
     by_offset_[*offset] = entry.get();
-    uploads.push_back({pages[i], entry.get()});
   }
+  std::move(undo).Cancel();
   return true;
 }
 

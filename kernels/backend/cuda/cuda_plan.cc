@@ -82,18 +82,16 @@ uint32_t Chunks(const CudaJob& job, CudaKernel kernel) {
 // The shape of one launch.
 struct Shape {
   uint32_t threads = kCudaThreads;
-  uint32_t heads_per_thread = 1;
-  uint32_t steps = 1;
+  uint32_t heads_per_thread = 2;
 };
 
 Shape ShapeFor(double items, const CudaShapes& shapes) {
   Shape shape;
-  if (items < shapes.items_few) shape.threads = kCudaThreadsFew;
+  if (items < shapes.items_few) return {kCudaThreadsFew, 1};
   while (shape.heads_per_thread < kCudaHeadsPerThread &&
          items >= shapes.items_per_head * 2 * shape.heads_per_thread) {
     shape.heads_per_thread *= 2;
   }
-  if (items / shape.heads_per_thread > shapes.threads_many) shape.steps = kCudaSteps;
   return shape;
 }
 
@@ -114,7 +112,6 @@ class LaunchBuilder {
 
   // Adds a group of jobs whose blocks take turns in `tiles` tiles.
   void Add(absl::Span<CudaJob> group, int64_t tiles) {
-    const int64_t items_per_block = int64_t{shape_.threads} * shape_.steps;
     int64_t blocks = 0;  // of a tile
     for (CudaJob& job : group) {
       const int64_t groups = Quotient(job.heads, shape_.heads_per_thread);
@@ -122,10 +119,9 @@ class LaunchBuilder {
       const int64_t items = job.tokens * groups * job.chunks;
       job.head_groups = static_cast<uint32_t>(groups);
       job.items = static_cast<uint32_t>(items);
-      job.steps = shape_.steps;
       job.first_block = static_cast<uint32_t>(blocks_);
       job.tile_first = static_cast<uint32_t>(blocks);
-      job.tile_blocks = static_cast<uint32_t>(Quotient(Quotient(items, items_per_block), tiles));
+      job.tile_blocks = static_cast<uint32_t>(Quotient(Quotient(items, shape_.threads), tiles));
       blocks += job.tile_blocks;
     }
     for (CudaJob& job : group) job.group_blocks = static_cast<uint32_t>(blocks);
@@ -183,10 +179,6 @@ CudaJob CudaSettings(const RotateJob& job) {
   result.output_dtype = static_cast<uint32_t>(job.stored());
   result.output_scale = job.output_scale;
   return result;
-}
-
-CudaKernel CudaKernelOf(const CudaJob& job) {
-  return KernelFor(Normalized(job));
 }
 
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {

@@ -5,8 +5,8 @@
 // scalar kernel. Those of other arithmetic, with fused ops, or whose elements are not aligned to
 // their size share a launch of the fused kernel. Two shapes, chosen by the work of a launch:
 //   head-parallel: few tokens; a thread turns one piece of one head.
-//   token-loop: many tokens; a thread keeps the cos and sin of its pairs in registers while it
-//               walks over up to kCudaHeadsPerThread heads, and its block walks over tokens.
+//   head-loop: many tokens; a thread keeps the cos and sin of its pairs in registers while it
+//              walks over up to kCudaHeadsPerThread heads.
 //
 // Built with and without nvcc. Usage, with everything but the planner's own fields set:
 //   const CudaPlan plan = PlanCuda(jobs);
@@ -53,28 +53,22 @@ struct CudaPlan {
 
 // Where one shape ends and the next begins. An item is one piece of one head.
 struct CudaShapes {
-  // Launches with fewer items do not fill a large device: small blocks spread over more processors.
-  double items_few = 1 << 16;
-  // Token-loop: a thread takes 2 heads from twice this many items on, 4 from four times, and so on.
+  // Head-parallel, with small blocks that spread over more processors: launches of fewer items.
+  double items_few = 1 << 18;
+  // Head-loop: a thread takes 2 heads, 4 from four times this many items on, and so on.
   double items_per_head = 1 << 19;
-  // Token-loop: threads of a launch beyond which each walks over kCudaSteps items.
-  double threads_many = 1 << 20;
   // Jobs of at least two such tiles that share their rows take turns, tile by tile. The rows of a
   // tile then come from memory once: 2 MiB with head_dim 128.
   int64_t tile_tokens = 4096;
 };
-inline constexpr uint32_t kCudaThreads = 256;  // of a block
+inline constexpr uint32_t kCudaThreads = 128;  // of a block
 inline constexpr uint32_t kCudaThreadsFew = 64;
 inline constexpr uint32_t kCudaHeadsPerThread = 8;  // at most
-inline constexpr uint32_t kCudaSteps = 4;
 inline constexpr int64_t kCudaItemsMax = int64_t{1} << 30;
 
 // The CudaJob of `job` without addresses, strides and counts of tokens and heads, which the caller
 // sets.
 CudaJob CudaSettings(const RotateJob& job);
-
-// The kernel that rotates `job`.
-CudaKernel CudaKernelOf(const CudaJob& job);
 
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes = {});
 

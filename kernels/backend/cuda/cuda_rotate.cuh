@@ -5,8 +5,8 @@
 // on the CPU. It is C++17 without barriers and without shared memory.
 //
 // A block finds its job by binary search over first_block, and its part of the job by its turn in
-// a tile. A thread then processes `steps` items of the job. An item is one 16-byte piece (in fact
-// two, for both channels of its pairs) of the heads g, g + head_groups, ... of one token. So a
+// a tile. Each thread then processes an item of the job: one 16-byte piece (in fact two, for both
+// channels of its pairs) of the heads g, g + head_groups, ... of one token. So a
 // warp reads adjacent pieces, cos and sin stay in registers from head to head, and the loads of
 // two heads are issued before the first is used.
 //
@@ -27,14 +27,19 @@
 #else
 #define ROPE_CUDA_UNROLL
 #endif
-// 0: tensors are loaded and stored without cache hints. The GPU benchmark builds both.
-#if !defined(ROPE_CUDA_CACHE_HINTS)
-#define ROPE_CUDA_CACHE_HINTS 1
-#endif
 
 namespace rope::kernels::ROPE_CUDA_NAMESPACE {
 
 // --- memory: one 16-byte access each; from uint4, since a memcpy would go byte by byte ---
+
+// Tells the compiler that an address is in global memory, which allows shorter instructions.
+__device__ __forceinline__ void AssumeGlobal(const void* address) {
+#if defined(__CUDACC__)
+  __builtin_assume(__isGlobal(address));
+#else
+  static_cast<void>(address);
+#endif
+}
 
 template <typename T>
 struct alignas(16) Vector {
@@ -42,13 +47,13 @@ struct alignas(16) Vector {
   T values[kWidth];
 };
 
-// Tensors are read and written once. The hints (evict first) keep the rows in the caches.
+// No cache hints: what is written here, attention reads next.
 template <typename T>
 __device__ __forceinline__ Vector<T> LoadTensor(const T* address) {
   Vector<T> result;
 #if defined(__CUDACC__)
-  const auto* const vector = reinterpret_cast<const uint4*>(address);
-  const uint4 bits = ROPE_CUDA_CACHE_HINTS ? __ldcs(vector) : *vector;
+  AssumeGlobal(address);
+  const uint4 bits = *reinterpret_cast<const uint4*>(address);
   memcpy(&result, &bits, sizeof(result));
 #else
   cuda_cpu_shim::CheckAligned(address, sizeof(result));
@@ -59,14 +64,10 @@ __device__ __forceinline__ Vector<T> LoadTensor(const T* address) {
 template <typename T>
 __device__ __forceinline__ void StoreTensor(T* address, const Vector<T>& value) {
 #if defined(__CUDACC__)
+  AssumeGlobal(address);
   uint4 bits;
   memcpy(&bits, &value, sizeof(bits));
-  auto* const vector = reinterpret_cast<uint4*>(address);
-  if (ROPE_CUDA_CACHE_HINTS) {
-    __stcs(vector, bits);
-  } else {
-    *vector = bits;
-  }
+  *reinterpret_cast<uint4*>(address) = bits;
 #else
   cuda_cpu_shim::CheckAligned(address, sizeof(value));
   memcpy(address, &value, sizeof(value));
@@ -122,9 +123,9 @@ __device__ __forceinline__ Work FindWork(const CudaJob* __restrict__ jobs, uint3
   return {low, tile * jobs[low].tile_blocks + block - jobs[low].tile_first};
 }
 
-// The thread's first item.
-__device__ __forceinline__ uint32_t FirstItem(const CudaJob& job, uint32_t block) {
-  return block * blockDim.x * job.steps + threadIdx.x;
+// The index of the thread's item in its job. It may be past the last item.
+__device__ __forceinline__ uint32_t ItemIndex(uint32_t block) {
+  return block * blockDim.x + threadIdx.x;
 }
 
 __device__ __forceinline__ const float* Row(const CudaJob& job, uint32_t token) {
@@ -154,10 +155,8 @@ __device__ __forceinline__ T* Output(const CudaJob& job, uint32_t token) {
 }
 
 // The channel of number `index` among the channels outside the pairs, in ascending order.
-__device__ __forceinline__ uint32_t CopiedChannel(const CudaJob& job, uint32_t index) {
-  if (job.pairing == static_cast<uint32_t>(Pairing::kInterleaved)) {
-    return index < job.offset ? index : index + 2 * job.pairs;
-  }
+__device__ __forceinline__ uint32_t CopiedChannel(const CudaJob& job, bool half, uint32_t index) {
+  if (!half) return index < job.offset ? index : index + 2 * job.pairs;
   if (index < job.offset) return index;
   index += job.pairs;
   return index < job.offset + job.partner ? index : index + job.pairs;
@@ -184,50 +183,75 @@ __device__ __forceinline__ void TurnVectors(Vector<T>& a, Vector<T>& b,
   }
 }
 
+// The two channels at which an item's vectors begin. `second`: whether there is a second vector.
+struct Channels {
+  uint32_t a;
+  uint32_t b;
+  bool second;
+};
+
+// The channels of the item's pairs; from the last pair on, of up to two vectors outside the pairs.
 template <typename T, Pairing kPairing>
-__device__ __forceinline__ void RotateItem(const CudaJob& job, const Item& item) {
+__device__ __forceinline__ Channels ChannelsOf(const CudaJob& job, const Item& item) {
+  constexpr bool kHalf = kPairing == Pairing::kHalf;
+  constexpr uint32_t kWidth = Vector<T>::kWidth;
+  const uint32_t turned = job.pairs / kWidth;
+  if (item.chunk < turned) {
+    const uint32_t channel = job.offset + item.chunk * (kHalf ? kWidth : 2 * kWidth);
+    return {channel, channel + (kHalf ? job.partner : kWidth), true};
+  }
+  const uint32_t first = 2 * (item.chunk - turned) * kWidth;
+  const bool second = first + kWidth < job.head_dim - 2 * job.pairs;
+  const uint32_t channel = CopiedChannel(job, kHalf, first);
+  return {channel, second ? CopiedChannel(job, kHalf, first + kWidth) : channel, second};
+}
+
+// Turns the item's pairs, or copies its vectors outside the pairs, for every head of the item.
+template <typename T, Pairing kPairing>
+__device__ __forceinline__ void RotateVectorItem(const CudaJob& job, const Item& item) {
   constexpr uint32_t kWidth = Vector<T>::kWidth;
   constexpr uint32_t kRowVectors = kWidth / 4;
-  const uint32_t channel =
-      job.offset + item.chunk * (kPairing == Pairing::kHalf ? kWidth : 2 * kWidth);
-  const uint32_t distance = kPairing == Pairing::kHalf ? job.partner : kWidth;
-  const T* const input = Input<T>(job, item.token) + channel;
-  T* const output = Output<T>(job, item.token) + channel;
+  const Channels channels = ChannelsOf<T, kPairing>(job, item);
+  const bool turns = item.chunk < job.pairs / kWidth;
+  const uint32_t distance = channels.b - channels.a;
+  const T* const input = Input<T>(job, item.token) + channels.a;
+  T* const output = Output<T>(job, item.token) + channels.a;
   const uint32_t heads = job.heads;
   const auto load = [&](uint32_t head, Vector<T>& a, Vector<T>& b) {
     const T* const address = input + static_cast<int64_t>(head) * job.input_head;
     a = LoadTensor(address);
     b = LoadTensor(address + distance);
   };
-  const auto store = [&](uint32_t head, const Vector<T>& a, const Vector<T>& b) {
+  Vector<float> cos[kRowVectors] = {}, sin[kRowVectors] = {};
+  const auto finish = [&](uint32_t head, Vector<T>& a, Vector<T>& b) {
+    if (turns) TurnVectors<T, kPairing>(a, b, cos, sin);
     T* const address = output + static_cast<int64_t>(head) * job.output_head;
     StoreTensor(address, a);
-    StoreTensor(address + distance, b);
+    if (channels.second) StoreTensor(address + distance, b);
   };
 
   // All loads are issued before the first instruction that waits for one.
-  const float* const row = Row(job, item.token) + item.chunk * kWidth;
   Vector<T> a, b, next_a, next_b;
   uint32_t head = item.head;
   uint32_t next = head + job.head_groups;
   load(head, a, b);
   if (next < heads) load(next, next_a, next_b);
-  Vector<float> cos[kRowVectors], sin[kRowVectors];
-  ROPE_CUDA_UNROLL
-  for (uint32_t i = 0; i < kRowVectors; ++i) {
-    cos[i] = LoadRow(row + 4 * i);
-    sin[i] = LoadRow(row + job.pairs + 4 * i);
-  }
-  if (job.conjugate != 0) {
+  if (turns) {
+    const float* const row = Row(job, item.token) + item.chunk * kWidth;
     ROPE_CUDA_UNROLL
-    for (uint32_t i = 0; i < kWidth; ++i) sin[i / 4].values[i % 4] = -sin[i / 4].values[i % 4];
+    for (uint32_t i = 0; i < kRowVectors; ++i) {
+      cos[i] = LoadRow(row + 4 * i);
+      sin[i] = LoadRow(row + job.pairs + 4 * i);
+    }
+    if (job.conjugate != 0) {
+      ROPE_CUDA_UNROLL
+      for (uint32_t i = 0; i < kWidth; ++i) sin[i / 4].values[i % 4] = -sin[i / 4].values[i % 4];
+    }
   }
   while (true) {
-    TurnVectors<T, kPairing>(a, b, cos, sin);
-    store(head, a, b);
+    finish(head, a, b);
     if (next >= heads) return;
-    TurnVectors<T, kPairing>(next_a, next_b, cos, sin);
-    store(next, next_a, next_b);
+    finish(next, next_a, next_b);
     head = next + job.head_groups;
     if (head >= heads) return;
     next = head + job.head_groups;
@@ -236,51 +260,7 @@ __device__ __forceinline__ void RotateItem(const CudaJob& job, const Item& item)
   }
 }
 
-// Copies up to two vectors outside the pairs, for every head of the item.
-template <typename T>
-__device__ __forceinline__ void CopyItem(const CudaJob& job, const Item& item, uint32_t copied) {
-  constexpr uint32_t kWidth = Vector<T>::kWidth;
-  const uint32_t first = 2 * (item.chunk - job.pairs / kWidth) * kWidth;
-  const bool both = first + kWidth < copied;
-  const uint32_t channel = CopiedChannel(job, first);
-  const uint32_t other = both ? CopiedChannel(job, first + kWidth) : channel;
-  const T* const input = Input<T>(job, item.token);
-  T* const output = Output<T>(job, item.token);
-  for (uint32_t head = item.head; head < job.heads; head += job.head_groups) {
-    const T* const from = input + static_cast<int64_t>(head) * job.input_head;
-    T* const to = output + static_cast<int64_t>(head) * job.output_head;
-    const Vector<T> a = LoadTensor(from + channel);
-    const Vector<T> b = LoadTensor(from + other);
-    StoreTensor(to + channel, a);
-    if (both) StoreTensor(to + other, b);
-  }
-}
-
-template <typename T, Pairing kPairing>
-__device__ __forceinline__ void RotateVectorJob(const CudaJob& job, uint32_t block) {
-  const uint32_t first = FirstItem(job, block);
-  for (uint32_t step = 0; step < job.steps; ++step) {
-    const uint32_t index = first + step * blockDim.x;
-    if (index >= job.items) return;
-    const Item item = ItemAt(job, index);
-    if (item.chunk < job.pairs / Vector<T>::kWidth) {
-      RotateItem<T, kPairing>(job, item);
-    } else {
-      CopyItem<T>(job, item, job.head_dim - 2 * job.pairs);
-    }
-  }
-}
-
 // --- RotateScalar: one pair or one channel at a time ---
-
-// Tells the compiler that an address is in global memory, which allows shorter instructions.
-__device__ __forceinline__ void AssumeGlobal(const void* address) {
-#if defined(__CUDACC__)
-  __builtin_assume(__isGlobal(address));
-#else
-  static_cast<void>(address);
-#endif
-}
 
 template <typename T>
 __device__ __forceinline__ T LoadElement(const T* address) {
@@ -299,7 +279,7 @@ __device__ __forceinline__ void RotateScalarItem(const CudaJob& job, const Item&
   const T* const input = Input<T>(job, item.token);
   T* const output = Output<T>(job, item.token);
   const bool copied = item.chunk >= job.pairs;
-  const uint32_t channel = copied ? CopiedChannel(job, item.chunk - job.pairs)
+  const uint32_t channel = copied ? CopiedChannel(job, half, item.chunk - job.pairs)
                                   : job.offset + (half ? item.chunk : 2 * item.chunk);
   const uint32_t other = channel + (half ? job.partner : 1);
   float cos = 1;
@@ -323,39 +303,35 @@ __device__ __forceinline__ void RotateScalarItem(const CudaJob& job, const Item&
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void RotateScalarJob(const CudaJob& job, uint32_t block) {
-  const uint32_t first = FirstItem(job, block);
-  for (uint32_t step = 0; step < job.steps; ++step) {
-    const uint32_t index = first + step * blockDim.x;
-    if (index >= job.items) return;
-    RotateScalarItem<T>(job, ItemAt(job, index));
-  }
-}
-
 // --- what a block does: all of its threads take the same branch on a job ---
 
 __device__ __forceinline__ void RotateVectorBlock(const CudaJob& job, uint32_t block) {
+  const uint32_t index = ItemIndex(block);
+  if (index >= job.items) return;
+  const Item item = ItemAt(job, index);
   const bool half = job.pairing == static_cast<uint32_t>(Pairing::kHalf);
   if (job.dtype == static_cast<uint32_t>(DType::kBFloat16)) {
-    half ? RotateVectorJob<BFloat16, Pairing::kHalf>(job, block)
-         : RotateVectorJob<BFloat16, Pairing::kInterleaved>(job, block);
+    half ? RotateVectorItem<BFloat16, Pairing::kHalf>(job, item)
+         : RotateVectorItem<BFloat16, Pairing::kInterleaved>(job, item);
   } else if (job.dtype == static_cast<uint32_t>(DType::kFloat16)) {
-    half ? RotateVectorJob<Float16, Pairing::kHalf>(job, block)
-         : RotateVectorJob<Float16, Pairing::kInterleaved>(job, block);
+    half ? RotateVectorItem<Float16, Pairing::kHalf>(job, item)
+         : RotateVectorItem<Float16, Pairing::kInterleaved>(job, item);
   } else {
-    half ? RotateVectorJob<float, Pairing::kHalf>(job, block)
-         : RotateVectorJob<float, Pairing::kInterleaved>(job, block);
+    half ? RotateVectorItem<float, Pairing::kHalf>(job, item)
+         : RotateVectorItem<float, Pairing::kInterleaved>(job, item);
   }
 }
 
 __device__ __forceinline__ void RotateScalarBlock(const CudaJob& job, uint32_t block) {
+  const uint32_t index = ItemIndex(block);
+  if (index >= job.items) return;
+  const Item item = ItemAt(job, index);
   if (job.dtype == static_cast<uint32_t>(DType::kBFloat16)) {
-    RotateScalarJob<BFloat16>(job, block);
+    RotateScalarItem<BFloat16>(job, item);
   } else if (job.dtype == static_cast<uint32_t>(DType::kFloat16)) {
-    RotateScalarJob<Float16>(job, block);
+    RotateScalarItem<Float16>(job, item);
   } else {
-    RotateScalarJob<float>(job, block);
+    RotateScalarItem<float>(job, item);
   }
 }
 

@@ -83,9 +83,19 @@ absl::StatusOr<std::string> FindCudaDevice() {
   const std::string detail = absl::StrFormat(
       "%s, compute capability %d.%d, %d multiprocessors, %d MiB", properties.name, properties.major,
       properties.minor, properties.multiProcessorCount, properties.totalGlobalMem >> 20);
+  const std::string no_context = "GPU 0 gives this process no context: " + detail;
+  error = cudaSetDevice(0);
+  if (error != cudaSuccess) return Unavailable(error, "cudaSetDevice", no_context);
+  error = cudaFree(nullptr);  // makes the context, if cudaSetDevice has not
+  if (error != cudaSuccess) return Unavailable(error, "cudaFree", no_context);
   error = CheckCudaKernels();
-  if (error != cudaSuccess) {
+  if (error == cudaErrorInvalidDeviceFunction || error == cudaErrorNoKernelImageForDevice ||
+      error == cudaErrorUnsupportedPtxVersion) {
     return Unavailable(error, "cudaFuncGetAttributes", "this build has no kernels for " + detail);
+  }
+  if (error != cudaSuccess) {
+    return Unavailable(error, "cudaFuncGetAttributes",
+                       "GPU 0 does not load the kernels: " + detail);
   }
   return detail;
 }

@@ -101,10 +101,9 @@ struct Cost {
 class CudaBackendCostTest : public rope::testing::FakeCudaTest {
  protected:
   // The cost of a batch that ran before. `first`: of the first run. `announced`: results are in
-  // memory that the device accesses.
-  static Cost CostOf(const Batch& batch, Cost* first = nullptr, bool announced = false,
-                     const CudaPolicy& policy = {}) {
-    const auto backend = MakeCudaBackend({.threads = 2}, policy);
+  // memory that the device copies them to.
+  static Cost CostOf(const Batch& batch, Cost* first = nullptr, bool announced = false) {
+    const auto backend = MakeCudaBackend({.threads = 2});
     EXPECT_THAT(backend, IsOk());
     HostMemory& memory = *(*backend)->host_memory();
     for (const RotateJob& job : batch.jobs()) {
@@ -140,17 +139,10 @@ TEST_F(CudaBackendCostTest, DecodeOf64RequestsInDeviceMemory) {
   EXPECT_EQ(first, (Cost{4, 1, 64 * kRow + kJobs, 0})) << "new positions cost nothing more";
 }
 
-TEST_F(CudaBackendCostTest, DecodeOfOneRequestIsOneLaunchWithoutACopy) {
-  const Cost zero_copy = {3, 1, 0, 0};
-  EXPECT_EQ(CostOf(Batch(1, 1, 32, 8, false, cache_)), zero_copy);
-  EXPECT_EQ(CostOf(Batch(1, 1, 32, 8, true, cache_)), zero_copy) << "its row";
-}
-
-TEST_F(CudaBackendCostTest, SmallBatchIsCopiedIfThePolicySaysSo) {
-  const CudaPolicy copies = {.zero_copy_bytes = 0};
+TEST_F(CudaBackendCostTest, DecodeOfOneRequestIsACopyALaunchAndACopyBack) {
   const int64_t bytes = kDecode / 64;
-  EXPECT_EQ(CostOf(Batch(1, 1, 32, 8, false, cache_), nullptr, false, copies),
-            (Cost{5, 1, bytes + kRow, bytes}));
+  EXPECT_EQ(CostOf(Batch(1, 1, 32, 8, false, cache_)), (Cost{5, 1, bytes + kRow, bytes}));
+  EXPECT_EQ(CostOf(Batch(1, 1, 32, 8, true, cache_)), (Cost{4, 1, kRow, 0})) << "its row";
 }
 
 TEST_F(CudaBackendCostTest, DecodeOf64RequestsInHostMemory) {
@@ -168,15 +160,13 @@ TEST_F(CudaBackendCostTest, SequenceInDeviceMemoryIsOneLaunchWithoutACopy) {
 TEST_F(CudaBackendCostTest, SequenceInHostMemoryMovesItsTensorsAlone) {
   constexpr int64_t kBytes = 2 * 131072 * kHeadDim * 2;
   const Cost cost = CostOf(Batch(1, 131072, 1, 1, false, cache_));
-  EXPECT_EQ(cost, (Cost{174, 43, kBytes, kBytes}));
+  EXPECT_EQ(cost, (Cost{134, 33, kBytes, kBytes}));
 }
 
-TEST_F(CudaBackendCostTest, ResultsInAnnouncedMemoryAreNotCopiedBack) {
+TEST_F(CudaBackendCostTest, EachResultInAnnouncedMemoryIsACopy) {
   constexpr int64_t kBytes = 2 * 131072 * kHeadDim * 2;
   EXPECT_EQ(CostOf(Batch(1, 131072, 1, 1, false, cache_), nullptr, true),
-            (Cost{131, 43, kBytes, 0}));
-  EXPECT_EQ(CostOf(Batch(64, 1, 32, 8, false, cache_), nullptr, true),
-            (Cost{8, 2, kDecode + 64 * kRow + kJobs, 0}));
+            (Cost{135, 33, kBytes, kBytes}));
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ class CudaBackendFixture : public rope::testing::FakeCudaTest {
     EXPECT_EQ(rope::testing::fake_cuda::Counts().threads_without_device, 0);
     FakeCudaTest::TearDown();
   }
-  void Create(int threads, const CudaPolicy& policy = {}) {
-    auto backend = MakeCudaBackend({.threads = threads}, policy);
+  void Create(int threads) {
+    auto backend = MakeCudaBackend({.threads = threads});
     ASSERT_THAT(backend, rope::testing::IsOk());
     backend_ = *std::move(backend);
   }

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -31,7 +30,7 @@ using rope::testing::RotationSpec;
 using rope::testing::WholeHead;
 namespace fake_cuda = rope::testing::fake_cuda;
 
-enum class Place { kHost, kPinned, kDevice };
+enum class Place { kHost, kDevice };
 
 // Moves a rotation's tensor to another kind of memory for one call.
 class Moved {
@@ -39,7 +38,6 @@ class Moved {
   Moved(Place place, const void* original, int64_t bytes)
       : place_(place), original_(static_cast<char*>(const_cast<void*>(original))), bytes_(bytes) {
     void* memory = original_;
-    if (place == Place::kPinned) cudaMallocHost(&memory, static_cast<size_t>(bytes));
     if (place == Place::kDevice) cudaMalloc(&memory, static_cast<size_t>(bytes));
     data_ = static_cast<char*>(memory);
     if (place != Place::kHost) std::memcpy(data_, original_, static_cast<size_t>(bytes));
@@ -47,7 +45,7 @@ class Moved {
   ~Moved() {
     if (place_ == Place::kHost) return;
     std::memcpy(original_, data_, static_cast<size_t>(bytes_));
-    place_ == Place::kPinned ? cudaFreeHost(data_) : cudaFree(data_);
+    cudaFree(data_);
   }
   Moved(const Moved&) = delete;
   Moved& operator=(const Moved&) = delete;
@@ -168,7 +166,7 @@ TEST_F(CudaBackendTest, LargeBatchFlowsInChunksAndAllocatesNothing) {
   EXPECT_EQ(after.streams, before.streams);
 }
 
-TEST_F(CudaBackendTest, VectorLargerThanALaneIsRefused) {
+TEST_F(CudaBackendTest, TokenLargerThanALaneIsRefused) {
   const Rotation rotation({.tokens = 1,
                            .heads = 2,
                            .head_dim = 1 << 19,
@@ -176,8 +174,8 @@ TEST_F(CudaBackendTest, VectorLargerThanALaneIsRefused) {
   EXPECT_EQ(proto::PartsOf(Rotate(rotation)).reason, proto::Reason::kNotBuilt);
 }
 
-TEST_F(CudaBackendTest, TensorsInEveryKindOfMemoryInEveryLayout) {
-  constexpr Place kPlaces[] = {Place::kHost, Place::kPinned, Place::kDevice};
+TEST_F(CudaBackendTest, TensorsInHostAndDeviceMemoryInEveryLayout) {
+  constexpr Place kPlaces[] = {Place::kHost, Place::kDevice};
   for (const auto layout : {RotationSpec::Layout::kTokenMajor, RotationSpec::Layout::kHeadMajor,
                             RotationSpec::Layout::kPadded}) {
     for (const int64_t tokens : {3, 200}) {
@@ -351,7 +349,6 @@ TEST_P(FailingCallsTest, HaveTheirClassAtEachCall) {
   for (const char* function : kCallsOfABatch) {
     for (const int nth : {1, 2, 3, 4, 6, 9}) {
       for (const int64_t tokens : {1, 10, 400}) {
-        if (tokens == 1 && std::string_view(function) == "cudaMemcpyAsync") continue;  // zero copy
         Create(2);
         const Rotation failing(Large(tokens));
         fake_cuda::Fail(function, nth, wanted.error, wanted.sticky);
@@ -397,6 +394,13 @@ TEST_F(CudaBackendTest, ContextIsGivenBackByItsOwnerAlone) {
   EXPECT_EQ(fake_cuda::Counts().resets, 0);
   MakeCudaBackend({.threads = 1, .owns_device = true}).value().reset();
   EXPECT_EQ(fake_cuda::Counts().resets, 1);
+}
+
+TEST_F(CudaBackendTest, ItsOwnerAloneSaysHowThreadsWait) {
+  backend_.reset();
+  EXPECT_EQ(fake_cuda::Counts().device_flags, 0);
+  MakeCudaBackend({.threads = 1, .owns_device = true}).value().reset();
+  EXPECT_EQ(fake_cuda::Counts().device_flags, cudaDeviceScheduleYield);
 }
 
 // --- the start ---

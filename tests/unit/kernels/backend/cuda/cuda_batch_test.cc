@@ -50,7 +50,7 @@ class CudaBatchTest : public ::testing::Test {
       EXPECT_LE(chunk.jobs_offset, kCudaLaneBytes);
       int64_t end = 0;
       for (const CudaPiece& piece : chunk.pieces) {
-        vectors += piece.tokens * piece.heads;
+        vectors += piece.tokens * piece.job->heads;
         EXPECT_GE(piece.slot, end);
         EXPECT_EQ(piece.slot % 16, 0);
         end = piece.slot + piece.bytes();
@@ -111,35 +111,15 @@ TEST_F(CudaBatchTest, LargeBatchIsCutByTokensForEveryWorker) {
   }
 }
 
-TEST_F(CudaBatchTest, ChunksGrowAndShrinkSoThatTheBusStartsEarlyAndEndsLate) {
-  const RotateJob job = Job(6553, 40);  // 64 MiB
-  for (const int workers : {1, 2, 16}) {
-    const std::vector<CudaChunk> chunks = Cut({job}, workers);
-    CheckTiles(chunks, job);
-    const size_t each = static_cast<size_t>(workers);
-    for (size_t i = 0; i < 4 * each; ++i) {
-      const int64_t bytes = kCudaFirstBytes << i / each;
-      EXPECT_LE(chunks[i].jobs_offset, bytes) << i;
-      if (workers < 16) {
-        EXPECT_GE(chunks[i].jobs_offset, bytes * 9 / 10) << i;
-      }
-    }
-    for (size_t i = chunks.size() - each; i < chunks.size(); ++i) {
-      EXPECT_LE(chunks[i].jobs_offset, kCudaFirstBytes) << i << " of " << chunks.size();
-    }
-  }
-  EXPECT_THAT(Cut({Job(64, 40)}, 2), SizeIs(2)) << "a small batch has no use for it";
-}
-
-TEST_F(CudaBatchTest, TokensLargerThanALaneAreCutByHeads) {
-  const RotateJob job = Job(3, 20000);
-  const std::vector<CudaChunk> chunks = Cut({job}, 2);
-  EXPECT_GE(chunks.size(), 8u);
+TEST_F(CudaBatchTest, ATokenLargerThanAChunkIsAChunk) {
+  const RotateJob job = Job(16, 4000);  // 1 MB each
+  const std::vector<CudaChunk> chunks = Cut({job}, 16);
+  EXPECT_THAT(chunks, SizeIs(16));
   CheckTiles(chunks, job);
 }
 
-TEST_F(CudaBatchTest, AVectorLargerThanALaneIsRefused) {
-  const std::vector<RotateJob> jobs = {Job(2, 2, kCudaLaneBytes)};
+TEST_F(CudaBatchTest, ATokenLargerThanALaneIsRefused) {
+  const std::vector<RotateJob> jobs = {Job(3, 20000)};
   const absl::Status status = CutCudaBatch(jobs, 2, kTableBytes).status();
   EXPECT_EQ(proto::PartsOf(status).reason, proto::Reason::kNotBuilt) << status;
 }
@@ -261,7 +241,7 @@ TEST_F(CudaBatchTest, LargeConvertedBatchStaysWithinItsLanes) {
   const std::vector<RotateJob> jobs = {job};
   for (const CudaChunk& chunk : Cut(jobs, 2)) {
     EXPECT_LE(chunk.jobs_offset + 8 * static_cast<int64_t>(sizeof(CudaJob)), kCudaLaneBytes);
-    for (const CudaPiece& piece : chunk.pieces) vectors += piece.tokens * piece.heads;
+    for (const CudaPiece& piece : chunk.pieces) vectors += piece.tokens * piece.job->heads;
   }
   EXPECT_EQ(vectors, 4096 * 40);
 }

@@ -64,7 +64,7 @@ TEST(CudaPlanTest, EveryDTypePairingAndLengthSharesOneLaunch) {
   for (const CudaJob& job : plan.jobs) {
     EXPECT_EQ(job.first_block, blocks);
     EXPECT_EQ(job.items, job.tokens * job.head_groups * job.chunks);
-    const uint32_t per_block = plan.launches[0].threads * job.steps;
+    const uint32_t per_block = plan.launches[0].threads;
     blocks += (job.items + per_block - 1) / per_block;
   }
   EXPECT_EQ(plan.launches[0].blocks, blocks);
@@ -165,14 +165,12 @@ TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
   EXPECT_EQ(one.launches.at(0).threads, kCudaThreadsFew);
   EXPECT_EQ(one.launches.at(0).blocks, 5u);  // 40 heads x 8 pieces
   EXPECT_EQ(one.jobs.at(0).head_groups, 40u);
-  EXPECT_EQ(one.jobs.at(0).steps, 1u);
 
   const CudaPlan many = PlanCuda({Job(131072, 32), Job(131072, 8), Job(131072, 1)});
   EXPECT_EQ(many.launches.at(0).threads, kCudaThreads);
   EXPECT_EQ(many.jobs.at(0).head_groups, 32 / kCudaHeadsPerThread);
   EXPECT_EQ(many.jobs.at(1).head_groups, 1u);
   EXPECT_EQ(many.jobs.at(2).head_groups, 1u);
-  EXPECT_EQ(many.jobs.at(0).steps, kCudaSteps);
 }
 
 TEST(CudaPlanDeathTest, MoreItemsThanKernelsCountAreABug) {

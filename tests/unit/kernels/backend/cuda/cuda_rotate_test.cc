@@ -124,10 +124,10 @@ TEST_F(TilesTest, QAndKTakeTurnsSoThatARowIsReadForBothAtOnce) {
   const CudaPlan plan = PlanCuda(jobs_, {.items_few = 0, .tile_tokens = 64});
   const uint32_t tile = plan.jobs.at(0).group_blocks;
   EXPECT_EQ(plan.jobs.at(1).tile_first, plan.jobs.at(0).tile_blocks);
-  // A tile has 18 blocks of 4 tokens of q, and 5 blocks of 16 tokens of k.
+  // A tile has 18 blocks of 4 tokens of q, and 9 blocks of 8 tokens of k.
   EXPECT_EQ(TokensAfter(plan, plan.jobs.at(0).tile_blocks), (std::vector<int64_t>{72, 0}));
-  EXPECT_EQ(TokensAfter(plan, tile), (std::vector<int64_t>{72, 80}));
-  EXPECT_EQ(TokensAfter(plan, 2 * tile), (std::vector<int64_t>{144, 160}));
+  EXPECT_EQ(TokensAfter(plan, tile), (std::vector<int64_t>{72, 72}));
+  EXPECT_EQ(TokensAfter(plan, 2 * tile), (std::vector<int64_t>{144, 144}));
   EXPECT_EQ(TokensAfter(plan, 4 * tile), (std::vector<int64_t>{kTokens, kTokens}));
   EXPECT_EQ(plan.launches.at(0).blocks, 4 * tile);
 }

@@ -47,17 +47,28 @@ TEST_F(CudaRuntimeTest, DriverWithoutADeviceIsUnavailable) {
 }
 
 TEST_F(CudaRuntimeTest, DeviceThatTheKernelsWereNotBuiltForIsUnavailable) {
-  fake_cuda::Fail("cudaFuncGetAttributes", 1, cudaErrorNoKernelImageForDevice);
+  for (const cudaError_t error :
+       {cudaErrorNoKernelImageForDevice, cudaErrorUnsupportedPtxVersion}) {
+    fake_cuda::Fail("cudaFuncGetAttributes", 1, error);
+    EXPECT_THAT(CreateBackend("cuda", {}).status(),
+                IsUnavailable("this build has no kernels for Fake GPU"));
+  }
+}
+
+TEST_F(CudaRuntimeTest, DeviceWithoutRoomForAContextIsUnavailable) {
+  fake_cuda::Fail("cudaFree", 1, cudaErrorMemoryAllocation);
   EXPECT_THAT(CreateBackend("cuda", {}).status(),
               StatusIs(absl::StatusCode::kUnavailable,
-                       AllOf(HasSubstr("this build has no kernels for Fake GPU"),
-                             HasSubstr("no kernel image"))));
+                       AllOf(HasSubstr("GPU 0 gives this process no context: Fake GPU"),
+                             HasSubstr("cudaFree: out of memory"))));
 }
 
 TEST_F(CudaRuntimeTest, DeviceThatFailsAtTheStartIsUnavailable) {
-  for (const char* function : {"cudaGetDeviceProperties", "cudaSetDevice", "cudaMalloc",
-                               "cudaMallocHost", "cudaStreamCreateWithFlags", "cudaMemcpyAsync",
-                               "cudaLaunchKernel", "cudaStreamSynchronize"}) {
+  for (const char* function :
+       {"cudaGetDeviceProperties", "cudaSetDevice", "cudaFree", "cudaFuncGetAttributes",
+        "cudaMalloc", "cudaMemset", "cudaDeviceSynchronize", "cudaMallocHost",
+        "cudaStreamCreateWithFlags", "cudaMemcpyAsync", "cudaLaunchKernel",
+        "cudaStreamSynchronize"}) {
     for (const cudaError_t error : {cudaErrorLaunchFailure, cudaErrorInvalidValue}) {
       for (const bool stays : {false, true}) {
         fake_cuda::Fail(function, 1, error, stays);
