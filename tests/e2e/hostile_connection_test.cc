@@ -5,6 +5,7 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,7 +25,9 @@
 #include "absl/strings/str_replace.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
+#include "tests/support/memory_limit.h"
 #include "tests/support/observer.h"
+#include "tests/support/process_memory.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/watched_server.h"
 
@@ -69,6 +72,7 @@ class Attacker {
   Attacker(std::string address, Kind kind) : address_(std::move(address)), kind_(kind) {}
 
   int connections() const { return connections_; }
+  bool is_connected() const { return peer_.has_value() && !peer_->lost(); }
 
   // Sends some more, as far as the server reads it at once.
   void Step() {
@@ -283,6 +287,43 @@ TEST_P(HostileConnectionTest, OthersAreAnsweredSoonBehindEnvoy) {
   const EnvoyProxy envoy(program, watched.path());
   ASSERT_TRUE(envoy.is_ready());
   ExpectOthersAnswered(watched, envoy.address(), " behind Envoy", kind, connections);
+}
+
+// In the memory of a small container, with the server's own defaults. The last attack goes on while
+// the server drains.
+TEST(HostileDefaultsTest, AServerInOneGibibyteOutlivesEveryAttackAndEndsInTime) {
+  const MemoryLimit container(1024 * kMiB);
+  TestServer server({"--drain_timeout=2s", "--log_level=error"}, Process::Errors::kOurs,
+                    &container);
+  std::vector<std::unique_ptr<Attacker>> attackers;
+  for (const Kind kind :
+       {Kind::kResetCalls, Kind::kLiteralWithoutEnd, Kind::kIntegerWithoutEnd,
+        Kind::kFieldsWithoutEnd, Kind::kManyPaths, Kind::kUnknownCancels, Kind::kResetWholeCalls}) {
+    attackers.clear();
+    for (int i = 0; i < 16; ++i) {
+      attackers.push_back(std::make_unique<Attacker>(server.address(), kind));
+    }
+    const auto end = std::chrono::steady_clock::now() + seconds(1);
+    while (std::chrono::steady_clock::now() < end) {
+      for (const auto& attacker : attackers) attacker->Step();
+    }
+    EXPECT_TRUE(Serves(*server.NewStub())) << kKindNames[static_cast<size_t>(kind)];
+  }
+  std::printf("measured: at the end %.0f MiB are resident\n",
+              static_cast<double>(ResidentBytes(server.process().pid())) / kMiB);
+  server.process().Signal(SIGTERM);
+  std::optional<int> status;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto end = begin + seconds(6);
+  while (!status.has_value() && std::chrono::steady_clock::now() < end) {
+    std::erase_if(attackers, [](const auto& attacker) { return !attacker->is_connected(); });
+    for (const auto& attacker : attackers) attacker->Step();
+    status = server.process().WaitFor(milliseconds(0));
+  }
+  ASSERT_TRUE(status.has_value()) << "it ends";
+  std::printf("measured: it ended after %.1f s\n",
+              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  EXPECT_GE(*status, 0) << "no signal killed it";
 }
 
 INSTANTIATE_TEST_SUITE_P(
