@@ -8,9 +8,7 @@
 #include "kernels/check.h"
 
 namespace rope::bench {
-namespace {
 
-// The times of all turns in seconds, for each function.
 std::vector<std::vector<double>> TakeTurns(const std::vector<std::function<void()>>& functions,
                                            int rounds) {
   using Clock = std::chrono::steady_clock;
@@ -25,8 +23,6 @@ std::vector<std::vector<double>> TakeTurns(const std::vector<std::function<void(
   }
   return seconds;
 }
-
-}  // namespace
 
 bool Holds(const std::string& bar, double number) {
   double limit = 0;

@@ -32,6 +32,11 @@ struct Row {
 // Whether a number satisfies a bar such as ">= 0.9" or "<= 1". REQUIRES: the bar is of that form.
 bool Holds(const std::string& bar, double number);
 
+// The times of all turns in seconds, for each function. The functions take turns; the first turn
+// does not count.
+std::vector<std::vector<double>> TakeTurns(const std::vector<std::function<void()>>& functions,
+                                           int rounds);
+
 // The fastest time of each function, in seconds. The functions take turns, so that other load on
 // the machine affects all of them: at least `rounds` turns after one that does not count.
 std::vector<double> MinSeconds(const std::vector<std::function<void()>>& functions, int rounds);

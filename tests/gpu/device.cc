@@ -1,11 +1,11 @@
 #include "tests/gpu/device.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
+#include "tests/bench/measure.h"
 #include "tests/gpu/yardsticks.h"
 
 namespace rope::bench {
@@ -129,18 +129,8 @@ std::vector<Spread> DeviceSeconds(const std::vector<Enqueue>& functions, int rou
 }
 
 std::vector<Spread> HostSeconds(const std::vector<std::function<void()>>& functions, int rounds) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<std::vector<double>> seconds(functions.size());
   WarmUp();
-  for (int round = -1; round < rounds; ++round) {
-    for (size_t i = 0; i < functions.size(); ++i) {
-      const Clock::time_point begin = Clock::now();
-      functions[i]();
-      const std::chrono::duration<double> elapsed = Clock::now() - begin;
-      if (round >= 0) seconds[i].push_back(elapsed.count());
-    }
-  }
-  return Spreads(std::move(seconds));
+  return Spreads(TakeTurns(functions, rounds));
 }
 
 const cudaDeviceProp& Device() {

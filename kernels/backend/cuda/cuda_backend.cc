@@ -214,7 +214,7 @@ absl::Status CopyBack(char* to, const char* from, int64_t bytes, const CudaLane&
                     "cudaMemcpyAsync");
 }
 
-// Copies results to pinned outputs, each with a copy of its own, and the others to the lane.
+// One call copies each result that goes to a pinned output. One more copies the others to the lane.
 absl::Status CopyOut(const CudaChunk& chunk, const CudaLane& lane) {
   int64_t begin = kCudaLaneBytes;
   int64_t end = 0;

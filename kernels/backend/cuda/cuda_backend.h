@@ -1,7 +1,7 @@
 // The cuda backend: one grouped launch per ragged batch, on the first GPU.
 //
 // A small batch (kCudaSmallBytes) is one copy to the device, one launch and one copy back, on one
-// lane. Each result in host memory that is registered (HostMemory) is a copy of its own. A larger
+// lane. A result in registered host memory (HostMemory) takes another copy back. A larger
 // batch is cut into chunks. The threads of a pool share the chunks, and each thread has several in
 // flight, so that staging copies, both directions of the bus, and kernels overlap.
 // Kernels access tensors of MemoryKind::kDevice directly; their contents must be complete, because

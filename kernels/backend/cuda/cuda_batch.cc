@@ -43,11 +43,6 @@ int64_t SlotBytes(const RotateJob& job) {
          (HasOutputSlot(job) ? job.head_dim * ElementBytes(job.stored()) : 0);
 }
 
-bool IsDense(const RotateJob& job) {
-  return job.output_strides.head == job.head_dim &&
-         job.output_strides.token == job.heads * job.head_dim;
-}
-
 int64_t RowBytes(const RotateJob& job) {
   return 2 * job.geometry.pairs * kFloatBytes;
 }
@@ -223,6 +218,11 @@ int64_t CudaPiece::floats() const {
   return (job->token_scales.empty() ? 0 : tokens) + WeightBytes(*job) / kFloatBytes;
 }
 
+bool HasDenseOutput(const RotateJob& job) {
+  return job.output_strides.head == job.head_dim &&
+         job.output_strides.token == job.heads * job.head_dim;
+}
+
 bool SharesRows(const CudaPiece& piece, const CudaPiece& next) {
   return piece.job->rows.data() == next.job->rows.data() && piece.in_pages == next.in_pages &&
          piece.job->geometry.pairs == next.job->geometry.pairs && piece.token == next.token &&
@@ -263,7 +263,7 @@ absl::StatusOr<std::vector<CudaChunk>> CutCudaBatch(absl::Span<const RotateJob> 
   const RotateJob* before = nullptr;
   for (const RotateJob& job : jobs) {
     if (job.tokens == 0 || job.heads == 0 || job.head_dim == 0) continue;
-    ROPE_CHECK(job.output_memory != MemoryKind::kPinned || IsDense(job));
+    ROPE_CHECK(job.output_memory != MemoryKind::kPinned || HasDenseOutput(job));
     const bool same_rows = before != nullptr && before->rows.data() == job.rows.data() &&
                            before->tokens == job.tokens &&
                            before->geometry.pairs == job.geometry.pairs;

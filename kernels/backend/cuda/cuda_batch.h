@@ -76,6 +76,9 @@ std::vector<CudaTokens> CutCudaTokens(const RotateJob& job);
 absl::StatusOr<std::vector<CudaChunk>> CutCudaBatch(absl::Span<const RotateJob> jobs, int workers,
                                                     int64_t table_bytes);
 
+// Whether the tokens of the output lie one after the other, without gaps.
+bool HasDenseOutput(const RotateJob& job);
+
 // Whether the next piece reads the same rows of the lane as this one.
 bool SharesRows(const CudaPiece& piece, const CudaPiece& next);
 

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/backend/cuda/cuda_batch.h"
+
 namespace rope::kernels {
 CudaHostMemory::CudaHostMemory(int device) : device_(device), thread_([this] { Loop(); }) {}
 
@@ -113,10 +115,9 @@ std::vector<RotateJob> CudaHostMemory::Place(absl::Span<const RotateJob> jobs) c
 }
 
 bool CudaHostMemory::HoldsOutput(const RotateJob& job) const {
-  const Strides& strides = job.output_strides;
-  if (strides.head != job.head_dim || strides.token != job.heads * job.head_dim) return false;
+  if (!HasDenseOutput(job)) return false;
   const auto* const begin = static_cast<const char*>(job.output);
-  const int64_t bytes = job.tokens * strides.token * ElementBytes(job.stored());
+  const int64_t bytes = job.tokens * job.output_strides.token * ElementBytes(job.stored());
   const auto after = ranges_.upper_bound(begin);
   if (after == ranges_.begin()) return false;
   const auto& [range, range_bytes] = *std::prev(after);
