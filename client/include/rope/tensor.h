@@ -48,9 +48,14 @@ struct HeadRange {
   std::optional<Role> role = {};  // unset: copied unchanged (v)
   int64_t begin = 0;
   int64_t end = 0;
-
-  bool operator==(const HeadRange&) const = default;
 };
+
+inline bool operator==(const HeadRange& a, const HeadRange& b) {
+  return a.role == b.role && a.begin == b.begin && a.end == b.end;
+}
+inline bool operator!=(const HeadRange& a, const HeadRange& b) {
+  return !(a == b);
+}
 
 // A packed, row-major array that accompanies the tensors: cos, sin, angles, norm weights.
 struct ArrayView {
