@@ -1,10 +1,11 @@
-// The version of this release, as programs and GetServerInfo say it.
+// The version of this release, as programs and GetServerInfo say it: that of project() in the top
+// CMakeLists.txt.
 #ifndef ROPE_PROTO_VERSION_H_
 #define ROPE_PROTO_VERSION_H_
 
 namespace rope::proto {
 
-inline constexpr char kVersion[] = "0.1.0";
+extern const char* const kVersion;
 
 }  // namespace rope::proto
 

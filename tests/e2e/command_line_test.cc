@@ -10,6 +10,8 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/version.h"
 #include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -38,7 +40,7 @@ TEST(CommandLineTest, EveryProgramHasHelpVersionAndOneStatusForWrongUsage) {
     }
     const Outcome version = RunProgram({path, "--version"});
     EXPECT_EQ(version.status, 0) << program;
-    EXPECT_EQ(version.output, std::string(program) + " 0.1.0\n");
+    EXPECT_EQ(version.output, absl::StrCat(program, " ", proto::kVersion, "\n"));
     EXPECT_EQ(RunProgram({path, "--frobnicate"}).status, 2) << program;
   }
 }

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "proto/ipc/file_descriptor.h"
+#include "proto/version.h"
 #include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/rotate_stream.h"
@@ -33,7 +35,7 @@ TEST(MetricsTest, BuildInfoAndCountsOfAnsweredCalls) {
 
   const std::string page = Get("/metrics", port);
   EXPECT_THAT(page, HasSubstr("rope_build_info{"));
-  EXPECT_THAT(page, HasSubstr("version=\"0.1.0\""));
+  EXPECT_THAT(page, HasSubstr(absl::StrCat("version=\"", proto::kVersion, "\"")));
   EXPECT_THAT(page, ContainsRegex("revision=\"([0-9a-f]{12}|[0-9a-zA-Z._-]+)\""));
   EXPECT_THAT(page, HasSubstr("device=\"cpu\""));
   EXPECT_THAT(page, HasSubstr("rope_requests_total{code=\"OK\",method=\"Rotate\"} 1"));

@@ -1,0 +1,7 @@
+#include "proto/version.h"
+
+namespace rope::proto {
+
+const char* const kVersion = ROPE_VERSION_TEXT;
+
+}  // namespace rope::proto
