@@ -1,4 +1,4 @@
-// The rows of a build with ROPE_KERNELS_ONLY.
+// The rows of a build of the kernels alone.
 #include "tests/bench/measure.h"
 
 namespace rope::bench {

@@ -84,8 +84,9 @@ within() { timeout -k 5 "$allowed" "$@"; }
 # Builds the two programs that a run needs, and no others. Warnings of a compiler that this project
 # was not built with are no errors here.
 build() {
-  local options=(-DCMAKE_BUILD_TYPE=Release -DROPE_KERNELS_ONLY=ON -DROPE_CUDA=ON
-    -DROPE_WERROR=OFF -DCMAKE_CUDA_FLAGS=-lineinfo "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
+  local options=(-DROPE_BUILD_SERVER=OFF -DROPE_BUILD_CLIENT=OFF -DROPE_BUILD_TOOLS=OFF
+    -DCMAKE_BUILD_TYPE=Release -DROPE_CUDA=ON -DROPE_WERROR=OFF -DCMAKE_CUDA_FLAGS=-lineinfo
+    "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
   [[ -z $arch ]] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$arch")
   [[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || options+=(-G Ninja)
   logged configure cmake -S . -B "$build" "${options[@]}" || return
