@@ -21,6 +21,7 @@ COPY deploy/install_dependencies.sh deploy/
 RUN deploy/install_dependencies.sh
 COPY CMakeLists.txt ./
 COPY deploy/build.sh deploy/
+COPY deploy/package deploy/package
 COPY proto proto
 COPY kernels kernels
 COPY client client
