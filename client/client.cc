@@ -3,12 +3,17 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "client/error.h"
+#include "client/in_process.h"
 #include "client/remote_connection.h"
 #include "proto/wire/rope_config.h"
 
@@ -26,12 +31,53 @@ const char* Name(ServingStatus status) {
   return "UNKNOWN";
 }
 
+namespace {
+
+constexpr char kInProcessTarget[] = "inproc:";
+constexpr char kDefaultPort[] = ":50051";
+
+// A target as people write it: "http://" goes, and a host without a port gets that of the server.
+// Other schemes, such as "unix:" and "dns:", stay as they are.
+Result<std::string> TargetOf(absl::string_view written) {
+  if (absl::StartsWith(written, "https://")) {
+    return InvalidField("target", written, "HOST:PORT or unix:PATH; TLS is not supported");
+  }
+  absl::string_view target = absl::StripPrefix(written, "http://");
+  if (target.size() < written.size()) target = absl::StripSuffix(target, "/");
+  if (target.empty()) return InvalidField("target", "nothing", "HOST:PORT or unix:PATH");
+  // After the brackets of an IPv6 address.
+  const size_t bracket = target.rfind(']');
+  const size_t host_end = bracket == absl::string_view::npos ? 0 : bracket;
+  if (absl::StrContains(target.substr(host_end), ':')) return std::string(target);
+  return absl::StrCat(target, kDefaultPort);
+}
+
+std::atomic<InProcessConnect> in_process_connect = nullptr;
+
+Result<Client> ConnectInProcess(const ConnectOptions& options) {
+  const InProcessConnect connect = in_process_connect.load();
+  if (connect == nullptr) {
+    return MakeError(Reason::kWrongState, "target", kInProcessTarget,
+                     "a call of rope::embedded::Enable before it");
+  }
+  Result<std::shared_ptr<Connection>> connection = connect(options);
+  if (!connection.ok()) return connection.status();
+  return Client(*std::move(connection));
+}
+
+}  // namespace
+
+void SetInProcessConnect(InProcessConnect connect) {
+  in_process_connect.store(connect);
+}
+
 Client::Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
-Result<Client> Client::Connect(const std::string& target, const ConnectOptions& options) {
-  if (target.empty()) {
-    return Status(StatusCode::kInvalidArgument, "target: got nothing, want HOST:PORT or unix:PATH");
-  }
+Result<Client> Client::Connect(const std::string& written, const ConnectOptions& options) {
+  if (written == kInProcessTarget) return ConnectInProcess(options);
+  const Result<std::string> read = TargetOf(written);
+  if (!read.ok()) return read.status();
+  const std::string& target = *read;
   const auto begin = std::chrono::steady_clock::now();
   auto connection = std::make_shared<RemoteConnection>(target, options);
   if (Status status = connection->Connect(options.timeout); !status.ok()) return status;
@@ -86,6 +132,11 @@ Arena Client::arena() const {
 
 ChosenTransport Client::transport() const {
   return connection_->transport();
+}
+
+Result<ImportedMemory> Client::ImportMemory(const MemoryFile& file,
+                                            const CallOptions& options) const {
+  return connection_->ImportMemory(file, options);
 }
 
 Status Client::Fence(const CallOptions& options) const {

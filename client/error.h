@@ -25,6 +25,11 @@ inline Status CancelledByCaller(bool may_have_executed) {
   return MakeError(Reason::kCancelled, "cancelled by the caller", may_have_executed);
 }
 
+// Of a call that would wait for callbacks of its own thread.
+inline Status InCallback(absl::string_view call) {
+  return MakeError(Reason::kWrongState, call, "a call in a callback", "one on another thread");
+}
+
 // INVALID_ARGUMENT.
 inline Status InvalidField(absl::string_view field, const absl::AlphaNum& got,
                            const absl::AlphaNum& want) {

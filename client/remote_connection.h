@@ -18,16 +18,16 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "client/calls/event_loop.h"
 #include "client/calls/retry.h"
+#include "client/imports.h"
+#include "client/message_connection.h"
 #include "client/transport/connector.h"
-#include "rope/connection.h"
 
 namespace rope::client {
 
-class RemoteConnection final : public Connection {
+class RemoteConnection final : public MessageConnection {
  public:
   // Replaced by tests.
   struct Hooks {
@@ -42,35 +42,23 @@ class RemoteConnection final : public Connection {
   // As Connector::Connect. REQUIRES: called first.
   Status Connect(std::chrono::microseconds timeout) { return connector_->Connect(timeout); }
 
-  // `idempotent`: running the call twice has the same effect as running it once.
-  Result<grpc::ByteBuffer> CallMethod(const std::string& method, const grpc::ByteBuffer& request,
-                                      bool idempotent, const CallOptions& options);
+  // `method`: the full name. `idempotent`: as CallMethod.
+  Result<grpc::ByteBuffer> CallNamed(const std::string& method, const grpc::ByteBuffer& request,
+                                     bool idempotent, const CallOptions& options);
 
   Arena arena() override { return Arena(connector_->arena()); }
   ChosenTransport transport() override { return connector_->transport(); }
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options) override;
-  Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis,
-                                   const CallOptions& options) override;
   Call RotateAsync(const RotateRequest& request, RotateCallback callback,
                    const CallOptions& options) override;
   Result<std::shared_ptr<StreamConnection>> OpenStream(const StreamOptions& options) override;
+  Result<ImportedMemory> ImportMemory(const MemoryFile& file, const CallOptions& options) override;
   Status Fence(const CallOptions& options) override;
-  Result<DescribeReply> Describe(const DescribeRequest& request,
-                                 const CallOptions& options) override;
-  Result<TablesReply> GetTables(const TablesRequest& request, const CallOptions& options) override;
-  Result<std::vector<Model>> ListModels(const CallOptions& options) override;
-  Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
-                                        const CallOptions& options) override;
-  Status UnregisterModel(const std::string& name, const CallOptions& options) override;
-  Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options) override;
-  Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) override;
-  Result<ConnectionList> ListConnections(const CallOptions& options) override;
-  Result<ServerInfo> GetServerInfo(const CallOptions& options) override;
   Result<ServingStatus> Health(const std::string& service, const CallOptions& options) override;
 
  private:
-  template <typename Request, typename Response, typename Take>
-  Status EachPage(const char* method, const CallOptions& options, const Take& take);
+  Result<grpc::ByteBuffer> CallMethod(const char* method, const grpc::ByteBuffer& request,
+                                      bool idempotent, const CallOptions& options) override;
   // The outcome of one attempt, and whether it may be repeated.
   template <typename Reply>
   struct Outcome {
@@ -79,19 +67,19 @@ class RemoteConnection final : public Connection {
   };
   // The retry loop of synchronous calls. `attempt(link, attempts)` returns an Outcome<Reply>.
   template <typename Reply, typename Attempt>
-  Result<Reply> Retry(const CallOptions& options, const Attempt& attempt);
+  Result<Reply> Retry(Connector& connector, const CallOptions& options, const Attempt& attempt);
+  // In whose memory the tensors lie; else the first one.
+  std::shared_ptr<Connector> ConnectorOf(const RotateRequest& request) const;
+  static Status FenceOn(Connector& connector, std::chrono::steady_clock::time_point deadline);
   Outcome<RotateReply> RotateOnce(const Link& link, const RotateRequest& request,
                                   const Attempts& attempts);
   // Sleeps until the next attempt is due and returns true; false: there is no further attempt.
   bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;
-  // Calls `method` with `request`, unless that is an error, and converts the reply.
-  template <typename Reply, typename Message, typename Request>
-  Result<Reply> CallAndConvert(const char* method, const Result<Request>& request,
-                               const CallOptions& options, bool idempotent = true);
   // The queue of the background thread, which the first call starts.
   const std::shared_ptr<EventQueue>& Queue();
 
   const std::shared_ptr<Connector> connector_;
+  const std::shared_ptr<Imports> imports_ = std::make_shared<Imports>();
   const int attempts_max_;
   const Hooks hooks_;
   std::once_flag loop_once_;

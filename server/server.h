@@ -1,4 +1,4 @@
-// Server: creates, owns and connects all parts of the server.
+// Server: the core (core.h) behind gRPC, rings and the metrics page.
 //
 //   Create (serving) -> StopAdvertising (health NOT_SERVING, calls still run)
 //                    -> Drain (refuses new calls, finishes the others; EndDrain cuts it short)
@@ -23,31 +23,20 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
 #include "server/clock.h"
+#include "server/core.h"
 #include "server/engine/batcher.h"
-#include "server/engine/device_router.h"
-#include "server/engine/engine.h"
-#include "server/engine/executor.h"
 #include "server/grpc/connection_watch.h"
 #include "server/grpc/health.h"
 #include "server/grpc/memory_watch.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/queue_call.h"
 #include "server/grpc/reflection.h"
-#include "server/grpc/rope_service.h"
 #include "server/grpc/unknown_methods.h"
 #include "server/ipc/listener.h"
 #include "server/ipc/ring.h"
-#include "server/memory/admission.h"
-#include "server/memory/buffer_pool.h"
-#include "server/memory/connections.h"
 #include "server/memory/memory_limit.h"
-#include "server/memory/regions.h"
-#include "server/models/model_registry.h"
 #include "server/options.h"
-#include "server/request/region_resolver.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_endpoint.h"
 
@@ -80,9 +69,9 @@ class Server {
   void EndDrain();
 
  private:
-  Server(const ServerOptions& options, const Clock& clock, std::string instance_id,
-         OnDeviceLost on_device_lost);
-  absl::Status Build(Batcher::Options batches);
+  Server(const ServerOptions& options, const Clock& clock, OnDeviceLost on_device_lost);
+  absl::Status Build(const Batcher::Options& batches);
+  absl::Status BuildCore(int threads, const Batcher::Options& batches);
   ConnectionWatch::Options WatchOptions();
   absl::Status BuildRingLoop(int threads);
   void BuildGrpcServer(int threads);
@@ -92,36 +81,15 @@ class Server {
   void ArmAndStart();
   Gauges ReadGauges() const;
   std::vector<BudgetUse> Budgets() const;
-  // Bytes that a budget counts: requests, free pool buffers, tables, specs, models and prepared
-  // requests.
-  int64_t AccountedBytes() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);
   v1::GetServerInfoResponse Info() const;  // what GetServerInfo answers
 
   const ServerOptions options_;
   const Clock& clock_;
-  const std::string instance_id_;
   const MemoryShares shares_;
-  const absl::Time started_;
   const OnDeviceLost on_device_lost_;  // may be null
 
-  CallsInFlight in_flight_;
-  std::unique_ptr<DeviceRouter> devices_;
-  std::unique_ptr<kernels::TableCache> tables_;
-  std::unique_ptr<ModelRegistry> registry_;
-  std::unique_ptr<Metrics> metrics_;
-  std::unique_ptr<RegionTable> regions_;
-  Connections connections_;
-  std::unique_ptr<BufferPool> pool_;
-  MessageReads reads_;
-  const QueueCall::Parts calls_;
-  std::unique_ptr<Admission> admission_;
-  std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Batcher> batcher_;
-  std::unique_ptr<RegionResolver> region_resolver_;
-  std::unique_ptr<PreparedRotations> prepared_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<RopeService> rope_service_;
+  std::unique_ptr<Core> core_;
   std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory
   std::unique_ptr<Health> health_;
   std::unique_ptr<Reflection> reflection_;

@@ -14,6 +14,9 @@ namespace {
 
 using std::chrono::microseconds;
 
+constexpr char kOtherFence[] = "another one is under way";
+constexpr char kCallsLeft[] = "calls that name the memory have not ended";
+
 Status TooLate(const char* what) {
   return MakeError(Reason::kDeadline, absl::StrCat("fence: ", what));
 }
@@ -32,17 +35,26 @@ Status Unregister(const Stub& stub, uint64_t id, bool wait, microseconds timeout
 
 }  // namespace
 
-Status AwaitFence(const Stub& stub, RegionIds& ids, std::chrono::milliseconds timeout) {
-  const auto deadline = RegionIds::Clock::now() + BoundedTimeout(timeout);
+Status AwaitLeases(RegionIds& ids, RegionIds::Clock::time_point deadline) {
   const std::optional<RegionIds::Turn> turn = ids.TakeTurn(deadline);
-  if (!turn.has_value()) return TooLate("another one is under way");
+  if (!turn.has_value()) return TooLate(kOtherFence);
+  const uint64_t id = *ids.Acquire();
+  ids.Replace(id);
+  if (!ids.AwaitGivenBack(deadline)) return TooLate(kCallsLeft);
+  ids.Forget(id);
+  return {};
+}
+
+Status AwaitFence(const Stub& stub, RegionIds& ids, RegionIds::Clock::time_point deadline) {
+  const std::optional<RegionIds::Turn> turn = ids.TakeTurn(deadline);
+  if (!turn.has_value()) return TooLate(kOtherFence);
   v1::RegisterRegionRequest request;
   request.set_region_id(*ids.Acquire());
   const auto next = MessageOf<v1::RegisterRegionResponse>(
       stub.Call(RopeMethod("RegisterRegion"), BytesOf(request), Until(deadline)));
   if (!next.ok()) return next.status();
   ids.Replace(next->region_id());
-  if (!ids.AwaitGivenBack(deadline)) return TooLate("calls that name the memory have not ended");
+  if (!ids.AwaitGivenBack(deadline)) return TooLate(kCallsLeft);
   const std::vector<uint64_t> replaced = ids.replaced();
   for (const uint64_t id : replaced) {
     // Unregistering the last id waits for the requests of all old ids. Earlier ids are left over

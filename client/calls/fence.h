@@ -15,15 +15,16 @@
 #ifndef ROPE_CLIENT_CALLS_FENCE_H_
 #define ROPE_CLIENT_CALLS_FENCE_H_
 
-#include <chrono>
-
 #include "client/memory/region.h"
 #include "client/transport/stub.h"
 #include "rope/status.h"
 
 namespace rope::client {
 
-Status AwaitFence(const Stub& stub, RegionIds& ids, std::chrono::milliseconds timeout);
+// Waits until nobody holds a lease of `ids` that was acquired before. DEADLINE_EXCEEDED: as below.
+Status AwaitLeases(RegionIds& ids, RegionIds::Clock::time_point deadline);
+
+Status AwaitFence(const Stub& stub, RegionIds& ids, RegionIds::Clock::time_point deadline);
 
 }  // namespace rope::client
 

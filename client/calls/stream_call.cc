@@ -9,6 +9,20 @@
 #include "client/transport/waiter.h"
 
 namespace rope::client {
+
+Status CheckStreamOptions(const StreamOptions& options) {
+  if (options.requests_max > 0 && options.bytes_max > 0) return {};
+  return Status(StatusCode::kInvalidArgument,
+                absl::StrCat("requests_max, bytes_max: got ", options.requests_max, " and ",
+                             options.bytes_max, ", want more than 0"));
+}
+
+Status StreamIsFull(const StreamOptions& options, int64_t requests, int64_t bytes) {
+  return MakeError(
+      Reason::kQueueFull, "stream",
+      absl::StrCat(requests, " requests of ", bytes, " bytes in flight"),
+      absl::StrCat("at most ", options.requests_max, " of ", options.bytes_max, " with this one"));
+}
 namespace {
 
 // The error of an unanswered request of a stream that ended with `ended`.
@@ -116,8 +130,7 @@ uint64_t StreamCall::NewSequence() {
 
 Status StreamCall::Finish() {
   if (queue_->OnCallbackThread()) {
-    return MakeError(Reason::kWrongState, "Finish", "a call in a callback",
-                     "one on another thread");
+    return InCallback("Finish");
   }
   {
     const proto::MutexLock lock(&mu_);
@@ -232,10 +245,7 @@ Status StreamCall::ReserveRoom(int64_t bytes) {
     }
     if (HasRoom(bytes)) break;
     if (queue_->OnCallbackThread()) {
-      return MakeError(Reason::kQueueFull, "stream",
-                       absl::StrCat(requests_, " requests of ", bytes_, " bytes in flight"),
-                       absl::StrCat("at most ", options_.requests_max, " of ", options_.bytes_max,
-                                    " with this one"));
+      return StreamIsFull(options_, requests_, bytes_);
     }
     changed_.Wait(&mu_);
   }

@@ -41,6 +41,11 @@
 
 namespace rope::client {
 
+// INVALID_ARGUMENT: a bound that is not positive.
+Status CheckStreamOptions(const StreamOptions& options);
+// The error of a request for which a callback would have to wait.
+Status StreamIsFull(const StreamOptions& options, int64_t requests, int64_t bytes);
+
 class StreamCall final : public LiveCall,
                          public StreamConnection,
                          public std::enable_shared_from_this<StreamCall> {

@@ -216,7 +216,7 @@ int Run(const Arguments& arguments, RotateRequest request) {
     if (const Status status = AddTensor(arguments, role, job); !status.ok()) return Fail(status);
   }
   if (const Status status = AddRows(arguments, job); !status.ok()) return Fail(status);
-  const Result<Client> client = ConnectTo(arguments);
+  const Result<Client> client = ConnectToAny(arguments);
   if (!client.ok()) return Fail(client.status());
   std::string prepared_id;
   if (arguments.Has("prepare")) {

@@ -204,7 +204,7 @@ Result<std::string> NameOf(const Arguments& arguments) {
 }  // namespace
 
 int RunModels(const Arguments& arguments) {
-  const Result<Client> client = ConnectTo(arguments);
+  const Result<Client> client = ConnectToAny(arguments);
   if (!client.ok()) return Fail(client.status());
   const auto models = client->ListModels(CallOptionsOf(arguments));
   if (!models.ok()) return Fail(models.status());

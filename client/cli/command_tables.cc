@@ -143,7 +143,7 @@ void Append(const TableArray& part, TableArray& whole) {
 }
 
 Result<TablesReply> AskFor(Table table, const Arguments& arguments) {
-  const Result<Client> client = ConnectTo(arguments);
+  const Result<Client> client = ConnectToAny(arguments);
   if (!client.ok()) return client.status();
   TablesReply whole;
   const auto rows = static_cast<int64_t>(table.positions.size());

@@ -123,7 +123,7 @@ std::vector<Flag> VerifyFlags() {
 int RunVerify(const Arguments& arguments) {
   const std::vector<std::string>& paths = arguments.positional();
   if (paths.empty()) return Misuse("verify: got no file, want FILE.json...");
-  const Result<Client> client = ConnectTo(arguments);
+  const Result<Client> client = ConnectToAny(arguments);
   if (!client.ok()) return Fail(client.status());
   const bool show_progress = paths.size() > 1 && isatty(STDERR_FILENO) != 0;
   size_t width = 0;

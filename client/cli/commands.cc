@@ -11,9 +11,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
+#include "client/cli/local_describe.h"
 #include "client/cli/npy.h"
+#include "kernels/config/presets.h"
 #include "proto/nearest_name.h"
 #include "proto/version.h"
+#include "rope/embedded.h"
 
 namespace rope::client {
 namespace {
@@ -41,21 +44,24 @@ void PrintOverview(std::FILE* out) {
 }
 
 // Of every command that asks a server.
-absl::Span<const Flag> CommonFlags() {
-  static constexpr Flag kFlags[] = {
-      {"target", FlagKind::kText, "HOST:PORT", "The server, or unix:PATH. Default 127.0.0.1:50051.",
-       /*environment=*/true},
+std::vector<Flag> CommonFlags(Command::Asks asks) {
+  const absl::string_view target =
+      asks == Command::Asks::kServer
+          ? "The server, or unix:PATH. Default 127.0.0.1:50051."
+          : "A server, or unix:PATH. Default: the engine in this process.";
+  return {
+      {"target", FlagKind::kText, "HOST:PORT", target, /*environment=*/true},
       {"timeout", FlagKind::kDuration, "DURATION", "For each call. Default 30s.",
        /*environment=*/true},
   };
-  return kFlags;
 }
 
 Usage UsageOf(const Command& command) {
   Usage usage{absl::StrCat("ropectl ", command.name), std::string(command.summary),
               std::string(command.positional), command.flags, std::string(command.exits)};
-  if (!command.asks_server) return usage;
-  usage.flags.insert(usage.flags.end(), CommonFlags().begin(), CommonFlags().end());
+  if (command.asks == Command::Asks::kNobody) return usage;
+  const std::vector<Flag> common = CommonFlags(command.asks);
+  usage.flags.insert(usage.flags.end(), common.begin(), common.end());
   return usage;
 }
 
@@ -89,32 +95,39 @@ int MisuseOfCommand(absl::string_view name) {
 }  // namespace
 
 absl::Span<const Command> Commands() {
+  using Asks = Command::Asks;
   static const std::vector<Command> commands = {
-      {"rotate", "", "Rotates tensors in .npy files.", RotateFlags(), &RunRotate},
+      {"rotate", "", "Rotates tensors in .npy files.", RotateFlags(), &RunRotate, "", Asks::kAny},
       {"reposition", "",
        "Moves rotated tensors in .npy files to other positions or another config.",
-       RepositionFlags(), &RunReposition},
+       RepositionFlags(), &RunReposition, "", Asks::kAny},
       {"tables", "", "Writes exact cos and sin as .npy files, in the layout of an engine.",
-       TablesFlags(), &RunTables},
+       TablesFlags(), &RunTables, "", Asks::kAny},
       {"describe", "[FILE]",
        "Says what a config means: frequencies, attention factor, warnings. Without --target a FILE "
        "and a preset need no server.",
        DescribeFlags(), &RunDescribe},
       {"lint", "CONFIG...", "Checks config.json files, and folders of them, without a server.",
-       LintFlags(), &RunLint, kLintExits, /*asks_server=*/false},
+       LintFlags(), &RunLint, kLintExits, Asks::kNobody},
       {"diff", "A B", "Compares the rotations of two config.json or GGUF files, without a server.",
-       DiffFlags(), &RunDiff, kDiffExits, /*asks_server=*/false},
+       DiffFlags(), &RunDiff, kDiffExits, Asks::kNobody},
       {"diagnose", "", "Names the setting that explains a tensor that somebody else rotated.",
        DiagnoseFlags(), &RunDiagnose},
-      {"verify", "FILE.json...", "Checks golden files against the server.", VerifyFlags(),
-       &RunVerify},
+      {"verify", "FILE.json...", "Checks golden files against the engine.", VerifyFlags(),
+       &RunVerify, "", Asks::kAny},
       {"load", "", "Sends one request over and over and measures.", LoadFlags(), &RunLoadCommand},
       {"connections",
        "",
        "Lists the connections of the server's clients: owner, transport, calls, bytes.",
        {kJsonFlag},
        &RunConnections},
-      {"models", "", "Lists the models that the server knows by name.", {kJsonFlag}, &RunModels},
+      {"models",
+       "",
+       "Lists the models that the engine knows by name.",
+       {kJsonFlag},
+       &RunModels,
+       "",
+       Asks::kAny},
       {"register", "NAME", "Gives a config a name that every client of the server may use.",
        RegisterFlags(), &RunRegister},
       {"unregister", "NAME", "Removes a name.", {kJsonFlag}, &RunUnregister},
@@ -164,6 +177,21 @@ Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options) {
   options.timeout = std::min(options.timeout, CallOptionsOf(arguments).timeout);
   return Client::Connect(
       arguments.Has("target") ? arguments.Text("target") : std::string(kDefaultTarget), options);
+}
+
+Result<Client> ConnectToAny(const Arguments& arguments) {
+  if (arguments.Has("target")) return ConnectTo(arguments);
+  for (const char* prefix : {"", "from_"}) {
+    const std::string model = arguments.Text(absl::StrCat(prefix, "model"));
+    if (!model.empty() && kernels::FindPreset(model) == nullptr) return UnknownPreset(model);
+    if (arguments.Has(absl::StrCat(prefix, "config_id"))) {
+      return Status(StatusCode::kNotFound,
+                    absl::StrCat("--", prefix,
+                                 "config_id: got it without --target, want the server that gave "
+                                 "it"));
+    }
+  }
+  return embedded::Connect();
 }
 
 std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {

@@ -33,7 +33,9 @@ struct Command {
   std::vector<Flag> flags;  // beside those of every command
   int (*run)(const Arguments& arguments);
   absl::string_view exits = "";  // the exit statuses, for the help; empty: 0, 1, 2 as above
-  bool asks_server = true;       // false: it has no common flags
+  // Which server it asks: the one that --target names or the default one; that of --target, or the
+  // engine in this process; none, so that it has no common flags.
+  enum class Asks { kServer, kAny, kNobody } asks = Asks::kServer;
 };
 
 // In the order of the help.
@@ -68,6 +70,9 @@ Result<std::optional<int32_t>> LayerOf(const Arguments& arguments, const std::st
 // As --target and --timeout say, the flags of every command that asks a server.
 // `options.timeout` is bounded by that of a call.
 Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options = {});
+// Of a command that can do without a server: the engine in this process, unless --target is given.
+// NOT_FOUND: a model that is no preset, or a config_id, without --target.
+Result<Client> ConnectToAny(const Arguments& arguments);
 CallOptions CallOptionsOf(const Arguments& arguments);
 
 // Flags that name a rotary embedding, and what they say. INVALID_ARGUMENT is wrong usage; any other

@@ -141,6 +141,20 @@ struct Draft {
   uint64_t region_id() const { return encoded.region_id == nullptr ? 0 : *encoded.region_id; }
 };
 
+// No tensor that the engine takes has a larger result.
+constexpr int64_t kOwnedBytesMax = int64_t{1} << 40;
+
+// Gives results without an output memory of the process. The engine refuses those without any.
+void OwnOutputs(OutputPool& pool, Draft& draft) {
+  for (size_t i = 0; i < draft.places.size(); ++i) {
+    OutputMemory& owned = draft.encoded.owned.emplace_back();
+    const int64_t bytes = draft.encoded.wanted[i].bytes;
+    if (draft.places[i].output != nullptr || bytes > kOwnedBytesMax) continue;
+    owned = pool.Allocate(bytes);
+    draft.places[i].output = draft.encoded.wanted[i].output = owned.get();
+  }
+}
+
 // Decides which tensors and results are in the region. The steps depend on each other: staging
 // moves the tensors into the region before their ranges are looked up; the id is acquired before
 // any message names it, so that a fence waits for this call; and it is released again if nothing
@@ -148,6 +162,7 @@ struct Draft {
 // then stay as they are.
 void Settle(const Region& region, Route route, Draft& draft) {
   EncodedRotate& encoded = draft.encoded;
+  if (region.process_outputs != nullptr) OwnOutputs(*region.process_outputs, draft);
   if (region.is_staging) {
     const int64_t bytes_min = route == Route::kRing ? 1 : kStagedBytesMin;
     encoded.staged = Stage(region, bytes_min, encoded.wanted, draft.places);

@@ -57,6 +57,8 @@ struct EncodedRotate {
   StagedRun staged = {};     // REQUIRES: kept until the reply has been decoded
   // The lease of the region id in the message. REQUIRES: kept until the call has ended.
   RegionIds::Lease region_id = nullptr;
+  // In process: memory of the results without an output of the caller, empty for the others.
+  std::vector<OutputMemory> owned = {};
 };
 
 // Copies an encoded message into a ByteBuffer.

@@ -3,11 +3,16 @@
 #include <cstring>
 #include <utility>
 
+#include "proto/ipc/process_memory.h"
+
 namespace rope::client {
 namespace {
 
 std::optional<RegionRange> RangeIn(const Region& region, const void* data, int64_t bytes) {
   if (region.ids == nullptr || data == nullptr || bytes == 0) return std::nullopt;
+  if (region.process_outputs != nullptr) {
+    return RegionRange{proto::ProcessMemoryOffset(data), bytes};
+  }
   const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
   if (!offset.has_value()) return std::nullopt;
   return RegionRange{*offset, bytes};

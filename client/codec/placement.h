@@ -35,7 +35,8 @@ struct RegionRange {
 
   bool operator==(const RegionRange&) const = default;
   bool Overlaps(const RegionRange& other) const {
-    return offset < other.offset + other.bytes && other.offset < offset + bytes;
+    return offset <= other.offset ? other.offset - offset < bytes
+                                  : offset - other.offset < other.bytes;
   }
 };
 

@@ -78,7 +78,7 @@ std::optional<int64_t> ArenaMemory::OffsetOf(const void* data, int64_t bytes) co
   const std::byte* last = shared_->data() + (capacity_bytes() - bytes);
   // Comparing unrelated pointers with < is undefined; std::less defines a total order.
   if (std::less<>()(begin, shared_->data()) || std::less<>()(last, begin)) return std::nullopt;
-  return begin - shared_->data();
+  return shared_->offset() + (begin - shared_->data());
 }
 
 Slot::Slot(std::shared_ptr<ArenaMemory> memory, void* data, int64_t bytes)
@@ -119,6 +119,10 @@ Result<Slot> Arena::Allocate(int64_t bytes) const {
   const Result<std::byte*> data = memory_->Allocate(bytes);
   if (!data.ok()) return data.status();
   return Slot(memory_, *data, bytes);
+}
+
+int Arena::fd() const {
+  return memory_->shared() == nullptr ? -1 : memory_->shared()->fd();
 }
 
 int64_t Arena::capacity_bytes() const {

@@ -49,7 +49,7 @@ class ArenaMemory {
   int64_t used_bytes() const;  // includes lost bytes
   int64_t lost_bytes() const { return lost_bytes_.load(std::memory_order_relaxed); }
 
-  // Offset of [data, data + bytes) in the arena; nullopt if any of it lies outside.
+  // Offset of [data, data + bytes) in the file; nullopt if any of it lies outside of the memory.
   std::optional<int64_t> OffsetOf(const void* data, int64_t bytes) const;
 
  private:

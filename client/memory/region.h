@@ -19,6 +19,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/memory/arena_memory.h"
+#include "client/memory/output_pool.h"
 #include "proto/mutex.h"
 
 namespace rope::client {
@@ -81,8 +82,9 @@ class RegionIds {
 
 // Region: the memory that a connection shares with its server, and its id in requests.
 //
-// A region is either the program's arena, whose slots requests name directly, or staging memory of
-// the connection, to which other tensors are copied (arena_memory.h).
+// A region is the program's arena, whose slots requests name directly, or staging memory of the
+// connection, to which other tensors are copied (arena_memory.h), or all memory of the process, if
+// the server is in it.
 //
 // Threading:  A value.
 // Ownership:  Shares the memory and the ids.
@@ -91,6 +93,9 @@ struct Region {
   std::shared_ptr<ArenaMemory> memory = nullptr;
   std::shared_ptr<RegionIds> ids = nullptr;  // null: no region is registered with the server
   bool is_staging = false;
+  // Set if the region is all memory of the process; `memory` is null then. Results without an
+  // output get memory from here.
+  std::shared_ptr<OutputPool> process_outputs = nullptr;
 };
 
 }  // namespace rope::client

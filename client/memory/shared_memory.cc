@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,8 +50,52 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateMemfd(int64_t bytes, U
   return memory;
 }
 
+Result<std::unique_ptr<SharedMemory>> SharedMemory::Import(const MemoryFile& file) {
+  struct stat about {};
+  if (fstat(file.fd, &about) != 0) return InvalidField("fd", file.fd, "an open file");
+  if (file.offset < 0) return InvalidField("offset", file.offset, "0 or more");
+  if (file.bytes <= 0) return InvalidField("bytes", file.bytes, "more than 0");
+  if (file.offset > about.st_size || file.bytes > about.st_size - file.offset) {
+    return InvalidField("bytes", absl::StrCat(file.bytes, " from ", file.offset),
+                        absl::StrCat("an end within the file's ", about.st_size));
+  }
+  std::unique_ptr<SharedMemory> memory(  // owned by memory
+      new SharedMemory(proto::FileDescriptor(fcntl(file.fd, F_DUPFD_CLOEXEC, 0))));
+  if (!memory->file_.ok()) return Unavailable("F_DUPFD_CLOEXEC");
+  memory->offset_ = file.offset;
+  memory->bytes_ = file.bytes;
+  memory->data_ = static_cast<std::byte*>(file.mapped);
+  if (file.mapped != nullptr) return memory;
+  // A file of huge pages is mapped from the start of one; st_blksize is their size.
+  const Status status = memory->Map(std::max<int64_t>(PageBytes(), about.st_blksize), 0);
+  if (!status.ok()) return status;
+  return memory;
+}
+
 SharedMemory::~SharedMemory() {
-  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+  if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
+}
+
+int64_t SharedMemory::file_bytes() const {
+  struct stat about {};
+  return fstat(fd(), &about) == 0 ? about.st_size : 0;
+}
+
+bool SharedMemory::is_sealed() const {
+  const int seals = fcntl(fd(), F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+}
+
+Status SharedMemory::Map(int64_t page, int populate) {
+  const int64_t begin = offset_ / page * page;
+  const int64_t skipped = offset_ - begin;
+  mapping_bytes_ = static_cast<size_t>((skipped + bytes_ + page - 1) / page * page);
+  void* const mapped =
+      mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | populate, fd(), begin);
+  if (mapped == MAP_FAILED) return Unavailable("mmap");
+  mapping_ = mapped;
+  data_ = static_cast<std::byte*>(mapped) + skipped;
+  return {};
 }
 
 Status SharedMemory::Fill(int64_t bytes, Use use) {
@@ -72,13 +117,8 @@ Status SharedMemory::Fill(int64_t bytes, Use use) {
     errno = error;
     return Unavailable("posix_fallocate");
   }
-  const int populate = use == Use::kArena ? MAP_POPULATE : 0;
-  void* mapped = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | populate, fd(), 0);
-  if (mapped == MAP_FAILED) return Unavailable("mmap");
-  data_ = static_cast<std::byte*>(mapped);
   bytes_ = rounded;
-  return {};
+  return Map(page, use == Use::kArena ? MAP_POPULATE : 0);
 }
 
 }  // namespace rope::client

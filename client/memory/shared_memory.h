@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "proto/ipc/file_descriptor.h"
+#include "rope/arena.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -26,6 +27,8 @@ class SharedMemory {
   // A memfd sealed against shrinking and growing. `bytes` is rounded up to whole pages.
   enum class Use { kArena, kStaging };
   static Result<std::unique_ptr<SharedMemory>> CreateMemfd(int64_t bytes, Use use);
+  // Part of a file of the program's (arena.h). INVALID_ARGUMENT: no file, or a part past its end.
+  static Result<std::unique_ptr<SharedMemory>> Import(const MemoryFile& file);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -33,15 +36,26 @@ class SharedMemory {
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   int fd() const { return file_.get(); }
+  // Where data() lies in the file, and the size of the whole file, which may grow.
+  int64_t offset() const { return offset_; }
+  int64_t file_bytes() const;
+  // Whether the file is a memfd that cannot shrink. A server maps no other one: access past the
+  // end of a file ends a process.
+  bool is_sealed() const;
 
  private:
   explicit SharedMemory(proto::FileDescriptor file) : file_(std::move(file)) {}
   // Sets the size of the file and maps it.
   Status Fill(int64_t bytes, Use use);
+  // Maps [offset_, offset_ + bytes_), from the start of its page on.
+  Status Map(int64_t page, int populate);
 
   const proto::FileDescriptor file_;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
+  int64_t offset_ = 0;
+  void* mapping_ = nullptr;  // null: the program's
+  size_t mapping_bytes_ = 0;
 };
 
 }  // namespace rope::client

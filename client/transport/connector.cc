@@ -62,6 +62,8 @@ const char* Name(Transport transport) {
       return "memfd";
     case Transport::kRing:
       return "ring";
+    case Transport::kInProcess:
+      return "in_process";
   }
   return "unknown";
 }
@@ -71,6 +73,27 @@ Connector::Connector(std::string target, const ConnectOptions& options)
       options_(options),
       outputs_(OutputPool::Make(options.pooled_bytes)),
       callback_owner_(std::make_shared<CallbackOwner>()) {}
+
+Connector::Connector(const Connector& first, std::shared_ptr<ArenaMemory> memory)
+    : target_(first.target_),
+      options_([&first, &memory] {
+        ConnectOptions options = first.options_;
+        options.arena_bytes = memory->capacity_bytes();
+        return options;
+      }()),
+      outputs_(first.outputs_),
+      callback_owner_(first.callback_owner_),
+      imported_(std::move(memory)) {}
+
+// The pool is that of the first connector.
+Connector::~Connector() {
+  if (imported_ == nullptr) outputs_->Close();
+}
+
+Result<std::shared_ptr<ArenaMemory>> Connector::NewArena() const {
+  if (imported_ != nullptr) return imported_;
+  return ArenaMemory::Create(options_.arena_bytes, SharedMemory::Use::kArena);
+}
 
 bool Connector::IsAllowed(Transport transport) const {
   return std::find(options_.transports.begin(), options_.transports.end(), transport) !=
@@ -98,6 +121,10 @@ bool Connector::MayShareMemory() const {
   return IsAllowed(Transport::kRing) || IsAllowed(Transport::kMemfd);
 }
 
+bool Connector::MayImport() const {
+  return MayShareMemory() && UnixPathOf(target_).has_value();
+}
+
 bool Connector::MayStage() const {
   return options_.arena_bytes == 0 && options_.staged_bytes > 0 && MayShareMemory();
 }
@@ -122,6 +149,14 @@ Status Connector::Connect(microseconds timeout) {
   return {};
 }
 
+Status Connector::ConnectImported(microseconds timeout) {
+  Result<Dialed> dialed = ConnectShared(Clock::now() + timeout);
+  if (!dialed.ok()) return dialed.status();
+  const proto::MutexLock lock(&mu_);
+  Set(*std::move(dialed));
+  return {};
+}
+
 void Connector::Set(Dialed dialed) {
   link_ = std::move(dialed.link);
   chosen_ = std::move(dialed.chosen);
@@ -129,7 +164,7 @@ void Connector::Set(Dialed dialed) {
 
 Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
                                                    const std::string& reason) {
-  auto arena = ArenaMemory::Create(options_.arena_bytes, SharedMemory::Use::kArena);
+  auto arena = NewArena();
   if (!arena.ok()) return arena.status();
   arena_ = *std::move(arena);
   return Dialed{InlineLink(deadline), {Transport::kInline, reason}};
@@ -158,7 +193,7 @@ Result<Connector::Dialed> Connector::ConnectShared(Clock::time_point deadline) {
   if (!has_arena) timeout = std::min<microseconds>(timeout, kRedialMax);
   Result<proto::FileDescriptor> socket = AwaitUnixSocket(target_, deadline, timeout);
   if (!socket.ok()) return socket.status();
-  auto arena = ArenaMemory::Create(options_.arena_bytes, SharedMemory::Use::kArena);
+  auto arena = NewArena();
   Result<Dialed> dialed = Greet(*std::move(socket), has_arena ? arena : NewStaging());
   if (dialed.ok()) arena_ = *std::move(arena);
   return dialed;
@@ -178,7 +213,7 @@ Result<Connector::Dialed> Connector::Greet(
     ring = *std::move(created);
   }
   const SharedMemory& shared = *(*memory)->shared();
-  proto::ClientHello hello = {.bytes = static_cast<uint64_t>(shared.bytes())};
+  proto::ClientHello hello = {.bytes = static_cast<uint64_t>(shared.file_bytes())};
   std::vector<int> descriptors = {shared.fd()};
   if (ring != nullptr) {
     hello.ring_bytes = static_cast<uint64_t>(ring->memory().bytes());

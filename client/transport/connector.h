@@ -59,11 +59,19 @@ class Connector {
   static constexpr std::chrono::milliseconds kRedialMax{500};
 
   Connector(std::string target, const ConnectOptions& options);
-  ~Connector() { outputs_->Close(); }
+  // A connector beside `first` whose arena is `memory`, which the program has imported. Its
+  // callbacks are those of the same connection.
+  Connector(const Connector& first, std::shared_ptr<ArenaMemory> memory);
+  ~Connector();
 
   // Waits for a connection and chooses the transport. OK also without a connection if inline is
   // allowed: the first call then fails with the reason.
   Status Connect(std::chrono::microseconds timeout);
+  // The same for imported memory, which has no use inline. UNAVAILABLE: no connection.
+  // FAILED_PRECONDITION: the server does not share this memory, or none.
+  Status ConnectImported(std::chrono::microseconds timeout);
+  // Whether the options and the target admit that memory is shared.
+  bool MayImport() const;
 
   // REQUIRES of all below: Connect has returned OK.
   // Dials first if the connection was lost, or if half of its staging memory was.
@@ -103,6 +111,8 @@ class Connector {
   Result<Dialed> Greet(proto::FileDescriptor socket,
                        const Result<std::shared_ptr<ArenaMemory>>& memory) const;
   Result<std::shared_ptr<ArenaMemory>> NewStaging() const;
+  // The imported memory, or new one.
+  Result<std::shared_ptr<ArenaMemory>> NewArena() const;
   // A link without memory: on a socket of ours if possible.
   std::shared_ptr<const Link> InlineLink(Clock::time_point deadline) const;
   std::shared_ptr<const Link> LinkOn(proto::FileDescriptor socket, Region region,
@@ -117,7 +127,8 @@ class Connector {
   const ConnectOptions options_;
   const std::shared_ptr<OutputPool> outputs_;
   const std::shared_ptr<const CallbackOwner> callback_owner_;
-  std::shared_ptr<ArenaMemory> arena_;  // set by Connect
+  const std::shared_ptr<ArenaMemory> imported_ = nullptr;  // null: Connect creates the arena
+  std::shared_ptr<ArenaMemory> arena_;                     // set by Connect
 
   mutable proto::Mutex mu_;
   proto::CondVar dialed_;  // signals the end of a dial

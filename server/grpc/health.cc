@@ -125,7 +125,7 @@ Health::Health(const std::vector<std::string>& services, const QueueCall::Parts&
       service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")),
       watch_(service_.RequestOf("Watch")) {
   check_.request = service_.RequestOf("Check");
-  check_.handler = [this](UnaryCall& call) {
+  check_.handler = [this](ServiceCall& call) {
     const auto response = Check(call.request());
     call.Finish(response.status(), response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer());
   };

@@ -54,12 +54,11 @@ grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
 
 RopeService::RopeService(Parts parts)
     : parts_(std::move(parts)),
-      logger_(spdlog::default_logger()),
       log_limiter_(*parts_.clock, kMethodCount * kCodes),
       service_(*v1::RotateRequest::descriptor()->file()->pool()->FindServiceByName(
           "rope.v1.RopeService")),
       id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
-  AddHandler(Method::kRotate, [this](UnaryCall& call) { Rotate(call); });
+  AddHandler(Method::kRotate, [this](ServiceCall& call) { Rotate(call); });
   rotate_stream_ = {
       service_.RequestOf("RotateStream"),
       [this](StreamCall& call, grpc::ByteBuffer& message) { OnStreamMessage(call, message); },
@@ -70,12 +69,14 @@ RopeService::RopeService(Parts parts)
 }
 
 void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
-  methods_.push_back(std::make_unique<UnaryCall::Method>(UnaryCall::Method{
-      service_.RequestOf(std::string(Name(method))), std::move(handler), parts_.calls}));
+  methods_[static_cast<size_t>(method)] = std::make_unique<UnaryCall::Method>(UnaryCall::Method{
+      service_.RequestOf(std::string(Name(method))), std::move(handler), parts_.calls});
 }
 
 void RopeService::Arm(CallQueue& queue, int calls) {
-  for (const auto& method : methods_) UnaryCall::Arm(*method, queue, calls);
+  for (const auto& method : methods_) {
+    if (method != nullptr) UnaryCall::Arm(*method, queue, calls);
+  }
   StreamCall::Arm(rotate_stream_, queue, calls);
 }
 
@@ -117,7 +118,11 @@ void RopeService::Submit(Arrival arrival, Decoded decoded, Request::Done done) {
   done(std::move(request), status);
 }
 
-void RopeService::Rotate(UnaryCall& call) {
+void RopeService::Handle(Method method, ServiceCall& call) {
+  methods_[static_cast<size_t>(method)]->handler(call);
+}
+
+void RopeService::Rotate(ServiceCall& call) {
   Arrival arrival = ArrivalOf(call, BytesOf(call.request()));
   auto decoded = DecodeWith(
       [&] { return DecodeRequest(call.request(), parts_.max_message_bytes, arrival); }, arrival);
@@ -200,7 +205,7 @@ void RopeService::RotateLocal(LocalCall& call) {
          });
 }
 
-Arrival RopeService::Receive(UnaryCall& call) {
+Arrival RopeService::Receive(ServiceCall& call) {
   Arrival arrival = ArrivalOf(call, BytesOf(call.request()));
   arrival.id = MakeId();
   return arrival;
@@ -229,7 +234,7 @@ absl::Status RopeService::AdmitAndEncode(const google::protobuf::Message& respon
 }
 
 // Frees a message that was refused before it was decoded.
-void RopeService::Answer(UnaryCall& call, ControlCall& control, const absl::Status& status,
+void RopeService::Answer(ServiceCall& call, ControlCall& control, const absl::Status& status,
                          const grpc::ByteBuffer& reply) {
   const int64_t reply_bytes = BytesOf(reply);
   Record(control.method, control.arrival, nullptr, status, reply_bytes);
@@ -261,16 +266,16 @@ void RopeService::Log(Method method, const std::string& id, const Labels* labels
   auto level = spdlog::level::info;
   if (status.ok()) level = spdlog::level::debug;
   if (status.code() == absl::StatusCode::kInternal) level = spdlog::level::err;
-  if (!logger_->should_log(level)) return;
+  if (!parts_.logger->should_log(level)) return;
   const auto left_out = log_limiter_.Admit(LogKindOf(method, status.code()));
   if (!left_out.has_value()) return;
   // An id that was refused may have any length.
   const std::string request = Quoted(absl::string_view(id).substr(0, limits::kRequestIdBytesMax));
   const std::string message =
       status.ok() ? "" : absl::StrCat(" message=", Quoted(ShortText(status.message())));
-  logger_->log(level, "request={} method={} code={}{}{}{}", request, Name(method),
-               absl::StatusCodeToString(status.code()), message,
-               labels == nullptr ? "" : Written(*labels), LeftOut(*left_out));
+  parts_.logger->log(level, "request={} method={} code={}{}{}{}", request, Name(method),
+                     absl::StatusCodeToString(status.code()), message,
+                     labels == nullptr ? "" : Written(*labels), LeftOut(*left_out));
 }
 
 std::string RopeService::MakeId() {

@@ -9,12 +9,12 @@
 
 #include <spdlog/logger.h>
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
@@ -45,6 +45,7 @@ class RopeService {
     std::string instance_id;
     int64_t max_message_bytes = 0;
     Admission* admission = nullptr;
+    std::shared_ptr<spdlog::logger> logger;  // of the lines about requests
   };
   // The call of a control-plane method, and who calls.
   struct Caller {
@@ -77,6 +78,8 @@ class RopeService {
   void Arm(CallQueue& queue, int calls);
   // Answers a call that came through shared memory.
   void RotateLocal(LocalCall& call);
+  // Answers a call of this process. REQUIRES: `method` is unary.
+  void Handle(Method method, ServiceCall& call);
   // Ends each open stream once the messages that it has read are answered.
   void DrainStreams();
   int64_t open_streams() const { return open_streams_.count(); }
@@ -84,7 +87,7 @@ class RopeService {
  private:
   void AddHandler(Method method, UnaryCall::Handler handler);
 
-  void Rotate(UnaryCall& call);
+  void Rotate(ServiceCall& call);
   void OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes);
   using Labels = google::protobuf::Map<std::string, std::string>;
   // Answers a stream's message that does not become a request. `labels`: null if it has none.
@@ -110,14 +113,14 @@ class RopeService {
     In request;
     ReceivedPayloads payloads;
   };
-  Arrival Receive(UnaryCall& call);
+  Arrival Receive(ServiceCall& call);
   // Admits what the message takes once it is decoded.
   absl::Status AdmitMessage(ControlCall& control);
   // Encodes the reply. First admits as many bytes as it needs in addition to the admitted bytes of
   // the call.
   absl::Status AdmitAndEncode(const google::protobuf::Message& response, ControlCall& control,
                               grpc::ByteBuffer& reply);
-  void Answer(UnaryCall& call, ControlCall& control, const absl::Status& status,
+  void Answer(ServiceCall& call, ControlCall& control, const absl::Status& status,
               const grpc::ByteBuffer& reply);
 
   // Counts and logs a finished request, before its answer is sent.
@@ -130,10 +133,9 @@ class RopeService {
   std::string MakeId();
 
   const Parts parts_;
-  const std::shared_ptr<spdlog::logger> logger_;  // looked up once, not for each request
   LogLimiter log_limiter_;
   RawService<v1::RopeService> service_;
-  std::vector<std::unique_ptr<UnaryCall::Method>> methods_;
+  std::array<std::unique_ptr<UnaryCall::Method>, kMethodCount> methods_;  // null: not unary
   OpenStreams open_streams_;
   StreamCall::Method rotate_stream_;
   const std::string id_prefix_;  // of request ids that this process makes
@@ -142,7 +144,7 @@ class RopeService {
 
 template <typename In, typename Out>
 void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
-  AddHandler(method, [this, method, answer = std::move(answer)](UnaryCall& call) {
+  AddHandler(method, [this, method, answer = std::move(answer)](ServiceCall& call) {
     const auto control = std::make_shared<ControlCall>(method, Receive(call));
     const Done<Out> done = [this, &call, control](const absl::StatusOr<Out>& response) {
       grpc::ByteBuffer reply;

@@ -1,3 +1,5 @@
+// ServiceCall: one unary call, whatever brought it. UnaryCall is one of gRPC; embedded/ has others.
+//
 // UnaryCall: one unary RPC with bytes in and bytes out, from being armed to being freed. One class
 // for every unary method; only the handler differs.
 //
@@ -13,21 +15,42 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 #include "server/memory/admission.h"
 
 namespace rope::server {
 
-class UnaryCall final : public QueueCall {
+class ServiceCall {
+ public:
+  virtual ~ServiceCall() = default;
+  // The message, which the handler may clear.
+  virtual grpc::ByteBuffer& request() = 0;
+  virtual uint64_t session() const = 0;
+  virtual const std::string& owner() const = 0;  // peers.h
+  // The time until the caller's deadline.
+  virtual absl::Duration time_left() const = 0;
+  // True once the caller has gone or cancelled. May be read after the call has ended.
+  virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
+  // Sends the answer. The handler must not touch the call afterwards. `permit` is released when the
+  // caller has taken the reply or has gone.
+  virtual void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,
+                      Permit permit = {}) = 0;
+};
+
+class UnaryCall final : public QueueCall, public ServiceCall {
  public:
   // Must lead to one Finish, now or later, on any thread.
-  using Handler = std::function<void(UnaryCall&)>;
+  using Handler = std::function<void(ServiceCall&)>;
 
   // A method and its handler. It outlives its calls.
   struct Method {
@@ -40,11 +63,15 @@ class UnaryCall final : public QueueCall {
   // not started.
   static void Arm(const Method& method, CallQueue& queue, int calls);
 
-  grpc::ByteBuffer& request() { return message_; }
-
-  // Sends the answer. The caller must not touch the call afterwards. `permit` is released when the
-  // client has taken the reply or has gone.
-  void Finish(const absl::Status& status, const grpc::ByteBuffer& reply, Permit permit = {});
+  grpc::ByteBuffer& request() override { return message_; }
+  uint64_t session() const override { return QueueCall::session(); }
+  const std::string& owner() const override { return QueueCall::owner(); }
+  absl::Duration time_left() const override { return QueueCall::time_left(); }
+  const std::shared_ptr<std::atomic<bool>>& cancelled() const override {
+    return QueueCall::cancelled();
+  }
+  void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,
+              Permit permit = {}) override;
 
  private:
   UnaryCall(const Method& method, std::shared_ptr<CallArming> arming)

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "proto/ipc/process_memory.h"
 #include "server/error.h"
 #include "server/telemetry/log.h"
 
@@ -166,8 +167,16 @@ absl::StatusOr<std::unique_ptr<Region>> Region::OpenPosix(const PosixName& name,
   return region;
 }
 
+std::unique_ptr<Region> Region::OfProcess() {
+  std::unique_ptr<Region> region(new Region);  // owned by region
+  region->kind_ = Kind::kProcess;
+  region->bytes_ = proto::kProcessMemoryBytes;
+  region->mapped_ = proto::ProcessMemory();
+  return region;
+}
+
 Region::~Region() {
-  if (mapped_ != nullptr) munmap(mapped_, bytes_);
+  if (kind_ == Kind::kMemfd && mapped_ != nullptr) munmap(mapped_, bytes_);
 }
 
 absl::Status Region::CheckSpan(uint64_t offset, uint64_t count, absl::string_view field) const {
@@ -374,6 +383,11 @@ absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released rel
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint64_t> RegionTable::RegisterProcess(uint64_t session) {
+  ROPE_ASSIGN_OR_RETURN(const Account account, FindAccount(session));
+  return Insert(session, account, Region::OfProcess());
+}
+
 std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
   std::vector<Listed> listed;
   proto::ReaderMutexLock lock(&mutex_);
@@ -381,6 +395,7 @@ std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
   if (found == sessions_.end()) return listed;
   for (const auto& [id, registered] : found->second.regions) {
     const Region& region = *registered.name->region();
+    if (region.kind() == Region::Kind::kProcess) continue;
     listed.push_back({id, region.bytes(), region.kind()});
   }
   return listed;

@@ -1,11 +1,12 @@
 // The memory regions that clients have registered, by session and id.
 //
-// Region: memory of a client on this host that requests read from and write to. Two kinds:
+// Region: memory of a client on this host that requests read from and write to. Three kinds:
 //
 //   memfd  sealed against shrinking, so that access through its mapping can never raise SIGBUS.
 //          Used in place.
 //   posix  an object under /dev/shm. Its owner can truncate it at any time, so that it is never
 //          mapped. Read and Write copy its bytes and return an error if the object has shrunk.
+//   process  all memory of this process, for a caller in it. Used in place; it counts no bytes.
 //
 // Threading:  Immutable. Read and Write may run on any thread. If the client writes to the bytes
 //             at the same time, values may be torn; nothing else can go wrong.
@@ -46,7 +47,7 @@ namespace rope::server {
 
 class Region {
  public:
-  enum class Kind { kMemfd, kPosix };
+  enum class Kind { kMemfd, kPosix, kProcess };
 
   // An object under /dev/shm, as a client names it.
   struct PosixName {
@@ -61,6 +62,8 @@ class Region {
   // Opens the `bytes` from `offset` of an object.
   static absl::StatusOr<std::unique_ptr<Region>> OpenPosix(const PosixName& name, uint64_t offset,
                                                            uint64_t bytes);
+  // Offsets are as proto/ipc/process_memory.h says.
+  static std::unique_ptr<Region> OfProcess();
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -199,6 +202,8 @@ class RegionTable {
                                          uint64_t bytes);
   absl::StatusOr<uint64_t> RegisterPosix(uint64_t session, const std::string& name, uint64_t offset,
                                          uint64_t bytes);
+  // For the session of a caller in this process. It is not listed.
+  absl::StatusOr<uint64_t> RegisterProcess(uint64_t session);
 
   // A second id of the region `id`. Returns the same one while that one is registered.
   absl::StatusOr<uint64_t> AddId(uint64_t session, uint64_t id);

@@ -1,8 +1,10 @@
 // Rows about requests that repeat:
 //   prepared/encode               a decode token of q and k in the arena, encoded by id or whole
 //   prepared/decode_token_ring    the call through the ring, prepared against whole
+//   embedded/prepared_token       the prepared call in process, against the ring
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -10,6 +12,7 @@
 #include "client/memory/arena_memory.h"
 #include "kernels/check.h"
 #include "rope/client.h"
+#include "rope/embedded.h"
 #include "tests/bench/library_client.h"
 #include "tests/bench/measure.h"
 #include "tests/support/temporary_folder.h"
@@ -65,8 +68,11 @@ Measurement Encode() {
 class Caller {
  public:
   Caller(const std::string& target, bool prepared)
-      : client_(ConnectClient(target,
-                              {.arena_bytes = 1 << 20, .transports = {client::Transport::kRing}})),
+      : Caller(ConnectClient(target,
+                             {.arena_bytes = 1 << 20, .transports = {client::Transport::kRing}}),
+               prepared) {}
+  Caller(client::Client client, bool prepared)
+      : client_(std::move(client)),
         q_(client_.arena().Allocate(32 * 256).value()),
         k_(client_.arena().Allocate(8 * 256).value()),
         request_(DecodeToken(q_.data(), k_.data())) {
@@ -100,12 +106,26 @@ Measurement DecodeTokenRing() {
           .ratio = seconds[0] / seconds[1]};
 }
 
+Measurement EmbeddedToken() {
+  const std::string socket = testing::TemporaryFolder() + "/rope.sock";
+  const testing::TestServer server({"--enable_shared_memory", "--listen=unix:" + socket});
+  Caller in_process(embedded::Connect({}, {.arena_bytes = 1 << 20}).value(), true);
+  Caller ring("unix:" + socket, true);
+  const std::vector<double> seconds =
+      MedianSeconds({[&] { in_process.Call(); }, [&] { ring.Call(); }}, 301);
+  return {.value = seconds[0] / kCalls * 1e6,
+          .unit = "us",
+          .yardstick = absl::StrFormat("ring %.1f us", seconds[1] / kCalls * 1e6),
+          .ratio = seconds[0] / seconds[1]};
+}
+
 }  // namespace
 
 std::vector<Row> PreparedRows() {
   return {
       {"prepared/encode", "<= 0.5", Encode},
       {"prepared/decode_token_ring", "<= 1", DecodeTokenRing},
+      {"embedded/prepared_token", "<= 0.6", EmbeddedToken},
   };
 }
 

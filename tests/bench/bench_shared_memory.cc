@@ -4,8 +4,16 @@
 //   shared_memory/added_1MiB             a call less the rotation in process, against an empty call
 //   shared_memory/decode_token           a decode token through the ring against an empty call
 //   shared_memory/*_whole                the same with requests that are not prepared
+//   shared_memory/imported_16MiB         K of the program moved in place, against the arena
+//   shared_memory/imported_16MiB_staged  copies of it, against the same
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -15,6 +23,7 @@
 #include "rope/client.h"
 #include "tests/bench/library_client.h"
 #include "tests/bench/measure.h"
+#include "tests/bench/servers.h"
 #include "tests/bench/shared_tensor.h"
 #include "tests/bench/workload.h"
 
@@ -90,6 +99,68 @@ Measurement DecodeToken(bool prepared) {
           .ratio = seconds[0] / seconds[1]};
 }
 
+// 16 MiB of K, moved by 1000 positions in place.
+class MovedChunk {
+ public:
+  static constexpr int64_t kTokens = 8192;
+  static constexpr int64_t kBytes = kTokens * 8 * 128 * 2;
+
+  MovedChunk(client::Client client, void* memory) : client_(std::move(client)) {
+    std::memset(memory, 0x3c, kBytes);
+    request_.rope.model = "llama-3.1-8b";
+    request_.operation = client::Operation::kReposition;
+    request_.positions.start = 1000;
+    request_.reposition = {.from = {.start = 0}};
+    request_.tensors = {{.role = client::Role::kK,
+                         .layout = "SHD",
+                         .dtype = client::DType::kBFloat16,
+                         .shape = {kTokens, 8, 128},
+                         .data = memory,
+                         .output = memory}};
+  }
+  void Call() const { ROPE_CHECK(client_.Rotate(request_).ok()); }
+
+ private:
+  const client::Client client_;
+  client::RotateRequest request_;
+};
+
+// Seconds of a call on imported memory, in the arena, and on memory that is staged.
+std::vector<double> MoveChunks() {
+  const std::string target = Target(Kind::kSharedMemory, Socket::kUnix);
+  const int file = memfd_create("rope_bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ROPE_CHECK(ftruncate(file, MovedChunk::kBytes) == 0);
+  ROPE_CHECK(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  const client::Client importing = ConnectClient(target);
+  const auto mine = importing.ImportMemory({.fd = file, .bytes = MovedChunk::kBytes}).value();
+  close(file);
+  ROPE_CHECK(mine.transport().transport == client::Transport::kRing);
+  const client::Client with_arena = ConnectClient(target, {.arena_bytes = MovedChunk::kBytes});
+  const client::Slot slot = with_arena.arena().Allocate(MovedChunk::kBytes).value();
+  std::vector<char> own(MovedChunk::kBytes);
+  const MovedChunk imported(importing, mine.data());
+  const MovedChunk arena(with_arena, slot.data());
+  const MovedChunk staged(ConnectClient(target), own.data());
+  return MedianSeconds({[&] { imported.Call(); }, [&] { arena.Call(); }, [&] { staged.Call(); }},
+                       101);
+}
+
+Measurement ImportedChunk() {
+  const std::vector<double> seconds = MoveChunks();
+  return {.value = seconds[0] * 1e3,
+          .unit = "ms",
+          .yardstick = absl::StrFormat("arena %.2f ms", seconds[1] * 1e3),
+          .ratio = seconds[0] / seconds[1]};
+}
+
+Measurement StagedChunk() {
+  const std::vector<double> seconds = MoveChunks();
+  return {.value = seconds[2] * 1e3,
+          .unit = "ms",
+          .yardstick = absl::StrFormat("imported %.2f ms", seconds[0] * 1e3),
+          .ratio = seconds[2] / seconds[0]};
+}
+
 }  // namespace
 
 std::vector<Row> SharedMemoryRows() {
@@ -104,6 +175,8 @@ std::vector<Row> SharedMemoryRows() {
     add("added_1MiB", "<= 1.25", AddedTime);
     add("decode_token", "<= 1.5", DecodeToken);
   }
+  rows.push_back({"shared_memory/imported_16MiB", "<= 1.1", ImportedChunk});
+  rows.push_back({"shared_memory/imported_16MiB_staged", ">= 3", StagedChunk});
   return rows;
 }
 

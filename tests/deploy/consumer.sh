@@ -33,10 +33,10 @@ build_project() {
     fail "$(tail -n 30 "$1/build.log")"
 }
 
-# expect_rotated PROGRAM TARGET: the README's example turns a pair of ones by 100000 radians.
+# expect_rotated PROGRAM ARGUMENT...: the README's example turns a pair of ones by 100000 radians.
 expect_rotated() {
   local device first rest
-  read -r device first rest < <("$1" "$2") || fail "$1: no answer"
+  read -r device first rest < <("$@") || fail "$1: no answer"
   awk "BEGIN { off = $first - (cos(100000) - sin(100000)); exit !(off < 3e-7 && off > -3e-7) }" ||
     fail "$1: got $device $first $rest, want cos 100000 - sin 100000"
 }

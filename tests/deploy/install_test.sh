@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # An installation is all that C++ programs need, wherever it has been moved to: one that finds the
 # client by find_package, one that finds it by pkg-config, both against the installed server, and
-# one that rotates with the kernels in its own process.
+# two that rotate in their own process, with the kernels and with the engine.
 # Usage: tests/deploy/install_test.sh BUILD_FOLDER KERNELS_PROGRAM.cc
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -99,6 +99,14 @@ output=$("$folder/kernels/build/mine")
 [[ $output == *': 0.5403023 0.8414710' ]] || fail "got $output, want cos 1 and sin 1"
 echo "kernels: $(seconds_since "$begin") s from nothing to a rotated pair, $(wc -l \
   <"$folder/kernels/headers") headers"
+
+begin=$EPOCHREALTIME
+write_project "$folder/embedded" 'find_package(RopeServe REQUIRED COMPONENTS embedded)' \
+  client/quickstart/embedded_example.cc
+sed -i 's/RopeServe::client/RopeServe::embedded/' "$folder/embedded/CMakeLists.txt"
+build_project "$folder/embedded" "-DCMAKE_PREFIX_PATH=$prefix" -DCMAKE_CXX_STANDARD=17
+expect_rotated "$folder/embedded/build/mine"
+echo "embedded: $(seconds_since "$begin") s from nothing to a rotated tensor, without a server"
 
 version=$(cache_value CMAKE_PROJECT_VERSION)
 [[ $(become rope_server --version) == "rope_server $version" ]] || fail "rope_server: want $version"

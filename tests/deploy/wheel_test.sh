@@ -11,7 +11,7 @@ source tests/deploy/unit_pair.sh
 # shellcheck source=tests/deploy/packed_server.sh
 source tests/deploy/packed_server.sh
 
-readonly build=$1 bytes_max=$((16 * 1000 * 1000))
+readonly build=$1 bytes_max=$((17 * 1000 * 1000))
 readonly config=tests/conformance/configs/llama-3.1-8b.json
 folder=$(mktemp -d)
 readonly venv=$folder/venv

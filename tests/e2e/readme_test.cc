@@ -24,9 +24,10 @@ TEST(ReadmeTest, ClientExampleIsTheFileThatIsCompiled) {
   EXPECT_THAT(ReadFile("README.md"), HasSubstr("```cpp\n" + body + "```\n"));
 }
 
-TEST(ReadmeTest, ClientExampleRuns) {
-  TestServer server;
+TEST(ReadmeTest, ClientExamplesRun) {
+  TestServer server({"--device=cpu"});
   const Outcome outcome = RunProgram({ROPE_BINARY_DIR "/bin/rope_example", server.address()});
+  EXPECT_EQ(RunProgram({ROPE_BINARY_DIR "/bin/rope_embedded_example"}).output, outcome.output);
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   // All channels are 1 and the first pair has frequency 1: cos p - sin p.
   const double first = std::cos(100000.0) - std::sin(100000.0);

@@ -30,6 +30,11 @@ std::vector<std::string> GoldenFiles() {
   return files;
 }
 
+std::string ReadBytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
 class RopectlTest : public ::testing::Test {
  protected:
   Outcome Run(std::vector<std::string> arguments) {
@@ -323,6 +328,41 @@ TEST_F(RopectlTest, RepositionToAnotherConfigEqualsItsRotation) {
   const std::vector<float> got = Floats(npy("moved"));
   const std::vector<float> want = Floats(npy("new"));
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6);
+}
+
+// The same command with and without a server.
+TEST_F(RopectlTest, FilesNeedNoServerAndAreTheSameByte) {
+  const std::string folder = TemporaryFolder();
+  const auto here = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), RopectlProgram());
+    return RunProgram(arguments);
+  };
+  const auto same = [&](const std::vector<std::string>& flags, const std::string& output) {
+    std::vector<std::string> with = flags;
+    std::vector<std::string> without = flags;
+    with.push_back("--output" + output + "=" + folder + "/server.npy");
+    without.push_back("--output" + output + "=" + folder + "/here.npy");
+    const Outcome outcome = here(without);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_EQ(Run(with).status, 0);
+    EXPECT_EQ(ReadBytes(folder + "/here.npy"), ReadBytes(folder + "/server.npy")) << flags[0];
+  };
+  const std::string k = "--k=" + folder + "/k.npy";
+  std::ofstream(folder + "/config.json") << R"({"model_type": "llama", "head_dim": 4})";
+  const std::string config = "--config=" + folder + "/config.json";
+  same({"tables", config, "--end=100"}, "");
+  std::filesystem::copy(folder + "/here.npy", folder + "/k.npy");
+  same({"rotate", config, k, "--layout=SD", "--start=1000"}, "_k");
+  same({"reposition", config, k, "--layout=SD", "--from_start=10", "--start=1000"}, "_k");
+  EXPECT_EQ(here({"models"}).output, Run({"models"}).output);
+  EXPECT_EQ(here({"verify", GoldenFiles().front()}).status, 0);
+  const std::vector<std::string> unknown = {"rotate",    "--model=llama-3.1-8",
+                                            k,           "--layout=SD",
+                                            "--start=0", "--output_k=" + folder + "/x.npy"};
+  EXPECT_THAT(here(unknown), Exits(1, HasSubstr("want a preset of this program; --target asks")));
+  EXPECT_THAT(here({"tables", "--config_id=0123456789abcdef0123456789abcdef", "--end=1",
+                    "--output=" + folder + "/x.npy"}),
+              Exits(1, HasSubstr("want the server that gave it")));
 }
 
 TEST_F(RopectlTest, InfoNamesTheTransportAndTheMemoryOfItsConnection) {

@@ -98,6 +98,11 @@ class IncludeTest(TreeCase):
         for header in ("client/stub.h", "rope/client.h"):
             self.include("server/b.cc", header, [f"server may not include client ({header})"])
 
+    def test_the_embedded_room_alone_includes_client(self):
+        self.include("server/embedded/b.cc", "client/stub.h", [])
+        self.include("server/embeddedness/b.cc", "client/stub.h",
+                     ["server may not include client (client/stub.h)"])
+
     def test_client_includes_proto_only(self):
         self.include("client/c.cc", "kernels/a.h", ["may not include kernels/a.h"])
         self.include("client/c.cc", "server/b.h", ["client may not include server (server/b.h)"])

@@ -25,12 +25,46 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
+#include "rope/options.h"
 #include "rope/status.h"
 
 namespace rope::client {
 
 class ArenaMemory;
+
+// Memory that the program has already: part of a file that it can map, such as a memfd. See
+// Client::ImportMemory.
+struct MemoryFile {
+  int fd = -1;         // borrowed; the library keeps a duplicate
+  int64_t offset = 0;  // in bytes, of the part
+  int64_t bytes = 0;   // > 0, of the part
+  // Where the program has mapped the part, to read and write. Null: the library maps it.
+  void* mapped = nullptr;
+};
+
+// Imported memory. While a copy of it exists, requests whose tensors all lie in it are rotated
+// there. REQUIRES: no call in flight uses it when the last copy is destroyed, and a mapping of the
+// program's outlives that copy. After a call that may have executed, Client::Fence comes first.
+class ImportedMemory {
+ public:
+  // `held` keeps the memory imported.
+  ImportedMemory(void* data, int64_t bytes, ChosenTransport transport, std::shared_ptr<void> held)
+      : data_(data), bytes_(bytes), transport_(std::move(transport)), held_(std::move(held)) {}
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  // Of the time of the import. kRing or kMemfd: the server works in this memory. kInline: it does
+  // not, for this reason; tensors in it are copied like those in any other memory.
+  const ChosenTransport& transport() const { return transport_; }
+
+ private:
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+  ChosenTransport transport_;
+  std::shared_ptr<void> held_;
+};
 
 class Slot {
  public:
@@ -62,6 +96,8 @@ class Arena {
 
   int64_t capacity_bytes() const;
   int64_t used_bytes() const;  // each slot rounded up to 64 bytes
+  // The arena's memfd, sealed against shrinking and growing, which the arena owns; -1: no memory.
+  int fd() const;
 
  private:
   friend class RemoteConnection;

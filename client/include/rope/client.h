@@ -48,11 +48,14 @@ class Client {
   // A client of a connection of another kind, such as a mock (mock.h). REQUIRES: not null.
   explicit Client(std::shared_ptr<Connection> connection);
 
-  // Connects to "HOST:PORT" or "unix:PATH" and checks the server's health.
-  // INVALID_ARGUMENT: an empty target, a negative size, or transports that the sizes rule out.
-  // UNAVAILABLE: no connection within the timeout, or the server does not serve (unless
+  // Connects to "HOST:PORT" or "unix:PATH" and checks the server's health; or to "inproc:", the
+  // engine in this process (embedded.h). Without a port it is 50051, and "http://" before a host is
+  // ignored.
+  // INVALID_ARGUMENT: an empty target, https, a negative size, or transports that the sizes rule
+  // out. UNAVAILABLE: no connection within the timeout, or the server does not serve (unless
   // require_serving is false). FAILED_PRECONDITION: none of ConnectOptions::transports is
-  // available. RESOURCE_EXHAUSTED: not enough memory for arena_bytes.
+  // available; "inproc:" without rope::embedded::Enable. RESOURCE_EXHAUSTED: not enough memory for
+  // arena_bytes.
   static Result<Client> Connect(const std::string& target, const ConnectOptions& options = {});
 
   // The arena of ConnectOptions::arena_bytes. Copies of the client share it. It is usable even if
@@ -61,6 +64,17 @@ class Client {
   // The current transport of tensors in the arena or in staging memory. Redialing a lost connection
   // may change the transport to kInline.
   ChosenTransport transport() const;
+
+  // Gives the server memory that the program has already, over a connection of its own. Calls of
+  // Rotate and RotateAsync whose tensors all lie in it then run there, as in the arena; streams
+  // copy them. Only a memfd of ordinary pages with F_SEAL_SHRINK is given: access to a file that
+  // can lose pages would end the server. For any other file, and where there is no shared memory,
+  // ImportedMemory::transport is kInline, and says why. The whole file counts towards the server's
+  // bounds of shared memory.
+  // INVALID_ARGUMENT: a part past the end of the file. UNAVAILABLE: no connection.
+  // RESOURCE_EXHAUSTED: the part cannot be mapped.
+  Result<ImportedMemory> ImportMemory(const MemoryFile& file,
+                                      const CallOptions& options = {}) const;
 
   // Rotates the tensors of `request` and blocks until the reply.
   // INVALID_ARGUMENT: a malformed field. OUT_OF_RANGE: a position above 2^30. NOT_FOUND: an unknown

@@ -33,6 +33,8 @@ class Connection {
 
   virtual Arena arena() = 0;
   virtual ChosenTransport transport() = 0;
+  virtual Result<ImportedMemory> ImportMemory(const MemoryFile& file,
+                                              const CallOptions& options) = 0;
 
   virtual Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options) = 0;
   virtual Result<PreparedRotation> Prepare(const RotateRequest& request,

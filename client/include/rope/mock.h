@@ -35,6 +35,8 @@ class MockConnection : public Connection {
 
   MOCK_METHOD(Arena, arena, (), (override));
   MOCK_METHOD(ChosenTransport, transport, (), (override));
+  MOCK_METHOD(Result<ImportedMemory>, ImportMemory, (const MemoryFile&, const CallOptions&),
+              (override));
   MOCK_METHOD(Result<RotateReply>, Rotate, (const RotateRequest&, const CallOptions&), (override));
   MOCK_METHOD(Result<PreparedRotation>, Prepare,
               (const RotateRequest&, const std::string&, const CallOptions&), (override));

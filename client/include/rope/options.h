@@ -18,9 +18,11 @@ enum class Transport {
   kInline,  // in the message
   kMemfd,   // sealed memfd, passed to the server over the Unix socket
   kRing,    // as kMemfd, plus a ring in shared memory: Rotate and RotateAsync need no RPC
+  // No server: the call runs in this process (embedded.h). Not for ConnectOptions::transports.
+  kInProcess,
 };
 
-// "inline", "memfd" or "ring".
+// "inline", "memfd", "ring" or "in_process".
 const char* Name(Transport transport);
 
 // The transport that Connect chose.

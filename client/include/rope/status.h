@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -103,6 +104,18 @@ class [[nodiscard]] Status {
   ErrorDetail detail_;
 };
 
+// What Result::value throws: what() says the status.
+class BadResult : public std::runtime_error {
+ public:
+  explicit BadResult(Status status)
+      : std::runtime_error("rope::Result without a value: " + status.ToString()),
+        status_(std::move(status)) {}
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+};
+
 // A value, or the error Status that explains why there is none.
 template <typename T>
 class [[nodiscard]] Result {
@@ -114,7 +127,8 @@ class [[nodiscard]] Result {
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
 
-  // REQUIRES: ok(). Otherwise prints the status and aborts the process.
+  // REQUIRES: ok(). Otherwise throws BadResult; a program that is compiled without exceptions
+  // prints the status and aborts.
   T& value() & { return Checked(); }
   const T& value() const& { return const_cast<Result*>(this)->Checked(); }
   T&& value() && { return std::move(Checked()); }
@@ -127,8 +141,12 @@ class [[nodiscard]] Result {
  private:
   T& Checked() {
     if (!value_.has_value()) {
+#ifdef __cpp_exceptions
+      throw BadResult(status_);
+#else
       std::fprintf(stderr, "rope::Result without a value: %s\n", status_.ToString().c_str());
       std::abort();
+#endif
     }
     return *value_;
   }

@@ -9,6 +9,7 @@
 
 #include "proto/error.h"
 #include "proto/wire/error_details.h"
+#include "tests/support/matchers.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
 
@@ -154,6 +155,21 @@ TEST_F(ClientTest, MethodThatTheServerLacksIsUnimplemented) {
 
 TEST_F(ClientTest, HealthOfAServiceThatIsNotThereIsNotFound) {
   EXPECT_EQ(Connected().Health("nope").status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(ClientTest, TargetsAsPeopleWriteThem) {
+  EXPECT_TRUE(Client::Connect("http://" + server_.target() + "/").ok());
+  const std::string port = server_.target().substr(server_.target().rfind(':'));
+  EXPECT_TRUE(Client::Connect("localhost" + port).ok());
+  const auto error = [](const std::string& target) {
+    return Client::Connect(target, {.timeout = milliseconds(1)}).status().ToString();
+  };
+  EXPECT_THAT(error("rope.invalid"), HasSubstr(": rope.invalid:50051: "));
+  EXPECT_THAT(error("[::1]"), HasSubstr(": [::1]:50051: "));
+  EXPECT_EQ(error("https://localhost"),
+            "INVALID_ARGUMENT: target: got https://localhost, want HOST:PORT or unix:PATH; TLS is "
+            "not supported");
+  EXPECT_EQ(error("http://"), "INVALID_ARGUMENT: target: got nothing, want HOST:PORT or unix:PATH");
 }
 
 TEST_F(ClientTest, ConnectToAServerThatDoesNotServeFailsUnlessAllowed) {

@@ -24,8 +24,8 @@ class RemoteConnectionTest : public ::testing::Test {
                                  .random = [] { return 0.0; }});
     EXPECT_TRUE(connection.Connect(std::chrono::seconds(10)).ok());
     const grpc::Slice slice(std::string("request"));
-    return connection.CallMethod("/rope.v1.RopeService/Rotate", grpc::ByteBuffer(&slice, 1),
-                                 idempotent, {.timeout = timeout});
+    return connection.CallNamed("/rope.v1.RopeService/Rotate", grpc::ByteBuffer(&slice, 1),
+                                idempotent, {.timeout = timeout});
   }
 
   // The first `failures` calls fail with `status`; the next one succeeds.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/transport/channel.h"
+#include "client/transport/waiter.h"
 #include "rope/client.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
@@ -37,7 +38,9 @@ class FenceTest : public ::testing::Test {
     });
   }
 
-  Status Fence(milliseconds timeout = seconds(60)) { return AwaitFence(stub_, ids_, timeout); }
+  Status Fence(milliseconds timeout = seconds(60)) {
+    return AwaitFence(stub_, ids_, RegionIds::Clock::now() + BoundedTimeout(timeout));
+  }
   std::vector<std::string> Asked() {
     const std::lock_guard<std::mutex> lock(mu_);
     return std::exchange(asked_, {});

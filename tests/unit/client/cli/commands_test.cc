@@ -38,7 +38,7 @@ TEST(CommandsTest, HelpListsEveryCommandAndFlag) {
     for (const Flag& flag : command.flags) {
       EXPECT_THAT(help.out, HasSubstr("--" + std::string(flag.name)));
     }
-    EXPECT_EQ(absl::StrContains(help.out, "--target"), command.asks_server);
+    EXPECT_EQ(absl::StrContains(help.out, "--target"), (command.asks != Command::Asks::kNobody));
     EXPECT_THAT(help.out, HasSubstr(std::string(command.exits)));
   }
 }

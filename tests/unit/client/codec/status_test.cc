@@ -19,10 +19,16 @@ TEST(StatusTest, NumberThatGrpcLacksIsUnknown) {
   EXPECT_STREQ(Name(static_cast<StatusCode>(99)), "UNKNOWN");
 }
 
-TEST(ResultDeathTest, ValueOfAnErrorStopsTheProcess) {
-  Result<int> result = Status(StatusCode::kInternal, "broken");
+TEST(ResultTest, ValueOfAnErrorThrowsAndSaysWhatFailed) {
+  Result<int> result = Status(StatusCode::kInternal, "broken", {.reason = Reason::kInternal});
   EXPECT_FALSE(result.ok());
-  EXPECT_DEATH(static_cast<void>(result.value()), "INTERNAL: broken");
+  try {
+    static_cast<void>(*result);
+    FAIL() << "no exception";
+  } catch (const BadResult& error) {
+    EXPECT_STREQ(error.what(), "rope::Result without a value: INTERNAL: broken");
+    EXPECT_EQ(error.status().detail().reason, Reason::kInternal);
+  }
 }
 
 }  // namespace

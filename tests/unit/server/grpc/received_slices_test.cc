@@ -63,7 +63,7 @@ class ReceivedSlicesTest : public ::testing::Test {
     sent.reader->Finish(&sent.response, &sent.status, nullptr);
   }
   // Waits for the handler.
-  std::vector<UnaryCall*> Received(size_t count) {
+  std::vector<ServiceCall*> Received(size_t count) {
     proto::MutexLock lock(&mutex_);
     while (calls_.size() < count) arrived_.Wait(&mutex_);
     return calls_;
@@ -78,9 +78,9 @@ class ReceivedSlicesTest : public ::testing::Test {
       *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
   proto::Mutex mutex_;
   proto::CondVar arrived_;
-  std::vector<UnaryCall*> calls_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ServiceCall*> calls_ ABSL_GUARDED_BY(mutex_);
   const UnaryCall::Method method_ = {service_.RequestOf("Rotate"),
-                                     [this](UnaryCall& call) {
+                                     [this](ServiceCall& call) {
                                        proto::MutexLock lock(&mutex_);
                                        calls_.push_back(&call);
                                        arrived_.Signal();
@@ -98,9 +98,9 @@ TEST_F(ReceivedSlicesTest, MessagesAreFreedOnAThreadOfOursWhileTheQuotaIsFull) {
   v1::RotateRequest request;
   request.add_tensors()->mutable_array()->set_raw(std::string(limits::kMiB, 'x'));
   for (size_t i = 0; i < kCalls; ++i) Send(request);
-  const std::vector<UnaryCall*> calls = Received(kCalls);
+  const std::vector<ServiceCall*> calls = Received(kCalls);
   quota_.Resize(limits::kMiB);
-  for (UnaryCall* call : calls) {
+  for (ServiceCall* call : calls) {
     {
       ReceivedSlices message;
       ASSERT_THAT(message.Take(call->request()), IsOk());

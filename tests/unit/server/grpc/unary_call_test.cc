@@ -60,8 +60,8 @@ class UnaryCallTest : public ::testing::Test {
   UnaryCall* call_ = nullptr;  // set before `received_`
   proto::Notification received_;
   const UnaryCall::Method method_ = {service_.RequestOf("ListModels"),
-                                     [this](UnaryCall& call) {
-                                       call_ = &call;
+                                     [this](ServiceCall& call) {
+                                       call_ = &static_cast<UnaryCall&>(call);
                                        received_.Notify();
                                      },
                                      {&in_flight_, &connections_, &reads_}};

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/ipc/process_memory.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 
@@ -245,6 +246,25 @@ TEST_F(RegionTableTest, SessionsFindTheirOwnRegionsAlone) {
   EXPECT_EQ(mine[0].id, id);
   EXPECT_EQ(mine[0].bytes, 4096u);
   EXPECT_EQ(mine[0].kind, Region::Kind::kMemfd);
+}
+
+// It counts no bytes, is not listed, and stays mapped when the region goes.
+TEST_F(RegionTableTest, MemoryOfTheProcessIsFoundByAddress) {
+  table_.OpenSession(kBob, kHere);
+  const std::string text = "any memory";
+  {
+    const uint64_t id = *table_.RegisterProcess(kAlice);
+    const auto region = MustFind(kAlice, id);
+    const auto offset = static_cast<uint64_t>(proto::ProcessMemoryOffset(text.data()));
+    EXPECT_THAT(region->CheckSpan(offset, text.size(), "region"), IsOk());
+    EXPECT_EQ(region->mapped() + offset, text.data());
+    EXPECT_THAT(region->CheckSpan(kMost, 1, "region"), StatusIs(absl::StatusCode::kOutOfRange, _));
+    EXPECT_THAT(table_.Find(kBob, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+    EXPECT_THAT(table_.List(kAlice), IsEmpty());
+    EXPECT_EQ(table_.statistics().bytes, 0);
+    table_.OpenSession(kAlice, kHere);
+  }
+  EXPECT_EQ(text, "any memory");
 }
 
 TEST_F(RegionTableTest, ConnectionsWithoutSessionHaveNoRegions) {

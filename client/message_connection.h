@@ -1,0 +1,53 @@
+// MessageConnection: the part of a Connection that is a message of rope.v1.RopeService and its
+// answer, without a tensor: Prepare and the control plane. RemoteConnection sends the messages to a
+// server; server/embedded answers them in the same process.
+//
+// Threading:  Thread-safe if CallMethod is.
+// Errors:     As client.h says for each method.
+#ifndef ROPE_CLIENT_MESSAGE_CONNECTION_H_
+#define ROPE_CLIENT_MESSAGE_CONNECTION_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <string>
+#include <vector>
+
+#include "rope/connection.h"
+
+namespace rope::client {
+
+class MessageConnection : public Connection {
+ public:
+  Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis,
+                                   const CallOptions& options) override;
+  Result<DescribeReply> Describe(const DescribeRequest& request,
+                                 const CallOptions& options) override;
+  Result<TablesReply> GetTables(const TablesRequest& request, const CallOptions& options) override;
+  Result<std::vector<Model>> ListModels(const CallOptions& options) override;
+  Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
+                                        const CallOptions& options) override;
+  Status UnregisterModel(const std::string& name, const CallOptions& options) override;
+  Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options) override;
+  Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) override;
+  Result<ConnectionList> ListConnections(const CallOptions& options) override;
+  Result<ServerInfo> GetServerInfo(const CallOptions& options) override;
+
+ protected:
+  // `method`: of rope.v1.RopeService, without its service. `idempotent`: running the call twice has
+  // the same effect as running it once.
+  virtual Result<grpc::ByteBuffer> CallMethod(const char* method, const grpc::ByteBuffer& request,
+                                              bool idempotent, const CallOptions& options) = 0;
+
+ private:
+  // Hands every page of a list to `take`.
+  template <typename Request, typename Response, typename Take>
+  Status EachPage(const char* method, const CallOptions& options, const Take& take);
+  // Calls `method` with `request`, unless that is an error, and converts the reply.
+  template <typename Reply, typename Message, typename Request>
+  Result<Reply> CallAndConvert(const char* method, const Result<Request>& request,
+                               const CallOptions& options, bool idempotent = true);
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_MESSAGE_CONNECTION_H_

@@ -1,0 +1,183 @@
+#include "server/core.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_format.h"
+#include "kernels/status_macros.h"
+#include "proto/version.h"
+#include "server/control/admin.h"
+#include "server/control/limits.h"
+#include "server/control_methods.h"
+#include "server/error.h"
+#include "server/grpc/limits.h"
+#include "server/limits.h"
+#include "server/memory/limits.h"
+#include "server/models/limits.h"
+#include "server/request/limits.h"
+
+namespace rope::server {
+namespace {
+
+std::string MakeInstanceId() {
+  absl::BitGen random;
+  return absl::StrFormat("%016x", absl::Uniform<uint64_t>(random));
+}
+
+std::vector<std::string> DeviceNames(const DeviceRouter& devices) {
+  std::vector<std::string> names;
+  for (const DeviceRouter::Device& device : devices.list()) names.push_back(device.name);
+  return names;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Core>> Core::Create(Options options, const Clock& clock) {
+  std::unique_ptr<Core> core(new Core(std::move(options), clock));  // owned by core
+  ROPE_RETURN_IF_ERROR(core->Build());
+  return core;
+}
+
+Core::Core(Options options, const Clock& clock)
+    : options_(std::move(options)),
+      clock_(clock),
+      instance_id_(MakeInstanceId()),
+      started_(clock.Now()),
+      connections_(options_.connections, options_.trusted_proxies),
+      reads_(clock),
+      calls_({&in_flight_, &connections_, &reads_}) {}
+
+absl::Status Core::Build() {
+  const MemoryShares& shares = options_.shares;
+  auto devices = DeviceRouter::Create(options_.device, {.threads = options_.threads}, clock_);
+  if (!devices.ok()) return Prefixed("--device: ", devices.status());
+  devices_ = *std::move(devices);
+  devices_->set_on_fault(options_.on_fault);
+  tables_ = std::make_unique<kernels::TableCache>(shares.tables);
+  ROPE_ASSIGN_OR_RETURN(
+      registry_, ModelRegistry::Create(options_.models, {.spec_bytes_max = shares.specs,
+                                                         .registered_bytes_max = shares.models}));
+  metrics_ = std::make_unique<Metrics>(proto::kVersion, options_.revision, DeviceNames(*devices_));
+  regions_ = std::make_unique<RegionTable>(options_.regions);
+  pool_ = std::make_unique<BufferPool>(shares.pool, devices_->host_memory());
+  Admission::Options admitted =
+      Admission::HalfForASession(limits::kAdmittedRequestsMax, shares.requests);
+  if (!options_.shares_by_session) {
+    admitted.session_requests_max = admitted.requests_max;
+    admitted.session_bytes_max = admitted.bytes_max;
+  }
+  admission_ = std::make_unique<Admission>(admitted);
+  executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
+  Batcher::Options batches = options_.batches;
+  batches.direct_slots = devices_->direct_slots(options_.threads);
+  batches.gathers_always = devices_->gathers_always();
+  batches.direct_bytes_max = std::min(batches.direct_bytes_max, devices_->direct_bytes_max());
+  batcher_ = std::make_unique<Batcher>(
+      batches, clock_,
+      [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
+      [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
+  region_resolver_ = std::make_unique<RegionResolver>(*regions_, *pool_, shares.message);
+  prepared_ = std::make_unique<PreparedRotations>(
+      *registry_, PreparedRotations::Options{.bytes_max = shares.prepared});
+  const int64_t overwritten_min = options_.overwrites_received
+                                      ? limits::kOverwriteBytesMin
+                                      : std::numeric_limits<int64_t>::max();
+  engine_ = std::make_unique<Engine>(
+      *registry_, *prepared_, *admission_, *batcher_, *region_resolver_, clock_,
+      Engine::Options{.reply_bytes_max = shares.message,
+                      .overwritten = {overwritten_min, devices_->accelerator_bytes_min()}});
+  rope_service_ = std::make_unique<RopeService>(
+      RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
+                         shares.message, admission_.get(), options_.logger});
+  AddControlMethods({registry_.get(), prepared_.get(), regions_.get(), &connections_, tables_.get(),
+                     &engine_->side_thread(), admission_.get(), shares.message,
+                     options_.info ? options_.info : [this] { return Info(Budgets()); }},
+                    *rope_service_);
+  return absl::OkStatus();
+}
+
+std::vector<std::string> Core::HealthNames() const {
+  std::vector<std::string> names = DeviceNames(*devices_);
+  names.push_back("rope.v1.RopeService");
+  return names;
+}
+
+int64_t Core::AccountedBytes() const {
+  return admission_->bytes() + pool_->kept_bytes() + tables_->bytes() + registry_->spec_bytes() +
+         registry_->registered_bytes() + prepared_->size().bytes;
+}
+
+std::vector<BudgetUse> Core::Budgets() const {
+  const Admission::Options& admitted = admission_->options();
+  const Admission::Refusals refused = admission_->refusals();
+  const RegionTable::Statistics regions = regions_->statistics();
+  const PreparedRotations::Size prepared = prepared_->size();
+  return {
+      {"requests",
+       admitted.requests_max,
+       admission_->requests(),
+       {{"full", refused.requests}, {"connection_share", refused.session_requests}}},
+      {"request_bytes",
+       admitted.bytes_max,
+       admission_->bytes(),
+       {{"full", refused.bytes},
+        {"connection_share", refused.session_bytes},
+        {"too_large", refused.too_large}}},
+      {"pool_bytes", options_.shares.pool, pool_->kept_bytes()},
+      {"table_bytes", options_.shares.tables, tables_->bytes()},
+      {"spec_bytes", registry_->options().spec_bytes_max, registry_->spec_bytes()},
+      {"model_bytes", registry_->options().registered_bytes_max, registry_->registered_bytes()},
+      {"prepared", prepared_->options().entries_max, prepared.entries},
+      {"prepared_bytes", prepared_->options().bytes_max, prepared.bytes},
+      {"region_bytes", options_.regions.bytes_max, regions.bytes, {{"rejected", regions.rejected}}},
+  };
+}
+
+v1::GetServerInfoResponse Core::Info(const std::vector<BudgetUse>& budgets) const {
+  v1::GetServerInfoResponse info;
+  info.set_version(proto::kVersion);
+  info.set_instance_id(instance_id_);
+  info.set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - started_));
+  for (const DeviceRouter::Device& listed : devices_->list()) {
+    v1::Device& device = *info.add_devices();
+    device.set_name(listed.name);
+    device.set_detail(listed.detail);
+  }
+  const std::pair<const char*, int64_t> bounds[] = {
+      {"max_message_bytes", options_.shares.message},
+      {"position_max", limits::kPositionMax},
+      {"tensors_max", limits::kTensorsMax},
+      {"tokens_max", limits::kTokensMax},
+      {"config_json_bytes_max", limits::kConfigJsonBytesMax},
+      {"describe_positions_max", limits::kDescribePositionsMax},
+      {"tables_rows_max", limits::kTablesRowsMax},
+      {"tables_bytes_max", std::min(limits::kTablesBytesMax, options_.shares.message)},
+      {"concurrent_streams_max", limits::kConcurrentStreamsMax},
+      {"registered_models_max", limits::kRegisteredModelsMax},
+      {"regions_max", options_.regions.regions_max},
+      {"session_memory_bytes", options_.regions.session_bytes_max},
+      {"shared_memory_bytes", options_.regions.bytes_max},
+  };
+  for (const auto& [name, value] : bounds) {
+    v1::Limit& limit = *info.add_limits();
+    limit.set_name(name);
+    limit.set_value(value);
+  }
+  for (const BudgetUse& use : budgets) {
+    v1::Budget& budget = *info.add_budgets();
+    budget.set_name(std::string(use.name));
+    budget.set_limit(use.limit);
+    budget.set_used(use.used);
+    for (const BudgetUse::Refusal& refusal : use.refusals) {
+      v1::Refusal& added = *budget.add_refusals();
+      added.set_reason(std::string(refusal.reason));
+      added.set_count(refusal.count);
+    }
+  }
+  *info.mutable_table_cache() = WriteStatistics(*tables_);
+  return info;
+}
+
+}  // namespace rope::server

@@ -1,0 +1,132 @@
+// Core: the server behind its transports: devices, tables, models, memory, the engine and the
+// rope.v1 service. Server (server.h) brings it calls over gRPC and through rings; embedded/ makes
+// them in its own process.
+//
+// Threading:  Create and the destructor run on one thread. Each part states its own rule.
+// Ownership:  Parts are declared in the order of their dependencies and destroyed in reverse. What
+//             makes calls must have ended before. `clock` must outlive it.
+// Errors:     Create: INVALID_ARGUMENT, UNIMPLEMENTED (device), NOT_FOUND (a model file).
+#ifndef ROPE_SERVER_CORE_H_
+#define ROPE_SERVER_CORE_H_
+
+#include <spdlog/logger.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/tables/table_cache.h"
+#include "rope/v1/rope_service.pb.h"
+#include "server/clock.h"
+#include "server/engine/batcher.h"
+#include "server/engine/device_router.h"
+#include "server/engine/engine.h"
+#include "server/engine/executor.h"
+#include "server/grpc/poll_loop.h"
+#include "server/grpc/queue_call.h"
+#include "server/grpc/rope_service.h"
+#include "server/memory/admission.h"
+#include "server/memory/buffer_pool.h"
+#include "server/memory/connections.h"
+#include "server/memory/memory_limit.h"
+#include "server/memory/regions.h"
+#include "server/models/model_registry.h"
+#include "server/request/prepared_rotation.h"
+#include "server/request/region_resolver.h"
+#include "server/telemetry/metrics.h"
+
+namespace rope::server {
+
+class Core {
+ public:
+  struct Options {
+    std::string device = "cpu";  // auto, cpu, reference or cuda
+    int threads = 1;
+    std::vector<ModelRegistry::ModelFile> models = {};
+    MemoryShares shares = {};
+    RegionTable::Options regions = {};
+    OwnerShares::Bounds connections = {};
+    std::vector<std::string> trusted_proxies = {};
+    // Whether one session may have only half of the requests and their bytes.
+    bool shares_by_session = true;
+    // Whether results may overwrite what was received. The memory of a caller in this process may
+    // not be.
+    bool overwrites_received = true;
+    // The device determines direct_slots and caps direct_bytes_max.
+    Batcher::Options batches = {};
+    DeviceRouter::OnFault on_fault = {};
+    // Of the lines about requests.
+    std::shared_ptr<spdlog::logger> logger = {};
+    std::string revision = "unknown";  // of the sources, for the metrics
+    // What GetServerInfo answers. Null: Info of Budgets.
+    std::function<v1::GetServerInfoResponse()> info = {};
+  };
+
+  static absl::StatusOr<std::unique_ptr<Core>> Create(Options options, const Clock& clock);
+
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  const std::string& instance_id() const { return instance_id_; }
+  // The names that health knows: the service, and each device.
+  std::vector<std::string> HealthNames() const;
+  // Budgets of requests, buffers, tables and models.
+  std::vector<BudgetUse> Budgets() const;
+  // Bytes that a budget counts: requests, free pool buffers, tables, specs, models and prepared
+  // requests.
+  int64_t AccountedBytes() const;
+  // Version, devices, limits, table cache, and `budgets`; without transports.
+  v1::GetServerInfoResponse Info(const std::vector<BudgetUse>& budgets) const;
+
+  CallsInFlight& in_flight() { return in_flight_; }
+  DeviceRouter& devices() { return *devices_; }
+  const kernels::TableCache& tables() const { return *tables_; }
+  const ModelRegistry& registry() const { return *registry_; }
+  Metrics& metrics() { return *metrics_; }
+  RegionTable& regions() { return *regions_; }
+  Connections& connections() { return connections_; }
+  const Connections& connections() const { return connections_; }
+  BufferPool& pool() { return *pool_; }
+  MessageReads& reads() { return reads_; }
+  const QueueCall::Parts& calls() const { return calls_; }
+  const Admission& admission() const { return *admission_; }
+  Batcher& batcher() { return *batcher_; }
+  SideThread& side_thread() { return engine_->side_thread(); }
+  RopeService& rope_service() { return *rope_service_; }
+  const RopeService& rope_service() const { return *rope_service_; }
+
+ private:
+  Core(Options options, const Clock& clock);
+  absl::Status Build();
+
+  const Options options_;
+  const Clock& clock_;
+  const std::string instance_id_;
+  const absl::Time started_;
+
+  CallsInFlight in_flight_;
+  std::unique_ptr<DeviceRouter> devices_;
+  std::unique_ptr<kernels::TableCache> tables_;
+  std::unique_ptr<ModelRegistry> registry_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<RegionTable> regions_;
+  Connections connections_;
+  std::unique_ptr<BufferPool> pool_;
+  MessageReads reads_;
+  const QueueCall::Parts calls_;
+  std::unique_ptr<Admission> admission_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<RegionResolver> region_resolver_;
+  std::unique_ptr<PreparedRotations> prepared_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RopeService> rope_service_;
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_CORE_H_

@@ -1,0 +1,140 @@
+#include "server/embedded/local_rotations.h"
+
+#include <new>
+
+#include "client/codec/codec.h"
+#include "client/codec/message_call.h"
+#include "client/codec/preparation.h"
+#include "client/error.h"
+#include "server/error.h"
+
+namespace rope::embedded {
+
+using client::RotateReply;
+using client::RotateRequest;
+
+absl::Duration TimeLeft(SteadyTime deadline) {
+  return absl::FromChrono(deadline - std::chrono::steady_clock::now());
+}
+
+LocalService::Cancelled NotCancelled() {
+  return std::make_shared<std::atomic<bool>>(false);
+}
+
+LocalRotations::LocalRotations(std::shared_ptr<LocalService> service, int64_t pooled_bytes)
+    : service_(std::move(service)),
+      region_({.ids = std::make_shared<client::RegionIds>(service_->region_id()),
+               .process_outputs = client::OutputPool::Make(pooled_bytes)}) {}
+
+Result<RotateReply> LocalRotations::Rotate(const RotateRequest& request, SteadyTime deadline,
+                                           const LocalService::Cancelled& cancelled) {
+  try {
+    return RotateWithin(request, deadline, cancelled);
+  } catch (const std::bad_alloc&) {  // encoding it, or memory for its results
+    return client::ToStatus(server::OutOfMemory());
+  }
+}
+
+// An id that the engine has forgotten: nothing has run, and the request goes whole.
+Result<RotateReply> LocalRotations::RotateWithin(const RotateRequest& request, SteadyTime deadline,
+                                                 const LocalService::Cancelled& cancelled) {
+  Result<RotateReply> reply = RotateOnce(request, /*is_forgotten=*/false, deadline, cancelled);
+  const bool by_id = request.prepared.has_value();
+  if (reply.ok() || !by_id || !client::IsForgotten(reply.status())) return reply;
+  reply = RotateOnce(request, /*is_forgotten=*/true, deadline, cancelled);
+  if (reply.ok()) PrepareAgain(*request.prepared, deadline);
+  return reply;
+}
+
+Result<RotateReply> LocalRotations::RotateOnce(const RotateRequest& request, bool is_forgotten,
+                                               SteadyTime deadline,
+                                               const LocalService::Cancelled& cancelled) {
+  client::BorrowedSlices borrowed;  // outlives all messages
+  const auto encode = is_forgotten ? &client::EncodeWhole : &client::EncodeRotate;
+  Result<client::EncodedRotate> encoded = encode(request, region_, client::Route::kRpc, borrowed);
+  if (!encoded.ok()) return encoded.status();
+  Result<grpc::ByteBuffer> answer =
+      service_->Call(server::Method::kRotate, encoded->message, TimeLeft(deadline), cancelled);
+  if (!answer.ok()) return answer.status();
+  const Result<client::ReceivedReply> received = client::ReceivedReply::Parse(*answer);
+  if (!received.ok()) return received.status();
+  Result<RotateReply> reply =
+      received->ToReply(std::move(encoded->wanted), *region_.process_outputs);
+  if (!reply.ok()) return reply;
+  for (size_t i = 0; i < encoded->owned.size(); ++i) {
+    reply->tensors[i].owned = std::move(encoded->owned[i]);
+  }
+  return reply;
+}
+
+// The answer is not read: its id is the same.
+void LocalRotations::PrepareAgain(const client::PreparedRotation& rotation, SteadyTime deadline) {
+  Result<grpc::ByteBuffer> message = client::PreparedState::Of(rotation)->preparation->Message();
+  if (!message.ok()) return;
+  static_cast<void>(
+      service_->Call(server::Method::kPrepare, *message, TimeLeft(deadline), NotCancelled()));
+}
+
+bool CallbackThread::Add(Call call) {
+  const proto::MutexLock lock(&mutex_);
+  if (closed_) return false;
+  if (!thread_.joinable()) {
+    thread_ = std::thread([self = shared_from_this()] { self->Run(); });
+  }
+  calls_.push_back(std::move(call));
+  changed_.Signal();
+  return true;
+}
+
+void CallbackThread::Run() {
+  id_.store(std::this_thread::get_id());
+  while (true) {
+    Call call;
+    {
+      const proto::MutexLock lock(&mutex_);
+      while (calls_.empty() && !closed_) changed_.Wait(&mutex_);
+      if (calls_.empty()) break;
+      call = std::move(calls_.front());
+      calls_.pop_front();
+      running_ = call.cancelled;
+    }
+    Answer(std::move(call));
+    const proto::MutexLock lock(&mutex_);
+    running_ = nullptr;
+  }
+  id_.store({});  // the system may give it to another thread
+}
+
+bool CallbackThread::IsClosed() {
+  const proto::MutexLock lock(&mutex_);
+  return closed_;
+}
+
+void CallbackThread::Answer(Call call) {
+  Result<RotateReply> reply = client::CancelledByCaller(/*may_have_executed=*/false);
+  if (call.request == nullptr) {
+    reply = call.refused;
+  } else if (!call.cancelled->load()) {
+    reply = rotations_->Rotate(call.request->Get(), call.deadline, call.cancelled);
+  }
+  call.request.reset();
+  call.lease.reset();
+  call.callback(std::move(reply));
+}
+
+void CallbackThread::Close() {
+  std::thread ended;
+  {
+    const proto::MutexLock lock(&mutex_);
+    closed_ = true;
+    for (const Call& call : calls_) call.cancelled->store(true);
+    if (running_ != nullptr) running_->store(true);
+    changed_.SignalAll();
+    ended = std::move(thread_);
+  }
+  if (!ended.joinable()) return;
+  if (IsCurrent()) return ended.detach();
+  ended.join();
+}
+
+}  // namespace rope::embedded

@@ -1,0 +1,385 @@
+// The engine in the caller's own process, as a program uses it: through the public client.
+#include "rope/embedded.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/random_jobs.h"
+#include "tests/support/matchers.h"
+#include "tests/support/process.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using client::Client;
+using client::RotateReply;
+using client::RotateRequest;
+using client::TensorView;
+
+constexpr int64_t kHeads = 4;
+constexpr int64_t kHeadDim = 128;
+
+std::vector<float> Values(int64_t tokens) {
+  std::vector<float> values(static_cast<size_t>(tokens * kHeads * kHeadDim));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 23) - 11;
+  return values;
+}
+
+RotateRequest RequestFor(const std::vector<float>& values, float* output) {
+  RotateRequest request;
+  request.rope.model = "llama-3.1-8b";
+  request.positions.start = 7;
+  const auto tokens = static_cast<int64_t>(values.size()) / (kHeads * kHeadDim);
+  request.tensors = {{.layout = "SHD",
+                      .shape = {tokens, kHeads, kHeadDim},
+                      .data = values.data(),
+                      .output = output}};
+  return request;
+}
+
+// What a server answers to RequestFor(values).
+std::vector<float> Rotated(const Client& client, const std::vector<float>& values) {
+  std::vector<float> result(values.size());
+  EXPECT_TRUE(client.Rotate(RequestFor(values, result.data())).ok());
+  return result;
+}
+
+class EmbeddedTest : public ::testing::Test {
+ protected:
+  const TestServer server_{{"--device=cpu"}};
+  const Client server_client_ = Client::Connect(server_.address()).value();
+  const Client client_ = embedded::Connect().value();
+};
+
+TEST_F(EmbeddedTest, RandomRequestsHaveTheBytesOfAServer) {
+  RandomJobs ours(5);
+  RandomJobs theirs(5);
+  for (int i = 0; i < 300; ++i) {
+    const auto job = ours.Next();
+    const auto same = theirs.Next();
+    ASSERT_OK(reply, client_.Rotate(job->request()));
+    ASSERT_OK(want, server_client_.Rotate(same->request()));
+    EXPECT_EQ(job->Check(reply), "");
+    EXPECT_EQ(reply->warnings, want->warnings);
+    EXPECT_EQ(reply->attention_factor, want->attention_factor);
+    ASSERT_EQ(reply->tensors.size(), want->tensors.size());
+    for (size_t t = 0; t < reply->tensors.size(); ++t) {
+      ASSERT_EQ(reply->tensors[t].bytes, want->tensors[t].bytes);
+      EXPECT_EQ(std::memcmp(reply->tensors[t].data, want->tensors[t].data,
+                            static_cast<size_t>(want->tensors[t].bytes)),
+                0);
+    }
+  }
+}
+
+TEST_F(EmbeddedTest, AnswersOfOtherMethodsAreThoseOfAServer) {
+  client::DescribeRequest describe;
+  describe.rope.model = "llama-3.1-8b";
+  EXPECT_EQ(client_.DescribeJson(describe).value(), server_client_.DescribeJson(describe).value());
+  client::TablesRequest tables;
+  tables.rope.model = "qwen3-8b";
+  tables.positions.end = 100;
+  const auto ours = client_.GetTables(tables).value();
+  const auto theirs = server_client_.GetTables(tables).value();
+  EXPECT_EQ(ours.config_id, theirs.config_id);
+  EXPECT_EQ(client_.ListModels().value().size(), server_client_.ListModels().value().size());
+  EXPECT_EQ(client_.Health().value(), client::ServingStatus::kServing);
+  EXPECT_EQ(client_.Health("other").status().ToString(),
+            server_client_.Health("other").status().ToString());
+  EXPECT_THAT(client_.ListRegions().value(), IsEmpty());
+  EXPECT_THAT(client_.ListConnections().value().connections, IsEmpty());
+  EXPECT_THAT(client_.GetServerInfo().value().transports, IsEmpty());
+  EXPECT_STREQ(Name(client_.transport().transport), "in_process");
+}
+
+TEST_F(EmbeddedTest, TensorsStayWhereTheyAre) {
+  const std::vector<float> values = Values(33);
+  const std::vector<float> want = Rotated(server_client_, values);
+  std::vector<float> moved = values;
+  const auto reply = client_.Rotate(RequestFor(moved, moved.data()));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(moved, want);
+  EXPECT_EQ(reply->tensors[0].data, moved.data());
+  EXPECT_EQ(reply->tensors[0].owned, nullptr);
+}
+
+TEST_F(EmbeddedTest, ReplyOwnsTheMemoryOfAResultWithoutOutput) {
+  const std::vector<float> values = Values(3);
+  const std::vector<float> want = Rotated(server_client_, values);
+  auto reply = client_.Rotate(RequestFor(values, nullptr));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  client::OutputMemory owned = std::move(reply->tensors[0].owned);
+  ASSERT_NE(owned, nullptr);
+  EXPECT_EQ(std::memcmp(owned.get(), want.data(), want.size() * sizeof(float)), 0);
+}
+
+// The output begins within the input: the input counts as it was.
+TEST_F(EmbeddedTest, OutputMayOverlapTheInput) {
+  const std::vector<float> values = Values(40);
+  const std::vector<float> want = Rotated(server_client_, values);
+  std::vector<float> memory = values;
+  memory.resize(values.size() + kHeads * kHeadDim);
+  RotateRequest request = RequestFor(values, memory.data() + kHeads * kHeadDim);
+  request.tensors[0].data = memory.data();
+  ASSERT_OK(reply, client_.Rotate(request));
+  EXPECT_EQ(std::vector<float>(memory.begin() + kHeads * kHeadDim, memory.end()), want);
+}
+
+TEST_F(EmbeddedTest, ErrorsAreThoseOfAServer) {
+  std::vector<float> values = Values(1);
+  const std::vector<std::function<void(RotateRequest&)>> mistakes = {
+      [](auto& r) { r.rope.model = "none"; },
+      [](auto& r) { r.positions.start = int64_t{1} << 31; },
+      [](auto& r) { r.positions = {}; },
+      [](auto& r) { r.tensors[0].layout = "what"; },
+      [](auto& r) { r.tensors[0].shape[0] = -1; },
+      [](auto& r) { r.tensors[0].shape[0] = int64_t{1} << 40; },
+      [](auto& r) { r.tensors[0].data = nullptr; },
+  };
+  for (const auto& mistake : mistakes) {
+    RotateRequest request = RequestFor(values, values.data());
+    mistake(request);
+    const Status got = client_.Rotate(request).status();
+    EXPECT_FALSE(got.ok());
+    EXPECT_EQ(got.ToString(), client_.RotateFuture(request).get().status().ToString());
+    if (request.tensors[0].shape[0] > 1) continue;  // a server's client would read such a tensor
+    const Status want = server_client_.Rotate(request).status();
+    EXPECT_EQ(got.ToString(), want.ToString());
+    EXPECT_EQ(got.detail().reason, want.detail().reason);
+    EXPECT_EQ(got.detail().field, want.detail().field);
+  }
+}
+
+// No memory is taken for a result before its request has been checked.
+TEST_F(EmbeddedTest, ImpossibleSizesWithoutAnOutputAreErrors) {
+  std::vector<float> values = Values(1);
+  for (const bool strided : {false, true}) {
+    RotateRequest request = RequestFor(values, nullptr);
+    request.tensors[0].shape[0] = int64_t{1} << 40;
+    if (strided) request.tensors[0].strides = {0, 0, 1};
+    if (strided) request.tensors[0].shape[1] = int64_t{1} << 20;
+    EXPECT_NE(client_.Rotate(request).status().code(), StatusCode::kOk);
+    EXPECT_NE(client_.RotateFuture(request).get().status().code(), StatusCode::kOk);
+  }
+  EXPECT_TRUE(client_.Rotate(RequestFor(values, nullptr)).ok());
+}
+
+TEST_F(EmbeddedTest, ThreadsShareTheEngine) {
+  std::atomic<int> right = 0;
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 0; seed < 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      RandomJobs jobs(seed);
+      for (int i = 0; i < 100; ++i) {
+        const auto job = jobs.Next();
+        if (job->Check(client_.Rotate(job->request())).empty()) ++right;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, 400);
+}
+
+TEST_F(EmbeddedTest, CallbacksRunOnAnotherThreadAndMayCallTheClient) {
+  const std::vector<float> values = Values(2);
+  const std::vector<float> want = Rotated(server_client_, values);
+  std::vector<float> first(values.size());
+  std::vector<float> second(values.size());
+  std::promise<std::thread::id> done;
+  client_.RotateAsync(RequestFor(values, first.data()), [&](const Result<RotateReply>& reply) {
+    EXPECT_TRUE(reply.ok());
+    EXPECT_EQ(client_.Fence().detail().reason, Reason::kWrongState);
+    client_.RotateAsync(RequestFor(values, second.data()), [&](const Result<RotateReply>& next) {
+      EXPECT_TRUE(next.ok());
+      done.set_value(std::this_thread::get_id());
+    });
+  });
+  EXPECT_NE(done.get_future().get(), std::this_thread::get_id());
+  EXPECT_EQ(first, want);
+  EXPECT_EQ(second, want);
+}
+
+// The callback of the first call holds the thread until the others have been cancelled.
+TEST_F(EmbeddedTest, CancelledCallsDoNotRunAndFencesWaitForThoseUnderWay) {
+  const std::vector<float> values = Values(1);
+  std::vector<float> output(values.size(), -1);
+  std::promise<void> go;
+  client_.RotateAsync(
+      RequestFor(values, nullptr),
+      [held = go.get_future().share()](const Result<RotateReply>&) { held.wait(); });
+  std::promise<StatusCode> code;
+  const client::Call call = client_.RotateAsync(
+      RequestFor(values, output.data()),
+      [&](const Result<RotateReply>& reply) { code.set_value(reply.status().code()); });
+  EXPECT_EQ(client_.Fence({.timeout = std::chrono::milliseconds(1)}).code(),
+            StatusCode::kDeadlineExceeded);
+  call.Cancel();
+  go.set_value();
+  EXPECT_EQ(code.get_future().get(), StatusCode::kCancelled);
+  EXPECT_TRUE(client_.Fence().ok());
+  EXPECT_EQ(output[0], -1);
+}
+
+TEST_F(EmbeddedTest, LastClientMayGoBeforeItsCallsAndInACallback) {
+  const std::vector<float> values = Values(1);
+  std::atomic<int> answered = 0;
+  {
+    const Client client = embedded::Connect().value();
+    for (int i = 0; i < 50; ++i) {
+      client.RotateAsync(RequestFor(values, nullptr),
+                         [&](const Result<RotateReply>&) { ++answered; });
+    }
+  }
+  EXPECT_EQ(answered, 50);
+  auto client = std::make_unique<Client>(embedded::Connect().value());
+  std::promise<void> gone;
+  client->RotateAsync(RequestFor(values, nullptr), [&](const Result<RotateReply>&) {
+    client.reset();
+    gone.set_value();
+  });
+  gone.get_future().wait();
+}
+
+TEST_F(EmbeddedTest, CallPastItsDeadlineIsNotRun) {
+  std::vector<float> values = Values(1);
+  const std::vector<float> before = values;
+  const Status status = client_.Rotate(RequestFor(values, values.data()), {.timeout = {}}).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(values, before);
+}
+
+// The second round uses an id that the engine has forgotten: unregistering a model drops entries
+// that name one. The call goes whole, and the engine is asked to prepare it again.
+TEST_F(EmbeddedTest, PreparedCallsHaveTheBytesOfWholeOnes) {
+  ASSERT_TRUE(client_.RegisterModel("mine", {.model = "llama-3.1-8b"}).ok());
+  const std::vector<float> values = Values(1);
+  RotateRequest whole = RequestFor(values, nullptr);
+  whole.rope.model = "mine";
+  const client::PreparedRotation rotation = client_.Prepare(whole).value();
+  client::RotateStream stream = client_.OpenStream().value();
+  for (int round = 0; round < 2; ++round) {
+    for (const int64_t position : {0, 128, 200000}) {
+      whole.positions.start = position;
+      std::vector<float> want(values.size());
+      whole.tensors[0].output = want.data();
+      ASSERT_TRUE(client_.Rotate(whole).ok());
+      std::vector<float> outputs[3];
+      const auto call = [&](int way) {
+        outputs[way].resize(values.size());
+        return RotateRequest{.prepared = rotation,
+                             .positions = {.start = position},
+                             .tensors = {{.data = values.data(), .output = outputs[way].data()}}};
+      };
+      EXPECT_TRUE(client_.Rotate(call(0)).ok());
+      EXPECT_TRUE(client_.RotateFuture(call(1)).get().ok());
+      EXPECT_TRUE(stream.RotateFuture(call(2)).get().ok());
+      for (const std::vector<float>& output : outputs) EXPECT_EQ(output, want);
+    }
+    ASSERT_TRUE(client_.RegisterModel("other", {.model = "phi-2"}).ok());
+    ASSERT_TRUE(client_.UnregisterModel("other").ok());
+  }
+}
+
+// The rows of 65,536 positions take longer than a millisecond.
+TEST_F(EmbeddedTest, OtherCallsHaveADeadlineToo) {
+  client::WarmUpRequest request;
+  request.rope.model = "llama-3.1-8b";
+  request.end = 1 << 16;
+  const Status status = client_.WarmUp(request, {.timeout = std::chrono::milliseconds(1)}).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.detail().reason, Reason::kDeadline);
+}
+
+TEST_F(EmbeddedTest, StreamEndsWithItsTimeoutAndWithItsClient) {
+  const std::vector<float> values = Values(1);
+  client::RotateStream late = client_.OpenStream({.timeout = std::chrono::milliseconds(0)}).value();
+  EXPECT_EQ(late.RotateFuture(RequestFor(values, nullptr)).get().status().code(),
+            StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(late.Finish().code(), StatusCode::kDeadlineExceeded);
+  std::unique_ptr<client::RotateStream> orphan;
+  {
+    const Client client = embedded::Connect().value();
+    orphan = std::make_unique<client::RotateStream>(client.OpenStream().value());
+    EXPECT_TRUE(orphan->RotateFuture(RequestFor(values, nullptr)).get().ok());
+  }
+  EXPECT_EQ(orphan->RotateFuture(RequestFor(values, nullptr)).get().status().code(),
+            StatusCode::kCancelled);
+  EXPECT_EQ(orphan->Finish().code(), StatusCode::kCancelled);
+}
+
+TEST_F(EmbeddedTest, StreamKeepsItsBoundsAndItsEnd) {
+  const std::vector<float> values = Values(1);
+  const std::vector<float> want = Rotated(server_client_, values);
+  client::RotateStream stream = client_.OpenStream({.requests_max = 2}).value();
+  std::vector<std::vector<float>> outputs(50, std::vector<float>(values.size()));
+  std::promise<int> full;
+  for (std::vector<float>& output : outputs) {
+    ASSERT_TRUE(stream
+                    .Rotate(RequestFor(values, output.data()),
+                            [&](const Result<RotateReply>& reply) { EXPECT_TRUE(reply.ok()); })
+                    .ok());
+  }
+  ASSERT_TRUE(stream
+                  .Rotate(RequestFor(values, nullptr),
+                          [&](const Result<RotateReply>&) {
+                            // The room of the answered request, then the other place, then none.
+                            int refused = 0;
+                            for (int i = 0; i < 3; ++i) {
+                              const Status status = stream.Rotate(
+                                  RequestFor(values, nullptr), [](const Result<RotateReply>&) {});
+                              if (status.detail().reason == Reason::kQueueFull) ++refused;
+                            }
+                            full.set_value(refused);
+                          })
+                  .ok());
+  EXPECT_EQ(full.get_future().get(), 1);
+  EXPECT_TRUE(stream.Finish().ok());
+  for (const std::vector<float>& output : outputs) EXPECT_EQ(output, want);
+  EXPECT_EQ(stream.RotateFuture(RequestFor(values, nullptr)).get().status().detail().reason,
+            Reason::kWrongState);
+  EXPECT_EQ(client_.OpenStream({.requests_max = 0}).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(EmbeddedTest, ClientsOfInprocShareOneEngine) {
+  EXPECT_EQ(
+      Client::Connect("inproc:").status().ToString(),
+      "FAILED_PRECONDITION: target: got inproc:, want a call of rope::embedded::Enable before "
+      "it");
+  embedded::Enable({.models = {{"mine", R"({"model_type": "llama", "head_dim": 128})"}}});
+  const Client one = Client::Connect("inproc:").value();
+  const Client other = Client::Connect("inproc:").value();
+  const auto has = [](const Client& client, const std::string& name) {
+    const std::vector<client::Model> models = client.ListModels().value();
+    for (const client::Model& model : models) {
+      if (model.name == name) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(has(other, "mine"));
+  ASSERT_TRUE(one.RegisterModel("theirs", {.model = "phi-2"}).ok());
+  EXPECT_TRUE(has(other, "theirs"));
+  EXPECT_FALSE(has(client_, "theirs"));
+}
+
+TEST(EmbeddedOptionsTest, WhatIsWrongIsNamed) {
+  EXPECT_EQ(embedded::Connect({.threads = -1}).status().detail().field, "threads");
+  EXPECT_EQ(embedded::Connect({.memory_bytes = -1}).status().detail().field, "memory_bytes");
+  EXPECT_EQ(embedded::Connect({.threads = 1025}).status().detail().field, "threads");
+  EXPECT_EQ(embedded::Connect({.memory_bytes = 1}).status().detail().field, "memory_bytes");
+  EXPECT_EQ(embedded::Connect({}, {.arena_bytes = -1}).status().detail().field, "arena_bytes");
+  EXPECT_EQ(embedded::Connect({}, {.pooled_bytes = -1}).status().detail().field, "pooled_bytes");
+  const Status model = embedded::Connect({.models = {{"mine", "{"}}}).status();
+  EXPECT_THAT(model.message(), HasSubstr("mine"));
+}
+
+}  // namespace
+}  // namespace rope::testing
