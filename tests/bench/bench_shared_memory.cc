@@ -125,11 +125,12 @@ class MovedChunk {
   client::RotateRequest request_;
 };
 
-// Seconds of a call on imported memory, in the arena, and on memory that is staged.
-std::vector<double> MoveChunks() {
+// Seconds of a call on imported memory, and in the arena or on memory that is staged. The two alone
+// take turns: staging leaves caches full of its copies, and whoever comes next would pay for that.
+std::vector<double> MoveChunks(bool against_arena) {
   const std::string target = Target(Kind::kSharedMemory, Socket::kUnix);
   const int file = memfd_create("rope_bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  ROPE_CHECK(ftruncate(file, MovedChunk::kBytes) == 0);
+  ROPE_CHECK(posix_fallocate(file, 0, MovedChunk::kBytes) == 0);
   ROPE_CHECK(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
   const client::Client importing = ConnectClient(target);
   const auto mine = importing.ImportMemory({.fd = file, .bytes = MovedChunk::kBytes}).value();
@@ -141,12 +142,12 @@ std::vector<double> MoveChunks() {
   const MovedChunk imported(importing, mine.data());
   const MovedChunk arena(with_arena, slot.data());
   const MovedChunk staged(ConnectClient(target), own.data());
-  return MedianSeconds({[&] { imported.Call(); }, [&] { arena.Call(); }, [&] { staged.Call(); }},
-                       101);
+  const MovedChunk& other = against_arena ? arena : staged;
+  return MedianSeconds({[&] { imported.Call(); }, [&] { other.Call(); }}, 101);
 }
 
 Measurement ImportedChunk() {
-  const std::vector<double> seconds = MoveChunks();
+  const std::vector<double> seconds = MoveChunks(/*against_arena=*/true);
   return {.value = seconds[0] * 1e3,
           .unit = "ms",
           .yardstick = absl::StrFormat("arena %.2f ms", seconds[1] * 1e3),
@@ -154,11 +155,11 @@ Measurement ImportedChunk() {
 }
 
 Measurement StagedChunk() {
-  const std::vector<double> seconds = MoveChunks();
-  return {.value = seconds[2] * 1e3,
+  const std::vector<double> seconds = MoveChunks(/*against_arena=*/false);
+  return {.value = seconds[1] * 1e3,
           .unit = "ms",
           .yardstick = absl::StrFormat("imported %.2f ms", seconds[0] * 1e3),
-          .ratio = seconds[2] / seconds[0]};
+          .ratio = seconds[1] / seconds[0]};
 }
 
 }  // namespace
