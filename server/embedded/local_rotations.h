@@ -17,6 +17,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
+#include "client/codec/codec.h"
 #include "client/codec/kept_request.h"
 #include "client/memory/region.h"
 #include "proto/mutex.h"
@@ -46,6 +47,9 @@ class LocalRotations {
   Result<client::RotateReply> RotateWithin(const client::RotateRequest& request,
                                            SteadyTime deadline,
                                            const LocalService::Cancelled& cancelled);
+  // Through the service's short call where the message has no tensor bytes.
+  Result<client::ReceivedReply> Ask(client::EncodedRotate& encoded, absl::Duration timeout,
+                                    const LocalService::Cancelled& cancelled);
   void PrepareAgain(const client::PreparedRotation& rotation, SteadyTime deadline);
 
   const std::shared_ptr<LocalService> service_;

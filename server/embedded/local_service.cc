@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -14,8 +15,10 @@
 #include "kernels/status_macros.h"
 #include "proto/mutex.h"
 #include "server/grpc/unary_call.h"
+#include "server/limits.h"
 #include "server/memory/limits.h"
 #include "server/memory/memory_limit.h"
+#include "server/request/request.h"
 #include "server/telemetry/process.h"
 
 namespace rope::embedded {
@@ -33,66 +36,110 @@ std::shared_ptr<spdlog::logger> SilentLogger() {
   return logger;
 }
 
-// One call, which its caller waits for.
-class EmbeddedCall final : public server::ServiceCall {
+// The end of a call, which its caller waits for.
+class Ending {
  public:
-  EmbeddedCall(grpc::ByteBuffer& message, absl::Duration timeout,
-               const LocalService::Cancelled& cancelled, const std::string& owner)
-      : message_(message), timeout_(timeout), cancelled_(cancelled), owner_(owner) {}
+  Ending(absl::Duration timeout, const LocalService::Cancelled& cancelled)
+      : timeout_(timeout), cancelled_(cancelled) {}
 
-  grpc::ByteBuffer& request() override { return message_; }
-  uint64_t session() const override { return kSession; }
-  const std::string& owner() const override { return owner_; }
-  absl::Duration time_left() const override { return timeout_; }
-  const LocalService::Cancelled& cancelled() const override { return cancelled_; }
+  absl::Duration timeout() const { return timeout_; }
+  const LocalService::Cancelled& cancelled() const { return cancelled_; }
 
-  void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,
-              server::Permit permit) override {
+  // The call's answer has been kept. The caller may destroy the call as soon as this unlocks.
+  void Signal() {
     const proto::MutexLock lock(&mutex_);
-    status_ = status;
-    reply_ = reply;
-    permit_ = std::move(permit);
     is_done_ = true;
-    done_.SignalAll();  // under the lock: the call may go as soon as it is free
+    done_.SignalAll();
   }
-
-  Result<grpc::ByteBuffer> Await() {
+  // After the timeout it cancels the call, and waits on. Returns whether it did.
+  bool Await() {
     const proto::MutexLock lock(&mutex_);
-    const bool is_late = !AwaitUntil(std::chrono::steady_clock::now() +
-                                     absl::ToChronoNanoseconds(std::min(timeout_, kTimeoutMax)));
-    if (is_late) cancelled_->store(true);
-    while (!is_done_) done_.Wait(&mutex_);
-    if (is_late && absl::IsCancelled(status_)) {
-      return client::MakeError(Reason::kDeadline, "the deadline has passed");
+    if (is_done_) return false;
+    const auto end = std::chrono::steady_clock::now() +
+                     absl::ToChronoNanoseconds(std::min(timeout_, kTimeoutMax));
+    while (!is_done_) {
+      const auto left = end - std::chrono::steady_clock::now();
+      if (left <= left.zero()) break;
+      done_.WaitFor(&mutex_, left);
     }
-    if (!status_.ok()) return client::ToStatus(status_);
-    return std::move(reply_);
+    if (is_done_) return false;
+    cancelled_->store(true);
+    while (!is_done_) done_.Wait(&mutex_);
+    return true;
   }
 
  private:
   static constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
 
-  bool AwaitUntil(std::chrono::steady_clock::time_point end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    while (!is_done_) {
-      const auto left = end - std::chrono::steady_clock::now();
-      if (left <= left.zero()) return false;
-      done_.WaitFor(&mutex_, left);
-    }
-    return true;
-  }
-
-  grpc::ByteBuffer& message_;
   const absl::Duration timeout_;
   const LocalService::Cancelled& cancelled_;
-  const std::string& owner_;
-
   proto::Mutex mutex_;
   proto::CondVar done_;
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer reply_ ABSL_GUARDED_BY(mutex_);
-  server::Permit permit_ ABSL_GUARDED_BY(mutex_);
 };
+
+// A call of any method.
+class EmbeddedCall final : public server::ServiceCall {
+ public:
+  EmbeddedCall(grpc::ByteBuffer& message, Ending& ending, const std::string& owner)
+      : message_(message), ending_(ending), owner_(owner) {}
+
+  grpc::ByteBuffer& request() override { return message_; }
+  uint64_t session() const override { return kSession; }
+  const std::string& owner() const override { return owner_; }
+  absl::Duration time_left() const override { return ending_.timeout(); }
+  const LocalService::Cancelled& cancelled() const override { return ending_.cancelled(); }
+
+  void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,
+              server::Permit permit) override {
+    status_ = status;
+    reply_ = reply;
+    permit_ = std::move(permit);
+    ending_.Signal();
+  }
+  // REQUIRES of these: the call has ended.
+  const absl::Status& status() const { return status_; }
+  const grpc::ByteBuffer& reply() const { return reply_; }
+
+ private:
+  grpc::ByteBuffer& message_;
+  Ending& ending_;
+  const std::string& owner_;
+  absl::Status status_;
+  grpc::ByteBuffer reply_;
+  server::Permit permit_;
+};
+
+// A rotation whose message and answer are short, as through a ring.
+class ShortCall final : public server::LocalCall {
+ public:
+  ShortCall(const std::string& message, Ending& ending) : message_(message), ending_(ending) {}
+
+  uint64_t session() const override { return kSession; }
+  absl::Duration time_left() const override { return ending_.timeout(); }
+  const LocalService::Cancelled& cancelled() const override { return ending_.cancelled(); }
+  int64_t message_bytes() const override { return static_cast<int64_t>(message_.size()); }
+  std::string CopyMessage() const override { return message_; }
+  int64_t reply_bytes_max() const override { return server::limits::kMessageBytesMax; }
+  void Answer(absl::StatusCode code, std::string_view reply) override {
+    code_ = code;
+    reply_ = reply;
+    ending_.Signal();
+  }
+  // REQUIRES: the call has ended.
+  absl::StatusCode code() const { return code_; }
+  std::string& reply() { return reply_; }
+
+ private:
+  const std::string& message_;
+  Ending& ending_;
+  absl::StatusCode code_ = absl::StatusCode::kOk;
+  std::string reply_;
+};
+
+Status DeadlineHasPassed() {
+  return client::MakeError(Reason::kDeadline, "the deadline has passed");
+}
 
 }  // namespace
 
@@ -147,11 +194,30 @@ LocalService::~LocalService() {
 Result<grpc::ByteBuffer> LocalService::Call(server::Method method, grpc::ByteBuffer& message,
                                             absl::Duration timeout,
                                             const Cancelled& cancelled) noexcept {
-  EmbeddedCall call(message, timeout, cancelled, peer_.owner);
+  Ending ending(timeout, cancelled);
+  EmbeddedCall call(message, ending, peer_.owner);
   core_->rope_service().Handle(method, call);
-  // The engine may leave work for a thread that receives calls, as this one does.
+  RunWhatIsLeft();
+  const bool is_late = ending.Await();
+  if (is_late && absl::IsCancelled(call.status())) return DeadlineHasPassed();
+  if (!call.status().ok()) return client::ToStatus(call.status());
+  return call.reply();
+}
+
+Result<std::string> LocalService::RotateShort(const std::string& message, absl::Duration timeout,
+                                              const Cancelled& cancelled) noexcept {
+  Ending ending(timeout, cancelled);
+  ShortCall call(message, ending);
+  core_->rope_service().RotateLocal(call);
+  RunWhatIsLeft();
+  const bool is_late = ending.Await();
+  if (is_late && call.code() == absl::StatusCode::kCancelled) return DeadlineHasPassed();
+  return std::move(call.reply());
+}
+
+// The engine may leave work for a thread that receives calls, as the callers do.
+void LocalService::RunWhatIsLeft() {
   while (core_->batcher().RunGathered()) continue;
-  return call.Await();
 }
 
 bool LocalService::HasService(const std::string& name) const {

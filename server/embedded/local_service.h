@@ -44,6 +44,11 @@ class LocalService {
   Result<grpc::ByteBuffer> Call(server::Method method, grpc::ByteBuffer& message,
                                 absl::Duration timeout, const Cancelled& cancelled) noexcept;
 
+  // The same for Rotate, with a message in one piece and without tensor bytes in the answer, whose
+  // error is in the reply.
+  Result<std::string> RotateShort(const std::string& message, absl::Duration timeout,
+                                  const Cancelled& cancelled) noexcept;
+
   // The id under which messages name the memory of this process.
   uint64_t region_id() const { return region_id_; }
   // Whether the engine's health would know the service.
@@ -52,6 +57,7 @@ class LocalService {
  private:
   LocalService();
   absl::Status Build(const Options& options);
+  void RunWhatIsLeft();
 
   const server::SteadyClock clock_;
   const server::Peer peer_;  // this process
