@@ -20,20 +20,7 @@ export PATH=$PATH:/usr/sbin:/sbin
 for tool in dpkg dpkg-deb dpkg-shlibdeps file systemd-sysusers; do
   command -v "$tool" >/dev/null || { echo "skipped: $tool is not installed" && exit 77; }
 done
-folder=$(mktemp -d)
 readonly root=$folder/root debs=$folder/debs
-
-fail() {
-  echo "debian_test: $*" >&2
-  [[ ! -s $folder/server.log ]] || cat "$folder/server.log" >&2
-  exit 1
-}
-
-clean_up() {
-  kill_server
-  rm -rf "$folder"
-}
-trap clean_up EXIT
 
 as_root=()
 if [[ $(id -u) != 0 ]]; then

@@ -11,20 +11,7 @@ source tests/deploy/packed_server.sh
 source tests/deploy/consumer.sh
 
 readonly build=$1 kernels_program=$2
-folder=$(mktemp -d)
 readonly prefix=$folder/installed
-
-fail() {
-  echo "install_test: $*" >&2
-  [[ ! -s $folder/server.log ]] || cat "$folder/server.log" >&2
-  exit 1
-}
-
-clean_up() {
-  kill_server
-  rm -rf "$folder"
-}
-trap clean_up EXIT
 
 become() { exec env -i "$prefix/bin/$1" "${@:2}"; }
 

@@ -14,19 +14,6 @@ source tests/deploy/packed_server.sh
 
 readonly build=$1 kilobytes_max=$((64 * 1024))
 readonly golden=tests/conformance/golden/default_half_d64.json
-
-fail() {
-  echo "pack_test: $*" >&2
-  [[ ! -s $folder/server.log ]] || cat "$folder/server.log" >&2
-  exit 1
-}
-
-folder=$(mktemp -d)
-clean_up() {
-  kill_server
-  rm -rf "$folder"
-}
-trap clean_up EXIT
 readonly root=$folder/root
 
 make_root() {

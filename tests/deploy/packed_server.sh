@@ -1,15 +1,29 @@
-# Sourced by scripts: a packed rope_server as their child. The script defines `become PROGRAM
-# ARGUMENT...`, which replaces the shell by that packed program, and `fail MESSAGE`; $folder is an
-# empty folder of its own.
+# Sourced by scripts: an empty folder, $folder, and an installed or packed rope_server as their
+# child. Both go when the script ends. The script defines `become PROGRAM ARGUMENT...`, which
+# replaces the shell by that program.
 # shellcheck shell=bash disable=SC2154
 
+folder=$(mktemp -d)
 server=
 target=  # where the server listens
 readonly start_seconds=30
 
+# fail MESSAGE: also prints what the server has written.
+fail() {
+  echo "$(basename "$0" .sh): $*" >&2
+  [[ ! -s $folder/server.log ]] || cat "$folder/server.log" >&2
+  exit 1
+}
+
 kill_server() {
   [[ -z $server ]] || kill -KILL "$server" 2>/dev/null || true
 }
+
+clean_up() {
+  kill_server
+  rm -rf "$folder"
+}
+trap clean_up EXIT
 
 start_server() {
   mkfifo "$folder/server.fifo"

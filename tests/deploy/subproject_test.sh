@@ -12,19 +12,6 @@ source tests/deploy/consumer.sh
 readonly build=$1
 # The same folder in every run, so that ccache knows the sources.
 readonly project=$build/tests/subproject
-folder=$(mktemp -d)
-
-fail() {
-  echo "subproject_test: $*" >&2
-  [[ ! -s $folder/server.log ]] || cat "$folder/server.log" >&2
-  exit 1
-}
-
-clean_up() {
-  kill_server
-  rm -rf "$folder"
-}
-trap clean_up EXIT
 
 become() { exec env -i "$build/bin/$1" "${@:2}"; }
 

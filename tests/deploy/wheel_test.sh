@@ -13,20 +13,7 @@ source tests/deploy/packed_server.sh
 
 readonly build=$1 bytes_max=$((17 * 1000 * 1000))
 readonly config=tests/conformance/configs/llama-3.1-8b.json
-folder=$(mktemp -d)
 readonly venv=$folder/venv
-
-fail() {
-  echo "wheel_test: $*" >&2
-  [[ ! -s $folder/server.log ]] || cat "$folder/server.log" >&2
-  exit 1
-}
-
-clean_up() {
-  kill_server
-  rm -rf "$folder"
-}
-trap clean_up EXIT
 
 # An installed program, with nothing in its environment, in place of this shell.
 become() { exec env -i "$venv/bin/$1" "${@:2}"; }
