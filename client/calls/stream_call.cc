@@ -260,8 +260,7 @@ bool StreamCall::HasRoom(int64_t bytes) const {
   const bool in_callback = queue_->OnThread();
   const int64_t requests = requests_ - (in_callback ? credit_requests_ : 0);
   const int64_t used = bytes_ - (in_callback ? credit_bytes_ : 0);
-  if (requests == 0) return true;  // a single request may exceed bytes_max
-  return requests < options_.requests_max && bytes <= options_.bytes_max - used;
+  return HasRoomFor(bytes, requests, used, options_);
 }
 
 // One write at a time: writing_ is set here, and OnWritten clears it and asks for the next. While

@@ -43,6 +43,13 @@ namespace rope::client {
 
 // INVALID_ARGUMENT: a bound that is not positive.
 Status CheckStreamOptions(const StreamOptions& options);
+// Whether a request of `bytes` may be sent beside `requests` others of `used` bytes. A single one
+// may exceed bytes_max.
+inline bool HasRoomFor(int64_t bytes, int64_t requests, int64_t used,
+                       const StreamOptions& options) {
+  if (requests == 0) return true;
+  return requests < options.requests_max && bytes <= options.bytes_max - used;
+}
 // The error of a request for which a callback would have to wait.
 Status StreamIsFull(const StreamOptions& options, int64_t requests, int64_t bytes);
 

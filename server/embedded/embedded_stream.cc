@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "client/calls/stream_call.h"
 #include "client/codec/preparation.h"
 #include "client/codec/rotate_messages.h"
@@ -51,7 +50,7 @@ Status EmbeddedStream::Rotate(const client::RotateRequest& request, client::Rota
   CallbackThread::Call call = {.request = *std::move(kept),
                                .deadline = deadline_,
                                .callback = {},
-                               .cancelled = std::make_shared<std::atomic<bool>>(false),
+                               .cancelled = NotCancelled(),
                                .lease = calls_->rotations().ids().Acquire()};
   const proto::MutexLock lock(&mutex_);
   if (Status status = TakeRoom(bytes); !status.ok()) return status;
@@ -80,9 +79,7 @@ Status EmbeddedStream::TakeRoom(int64_t bytes) {
     }
     const int64_t requests = taken_.requests - (in_callback ? credit_.requests : 0);
     const int64_t used = taken_.bytes - (in_callback ? credit_.bytes : 0);
-    // A single request may exceed bytes_max.
-    if (requests == 0) break;
-    if (requests < options_.requests_max && bytes <= options_.bytes_max - used) break;
+    if (client::HasRoomFor(bytes, requests, used, options_)) break;
     if (in_callback) return client::StreamIsFull(options_, taken_.requests, taken_.bytes);
     changed_.Wait(&mutex_);
   }
