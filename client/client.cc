@@ -73,13 +73,13 @@ void SetInProcessConnect(InProcessConnect connect) {
 
 Client::Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
-Result<Client> Client::Connect(const std::string& written, const ConnectOptions& options) {
-  if (written == kInProcessTarget) return ConnectInProcess(options);
-  const Result<std::string> read = TargetOf(written);
+Result<Client> Client::Connect(const std::string& target, const ConnectOptions& options) {
+  if (target == kInProcessTarget) return ConnectInProcess(options);
+  const Result<std::string> read = TargetOf(target);
   if (!read.ok()) return read.status();
-  const std::string& target = *read;
+  const std::string& address = *read;
   const auto begin = std::chrono::steady_clock::now();
-  auto connection = std::make_shared<RemoteConnection>(target, options);
+  auto connection = std::make_shared<RemoteConnection>(address, options);
   if (Status status = connection->Connect(options.timeout); !status.ok()) return status;
   Client client(std::move(connection));
   const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -88,11 +88,12 @@ Result<Client> Client::Connect(const std::string& written, const ConnectOptions&
   const auto remaining = std::max(options.timeout - elapsed, std::chrono::milliseconds(100));
   const Result<ServingStatus> health = client.Health({}, {.timeout = remaining});
   if (!health.ok()) {
-    return Status(health.status().code(), absl::StrCat(target, ": ", health.status().message()),
+    return Status(health.status().code(), absl::StrCat(address, ": ", health.status().message()),
                   health.status().detail());
   }
   if (options.require_serving && *health != ServingStatus::kServing) {
-    return MakeError(Reason::kDraining, absl::StrCat(target, ": health"), Name(*health), "SERVING");
+    return MakeError(Reason::kDraining, absl::StrCat(address, ": health"), Name(*health),
+                     "SERVING");
   }
   return client;
 }
