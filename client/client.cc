@@ -8,13 +8,13 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "client/error.h"
 #include "client/in_process.h"
 #include "client/remote_connection.h"
+#include "client/transport/fork.h"
+#include "client/transport/target.h"
+#include "client/transport/waiter.h"
 #include "proto/wire/rope_config.h"
 
 namespace rope::client {
@@ -34,23 +34,6 @@ const char* Name(ServingStatus status) {
 namespace {
 
 constexpr char kInProcessTarget[] = "inproc:";
-constexpr char kDefaultPort[] = ":50051";
-
-// A target as people write it: "http://" goes, and a host without a port gets that of the server.
-// Other schemes, such as "unix:" and "dns:", stay as they are.
-Result<std::string> TargetOf(absl::string_view written) {
-  if (absl::StartsWith(written, "https://")) {
-    return InvalidField("target", written, "HOST:PORT or unix:PATH; TLS is not supported");
-  }
-  absl::string_view target = absl::StripPrefix(written, "http://");
-  if (target.size() < written.size()) target = absl::StripSuffix(target, "/");
-  if (target.empty()) return InvalidField("target", "nothing", "HOST:PORT or unix:PATH");
-  // After the brackets of an IPv6 address.
-  const size_t bracket = target.rfind(']');
-  const size_t host_end = bracket == absl::string_view::npos ? 0 : bracket;
-  if (absl::StrContains(target.substr(host_end), ':')) return std::string(target);
-  return absl::StrCat(target, kDefaultPort);
-}
 
 std::atomic<InProcessConnect> in_process_connect = nullptr;
 
@@ -71,21 +54,28 @@ void SetInProcessConnect(InProcessConnect connect) {
   in_process_connect.store(connect);
 }
 
-Client::Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+Client::Client(std::shared_ptr<Connection> connection)
+    : connection_(DestroyedHereOnly(std::move(connection))), forks_(ForkCount()) {}
+
+bool Client::is_of_parent() const {
+  return forks_ != ForkCount();
+}
 
 Result<Client> Client::Connect(const std::string& target, const ConnectOptions& options) {
   if (target == kInProcessTarget) return ConnectInProcess(options);
-  const Result<std::string> read = TargetOf(target);
+  const Result<std::string> read = ReadTarget(target);
   if (!read.ok()) return read.status();
   const std::string& address = *read;
+  if (!NoteConnect()) return ForkedAfterConnect();
+  const auto timeout = BoundedTimeout(options.timeout);
   const auto begin = std::chrono::steady_clock::now();
   auto connection = std::make_shared<RemoteConnection>(address, options);
-  if (Status status = connection->Connect(options.timeout); !status.ok()) return status;
+  if (Status status = connection->Connect(timeout); !status.ok()) return status;
   Client client(std::move(connection));
-  const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
-      std::chrono::steady_clock::now() - begin);
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      begin + timeout - std::chrono::steady_clock::now());
   // Leaves the health check some time in any case: its error says why there is no connection.
-  const auto remaining = std::max(options.timeout - elapsed, std::chrono::milliseconds(100));
+  const auto remaining = std::max(left, std::chrono::milliseconds(100));
   const Result<ServingStatus> health = client.Health({}, {.timeout = remaining});
   if (!health.ok()) {
     return Status(health.status().code(), absl::StrCat(address, ": ", health.status().message()),
@@ -99,17 +89,26 @@ Result<Client> Client::Connect(const std::string& target, const ConnectOptions& 
 }
 
 Result<RotateReply> Client::Rotate(const RotateRequest& request, const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->Rotate(request, options);
 }
 
 Result<PreparedRotation> Client::Prepare(const RotateRequest& request, const std::string& open_axis,
                                          const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->Prepare(request, open_axis, options);
 }
 
 Call Client::RotateAsync(const RotateRequest& request, RotateCallback callback,
                          const CallOptions& options) const {
-  return connection_->RotateAsync(request, std::move(callback), options);
+  if (is_of_parent()) {
+    callback(MadeByParent());
+    return Call();
+  }
+  const Call call = connection_->RotateAsync(request, std::move(callback), options);
+  return Call([call, forks = forks_] {
+    if (forks == ForkCount()) call.Cancel();
+  });
 }
 
 std::future<Result<RotateReply>> Client::RotateFuture(const RotateRequest& request,
@@ -122,30 +121,36 @@ std::future<Result<RotateReply>> Client::RotateFuture(const RotateRequest& reque
 }
 
 Result<RotateStream> Client::OpenStream(const StreamOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   Result<std::shared_ptr<StreamConnection>> stream = connection_->OpenStream(options);
   if (!stream.ok()) return stream.status();
   return RotateStream(*std::move(stream));
 }
 
 Arena Client::arena() const {
+  if (is_of_parent()) return Arena::CreateLocal(0).value();
   return connection_->arena();
 }
 
 ChosenTransport Client::transport() const {
+  if (is_of_parent()) return {Transport::kInline, MadeByParent().message()};
   return connection_->transport();
 }
 
 Result<ImportedMemory> Client::ImportMemory(const MemoryFile& file,
                                             const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->ImportMemory(file, options);
 }
 
 Status Client::Fence(const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->Fence(options);
 }
 
 Result<DescribeReply> Client::Describe(const DescribeRequest& request,
                                        const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->Describe(request, options);
 }
 
@@ -171,39 +176,48 @@ Result<std::string> ToJson(const DescribeReply& reply) {
 
 Result<TablesReply> Client::GetTables(const TablesRequest& request,
                                       const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->GetTables(request, options);
 }
 
 Result<std::vector<Model>> Client::ListModels(const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->ListModels(options);
 }
 
 Result<RegisteredModel> Client::RegisterModel(const std::string& name, const RopeSpec& rope,
                                               const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->RegisterModel(name, rope, options);
 }
 
 Status Client::UnregisterModel(const std::string& name, const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->UnregisterModel(name, options);
 }
 
 Result<WarmUpReply> Client::WarmUp(const WarmUpRequest& request, const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->WarmUp(request, options);
 }
 
 Result<std::vector<SharedRegion>> Client::ListRegions(const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->ListRegions(options);
 }
 
 Result<ConnectionList> Client::ListConnections(const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->ListConnections(options);
 }
 
 Result<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->GetServerInfo(options);
 }
 
 Result<ServingStatus> Client::Health(const std::string& service, const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
   return connection_->Health(service, options);
 }
 

@@ -14,6 +14,7 @@
 #include "client/codec/message_call.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
+#include "client/transport/fork.h"
 
 namespace rope::client {
 
@@ -32,16 +33,15 @@ RemoteConnection::Hooks RemoteConnection::DefaultHooks() {
 
 RemoteConnection::RemoteConnection(const std::string& target, const ConnectOptions& options,
                                    Hooks hooks)
-    : connector_(std::make_shared<Connector>(target, options)),
-      attempts_max_(options.attempts_max),
-      hooks_(std::move(hooks)) {}
+    : connector_(std::make_shared<Connector>(target, options)), hooks_(std::move(hooks)) {}
 
 // Everything runs on the calling thread and under no lock. Each attempt gets the link of its
 // time, because the connection may have been dialed again.
 template <typename Reply, typename Attempt>
 Result<Reply> RemoteConnection::Retry(Connector& connector, const CallOptions& options,
                                       const Attempt& attempt) {
-  Attempts attempts(attempts_max_, options.timeout);
+  Attempts attempts(options);
+  if (Status status = attempts.Check(); !status.ok()) return status;
   for (;;) {
     const Result<std::shared_ptr<const Link>> link = connector.Get();
     if (!link.ok()) {
@@ -60,11 +60,10 @@ Result<Reply> RemoteConnection::Retry(Connector& connector, const CallOptions& o
 Result<grpc::ByteBuffer> RemoteConnection::CallNamed(const std::string& method,
                                                      const grpc::ByteBuffer& request,
                                                      bool idempotent, const CallOptions& options) {
-  return Retry<grpc::ByteBuffer>(
-      *connector_, options, [&](const Link& link, const Attempts& attempts) {
-        return Outcome<grpc::ByteBuffer>{link.stub.Call(method, request, attempts.Remaining()),
-                                         idempotent};
-      });
+  return Retry<
+      grpc::ByteBuffer>(*connector_, options, [&](const Link& link, const Attempts& attempts) {
+    return Outcome<grpc::ByteBuffer>{link.stub.Call(method, request, attempts.Next()), idempotent};
+  });
 }
 
 Result<grpc::ByteBuffer> RemoteConnection::CallMethod(const char* method,
@@ -92,11 +91,12 @@ RemoteConnection::Outcome<RotateReply> RemoteConnection::RotateOnce(const Link& 
     const auto encode = is_forgotten ? &EncodeWhole : &EncodeRotate;
     Result<EncodedRotate> encoded = encode(request, link.region, link.rotate->route(), borrowed);
     if (!encoded.ok()) return {encoded.status(), /*idempotent=*/false};
-    const Result<ReceivedReply> reply =
-        link.rotate->Rotate(*encoded, borrowed, attempts.Remaining());
+    const Result<ReceivedReply> reply = link.rotate->Rotate(*encoded, borrowed, attempts.Next());
     if (reply.ok()) {
       auto result = reply->ToReply(std::move(encoded->wanted), connector_->outputs());
-      if (is_forgotten) PrepareAgain(link, *request.prepared, attempts.Remaining());
+      if (is_forgotten) {
+        PrepareAgain(link, *request.prepared, attempts.Next(), hooks_.random);
+      }
       return {std::move(result), /*idempotent=*/false};
     }
     const bool was_by_id = !is_forgotten && request.prepared.has_value();
@@ -118,9 +118,8 @@ bool RemoteConnection::WaitForNext(Attempts& attempts, const Status& status,
 
 Call RemoteConnection::RotateAsync(const RotateRequest& request, RotateCallback callback,
                                    const CallOptions& options) {
-  const auto call =
-      std::make_shared<AsyncCall>(ConnectorOf(request), Queue(), std::move(callback),
-                                  Attempts(attempts_max_, options.timeout), hooks_.random);
+  const auto call = std::make_shared<AsyncCall>(ConnectorOf(request), Queue(), std::move(callback),
+                                                Attempts(options), hooks_.random);
   call->Start(request);
   return Call([started = std::weak_ptr<AsyncCall>(call)] {
     if (const auto live = started.lock()) live->Cancel();
@@ -163,7 +162,8 @@ Result<ImportedMemory> RemoteConnection::ImportMemory(const MemoryFile& file,
   const Status status = connector->ConnectImported(BoundedTimeout(options.timeout));
   if (status.code() == StatusCode::kFailedPrecondition) return copied(status.message());
   if (!status.ok()) return status;
-  return ImportedMemory(data, file.bytes, connector->transport(), imports_->Add(connector));
+  return ImportedMemory(data, file.bytes, connector->transport(),
+                        DestroyedHereOnly(imports_->Add(connector)));
 }
 
 Status RemoteConnection::Fence(const CallOptions& options) {

@@ -80,7 +80,6 @@ class RemoteConnection final : public MessageConnection {
 
   const std::shared_ptr<Connector> connector_;
   const std::shared_ptr<Imports> imports_ = std::make_shared<Imports>();
-  const int attempts_max_;
   const Hooks hooks_;
   std::once_flag loop_once_;
   std::optional<EventLoop> loop_;  // created once, under loop_once_

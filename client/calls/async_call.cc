@@ -13,16 +13,19 @@ namespace rope::client {
 using std::chrono::microseconds;
 
 AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
-                     RotateCallback callback, const Attempts& attempts,
-                     std::function<double()> random)
+                     RotateCallback callback, Attempts attempts, std::function<double()> random)
     : queue_(std::move(queue)),
       connector_(std::move(connector)),
       random_(std::move(random)),
       callback_(std::move(callback)),
-      attempts_(attempts) {}
+      attempts_(std::move(attempts)) {}
 
 void AsyncCall::Start(const RotateRequest& request) {
   queue_->Add(shared_from_this());
+  if (Status status = attempts_.Check(); !status.ok()) {
+    outcome_ = std::move(status);
+    return StartAlarm(microseconds(0));
+  }
   StartAttempt(&request);
 }
 
@@ -63,7 +66,7 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
     }
   }
   const std::shared_ptr<RotateAttempt> attempt = link_->rotate->NewAttempt(
-      encoded_, attempts_.Remaining(), queue_->queue(),
+      encoded_, attempts_.Next(), queue_->queue(),
       [self](Result<ReceivedReply> reply) { self->OnReply(std::move(reply)); });
   bool cancelled = false;
   {
@@ -140,7 +143,7 @@ bool AsyncCall::WasById() const {
 void AsyncCall::StartWhole() {
   is_forgotten_ = true;
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  StartPrepareAgain(link_, queue_, *kept_->Get().prepared);
+  StartPrepareAgain(link_, queue_, *kept_->Get().prepared, attempts_.metadata(), random_);
   StartNext();
 }
 

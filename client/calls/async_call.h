@@ -46,7 +46,7 @@ class AsyncCall final : public LiveCall,
  public:
   // `random` returns numbers in [0, 1).
   AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
-            RotateCallback callback, const Attempts& attempts, std::function<double()> random);
+            RotateCallback callback, Attempts attempts, std::function<double()> random);
 
   // REQUIRES: called once.
   void Start(const RotateRequest& request);

@@ -30,7 +30,7 @@ Status Unregister(const Stub& stub, uint64_t id, bool wait, microseconds timeout
   v1::UnregisterRegionRequest request;
   request.set_region_id(id);
   request.set_wait(wait);
-  return stub.Call(RopeMethod("UnregisterRegion"), BytesOf(request), timeout).status();
+  return stub.Call(RopeMethod("UnregisterRegion"), BytesOf(request), {timeout}).status();
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ Status AwaitFence(const Stub& stub, RegionIds& ids, RegionIds::Clock::time_point
   v1::RegisterRegionRequest request;
   request.set_region_id(*ids.Acquire());
   const auto next = MessageOf<v1::RegisterRegionResponse>(
-      stub.Call(RopeMethod("RegisterRegion"), BytesOf(request), Until(deadline)));
+      stub.Call(RopeMethod("RegisterRegion"), BytesOf(request), {Until(deadline)}));
   if (!next.ok()) return next.status();
   ids.Replace(next->region_id());
   if (!ids.AwaitGivenBack(deadline)) return TooLate(kCallsLeft);

@@ -28,6 +28,10 @@ void Release(const State& state) {
   state->is_asking.store(false);
 }
 
+bool AsksAnother(const Link& link, const std::function<double()>& random) {
+  return link.of_several && random() < 0.5;
+}
+
 // One Prepare under way. No thread waits for it. The queue owns it.
 class PrepareCall final : public LiveCall, private EventHandler {
  public:
@@ -35,8 +39,8 @@ class PrepareCall final : public LiveCall, private EventHandler {
       : queue_(std::move(queue)), state_(std::move(state)) {}
 
   // REQUIRES: the queue has it.
-  void Start(const Stub& stub, const grpc::ByteBuffer& message) {
-    stub.Start(PrepareMethod(), message, kPrepareMax, queue_->queue(),
+  void Start(const Stub& stub, const grpc::ByteBuffer& message, const Metadata& metadata) {
+    stub.Start(PrepareMethod(), message, {kPrepareMax, &metadata}, queue_->queue(),
                static_cast<EventHandler*>(this), attempt_);
   }
   void Cancel() override { attempt_.context.TryCancel(); }
@@ -54,25 +58,31 @@ class PrepareCall final : public LiveCall, private EventHandler {
 
 }  // namespace
 
-void PrepareAgain(const Link& link, const PreparedRotation& rotation, microseconds timeout) {
+void PrepareAgain(const Link& link, const PreparedRotation& rotation, const RpcOptions& options,
+                  const std::function<double()>& random) {
   const State& state = PreparedState::Of(rotation);
   if (!Acquire(state)) return;
   if (const auto message = state->preparation->Message(); message.ok()) {
-    static_cast<void>(
-        link.stub.Call(PrepareMethod(), *message, std::min<microseconds>(timeout, kPrepareMax)));
+    const auto timeout = std::min<microseconds>(options.timeout, kPrepareMax);
+    do {
+      static_cast<void>(link.stub.Call(PrepareMethod(), *message, {timeout, options.metadata}));
+    } while (AsksAnother(link, random));
   }
   Release(state);
 }
 
 void StartPrepareAgain(const std::shared_ptr<const Link>& link,
-                       const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation) {
+                       const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation,
+                       const Metadata& metadata, const std::function<double()>& random) {
   const State& state = PreparedState::Of(rotation);
   if (!Acquire(state)) return;
   const auto message = state->preparation->Message();
   if (!message.ok()) return Release(state);
-  const auto call = std::make_shared<PrepareCall>(queue, state);
-  queue->Add(call);
-  call->Start(link->stub, *message);
+  do {
+    const auto call = std::make_shared<PrepareCall>(queue, state);
+    queue->Add(call);
+    call->Start(link->stub, *message, metadata);
+  } while (AsksAnother(*link, random));
 }
 
 }  // namespace rope::client

@@ -1,12 +1,16 @@
 // Asks a link's server to prepare again what it has forgotten. Does nothing while another
 // question about the same rotation is under way.
 //
+// Of several servers the next in turn is asked, and not the one that has forgotten. `random`, in
+// [0, 1), says after each question whether one more follows, so that each server is asked some day:
+// a fixed number of calls for each rotation could meet the same servers for ever.
+//
 // Threading:  As documented at each function. No lock is held while the server works.
 // Errors:     None are returned: without the preparation, the next call goes whole too.
 #ifndef ROPE_CLIENT_CALLS_PREPARE_CALL_H_
 #define ROPE_CLIENT_CALLS_PREPARE_CALL_H_
 
-#include <chrono>
+#include <functional>
 #include <memory>
 
 #include "client/calls/event_loop.h"
@@ -15,12 +19,13 @@
 
 namespace rope::client {
 
-// Waits for the answer, for at most `timeout` and half a second.
-void PrepareAgain(const Link& link, const PreparedRotation& rotation,
-                  std::chrono::microseconds timeout);
+// Waits for the answer, for at most half a second.
+void PrepareAgain(const Link& link, const PreparedRotation& rotation, const RpcOptions& options,
+                  const std::function<double()>& random);
 // Returns at once; the answer arrives on the queue's thread.
 void StartPrepareAgain(const std::shared_ptr<const Link>& link,
-                       const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation);
+                       const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation,
+                       const Metadata& metadata, const std::function<double()>& random);
 
 }  // namespace rope::client
 

@@ -1,6 +1,7 @@
 #include "client/calls/retry.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "client/transport/waiter.h"
 
@@ -18,17 +19,18 @@ bool IsRetryable(const RetryState& state, const Status& status) {
 
 // Doubles up to the bound, without overflow. The random half keeps clients from retrying at the
 // same time.
-microseconds Backoff(const RetryPolicy& policy, int attempts, double random) {
-  microseconds backoff = policy.backoff_initial;
-  for (int i = 1; i < attempts && backoff < policy.backoff_max; ++i) backoff *= 2;
-  backoff = std::min<microseconds>(backoff, policy.backoff_max);
+microseconds Backoff(const CallOptions& policy, int attempts, double random) {
+  const microseconds max = BoundedTimeout(policy.backoff_max);
+  microseconds backoff = BoundedTimeout(policy.backoff_initial);
+  for (int i = 1; i < attempts && backoff < max; ++i) backoff *= 2;
+  backoff = std::min(backoff, max);
   return microseconds(
       static_cast<int64_t>(static_cast<double>(backoff.count()) * (1 + random) / 2));
 }
 
 }  // namespace
 
-std::optional<microseconds> RetryDelay(const RetryPolicy& policy, const RetryState& state,
+std::optional<microseconds> RetryDelay(const CallOptions& policy, const RetryState& state,
                                        const Status& status, double random) {
   if (state.attempts >= policy.attempts_max || !IsRetryable(state, status)) return std::nullopt;
   const microseconds remaining = state.timeout - state.elapsed;
@@ -40,8 +42,8 @@ std::optional<microseconds> RetryDelay(const RetryPolicy& policy, const RetrySta
   return delay;
 }
 
-Attempts::Attempts(int attempts_max, std::chrono::milliseconds timeout)
-    : policy_{.attempts_max = attempts_max}, timeout_(BoundedTimeout(timeout)) {}
+Attempts::Attempts(CallOptions policy)
+    : policy_(std::move(policy)), timeout_(BoundedTimeout(policy_.timeout)) {}
 
 microseconds Attempts::Elapsed() const {
   return std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin_);

@@ -12,15 +12,11 @@
 #include <chrono>
 #include <optional>
 
+#include "client/transport/stub.h"
+#include "rope/options.h"
 #include "rope/status.h"
 
 namespace rope::client {
-
-struct RetryPolicy {
-  int attempts_max = 4;
-  std::chrono::milliseconds backoff_initial{100};  // doubles with every attempt
-  std::chrono::milliseconds backoff_max{5000};
-};
 
 struct RetryState {
   int attempts = 1;  // attempts made so far
@@ -30,16 +26,20 @@ struct RetryState {
 };
 
 // The delay before the next attempt; nullopt: do not retry. `random` is in [0, 1).
-std::optional<std::chrono::microseconds> RetryDelay(const RetryPolicy& policy,
+std::optional<std::chrono::microseconds> RetryDelay(const CallOptions& policy,
                                                     const RetryState& state, const Status& status,
                                                     double random);
 
 // Counts the attempts of one call and the time that is left for it.
 class Attempts {
  public:
-  Attempts(int attempts_max, std::chrono::milliseconds timeout);
+  explicit Attempts(CallOptions policy);
 
-  std::chrono::microseconds Remaining() const { return timeout_ - Elapsed(); }
+  // INVALID_ARGUMENT: metadata that gRPC does not send.
+  Status Check() const { return CheckMetadata(policy_.metadata); }
+  const Metadata& metadata() const { return policy_.metadata; }
+  // Of the next attempt. Refers to the metadata of this object.
+  RpcOptions Next() const { return {timeout_ - Elapsed(), &policy_.metadata}; }
   // Called after a failed attempt. The delay before the next; nullopt: it was the last attempt.
   // `idempotent`: whether that attempt may be repeated; true for one that was never sent.
   std::optional<std::chrono::microseconds> DelayAfter(const Status& status, bool idempotent,
@@ -48,7 +48,7 @@ class Attempts {
  private:
   std::chrono::microseconds Elapsed() const;
 
-  const RetryPolicy policy_;
+  const CallOptions policy_;
   const std::chrono::microseconds timeout_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   int made_ = 0;

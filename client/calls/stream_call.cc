@@ -11,7 +11,7 @@
 namespace rope::client {
 
 Status CheckStreamOptions(const StreamOptions& options) {
-  if (options.requests_max > 0 && options.bytes_max > 0) return {};
+  if (options.requests_max > 0 && options.bytes_max > 0) return CheckMetadata(options.metadata);
   return Status(StatusCode::kInvalidArgument,
                 absl::StrCat("requests_max, bytes_max: got ", options.requests_max, " and ",
                              options.bytes_max, ", want more than 0"));
@@ -46,6 +46,7 @@ void StreamCall::Start() {
   if (options_.timeout.has_value()) {
     rpc->context.set_deadline(DeadlineAfter(BoundedTimeout(*options_.timeout)));
   }
+  AddMetadata(options_.metadata, rpc->context);
   rpc->stream =
       link_->stub.PrepareStream(RopeMethod("RotateStream"), &rpc->context, queue_->queue());
   stream_ = rpc->stream.get();
@@ -105,7 +106,7 @@ void StreamCall::Enqueue(Message message, std::unique_ptr<Request> request) {
 // not half-closed; it may have ended.
 void StreamCall::SendWhole(uint64_t sequence, std::unique_ptr<Request> request) {
   const std::unique_ptr<const RotateRequest> by_id = std::move(request->by_id);
-  StartPrepareAgain(link_, queue_, *by_id->prepared);
+  StartPrepareAgain(link_, queue_, *by_id->prepared, options_.metadata, [] { return 1.0; });
   const int64_t bytes = request->bytes;
   Result<Message> message = MessageOf(
       EncodeWhole(*by_id, link_->region, Route::kRpc, request->borrowed), sequence, *request);

@@ -41,7 +41,7 @@
 
 namespace rope::client {
 
-// INVALID_ARGUMENT: a bound that is not positive.
+// INVALID_ARGUMENT: a bound that is not positive, or metadata that gRPC does not send.
 Status CheckStreamOptions(const StreamOptions& options);
 // Whether a request of `bytes` may be sent beside `requests` others of `used` bytes. A single one
 // may exceed bytes_max.

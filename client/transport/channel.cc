@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
+#include "client/transport/target.h"
 #include "proto/ipc/file_descriptor.h"
 
 namespace rope::client {
@@ -53,8 +54,15 @@ void SetTimeouts(int socket, std::chrono::microseconds timeout) {
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const ConnectOptions& options) {
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(),
-                                   MakeArguments(options));
+  grpc::ChannelArguments arguments = MakeArguments(options);
+  if (IsOfSeveral(target)) {
+    // A server that does not answer gets no calls, nor one that drains.
+    const char* const health =
+        options.require_serving ? R"(, "healthCheckConfig": {"serviceName": ""})" : "";
+    arguments.SetServiceConfigJSON(
+        absl::StrCat(R"({"loadBalancingConfig": [{"round_robin": {}}])", health, "}"));
+  }
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
 }
 
 std::optional<std::string> UnixPathOf(const std::string& target) {

@@ -19,7 +19,8 @@
 
 namespace rope::client {
 
-// A channel that reconnects by itself.
+// A channel that reconnects by itself. Of several servers (target.h) it takes those in turn that
+// say they serve.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const ConnectOptions& options);
 

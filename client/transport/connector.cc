@@ -13,6 +13,7 @@
 #include "client/transport/channel.h"
 #include "client/transport/ring_transport.h"
 #include "client/transport/rpc_transport.h"
+#include "client/transport/target.h"
 #include "client/transport/waiter.h"
 #include "proto/ipc/hello.h"
 
@@ -264,7 +265,9 @@ std::shared_ptr<const Link> Connector::LinkOn(proto::FileDescriptor socket, Regi
 
 std::shared_ptr<Link> Connector::OwnChannel() const {
   const Stub stub(MakeChannel(target_, options_), options_);
-  return std::make_shared<Link>(Link{.stub = stub, .rotate = std::make_shared<RpcTransport>(stub)});
+  return std::make_shared<Link>(Link{.stub = stub,
+                                     .rotate = std::make_shared<RpcTransport>(stub),
+                                     .of_several = IsOfSeveral(target_)});
 }
 
 // The thread that finds the connection lost dials without mu_; the others wait for it. Where only

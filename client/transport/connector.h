@@ -50,6 +50,7 @@ struct Link {
   Stub stub;                                          // of every method, and of streams
   std::shared_ptr<RotateTransport> rotate = nullptr;  // of Rotate; never null
   bool on_own_socket = false;                         // gRPC will not connect it again
+  bool of_several = false;                            // servers, which take turns
   Region region = {};                                 // of the arena, or for staging
 };
 

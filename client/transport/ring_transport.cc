@@ -32,25 +32,25 @@ class RingAttempt final : public RotateAttempt {
 }  // namespace
 
 Result<ReceivedReply> RingTransport::Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
-                                            microseconds timeout) {
+                                            const RpcOptions& options) {
   if (!request.ring_message.empty()) {
-    auto reply = ring_->Call(request.ring_message, request.tensor_bytes, timeout);
+    auto reply = ring_->Call(request.ring_message, request.tensor_bytes, options.timeout);
     if (reply.has_value()) return *std::move(reply);
   }
-  return rpc_.Rotate(request, borrowed, timeout);
+  return rpc_.Rotate(request, borrowed, options);
 }
 
 std::shared_ptr<RotateAttempt> RingTransport::NewAttempt(const EncodedRotate& request,
-                                                         microseconds timeout,
+                                                         const RpcOptions& options,
                                                          grpc::CompletionQueue* queue,
                                                          OnReply on_reply) {
   if (!request.ring_message.empty()) {
     if (const auto ticket = completions_->Reserve()) {
-      return std::make_shared<RingAttempt>(completions_, *ticket, request.ring_message, timeout,
-                                           std::move(on_reply));
+      return std::make_shared<RingAttempt>(completions_, *ticket, request.ring_message,
+                                           options.timeout, std::move(on_reply));
     }
   }
-  return rpc_.NewAttempt(request, timeout, queue, std::move(on_reply));
+  return rpc_.NewAttempt(request, options, queue, std::move(on_reply));
 }
 
 }  // namespace rope::client

@@ -3,7 +3,6 @@
 #ifndef ROPE_CLIENT_TRANSPORT_RING_TRANSPORT_H_
 #define ROPE_CLIENT_TRANSPORT_RING_TRANSPORT_H_
 
-#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -24,9 +23,8 @@ class RingTransport final : public RotateTransport {
 
   Route route() const override { return Route::kRing; }
   Result<ReceivedReply> Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
-                               std::chrono::microseconds timeout) override;
-  std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request,
-                                            std::chrono::microseconds timeout,
+                               const RpcOptions& options) override;
+  std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request, const RpcOptions& options,
                                             grpc::CompletionQueue* queue,
                                             OnReply on_reply) override;
 

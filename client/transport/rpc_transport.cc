@@ -10,8 +10,6 @@
 namespace rope::client {
 namespace {
 
-using std::chrono::microseconds;
-
 const std::string& RotateMethod() {
   static const std::string method = RopeMethod("Rotate");
   return method;
@@ -30,11 +28,11 @@ class RpcAttempt final : public RotateAttempt,
                          private EventHandler,
                          public std::enable_shared_from_this<RpcAttempt> {
  public:
-  RpcAttempt(const Stub& stub, const EncodedRotate& request, microseconds timeout,
+  RpcAttempt(const Stub& stub, const EncodedRotate& request, const RpcOptions& options,
              grpc::CompletionQueue* queue, RotateTransport::OnReply on_reply)
       : stub_(stub),
         message_(MessageFor(request)),
-        timeout_(timeout),
+        options_(options),
         queue_(queue),
         on_reply_(std::move(on_reply)) {
     rpc_.emplace();
@@ -45,7 +43,7 @@ class RpcAttempt final : public RotateAttempt,
     grpc::ByteBuffer message;
     message.Swap(&message_);  // gRPC alone refers to the bytes from here on
     const proto::MutexLock lock(&mu_);
-    stub_.Start(RotateMethod(), message, timeout_, queue_, static_cast<EventHandler*>(this), *rpc_);
+    stub_.Start(RotateMethod(), message, options_, queue_, static_cast<EventHandler*>(this), *rpc_);
   }
 
   void Cancel() override {
@@ -70,7 +68,7 @@ class RpcAttempt final : public RotateAttempt,
 
   const Stub stub_;
   grpc::ByteBuffer message_;  // until Start
-  const microseconds timeout_;
+  const RpcOptions options_;
   grpc::CompletionQueue* const queue_;
   const RotateTransport::OnReply on_reply_;
   std::shared_ptr<RpcAttempt> self_;
@@ -81,8 +79,8 @@ class RpcAttempt final : public RotateAttempt,
 }  // namespace
 
 Result<ReceivedReply> RpcTransport::Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
-                                           microseconds timeout) {
-  Result<ReceivedReply> reply = ReplyIn(stub_.Call(RotateMethod(), MessageFor(request), timeout));
+                                           const RpcOptions& options) {
+  Result<ReceivedReply> reply = ReplyIn(stub_.Call(RotateMethod(), MessageFor(request), options));
   // gRPC gives the slices back once no ByteBuffer refers to them.
   request.message.Clear();
   stub_.AwaitReturn(borrowed);
@@ -90,10 +88,10 @@ Result<ReceivedReply> RpcTransport::Rotate(EncodedRotate& request, const Borrowe
 }
 
 std::shared_ptr<RotateAttempt> RpcTransport::NewAttempt(const EncodedRotate& request,
-                                                        microseconds timeout,
+                                                        const RpcOptions& options,
                                                         grpc::CompletionQueue* queue,
                                                         OnReply on_reply) {
-  return std::make_shared<RpcAttempt>(stub_, request, timeout, queue, std::move(on_reply));
+  return std::make_shared<RpcAttempt>(stub_, request, options, queue, std::move(on_reply));
 }
 
 }  // namespace rope::client

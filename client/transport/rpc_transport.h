@@ -15,7 +15,6 @@
 
 #include <grpcpp/completion_queue.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -52,12 +51,12 @@ class RotateTransport {
   // Sends a request and waits for the reply on the calling thread. On return gRPC has given back
   // all of `borrowed`, and request.message is empty.
   virtual Result<ReceivedReply> Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
-                                       std::chrono::microseconds timeout) = 0;
+                                       const RpcOptions& options) = 0;
 
   // An attempt that its caller starts. Its RPC's event, if it makes one, arrives on `queue`.
-  // REQUIRES: `request` outlives Start.
+  // REQUIRES: `request` and the metadata outlive Start.
   virtual std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request,
-                                                    std::chrono::microseconds timeout,
+                                                    const RpcOptions& options,
                                                     grpc::CompletionQueue* queue,
                                                     OnReply on_reply) = 0;
 };
@@ -72,10 +71,9 @@ class RpcTransport final : public RotateTransport {
 
   Route route() const override { return Route::kRpc; }
   Result<ReceivedReply> Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
-                               std::chrono::microseconds timeout) override;
+                               const RpcOptions& options) override;
   // Sends `message` of a request, or its ring_message if there is no other.
-  std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request,
-                                            std::chrono::microseconds timeout,
+  std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request, const RpcOptions& options,
                                             grpc::CompletionQueue* queue,
                                             OnReply on_reply) override;
 

@@ -1,5 +1,7 @@
 #include "client/transport/stub.h"
 
+#include <grpc/grpc.h>
+#include <grpc/slice.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -57,7 +60,37 @@ void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
   queue.Next(&tag, &ok);
 }
 
+// Names to which gRPC gives a meaning: it would replace them, or end the process.
+bool IsOfGrpc(absl::string_view name) {
+  for (const absl::string_view prefix : {"grpc", "lb-", "content-"}) {
+    if (absl::StartsWith(name, prefix)) return true;
+  }
+  return name == "host" || name == "te" || name == "user-agent" || name == "connection";
+}
+
 }  // namespace
+
+Status CheckMetadata(const Metadata& metadata) {
+  for (size_t i = 0; i < metadata.size(); ++i) {
+    const auto& [name, value] = metadata[i];
+    const grpc_slice key = grpc_slice_from_static_buffer(name.data(), name.size());
+    const grpc_slice text = grpc_slice_from_static_buffer(value.data(), value.size());
+    const std::string field = absl::StrCat("metadata[", i, "]");
+    if (grpc_header_key_is_legal(key) == 0 || IsOfGrpc(name)) {
+      return InvalidField(field, absl::StrCat("the name \"", name, "\""),
+                          "a-z 0-9 - _ . and no name of gRPC's own");
+    }
+    if (grpc_is_binary_header(key) == 0 && grpc_header_nonbin_value_is_legal(text) == 0) {
+      return InvalidField(field, absl::StrCat("another value of ", name),
+                          "printable ASCII, or a name that ends with -bin");
+    }
+  }
+  return {};
+}
+
+void AddMetadata(const Metadata& metadata, grpc::ClientContext& context) {
+  for (const auto& [name, value] : metadata) context.AddMetadata(name, value);
+}
 
 gpr_timespec DeadlineAfter(microseconds timeout) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
@@ -100,17 +133,19 @@ bool Stub::WaitForConnected(microseconds timeout) const {
 }
 
 Result<grpc::ByteBuffer> Stub::Call(const std::string& method, const grpc::ByteBuffer& request,
-                                    microseconds timeout) const {
+                                    const RpcOptions& options) const {
   grpc::CompletionQueue& queue = ThreadQueue::Get();
   UnaryAttempt attempt;
-  Start(method, request, timeout, &queue, nullptr, attempt);
+  Start(method, request, options, &queue, nullptr, attempt);
   AwaitEvent(queue, spin_);
   return ResultOf(attempt);
 }
 
-void Stub::Start(const std::string& method, const grpc::ByteBuffer& request, microseconds timeout,
-                 grpc::CompletionQueue* queue, void* tag, UnaryAttempt& attempt) const {
-  attempt.context.set_deadline(DeadlineAfter(timeout));
+void Stub::Start(const std::string& method, const grpc::ByteBuffer& request,
+                 const RpcOptions& options, grpc::CompletionQueue* queue, void* tag,
+                 UnaryAttempt& attempt) const {
+  attempt.context.set_deadline(DeadlineAfter(options.timeout));
+  if (options.metadata != nullptr) AddMetadata(*options.metadata, attempt.context);
   attempt.reader =
       grpc::GenericStub(channel_).PrepareUnaryCall(&attempt.context, method, request, queue);
   attempt.reader->StartCall();

@@ -25,6 +25,16 @@
 
 namespace rope::client {
 
+// What the caller asks of one RPC.
+struct RpcOptions {
+  std::chrono::microseconds timeout;
+  const Metadata* metadata = nullptr;  // that CheckMetadata has taken; null: none
+};
+
+// INVALID_ARGUMENT: a name or a value that gRPC does not send.
+Status CheckMetadata(const Metadata& metadata);
+void AddMetadata(const Metadata& metadata, grpc::ClientContext& context);
+
 // One unary RPC under way. Must not move until its event has arrived.
 struct UnaryAttempt {
   grpc::ClientContext context;
@@ -57,12 +67,11 @@ class Stub {
 
   // `method` is the full method name (RopeMethod).
   Result<grpc::ByteBuffer> Call(const std::string& method, const grpc::ByteBuffer& request,
-                                std::chrono::microseconds timeout) const;
+                                const RpcOptions& options) const;
 
   // Starts an RPC. Its only event, with `tag`, arrives on `queue`.
-  void Start(const std::string& method, const grpc::ByteBuffer& request,
-             std::chrono::microseconds timeout, grpc::CompletionQueue* queue, void* tag,
-             UnaryAttempt& attempt) const;
+  void Start(const std::string& method, const grpc::ByteBuffer& request, const RpcOptions& options,
+             grpc::CompletionQueue* queue, void* tag, UnaryAttempt& attempt) const;
   // The result of an attempt. REQUIRES: its event has arrived.
   static Result<grpc::ByteBuffer> ResultOf(const UnaryAttempt& attempt);
 

@@ -10,6 +10,7 @@
 #include "client/error.h"
 #include "client/in_process.h"
 #include "client/memory/shared_memory.h"
+#include "client/transport/fork.h"
 #include "client/transport/waiter.h"
 #include "kernels/check.h"
 #include "server/embedded/embedded_stream.h"
@@ -138,9 +139,12 @@ class SharedEngine {
   }
   Result<std::shared_ptr<LocalService>> Service() {
     const proto::MutexLock lock(&mutex_);
-    if (auto running = service_.lock(); running != nullptr) return running;
+    auto running = service_.lock();
+    if (running != nullptr && forks_ == client::ForkCount()) return running;
+    client::KeepUntilExit(std::move(running));  // the parent's: its threads are not here
     auto started = LocalService::Create(options_);
     if (started.ok()) service_ = *started;
+    forks_ = client::ForkCount();
     return started;
   }
 
@@ -148,6 +152,7 @@ class SharedEngine {
   proto::Mutex mutex_;
   Options options_ ABSL_GUARDED_BY(mutex_);
   std::weak_ptr<LocalService> service_ ABSL_GUARDED_BY(mutex_);
+  int forks_ ABSL_GUARDED_BY(mutex_) = 0;  // when it was created
 };
 
 Result<std::shared_ptr<client::Connection>> ConnectToShared(const client::ConnectOptions& options) {

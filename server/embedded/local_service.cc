@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
+#include "client/transport/fork.h"
 #include "kernels/status_macros.h"
 #include "proto/mutex.h"
 #include "server/grpc/unary_call.h"
@@ -147,6 +148,7 @@ LocalService::LocalService()
     : peer_({.local = true, .uid = getuid(), .owner = server::OwnerOfUser(getuid())}) {}
 
 Result<std::shared_ptr<LocalService>> LocalService::Create(const Options& options) {
+  static_cast<void>(client::NoteConnect());                 // an engine works after a fork, too
   std::shared_ptr<LocalService> service(new LocalService);  // owned by service
   const absl::Status status = service->Build(options);
   if (!status.ok()) return client::ToStatus(status);

@@ -234,8 +234,8 @@ TEST_F(GetTablesTest, TableBeyondTheServersMemoryIsRefusedAndASmallerOneIsAnswer
   TablesRequest request = Plain(0, 65536);
   request.dtype = DType::kBFloat16;
   request.layout = TableLayout::kCosSinCache;
-  Client client = Client::Connect(small.address(), {.attempts_max = 1}).value();
-  const Result<TablesReply> reply = client.GetTables(request);
+  Client client = Client::Connect(small.address()).value();
+  const Result<TablesReply> reply = client.GetTables(request, {.attempts_max = 1});
   ASSERT_FALSE(reply.ok());
   EXPECT_EQ(reply.status().code(), StatusCode::kResourceExhausted);
   request.positions.end = 8192;

@@ -224,7 +224,6 @@ std::vector<Transport> TransportsOf(LoadTransport transport) {
 ConnectOptions OptionsOf(const LoadPlan& plan) {
   constexpr int64_t kAlignmentMax = 2 * 4096;  // most that the alignment of q and k adds
   ConnectOptions options;
-  options.attempts_max = 1;
   options.transports = TransportsOf(plan.transport);
   if (plan.SharesMemory()) options.arena_bytes = plan.RequestBytes() + kAlignmentMax;
   if (plan.transport == LoadTransport::kStaged) {
@@ -388,6 +387,7 @@ Status ReadRope(const Arguments& arguments, LoadPlan& plan) {
 Result<LoadPlan> PlanOf(const Arguments& arguments) {
   LoadPlan plan;
   plan.call = CallOptionsOf(arguments);
+  plan.call.attempts_max = 1;
   for (const auto take : {&ReadShape, &ReadTransport, &ReadLength, &ReadRope}) {
     if (Status status = take(arguments, plan); !status.ok()) return status;
   }

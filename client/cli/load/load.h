@@ -43,7 +43,7 @@ struct LoadPlan {
   // The load ends after this time; if `requests` is set, after that many requests instead.
   std::chrono::nanoseconds duration = std::chrono::seconds(10);
   std::optional<int64_t> requests = {};
-  CallOptions call = {};
+  CallOptions call = {.attempts_max = 1};  // every failure counts
 
   bool SharesMemory() const {
     return transport == LoadTransport::kRing || transport == LoadTransport::kMemfd;

@@ -109,7 +109,10 @@ class RotateStream {
   void Cancel();
 
  private:
+  bool is_of_parent() const;  // client.h, Forks
+
   std::shared_ptr<StreamConnection> connection_;
+  int forks_;
 };
 
 }  // namespace rope::client

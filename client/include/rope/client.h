@@ -10,6 +10,12 @@
 //             Destroying the last copy cancels the calls in flight (CANCELLED), runs their
 //             callbacks and joins these threads. In a callback the destructor does not wait: the
 //             threads end after the callback.
+// Forks:      In a forked child every call fails with FAILED_PRECONDITION, "connect in the child",
+//             and RotateAsync runs its callback at once. The child neither touches nor closes the
+//             parent's connection, if it leaves slots and replies of the parent alone. gRPC does
+//             not survive a fork: a child connects to a server only if its parent has not connected
+//             before, in process too; else Connect fails with FAILED_PRECONDITION. "inproc:" and
+//             rope::embedded::Connect start an engine of the child's own.
 // Ownership:  A synchronous call borrows its request until it returns; an asynchronous call copies
 //             the request and borrows the memory of its tensors until its callback has run. The
 //             library keeps no reference to that memory afterwards. A reply owns its contents,
@@ -49,13 +55,19 @@ class Client {
   explicit Client(std::shared_ptr<Connection> connection);
 
   // Connects to "HOST:PORT" or "unix:PATH" and checks the server's health; or to "inproc:", the
-  // engine in this process (embedded.h). Without a port it is 50051, and "http://" before a host is
-  // ignored.
-  // INVALID_ARGUMENT: an empty target, https, a negative size, or transports that the sizes rule
-  // out. UNAVAILABLE: no connection within the timeout, or the server does not serve (unless
-  // require_serving is false). FAILED_PRECONDITION: none of ConnectOptions::transports is
-  // available; "inproc:" without rope::embedded::Enable. RESOURCE_EXHAUSTED: not enough memory for
-  // arena_bytes.
+  // engine in this process (embedded.h). HOST without a port means 50051, and "http://" before it
+  // is ignored.
+  //
+  // Several servers: "10.0.0.1:50051,10.0.0.2:50051", or "dns:///NAME:PORT" for every address of a
+  // name. Calls take turns among the servers that say they serve (grpc.health.v1 Watch), or among
+  // all that answer without require_serving. What one server knows the others may not: names and
+  // config_ids are looked up on each, lists are those of the server that answers, and a prepared
+  // rotation goes whole to a server that does not know it yet.
+  // INVALID_ARGUMENT: an empty target, https, names or paths among several addresses, a negative
+  // size, or transports that the sizes rule out. UNAVAILABLE: no connection within the timeout, or
+  // the server does not serve (unless require_serving is false). FAILED_PRECONDITION: none of
+  // ConnectOptions::transports is available; "inproc:" without rope::embedded::Enable; Forks.
+  // RESOURCE_EXHAUSTED: not enough memory for arena_bytes.
   static Result<Client> Connect(const std::string& target, const ConnectOptions& options = {});
 
   // The arena of ConnectOptions::arena_bytes. Copies of the client share it. It is usable even if
@@ -163,7 +175,10 @@ class Client {
                                const CallOptions& options = {}) const;
 
  private:
+  bool is_of_parent() const;
+
   std::shared_ptr<Connection> connection_;
+  int forks_;  // of this process when the client was made
 };
 
 // A reply as the JSON that DescribeJson returns for it.

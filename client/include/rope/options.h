@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace rope::client {
@@ -60,13 +61,26 @@ struct ConnectOptions {
   // after their tensors have been destroyed. Beyond this the least recently used memory is freed.
   // 0: none is kept.
   int64_t pooled_bytes = int64_t{256} << 20;
-  // Maximum number of attempts per call, including the first.
-  int attempts_max = 4;
 };
 
+// gRPC metadata: names of a-z 0-9 - _ . and their values, in printable ASCII, or of any bytes where
+// the name ends with "-bin". gRPC keeps some names for itself: those that begin with "grpc", "lb-"
+// or "content-", and host, te, user-agent, connection.
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+// The policy of a call.
 struct CallOptions {
   // Time limit of the whole call, including retries. Clamped to 0 to 24 hours.
   std::chrono::milliseconds timeout{30000};
+  // Maximum number of attempts, including the first; 1 at least.
+  int attempts_max = 4;
+  // Delay before the second attempt, of which half is random. Each further delay is twice as long,
+  // up to backoff_max, and the server's own delay comes on top. Clamped to 0 to 24 hours.
+  std::chrono::milliseconds backoff_initial{100};
+  std::chrono::milliseconds backoff_max{5000};
+  // Sent with each RPC of the call, for proxies and logs; not by Fence and ImportMemory. Calls
+  // through the ring and in process have none. INVALID_ARGUMENT: as Metadata says.
+  Metadata metadata = {};
 };
 
 struct StreamOptions {
@@ -77,6 +91,8 @@ struct StreamOptions {
   // Time limit of the whole stream, clamped to 0 to 24 hours. Requests still unanswered then end
   // with DEADLINE_EXCEEDED. Unset: no limit.
   std::optional<std::chrono::milliseconds> timeout = {};
+  // Sent with the RPC, as CallOptions::metadata.
+  Metadata metadata = {};
 };
 
 }  // namespace rope::client

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <mutex>
 #include <numeric>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "proto/error.h"
@@ -157,19 +160,61 @@ TEST_F(ClientTest, HealthOfAServiceThatIsNotThereIsNotFound) {
   EXPECT_EQ(Connected().Health("nope").status().code(), StatusCode::kNotFound);
 }
 
-TEST_F(ClientTest, TargetsAsPeopleWriteThem) {
+TEST_F(ClientTest, TargetIsReadAsPeopleWriteIt) {
   EXPECT_TRUE(Client::Connect("http://" + server_.target() + "/").ok());
-  const std::string port = server_.target().substr(server_.target().rfind(':'));
-  EXPECT_TRUE(Client::Connect("localhost" + port).ok());
-  const auto error = [](const std::string& target) {
-    return Client::Connect(target, {.timeout = milliseconds(1)}).status().ToString();
+  EXPECT_THAT(Client::Connect("rope.invalid", {.timeout = milliseconds(1)}),
+              StatusIs(StatusCode::kUnavailable, HasSubstr("rope.invalid:50051: ")));
+}
+
+TEST_F(ClientTest, MetadataGoesWithEachRpcOfACall) {
+  std::mutex mu;
+  std::vector<std::string> seen;
+  const auto note = [&](const auto& context) {
+    const std::lock_guard<std::mutex> lock(mu);
+    const auto found = context.client_metadata().find("x-tenant");
+    seen.push_back(found == context.client_metadata().end()
+                       ? ""
+                       : std::string(found->second.data(), found->second.size()));
   };
-  EXPECT_THAT(error("rope.invalid"), HasSubstr(": rope.invalid:50051: "));
-  EXPECT_THAT(error("[::1]"), HasSubstr(": [::1]:50051: "));
-  EXPECT_EQ(error("https://localhost"),
-            "INVALID_ARGUMENT: target: got https://localhost, want HOST:PORT or unix:PATH; TLS is "
-            "not supported");
-  EXPECT_EQ(error("http://"), "INVALID_ARGUMENT: target: got nothing, want HOST:PORT or unix:PATH");
+  server_.OnRotate(
+      [&](grpc::CallbackServerContext& context, const std::string& request, std::string& reply) {
+        note(context);
+        return Echo(context, request, reply);
+      });
+  server_.OnStream([&](grpc::ServerContext& context, FakeServer::Stream& stream) {
+    note(context);
+    return EchoStream(context, stream);
+  });
+  const Client client = Connected();
+  std::vector<float> data(4);
+  EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr), {.metadata = {{"x-tenant", "a"}}}).ok());
+  EXPECT_TRUE(
+      client.RotateFuture(RequestFor(data, nullptr), {.metadata = {{"x-tenant", "b"}}}).get().ok());
+  RotateStream stream = client.OpenStream({.metadata = {{"x-tenant", "c"}}}).value();
+  EXPECT_TRUE(stream.RotateFuture(RequestFor(data, nullptr)).get().ok());
+  EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr)).ok());
+  EXPECT_THAT(seen, ElementsAre("a", "b", "c", ""));
+}
+
+TEST_F(ClientTest, MetadataThatGrpcDoesNotSendIsRefusedByPlace) {
+  server_.OnRotate(&Echo);
+  const Client client = Connected();
+  std::vector<float> data(4);
+  const std::string newline = "a\nb";
+  for (const auto& [name, value] :
+       {std::pair("Upper", "v"), std::pair("", "v"), std::pair(":path", "/"),
+        std::pair("grpc-timeout", "1S"), std::pair("grpclb_client_stats", "v"),
+        std::pair("te", "v"), std::pair("with space", "v"), std::pair("x", newline.c_str())}) {
+    const Metadata metadata = {{"fine", "v"}, {name, value}};
+    const auto is_refused = StatusIs(StatusCode::kInvalidArgument, StartsWith("metadata[1]: got "));
+    EXPECT_THAT(client.Rotate(RequestFor(data, nullptr), {.metadata = metadata}), is_refused);
+    EXPECT_THAT(client.RotateFuture(RequestFor(data, nullptr), {.metadata = metadata}).get(),
+                is_refused);
+    EXPECT_THAT(client.Health({}, {.metadata = metadata}), is_refused);
+    EXPECT_THAT(client.OpenStream({.metadata = metadata}), is_refused);
+  }
+  const Metadata any = {{"x-bin", std::string("\0\n", 2)}, {"x", ""}};
+  EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr), {.metadata = any}).ok());
 }
 
 TEST_F(ClientTest, ConnectToAServerThatDoesNotServeFailsUnlessAllowed) {
@@ -205,8 +250,8 @@ TEST_F(ClientTest, RegistrationThatCertainlyDidNotRunIsRepeated) {
       proto::MakeError({.reason = proto::Reason::kDraining, .retry_delay_ms = 1}, "queue: full"));
   server_.AnswerModels(grpc::Status(grpc::StatusCode::UNAVAILABLE, error.message(),
                                     proto::EncodeStatusDetails(error)));
-  const Client client = Connected({.attempts_max = 2});
-  EXPECT_FALSE(client.RegisterModel("mine", {.model = "m"}).ok());
+  const Client client = Connected();
+  EXPECT_FALSE(client.RegisterModel("mine", {.model = "m"}, {.attempts_max = 2}).ok());
   EXPECT_EQ(server_.model_calls(), 2);
 }
 

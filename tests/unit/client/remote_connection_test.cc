@@ -17,15 +17,15 @@ using std::chrono::milliseconds;
 // A connection that records its delays instead of sleeping.
 class RemoteConnectionTest : public ::testing::Test {
  protected:
-  Result<grpc::ByteBuffer> Rotate(bool idempotent = true, ConnectOptions options = {},
-                                  milliseconds timeout = std::chrono::seconds(30)) {
-    RemoteConnection connection(server_.target(), options,
+  Result<grpc::ByteBuffer> Rotate(bool idempotent = true, const CallOptions& options = {},
+                                  const ConnectOptions& connect = {}) {
+    RemoteConnection connection(server_.target(), connect,
                                 {.sleep = [this](microseconds delay) { delays_.push_back(delay); },
                                  .random = [] { return 0.0; }});
     EXPECT_TRUE(connection.Connect(std::chrono::seconds(10)).ok());
     const grpc::Slice slice(std::string("request"));
     return connection.CallNamed("/rope.v1.RopeService/Rotate", grpc::ByteBuffer(&slice, 1),
-                                idempotent, {.timeout = timeout});
+                                idempotent, options);
   }
 
   // The first `failures` calls fail with `status`; the next one succeeds.
@@ -113,14 +113,15 @@ TEST_F(RemoteConnectionTest, DelayPastTheDeadlineGivesTheFailure) {
 TEST_F(RemoteConnectionTest, NoAnswerEndsAtTheDeadline) {
   server_.HangOnRotate();
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(Rotate(true, {}, milliseconds(50)).status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Rotate(true, {.timeout = milliseconds(50)}).status().code(),
+            StatusCode::kDeadlineExceeded);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   EXPECT_THAT(delays_, IsEmpty());
 }
 
 TEST_F(RemoteConnectionTest, WithoutSpinningTheAnswerComesToo) {
   FailFirst(0, grpc::Status::OK);
-  EXPECT_TRUE(Rotate(true, {.spin = microseconds(0)}).ok());
+  EXPECT_TRUE(Rotate(true, {}, {.spin = microseconds(0)}).ok());
 }
 
 }  // namespace

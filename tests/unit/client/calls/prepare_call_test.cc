@@ -16,6 +16,8 @@ namespace {
 
 using Counts = FakePrepare::Counts;
 
+const CallOptions kOnce = {.attempts_max = 1};
+
 class PrepareCallTest : public ::testing::Test {
  protected:
   // A request with other values each time.
@@ -80,29 +82,29 @@ TEST_F(PrepareCallTest, APreparedRotationGoesByItsIdAtOnceOnEveryPath) {
 }
 
 TEST_F(PrepareCallTest, AForgottenIdIsFollowedByTheWholeRequestInTheSameAttempt) {
-  const Client client = Connected({.attempts_max = 1});
+  const Client client = Connected();
   const PreparedRotation rotation = client.Prepare(Next()).value();
   server_.Forget();
-  Check(client.Rotate(Next(rotation)));
+  Check(client.Rotate(Next(rotation), kOnce));
   EXPECT_EQ(server_.counts(), (Counts{.questions = 2, .whole = 1, .by_id = 1}));
-  Check(client.Rotate(Next(rotation)));
+  Check(client.Rotate(Next(rotation), kOnce));
   EXPECT_EQ(server_.counts(), (Counts{.questions = 2, .whole = 1, .by_id = 2}));
 }
 
 TEST_F(PrepareCallTest, WhatTheServerDoesNotPrepareAgainGoesWhole) {
-  const Client client = Connected({.attempts_max = 1});
+  const Client client = Connected();
   const PreparedRotation rotation = client.Prepare(Next()).value();
   server_.Forget();
   server_.Refuse({grpc::StatusCode::RESOURCE_EXHAUSTED, "rotate: got 1, want 0"});
-  for (int i = 0; i < 3; ++i) Check(client.Rotate(Next(rotation)));
+  for (int i = 0; i < 3; ++i) Check(client.Rotate(Next(rotation), kOnce));
   EXPECT_EQ(server_.counts(), (Counts{.questions = 4, .whole = 3, .by_id = 3}));
 }
 
 TEST_F(PrepareCallTest, AsynchronousCallsDoTheSame) {
-  const Client client = Connected({.attempts_max = 1});
+  const Client client = Connected();
   const PreparedRotation rotation = client.Prepare(Next()).value();
   const auto rotate = [&](const RotateRequest& request) {
-    return client.RotateFuture(request).get();
+    return client.RotateFuture(request, kOnce).get();
   };
   for (int questions = 2; questions < 4; ++questions) {
     server_.Forget();

@@ -9,7 +9,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr RetryPolicy kPolicy{
+const CallOptions kPolicy{
     .attempts_max = 4, .backoff_initial = milliseconds(100), .backoff_max = milliseconds(300)};
 
 Status Unavailable() {
@@ -87,22 +87,31 @@ TEST(RetryTest, NotIdempotentIsRetriedOnlyWhereNothingRan) {
   EXPECT_TRUE(RetryDelay(kPolicy, state, Full(10), 0).has_value());
 }
 
+TEST(RetryTest, DelaysThatNoClockHasAreClamped) {
+  const CallOptions huge = {.backoff_initial = milliseconds::max(),
+                            .backoff_max = milliseconds::max()};
+  EXPECT_EQ(RetryDelay(huge, After(1), Unavailable(), 0), std::nullopt) << "past the deadline";
+  const CallOptions negative = {.backoff_initial = milliseconds(-5),
+                                .backoff_max = milliseconds(-9)};
+  EXPECT_EQ(RetryDelay(negative, After(1), Unavailable(), 0), milliseconds(0));
+}
+
 TEST(AttemptsTest, CountUpToTheirNumber) {
-  Attempts attempts(3, seconds(1000));
+  Attempts attempts({.timeout = seconds(1000), .attempts_max = 3});
   EXPECT_EQ(attempts.DelayAfter(Unavailable(), true, 0), milliseconds(50));
   EXPECT_EQ(attempts.DelayAfter(Unavailable(), true, 0), milliseconds(100));
   EXPECT_EQ(attempts.DelayAfter(Unavailable(), true, 0), std::nullopt);
 }
 
 TEST(AttemptsTest, NotIdempotentEndAtOnce) {
-  Attempts attempts(3, seconds(1000));
+  Attempts attempts({.timeout = seconds(1000)});
   EXPECT_EQ(attempts.DelayAfter(Unavailable(), false, 0), std::nullopt);
 }
 
 TEST(AttemptsTest, TimeThatIsLeftShrinksAndHugeTimeoutsAreADay) {
-  const Attempts attempts(3, milliseconds::max());
-  EXPECT_LE(attempts.Remaining(), std::chrono::hours(24));
-  EXPECT_GT(attempts.Remaining(), std::chrono::hours(23));
+  const Attempts attempts({.timeout = milliseconds::max()});
+  EXPECT_LE(attempts.Next().timeout, std::chrono::hours(24));
+  EXPECT_GT(attempts.Next().timeout, std::chrono::hours(23));
 }
 
 }  // namespace

@@ -1,0 +1,220 @@
+// One client and three servers; and a server that goes and comes back under asynchronous calls.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rope/client.h"
+#include "tests/e2e/random_jobs.h"
+#include "tests/support/matchers.h"
+#include "tests/support/metrics_page.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using client::Client;
+using client::RotateReply;
+using client::Transport;
+
+// Threads that call over and over.
+class Callers {
+ public:
+  Callers(const Client& client, int threads) {
+    for (int i = 0; i < threads; ++i) {
+      threads_.emplace_back([this, &client, i] {
+        RandomJobs jobs(static_cast<uint32_t>(i + 1));
+        while (!done_) Take(*jobs.Next(), client);
+      });
+    }
+  }
+  ~Callers() { Stop(); }
+  void Await(int more) const {
+    const int enough = calls_ + more;
+    while (calls_ < enough) std::this_thread::yield();
+  }
+  void Stop() {
+    done_ = true;
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  int calls() const { return calls_; }
+  // REQUIRES: stopped.
+  const std::vector<std::string>& wrong() const { return wrong_; }
+
+ private:
+  void Take(const Job& job, const Client& client) {
+    const std::string wrong = job.Check(client.Rotate(job.request()));
+    ++calls_;
+    if (wrong.empty()) return;
+    const std::lock_guard<std::mutex> lock(mu_);
+    wrong_.push_back(wrong);
+  }
+
+  std::atomic<bool> done_ = false;
+  std::atomic<int> calls_ = 0;
+  std::mutex mu_;
+  std::vector<std::string> wrong_;  // guarded by mu_
+  std::vector<std::thread> threads_;
+};
+
+class SeveralServersTest : public ::testing::Test {
+ protected:
+  static constexpr int kThreads = 8;
+
+  SeveralServersTest() {
+    for (int i = 0; i < 3; ++i) {
+      servers_.push_back(std::make_unique<TestServer>(
+          std::vector<std::string>{"--metrics_listen=127.0.0.1:0", "--drain_lead=2s"}));
+    }
+  }
+  Client Connected() const {
+    return Client::Connect(absl::StrCat(servers_[0]->address(), ",", servers_[1]->address(), ",",
+                                        servers_[2]->address()))
+        .value();
+  }
+  double RequestsOf(const TestServer& server) const {
+    return Scrape(MetricsPort(server)).Value("rope_requests_total{code=\"OK\",method=\"Rotate\"}");
+  }
+
+  std::vector<std::unique_ptr<TestServer>> servers_;
+};
+
+TEST_F(SeveralServersTest, CallsTakeTurns) {
+  const Client client = Connected();
+  Callers callers(client, kThreads);
+  for (const auto& server : servers_) {  // each is found once it says that it serves
+    while (RequestsOf(*server) < 1) callers.Await(kThreads);
+  }
+  std::vector<double> before;
+  for (const auto& server : servers_) before.push_back(RequestsOf(*server));
+  callers.Await(600);
+  callers.Stop();
+  EXPECT_THAT(callers.wrong(), IsEmpty());
+  double all = 0;
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    EXPECT_GT(RequestsOf(*servers_[i]) - before[i], 150);
+    all += RequestsOf(*servers_[i]);
+  }
+  EXPECT_EQ(all, callers.calls());
+}
+
+TEST_F(SeveralServersTest, APreparedRotationIsKnownToAllAfterAFewCalls) {
+  const Client client = Connected();
+  std::vector<float> values = {1, 0};
+  client::RotateRequest request;
+  request.rope.config_json = R"({"model_type": "llama", "rope_theta": 10000.0, "head_dim": 2})";
+  request.tensors = {
+      {.layout = "SD", .shape = {1, 2}, .data = values.data(), .output = values.data()}};
+  ASSERT_OK(prepared, client.Prepare(request));
+  request = {.prepared = *prepared,
+             .positions = {.start = 0},
+             .tensors = {{.data = values.data(), .output = values.data()}}};
+  for (const auto& server : servers_) {
+    const auto is_prepared = [&] {
+      return Scrape(MetricsPort(*server))
+                 .Value(R"(rope_requests_total{code="OK",method="Prepare"})") >= 1;
+    };
+    for (int i = 0; i < 200 && !is_prepared(); ++i) ASSERT_THAT(client.Rotate(request), IsOk());
+    EXPECT_TRUE(is_prepared());
+  }
+}
+
+TEST_F(SeveralServersTest, AServerThatDrainsFailsNoCall) {
+  const Client client = Connected();
+  Callers callers(client, kThreads);
+  callers.Await(200);
+  servers_[0]->process().Signal(SIGTERM);
+  EXPECT_EQ(servers_[0]->process().Wait(), 0);
+  callers.Await(200);
+  callers.Stop();
+  EXPECT_THAT(callers.wrong(), IsEmpty());
+}
+
+// Half of the calls are in place. They are repeated too: a message has a copy of the tensors.
+TEST_F(SeveralServersTest, AServerThatIsKilledFailsNoCall) {
+  const Client client = Connected();
+  Callers callers(client, kThreads);
+  callers.Await(200);
+  servers_[0]->process().Signal(SIGKILL);
+  callers.Await(600);
+  callers.Stop();
+  EXPECT_THAT(callers.wrong(), IsEmpty());
+  std::printf("measured: one of three servers killed: %d calls, none failed\n", callers.calls());
+}
+
+TEST_F(SeveralServersTest, WhatTheyMayNotBeIsRefusedByName) {
+  for (const std::string target :
+       {"localhost:1,localhost:2", "127.0.0.1:1,[::1]:2", "127.0.0.1:1,", "127.0.0.1:1,unix:/a"}) {
+    const Status status = Client::Connect(target).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << target;
+    EXPECT_EQ(status.detail().field, "target") << target;
+  }
+}
+
+// GetParam(): the transport of the calls.
+class RestartedServerTest : public ::testing::TestWithParam<Transport> {
+ protected:
+  static constexpr int kCalls = 10000;
+
+  std::unique_ptr<TestServer> Started() const {
+    return std::make_unique<TestServer>(std::vector<std::string>{
+        "--enable_shared_memory", "--listen=" + target_, "--log_level=error"});
+  }
+
+  const std::string target_ = "unix:" + TemporaryFolder() + "/s";
+};
+
+TEST_P(RestartedServerTest, EveryOneOfTenThousandCallsCompletes) {
+  auto server = Started();
+  const Client client =
+      Client::Connect(target_, {.transports = {GetParam(), Transport::kInline}}).value();
+  std::vector<float> values = {1, 0};
+  std::vector<std::vector<float>> results(kCalls, std::vector<float>(2));
+  std::vector<std::future<Result<RotateReply>>> replies;
+  for (int i = 0; i < kCalls; ++i) {
+    client::RotateRequest request;
+    request.rope.config_json = R"({"model_type": "llama", "rope_theta": 10000.0, "head_dim": 2})";
+    request.positions.start = 0;
+    request.tensors = {
+        {.layout = "SD", .shape = {1, 2}, .data = values.data(), .output = results[i].data()}};
+    replies.push_back(client.RotateFuture(request));
+    if (i == kCalls / 2) {
+      server->process().Signal(SIGKILL);
+      server->process().Wait();
+      server = Started();
+    }
+  }
+  int right = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    const Result<RotateReply> reply = replies[i].get();
+    if (reply.ok()) {
+      EXPECT_EQ(results[i], values);
+      ++right;
+    } else {
+      EXPECT_THAT(reply.status().code(),
+                  AnyOf(StatusCode::kUnavailable, StatusCode::kResourceExhausted,
+                        StatusCode::kDeadlineExceeded));
+    }
+  }
+  std::printf("measured: %s: %d of %d calls answered over a restart\n", Name(GetParam()), right,
+              kCalls);
+  EXPECT_GE(right, kCalls / 4);
+  EXPECT_THAT(client.Health(), IsOk());
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, RestartedServerTest,
+                         ::testing::Values(Transport::kInline, Transport::kMemfd, Transport::kRing),
+                         [](const auto& tested) { return std::string(Name(tested.param)); });
+
+}  // namespace
+}  // namespace rope::testing
