@@ -76,49 +76,6 @@ class ArenaTest : public ::testing::Test {
   std::vector<float> raw_ = std::vector<float>(kElements);
 };
 
-TEST_F(ArenaTest, EveryTransportAndCallGivesTheSame) {
-  Start();
-  const std::vector<float> expected = Expected();
-  for (const Transport transport : ConnectOptions().transports) {
-    SCOPED_TRACE(Name(transport));
-    const Client client = Connected({transport});
-    EXPECT_EQ(client.transport().transport, transport);
-    Slot in_place = SlotOfRaw(client);
-    auto reply = client.Rotate(RequestFor(in_place.data(), in_place.data()));
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-    EXPECT_EQ(reply->tensors[0].bytes, kBytes);
-    EXPECT_EQ(reply->tensors[0].data, in_place.data());
-    EXPECT_EQ(Floats(in_place.data()), expected);
-
-    const Slot input = SlotOfRaw(client);
-    const Slot output = client.arena().Allocate(kBytes).value();
-    reply = client.RotateFuture(RequestFor(input.data(), output.data())).get();
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-    EXPECT_EQ(Floats(output.data()), expected);
-    EXPECT_EQ(Floats(input.data()), raw_);
-
-    std::memset(output.data(), 0, kBytes);
-    auto stream = client.OpenStream().value();
-    reply = stream.RotateFuture(RequestFor(input.data(), output.data())).get();
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-    EXPECT_EQ(Floats(output.data()), expected);
-    EXPECT_TRUE(stream.Finish().ok());
-
-    // The input is in the arena and the output is not: the answer comes in the message.
-    std::vector<float> elsewhere(raw_.size());
-    reply = client.Rotate(RequestFor(input.data(), elsewhere.data()));
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-    EXPECT_EQ(elsewhere, expected);
-    std::memset(output.data(), 0, kBytes);
-    reply = client.Rotate(RequestFor(raw_.data(), output.data()));
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-    EXPECT_EQ(Floats(output.data()), expected);
-    reply = client.Rotate(RequestFor(input.data(), nullptr));
-    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-    EXPECT_EQ(Floats(reply->tensors[0].data), expected);
-  }
-}
-
 TEST_F(ArenaTest, FastestTransportIsTakenAndTheReasonForASlowerOneGiven) {
   Start();
   EXPECT_EQ(Connected().transport().transport, Transport::kRing);

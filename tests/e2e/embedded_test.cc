@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstring>
 #include <future>
 #include <memory>
 #include <string>
@@ -60,27 +59,6 @@ class EmbeddedTest : public ::testing::Test {
   const Client client_ = embedded::Connect().value();
 };
 
-TEST_F(EmbeddedTest, RandomRequestsHaveTheBytesOfAServer) {
-  RandomJobs ours(5);
-  RandomJobs theirs(5);
-  for (int i = 0; i < 300; ++i) {
-    const auto job = ours.Next();
-    const auto same = theirs.Next();
-    ASSERT_OK(reply, client_.Rotate(job->request()));
-    ASSERT_OK(want, server_client_.Rotate(same->request()));
-    EXPECT_EQ(job->Check(reply), "");
-    EXPECT_EQ(reply->warnings, want->warnings);
-    EXPECT_EQ(reply->attention_factor, want->attention_factor);
-    ASSERT_EQ(reply->tensors.size(), want->tensors.size());
-    for (size_t t = 0; t < reply->tensors.size(); ++t) {
-      ASSERT_EQ(reply->tensors[t].bytes, want->tensors[t].bytes);
-      EXPECT_EQ(std::memcmp(reply->tensors[t].data, want->tensors[t].data,
-                            static_cast<size_t>(want->tensors[t].bytes)),
-                0);
-    }
-  }
-}
-
 TEST_F(EmbeddedTest, AnswersOfOtherMethodsAreThoseOfAServer) {
   client::DescribeRequest describe;
   describe.rope.model = "llama-3.1-8b";
@@ -99,64 +77,6 @@ TEST_F(EmbeddedTest, AnswersOfOtherMethodsAreThoseOfAServer) {
   EXPECT_THAT(client_.ListConnections().value().connections, IsEmpty());
   EXPECT_THAT(client_.GetServerInfo().value().transports, IsEmpty());
   EXPECT_STREQ(Name(client_.transport().transport), "in_process");
-}
-
-TEST_F(EmbeddedTest, TensorsStayWhereTheyAre) {
-  const std::vector<float> values = Values(33);
-  const std::vector<float> want = Rotated(server_client_, values);
-  std::vector<float> moved = values;
-  const auto reply = client_.Rotate(RequestFor(moved, moved.data()));
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-  EXPECT_EQ(moved, want);
-  EXPECT_EQ(reply->tensors[0].data, moved.data());
-  EXPECT_EQ(reply->tensors[0].owned, nullptr);
-}
-
-TEST_F(EmbeddedTest, ReplyOwnsTheMemoryOfAResultWithoutOutput) {
-  const std::vector<float> values = Values(3);
-  const std::vector<float> want = Rotated(server_client_, values);
-  auto reply = client_.Rotate(RequestFor(values, nullptr));
-  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-  client::OutputMemory owned = std::move(reply->tensors[0].owned);
-  ASSERT_NE(owned, nullptr);
-  EXPECT_EQ(std::memcmp(owned.get(), want.data(), want.size() * sizeof(float)), 0);
-}
-
-// The output begins within the input: the input counts as it was.
-TEST_F(EmbeddedTest, OutputMayOverlapTheInput) {
-  const std::vector<float> values = Values(40);
-  const std::vector<float> want = Rotated(server_client_, values);
-  std::vector<float> memory = values;
-  memory.resize(values.size() + kHeads * kHeadDim);
-  RotateRequest request = RequestFor(values, memory.data() + kHeads * kHeadDim);
-  request.tensors[0].data = memory.data();
-  ASSERT_OK(reply, client_.Rotate(request));
-  EXPECT_EQ(std::vector<float>(memory.begin() + kHeads * kHeadDim, memory.end()), want);
-}
-
-TEST_F(EmbeddedTest, ErrorsAreThoseOfAServer) {
-  std::vector<float> values = Values(1);
-  const std::vector<std::function<void(RotateRequest&)>> mistakes = {
-      [](auto& r) { r.rope.model = "none"; },
-      [](auto& r) { r.positions.start = int64_t{1} << 31; },
-      [](auto& r) { r.positions = {}; },
-      [](auto& r) { r.tensors[0].layout = "what"; },
-      [](auto& r) { r.tensors[0].shape[0] = -1; },
-      [](auto& r) { r.tensors[0].shape[0] = int64_t{1} << 40; },
-      [](auto& r) { r.tensors[0].data = nullptr; },
-  };
-  for (const auto& mistake : mistakes) {
-    RotateRequest request = RequestFor(values, values.data());
-    mistake(request);
-    const Status got = client_.Rotate(request).status();
-    EXPECT_FALSE(got.ok());
-    EXPECT_EQ(got.ToString(), client_.RotateFuture(request).get().status().ToString());
-    if (request.tensors[0].shape[0] > 1) continue;  // a server's client would read such a tensor
-    const Status want = server_client_.Rotate(request).status();
-    EXPECT_EQ(got.ToString(), want.ToString());
-    EXPECT_EQ(got.detail().reason, want.detail().reason);
-    EXPECT_EQ(got.detail().field, want.detail().field);
-  }
 }
 
 // No memory is taken for a result before its request has been checked.

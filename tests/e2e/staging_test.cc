@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -82,81 +81,7 @@ class StagingTest : public ::testing::Test {
   const std::string target_ = "unix:" + TemporaryFolder() + "/staging.sock";
   std::unique_ptr<TestServer> server_;
   std::vector<float> data_ = std::vector<float>(kElements);
-  const std::vector<float> weight_ = std::vector<float>(kHeadDim, 1.5f);
 };
-
-TEST_F(StagingTest, EveryKindOfRequestGivesTheBytesThatAMessageGives) {
-  Start();
-  const Client staging = Staging();
-  const Client by_message = Inline();
-  const std::vector<std::pair<const char*, std::function<void(RotateRequest&)>>> kinds = {
-      {"plain", [](RotateRequest&) {}},
-      {"bf16", [this](RotateRequest& request) { request = RequestFor(DType::kBFloat16); }},
-      {"fp16", [this](RotateRequest& request) { request = RequestFor(DType::kFloat16); }},
-      {"narrower", [](RotateRequest& request) { request.output_dtype = DType::kBFloat16; }},
-      {"wider",
-       [this](RotateRequest& request) {
-         request = RequestFor(DType::kBFloat16);
-         request.output_dtype = DType::kFloat32;
-       }},
-      {"fp8",
-       [](RotateRequest& request) {
-         request.output_dtype = DType::kFloat8E4M3;
-         for (auto& tensor : request.tensors) tensor.fp8_scale = 0.5;
-       }},
-      {"reordered", [](RotateRequest& request) { request.tensors[0].output_layout = "HSD"; }},
-      {"strided",
-       [](RotateRequest& request) {
-         request.tensors[1].strides = {kHeads * kHeadDim, kHeadDim, 1};
-       }},
-      {"packed",
-       [](RotateRequest& request) {
-         request.tensors.resize(1);
-         request.tensors[0].head_ranges = {{client::Role::kQ, 0, 3}, {client::Role::kK, 3, 5}};
-       }},
-      {"norm and scale",
-       [this](RotateRequest& request) {
-         request.tensors[0].norm = {.eps = 1e-6,
-                                    .weight = {.shape = {kHeadDim}, .data = weight_.data()}};
-         request.tensors[1].scale = 0.25;
-       }},
-      {"inverse", [](RotateRequest& request) { request.operation = client::Operation::kInverse; }},
-      {"no heads of k",
-       [](RotateRequest& request) {
-         request.tensors[1].shape = {kTokens, 0, kHeadDim};
-       }},
-  };
-  for (const auto& [name, change] : kinds) {
-    SCOPED_TRACE(name);
-    RotateRequest request = RequestFor();
-    change(request);
-    const Result<RotateReply> sent = by_message.Rotate(request);
-    const std::vector<std::string> expected = BytesOf(sent);
-    const Result<RotateReply> reply = staging.Rotate(request);
-    EXPECT_TRUE(BytesOf(reply) == expected);
-    if (!reply.ok() || !sent.ok()) continue;
-    EXPECT_EQ(reply->attention_factor, sent->attention_factor);
-    for (size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_EQ(reply->tensors[i].shape, sent->tensors[i].shape);
-      EXPECT_EQ(reply->tensors[i].layout, sent->tensors[i].layout);
-      EXPECT_EQ(reply->tensors[i].fp8_scale, sent->tensors[i].fp8_scale);
-    }
-    EXPECT_TRUE(BytesOf(staging.RotateFuture(request).get()) == expected);
-    auto stream = staging.OpenStream().value();
-    EXPECT_TRUE(BytesOf(stream.RotateFuture(request).get()) == expected);
-    EXPECT_TRUE(stream.Finish().ok());
-  }
-}
-
-TEST_F(StagingTest, ErrorsAreThoseOfMessages) {
-  Start();
-  RotateRequest request = RequestFor();
-  request.tensors[1].layout = "SHX";
-  const Status status = Staging().Rotate(request).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.detail().field, "tensors[1].layout");
-  EXPECT_EQ(status.message(), Inline().Rotate(request).status().message());
-}
 
 // Some requests find room and others do not; each must get its own answer.
 TEST_F(StagingTest, ThreadsOfOneClientShareTheMemory) {
