@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev libssl-dev
   protobuf-compiler protobuf-compiler-grpc libspdlog-dev libhwy-dev nlohmann-json3-dev
   prometheus-cpp-dev libcivetweb-dev libcli11-dev)
-test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev haproxy python3 python3-venv
+test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev doxygen haproxy python3 python3-venv
   ca-certificates)
 
 fail() {

@@ -2,6 +2,7 @@
 //   prepared/encode               a decode token of q and k in the arena, encoded by id or whole
 //   prepared/decode_token_ring    the call through the ring, prepared against whole
 //   embedded/prepared_token       the prepared call in process, against the ring
+//   embedded/c_prepared_token     the same call by the C API, against C++
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "kernels/check.h"
 #include "rope/client.h"
 #include "rope/embedded.h"
+#include "rope/rope.h"
 #include "tests/bench/library_client.h"
 #include "tests/bench/measure.h"
 #include "tests/support/temporary_folder.h"
@@ -119,6 +121,69 @@ Measurement EmbeddedToken() {
           .ratio = seconds[0] / seconds[1]};
 }
 
+// The caller in C: the same token, with q and k in memory of its own.
+class CCaller {
+ public:
+  CCaller() {
+    ROPE_CHECK(rope_connect_in_process(nullptr, nullptr, &client_) == nullptr);
+    rope_spec rope = ROPE_SPEC_INIT;
+    rope.model = "llama-3.1-8b";
+    const int64_t shapes[2][3] = {{1, 32, 128}, {1, 8, 128}};
+    rope_tensor tensors[2] = {ROPE_TENSOR_INIT, ROPE_TENSOR_INIT};
+    for (size_t i = 0; i < 2; ++i) {
+      tensors[i].layout = "SHD";
+      tensors[i].rank = 3;
+      tensors[i].shape = shapes[i];
+      tensors[i].dtype = ROPE_DTYPE_BF16;
+      tensors[i].role = i == 0 ? ROPE_ROLE_Q : ROPE_ROLE_K;
+      data_[i] = outputs_[i] = memory_[i].data();
+    }
+    rope_request request = ROPE_REQUEST_INIT;
+    request.rope = &rope;
+    request.tensors = tensors;
+    request.tensor_count = 2;
+    ROPE_CHECK(rope_prepare(client_, &request, nullptr, nullptr, &prepared_) == nullptr);
+    positions_.start = 100000;
+    values_.positions = &positions_;
+    values_.data = data_;
+    values_.outputs = outputs_;
+    values_.tensor_count = 2;
+  }
+  ~CCaller() {
+    rope_prepared_free(prepared_);
+    rope_close(client_);
+  }
+  CCaller(const CCaller&) = delete;
+  CCaller& operator=(const CCaller&) = delete;
+
+  void Call() {
+    for (int i = 0; i < kCalls; ++i) {
+      ++positions_.start;
+      ROPE_CHECK(rope_rotate_prepared(client_, prepared_, &values_, nullptr, nullptr) == nullptr);
+    }
+  }
+
+ private:
+  rope_client* client_ = nullptr;
+  rope_prepared* prepared_ = nullptr;
+  std::vector<uint16_t> memory_[2] = {std::vector<uint16_t>(32 * 128),
+                                      std::vector<uint16_t>(8 * 128)};
+  const void* data_[2] = {};
+  void* outputs_[2] = {};
+  rope_positions positions_ = ROPE_POSITIONS_INIT;
+  rope_values values_ = ROPE_VALUES_INIT;
+};
+
+Measurement EmbeddedCToken() {
+  CCaller c;
+  Caller cpp(embedded::Connect({}, {.arena_bytes = 1 << 20}).value(), true);
+  const std::vector<double> seconds = MedianSeconds({[&] { c.Call(); }, [&] { cpp.Call(); }}, 301);
+  return {.value = seconds[0] / kCalls * 1e6,
+          .unit = "us",
+          .yardstick = absl::StrFormat("C++ %.1f us", seconds[1] / kCalls * 1e6),
+          .ratio = seconds[0] / seconds[1]};
+}
+
 }  // namespace
 
 std::vector<Row> PreparedRows() {
@@ -126,6 +191,7 @@ std::vector<Row> PreparedRows() {
       {"prepared/encode", "<= 0.5", Encode},
       {"prepared/decode_token_ring", "<= 1", DecodeTokenRing},
       {"embedded/prepared_token", "<= 0.6", EmbeddedToken},
+      {"embedded/c_prepared_token", "<= 1.25", EmbeddedCToken},
   };
 }
 

@@ -24,6 +24,15 @@ write_project() {
   cp "${3:-client/quickstart/example.cc}" "$1/main.cc"
 }
 
+# write_c_project FOLDER: the same in C, of the README's example in C.
+write_c_project() {
+  write_project "$1" 'find_package(RopeServe REQUIRED COMPONENTS c)'
+  rm "$1/main.cc"
+  cp client/quickstart/c_example.c "$1/main.c"
+  sed -i 's/main\.cc/main.c/; s/RopeServe::client/RopeServe::c/; s/LANGUAGES CXX/LANGUAGES C/' \
+    "$1/CMakeLists.txt"
+}
+
 # build_project FOLDER OPTION...: configures and builds FOLDER/build.
 build_project() {
   cmake -S "$1" -B "$1/build" -G "$(cache_value CMAKE_GENERATOR)" \

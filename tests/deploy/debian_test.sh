@@ -16,11 +16,14 @@ source tests/deploy/unit_pair.sh
 source tests/deploy/consumer.sh
 
 readonly build=$1 exposure_max=25  # tenths
-export PATH=$PATH:/usr/sbin:/sbin
+export PATH=$folder/stubs:$PATH:/usr/sbin:/sbin
 for tool in dpkg dpkg-deb dpkg-shlibdeps file systemd-sysusers; do
   command -v "$tool" >/dev/null || { echo "skipped: $tool is not installed" && exit 77; }
 done
 readonly root=$folder/root debs=$folder/debs
+# librope's package calls ldconfig, which would write to this machine's /etc.
+mkdir "$folder/stubs"
+ln -s /bin/true "$folder/stubs/ldconfig"
 
 as_root=()
 if [[ $(id -u) != 0 ]]; then
@@ -90,13 +93,15 @@ cpack --config "$build/CPackConfig.cmake" -B "$debs" >"$folder/cpack.log" 2>&1 |
 version=$(cache_value CMAKE_PROJECT_VERSION)
 architecture=$(dpkg --print-architecture)
 got=$(cd "$debs" && echo *.deb)
-want=$(printf "%s_${version}_$architecture.deb " libropeserve-dev ropectl ropeserve)
+c_library=librope${version%.*}
+want=$(printf "%s_${version}_$architecture.deb " "$c_library" libropeserve-dev ropectl ropeserve)
 [[ $got == "${want% }" ]] || fail "got $got, want $want"
 expect_files ropectl 'bin/ropectl'
 expect_files ropeserve \
   'bin/rope_server|lib/systemd/system/ropeserve.service|lib/sysusers.d/ropeserve.conf'
 expect_files libropeserve-dev \
-  'include/rope(serve)?/.*|lib/(.*/)?(cmake/RopeServe|pkgconfig)/.*|lib/.*\.a|share/rope/.*'
+  'include/rope(serve)?/.*|lib/(.*/)?(cmake/RopeServe|pkgconfig)/.*|lib/.*\.(a|so)|share/rope/.*'
+expect_files "$c_library" 'lib/(.*/)?librope\.so\.[0-9.]*'
 
 make_root
 dpkg_in_root -i "$debs"/*.deb
@@ -118,9 +123,12 @@ rotate_unit_pair "$folder"
 write_project "$folder/project" 'find_package(RopeServe REQUIRED COMPONENTS client)'
 build_project "$folder/project" "-DCMAKE_PREFIX_PATH=$root/usr"
 expect_rotated "$folder/project/build/mine" "$target"
+write_c_project "$folder/c_project"
+build_project "$folder/c_project" "-DCMAKE_PREFIX_PATH=$root/usr"
+expect_rotated "$folder/c_project/build/mine" "$target"
 drain_server
 
-dpkg_in_root -P ropeserve ropectl libropeserve-dev
+dpkg_in_root -P ropeserve ropectl libropeserve-dev "$c_library"
 [[ -z $(files_in_root) ]] || fail "a purge leaves $(files_in_root)"
 kibibytes=$(du -ck "$debs"/*.deb | tail -n 1 | cut -f1)
 echo "packages of $kibibytes KiB; install, serve, link and purge worked"

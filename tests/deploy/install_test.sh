@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # An installation is all that C++ programs need, wherever it has been moved to: one that finds the
 # client by find_package, one that finds it by pkg-config, both against the installed server, and
-# two that rotate in their own process, with the kernels and with the engine.
+# two that rotate in their own process, with the kernels and with the engine. The same for programs
+# in C, by find_package and by pkg-config.
 # Usage: tests/deploy/install_test.sh BUILD_FOLDER KERNELS_PROGRAM.cc
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -22,9 +23,15 @@ expect_names() {
   [[ $got == "${*:2}" ]] || fail "$1: got $got, want ${*:2}"
 }
 
-# Each public header compiles alone, in C++17 and with the warnings of careful projects.
+# Each public header compiles alone, in C++17 and with the warnings of careful projects; those of
+# the C API in C11 too.
 check_public_headers() {
   local header compiler
+  for header in rope rope_error rope_types dlpack; do
+    "$(cache_value CMAKE_C_COMPILER)" -x c -std=c11 -fsyntax-only -Wall -Wextra -Wpedantic \
+      -Werror "-I$prefix/include" "$prefix/include/rope/$header.h" ||
+      fail "$header.h is no C11 that compiles alone"
+  done
   compiler=$(cache_value CMAKE_CXX_COMPILER)
   for header in "$prefix"/include/rope/*.h; do
     "$compiler" -x c++ -std=c++17 -fsyntax-only -Wall -Wextra -Wpedantic -Werror \
@@ -77,6 +84,23 @@ pc_folder=$(dirname "$(find "$prefix" -name ropeserve.pc)")
 (cd "$folder/pkg_config" && PKG_CONFIG_PATH=$pc_folder bash -c "$line") || fail "$line: failed"
 expect_rotated "$folder/pkg_config/mine" "$target"
 echo "pkg-config: $(seconds_since "$begin") s from nothing to a rotated tensor"
+
+begin=$EPOCHREALTIME
+write_c_project "$folder/c_cmake"
+build_project "$folder/c_cmake" "-DCMAKE_PREFIX_PATH=$prefix"
+expect_rotated "$folder/c_cmake/build/mine" "$target"
+expect_rotated "$folder/c_cmake/build/mine"
+echo "C, find_package: $(seconds_since "$begin") s from nothing to a rotated tensor"
+
+begin=$EPOCHREALTIME
+mkdir "$folder/c_pkg_config"
+cp client/quickstart/c_example.c "$folder/c_pkg_config/main.c"
+line=$(sed -n 's/^ *\(cc main\.c .*\)/\1/p' client/README.md)
+[[ $line == *'pkg-config '*' rope'* ]] || fail "client/README.md has no line for pkg-config in C"
+(cd "$folder/c_pkg_config" && PKG_CONFIG_PATH=$pc_folder bash -c "$line") || fail "$line: failed"
+libraries=$(dirname "$(find "$prefix" -name librope.so)")
+expect_rotated env "LD_LIBRARY_PATH=$libraries" "$folder/c_pkg_config/mine"
+echo "C, pkg-config: $(seconds_since "$begin") s from nothing to a rotated tensor"
 drain_server
 
 begin=$EPOCHREALTIME
@@ -98,8 +122,10 @@ echo "embedded: $(seconds_since "$begin") s from nothing to a rotated tensor, wi
 version=$(cache_value CMAKE_PROJECT_VERSION)
 [[ $(become rope_server --version) == "rope_server $version" ]] || fail "rope_server: want $version"
 [[ $(become ropectl --version) == "ropectl $version" ]] || fail "ropectl: want $version"
-[[ $(PKG_CONFIG_PATH=$pc_folder pkg-config --modversion ropeserve) == "$version" ]] ||
-  fail "pkg-config: want $version"
+for module in ropeserve rope; do
+  [[ $(PKG_CONFIG_PATH=$pc_folder pkg-config --modversion "$module") == "$version" ]] ||
+    fail "pkg-config $module: want $version"
+done
 expect_refusal "The following configuration files were considered but not accepted" 99.0
 expect_refusal "version: $version" 99.0
 expect_refusal "This installation has no component nothing." COMPONENTS nothing

@@ -1,0 +1,104 @@
+#include "client/c/error.h"
+
+#include <utility>
+
+namespace rope::c {
+namespace {
+
+Status WithParts(StatusCode code, Reason reason, const std::string& field, const std::string& got,
+                 const std::string& want) {
+  return Status(code, field + ": got " + got + ", want " + want,
+                {.field = field, .got = got, .want = want, .reason = reason});
+}
+
+rope_error OutOfMemoryError(bool may_have_executed) {
+  return {Status(StatusCode::kResourceExhausted, "not enough memory",
+                 {.may_have_executed = may_have_executed, .reason = Reason::kLimitExceeded})};
+}
+
+rope_error out_of_memory[] = {OutOfMemoryError(false), OutOfMemoryError(true)};
+
+const ErrorDetail& DetailOf(const rope_error* error) {
+  static const ErrorDetail none;
+  return error == nullptr ? none : error->status.detail();
+}
+
+}  // namespace
+
+Status Invalid(const std::string& field, const std::string& got, const std::string& want) {
+  return WithParts(StatusCode::kInvalidArgument, Reason::kInvalidField, field, got, want);
+}
+
+Status WrongState(const std::string& field, const std::string& got, const std::string& want) {
+  return WithParts(StatusCode::kFailedPrecondition, Reason::kWrongState, field, got, want);
+}
+
+rope_error* OutOfMemory(bool may_have_executed) noexcept {
+  return &out_of_memory[may_have_executed ? 1 : 0];
+}
+
+rope_error* NewError(Status status) noexcept {
+  if (status.ok()) return nullptr;
+  const bool may_have_executed = status.detail().may_have_executed;
+  auto* error = new (std::nothrow) rope_error{std::move(status)};  // owned by the caller
+  return error == nullptr ? OutOfMemory(may_have_executed) : error;
+}
+
+rope_error* NewError(const std::exception& unexpected, bool may_have_executed) noexcept {
+  try {
+    return NewError(Status(StatusCode::kInternal, unexpected.what(),
+                           {.may_have_executed = may_have_executed, .reason = Reason::kInternal}));
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory(may_have_executed);
+  }
+}
+
+}  // namespace rope::c
+
+using rope::c::DetailOf;
+
+const char* rope_code_name(int32_t code) {
+  return rope::Name(static_cast<rope::StatusCode>(code));
+}
+
+const char* rope_reason_name(int32_t reason) {
+  return rope::Name(static_cast<rope::Reason>(reason));
+}
+
+int32_t rope_error_code(const rope_error* error) {
+  return error == nullptr ? ROPE_OK : static_cast<int32_t>(error->status.code());
+}
+
+int32_t rope_error_reason(const rope_error* error) {
+  return static_cast<int32_t>(DetailOf(error).reason);
+}
+
+const char* rope_error_message(const rope_error* error) {
+  return error == nullptr ? "" : error->status.message().c_str();
+}
+
+const char* rope_error_field(const rope_error* error) {
+  return DetailOf(error).field.c_str();
+}
+
+const char* rope_error_got(const rope_error* error) {
+  return DetailOf(error).got.c_str();
+}
+
+const char* rope_error_want(const rope_error* error) {
+  return DetailOf(error).want.c_str();
+}
+
+int64_t rope_error_retry_delay_ms(const rope_error* error) {
+  return DetailOf(error).retry_delay_ms;
+}
+
+int32_t rope_error_may_have_executed(const rope_error* error) {
+  return DetailOf(error).may_have_executed ? 1 : 0;
+}
+
+void rope_error_free(rope_error* error) {
+  const bool is_static =
+      error == rope::c::OutOfMemory(false) || error == rope::c::OutOfMemory(true);
+  if (!is_static) delete error;
+}

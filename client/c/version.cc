@@ -1,0 +1,5 @@
+#include "rope/rope.h"
+
+const char* rope_version(void) {
+  return ROPE_VERSION_TEXT;
+}
