@@ -14,8 +14,8 @@ std::vector<Row> ElsewhereRows() {
   };
   const std::string gpu = "needs a GPU: tests/gpu/run.sh";
   return {
-      row("peers/onnxruntime", ">= 2", "needs ONNX Runtime, which Debian does not have"),
-      row("peers/pytorch", ">= 20", "needs PyTorch, which is not part of the build"),
+      row("peers/onnxruntime", ">= 2", "needs ONNX Runtime: tests/peers/run.sh --speed"),
+      row("peers/pytorch", ">= 20", "needs PyTorch: tests/peers/run.sh --speed"),
       row("gpu/rotate_131072_tokens", ">= 0.98", gpu),
       row("gpu/rotate_few_tokens", "<= 3", gpu),
       row("gpu/host_tensor_64MiB", "<= 1.3", gpu),

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Compares the service with every rotary embedding class of Hugging Face's transformers (sweep.py),
-# then with every model that can be built small (model_sweep.py).
+# then with every model that can be built small (model_sweep.py). With --speed it measures how fast
+# PyTorch and ONNX Runtime do the same (../bench/peers.py).
 # Usage: tests/peers/run.sh [--classes | --models] [--configs=N] [--only=REGEX] [-v]
 #        tests/peers/run.sh --classes --write_golden [...]
+#        tests/peers/run.sh --speed [--threads=N] [--tokens=1,64,4096] [--json_file=FILE]
 # The packages of requirements.txt go into build/peers; torch brings 5 GB. Exit status: 0 if nothing
 # is different; 77 if PyPI is not reachable.
 set -euo pipefail
@@ -19,6 +21,10 @@ if ! cmp -s "$wanted" "$venv/requirements.txt"; then
     exit 77
   fi
   cp "$wanted" "$venv/requirements.txt"
+fi
+if [[ ${1-} == --speed ]]; then
+  deploy/build.sh rope_c rope_server
+  exec "$venv/bin/python" -B tests/bench/peers.py build "${@:2}"
 fi
 deploy/build.sh
 case "${1-}" in

@@ -1,0 +1,328 @@
+#!/usr/bin/env python3
+"""RopeServe against what people do today, on this machine's processors, in turns.
+
+q of 32 heads and k of 8, head_dim 128, half pairing, positions from 1000 on, out of place, outputs
+warm, the same number of threads for all. PyTorch eager and compiled have Hugging Face's formula
+with cos and sin ready in the tensors' dtype; ONNX Runtime has its RotaryEmbedding. RopeServe is
+called through librope.so by ctypes: in process, by the ring, a Unix socket and TCP. Results are
+compared with the exact rotation before anything is timed.
+
+Usage: peers.py BUILD_FOLDER [--threads=N] [--tokens=1,64,4096] [--rounds=N] [--json_file=FILE]
+tests/peers/run.sh --speed installs the packages and calls it.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+# Memory that was freed is used again, so that a peer's new outputs are warm too.
+WARM = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+        "MALLOC_TOP_PAD_": str(256 << 20)}
+if __name__ == "__main__" and os.environ.get("MALLOC_TOP_PAD_") != WARM["MALLOC_TOP_PAD_"]:
+    os.environ.update(WARM)
+    os.execv(sys.executable, sys.orig_argv)
+
+import numpy  # noqa: E402
+import onnx  # noqa: E402
+import onnxruntime  # noqa: E402
+import torch  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import librope  # noqa: E402
+
+HEADS = (32, 8)
+HEAD_DIM = 128
+THETA = 10000.0
+START = 1000
+CONFIG = b'{"model_type": "llama", "rope_theta": 10000.0, "head_dim": 128}'
+DTYPES = {"fp32": (torch.float32, 1), "fp16": (torch.float16, 2), "bf16": (torch.bfloat16, 3)}
+SLICE_S = 0.02  # a measurement of one implementation in one round
+
+
+class Case:
+    """Inputs of one number of tokens and one dtype, and their exact rotation."""
+
+    def __init__(self, tokens, name):
+        self.tokens, self.name = tokens, name
+        self.dtype, self.number = DTYPES[name]
+        torch.manual_seed(7)
+        self.inputs = [torch.randn(tokens, heads, HEAD_DIM).to(self.dtype) for heads in HEADS]
+        pairs = torch.arange(HEAD_DIM // 2, dtype=torch.float64)
+        positions = torch.arange(START, START + tokens, dtype=torch.float64)
+        angles = positions[:, None] * THETA ** (-2 * pairs / HEAD_DIM)
+        self.cos, self.sin = angles.cos(), angles.sin()
+        self.exact = [self.rotated(x.double()) for x in self.inputs]
+
+    def rotated(self, x):
+        a, b = x.chunk(2, dim=-1)
+        cos, sin = self.cos[:, None], self.sin[:, None]
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+    def error(self, results):
+        """The largest error of a channel, in units of |a| + |b| of its pair."""
+        worst = 0.0
+        for x, result, exact in zip(self.inputs, results, self.exact):
+            a, b = x.double().abs().chunk(2, dim=-1)
+            size = torch.cat((a + b, a + b), dim=-1)
+            worst = max(worst, ((result.double() - exact).abs() / size).max().item())
+        return worst
+
+
+def hugging_face(q, k, cos, sin):
+    """apply_rotary_pos_emb of transformers."""
+
+    def half(x):
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((-b, a), dim=-1)
+
+    return q * cos + half(q) * sin, k * cos + half(k) * sin
+
+
+def torch_call(case, function):
+    """Of tensors [1, heads, tokens, head_dim], which are views, as in a model."""
+    views = [x[None].transpose(1, 2) for x in case.inputs]
+    whole = [torch.cat((x, x), dim=-1)[None, None].to(case.dtype) for x in (case.cos, case.sin)]
+
+    def call():
+        with torch.inference_mode():
+            return function(*views, *whole)
+
+    return call, lambda: [x[0].transpose(0, 1) for x in call()]
+
+
+def eager(case, _setup):
+    return torch_call(case, hugging_face)
+
+
+def compiled(case, _setup):
+    torch.compiler.reset()
+    return torch_call(case, torch.compile(hugging_face, dynamic=False))
+
+
+def onnx_model(case, kind):
+    nodes, values = [], []
+    for name, heads in zip("qk", HEADS):
+        nodes.append(onnx.helper.make_node(
+            "RotaryEmbedding", [name, "positions", "cos", "sin"], [f"{name}_rotated"],
+            domain="com.microsoft", num_heads=heads))
+        values.append((name, [1, case.tokens, heads * HEAD_DIM]))
+    tables = [(name, [START + case.tokens, HEAD_DIM // 2]) for name in ("cos", "sin")]
+    inputs = [onnx.helper.make_tensor_value_info(n, kind, s) for n, s in values + tables]
+    inputs.append(onnx.helper.make_tensor_value_info(
+        "positions", onnx.TensorProto.INT64, [1, case.tokens]))
+    outputs = [onnx.helper.make_tensor_value_info(f"{n}_rotated", kind, s) for n, s in values]
+    graph = onnx.helper.make_graph(nodes, "rotate", inputs, outputs)
+    return onnx.helper.make_model(graph, ir_version=8, opset_imports=[
+        onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)])
+
+
+def onnx_runtime(case, setup):
+    kind = {"fp32": onnx.TensorProto.FLOAT, "fp16": onnx.TensorProto.FLOAT16,
+            "bf16": onnx.TensorProto.BFLOAT16}[case.name]
+    element = {"fp32": numpy.float32, "fp16": numpy.float16}.get(case.name)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = setup.threads
+    session = onnxruntime.InferenceSession(
+        onnx_model(case, kind).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    positions = torch.arange(START + case.tokens, dtype=torch.float64)
+    angles = positions[:, None] * THETA ** (
+        -2 * torch.arange(HEAD_DIM // 2, dtype=torch.float64) / HEAD_DIM)
+    feeds = {"q": case.inputs[0], "k": case.inputs[1], "cos": angles.cos().to(case.dtype),
+             "sin": angles.sin().to(case.dtype)}
+    binding = session.io_binding()
+    for name, tensor in feeds.items():
+        value = tensor.reshape(1, case.tokens, -1) if name in "qk" else tensor
+        binding.bind_input(name, "cpu", 0, element, list(value.shape), value.data_ptr())
+    ids = torch.arange(START, START + case.tokens, dtype=torch.int64)[None]
+    binding.bind_input("positions", "cpu", 0, numpy.int64, list(ids.shape), ids.data_ptr())
+    outputs = [torch.empty_like(x) for x in case.inputs]
+    for name, output in zip("qk", outputs):
+        binding.bind_output(f"{name}_rotated", "cpu", 0, element,
+                            [1, case.tokens, output[0].numel()], output.data_ptr())
+
+    def call(_kept=(feeds, ids, outputs)):
+        session.run_with_iobinding(binding)
+
+    return call, lambda: (call(), outputs)[1]
+
+
+class Prepared:
+    """A prepared rotation of the case's tensors, at these addresses."""
+
+    def __init__(self, client, case, inputs, outputs):
+        library = client.library
+        self.kept = [inputs, outputs]
+        tensors = (librope.Tensor.kind * len(HEADS))()
+        for i, heads in enumerate(HEADS):
+            shape = (ctypes.c_int64 * 3)(case.tokens, heads, HEAD_DIM)
+            tensors[i] = librope.Tensor(layout=b"SHD", rank=3, shape=ctypes.addressof(shape),
+                                        dtype=case.number, role=i + 1, data=inputs[i],
+                                        output=outputs[i])
+            self.kept.append(shape)
+        rope, positions = librope.Spec(config_json=CONFIG), librope.Positions(start=START)
+        request = librope.Request(
+            rope=ctypes.addressof(rope), positions=ctypes.addressof(positions),
+            tensors=ctypes.addressof(tensors), tensor_count=len(HEADS))
+        prepared = ctypes.c_void_p()
+        librope.check(library, library.rope_prepare(
+            client.handle, ctypes.byref(request), None, None, ctypes.byref(prepared)))
+        data = (ctypes.c_void_p * len(HEADS))(*inputs)
+        results = (ctypes.c_void_p * len(HEADS))(*outputs)
+        values = librope.Values(positions=ctypes.addressof(positions),
+                                data=ctypes.addressof(data), outputs=ctypes.addressof(results),
+                                tensor_count=len(HEADS))
+        self.kept += [tensors, rope, positions, data, results, values]
+        arguments = (client.handle, prepared, ctypes.byref(values), None, None)
+        rotate = library.rope_rotate_prepared
+
+        def call(_kept=self.kept):
+            error = rotate(*arguments)
+            if error:
+                librope.check(library, error)
+
+        self.call = call
+
+
+def own_memory(client, case):
+    outputs = [torch.empty_like(x) for x in case.inputs]
+    prepared = Prepared(client, case, [x.data_ptr() for x in case.inputs],
+                        [x.data_ptr() for x in outputs])
+    prepared.kept.append(outputs)
+    return prepared.call, lambda: (prepared.call(), outputs)[1]
+
+
+def in_process(case, setup):
+    return own_memory(setup.engine, case)
+
+
+def ring(case, setup):
+    sizes = [x.numel() * x.element_size() for x in case.inputs]
+    client = librope.Client(setup.library, setup.server.socket, transports=librope.RING,
+                            arena_bytes=2 * sum(sizes) + 65536)
+    slots = [[client.allocate(size) for size in sizes] for _ in range(2)]
+    for slot, x, size in zip(slots[0], case.inputs, sizes):
+        ctypes.memmove(slot, x.data_ptr(), size)
+    prepared = Prepared(client, case, *slots)
+
+    def results():
+        prepared.call()
+        outputs = [torch.empty_like(x) for x in case.inputs]
+        for output, slot, size in zip(outputs, slots[1], sizes):
+            ctypes.memmove(output.data_ptr(), slot, size)
+        return outputs
+
+    return prepared.call, results
+
+
+def unix_socket(case, setup):
+    return own_memory(setup.unix, case)
+
+
+def tcp(case, setup):
+    return own_memory(setup.tcp, case)
+
+
+IMPLEMENTATIONS = {
+    "pytorch_eager": eager,
+    "pytorch_compiled": compiled,
+    "onnx_runtime": onnx_runtime,
+    "ropeserve_in_process": in_process,
+    "ropeserve_ring": ring,
+    "ropeserve_unix_socket": unix_socket,
+    "ropeserve_tcp": tcp,
+}
+
+
+class Setup:
+    """What all cases share: the library, an engine, a server and its clients."""
+
+    def __init__(self, build, folder, threads):
+        self.threads = threads
+        self.library = librope.load(build)
+        self.engine = librope.Client(self.library, None, threads=threads)
+        self.server = librope.Server(build, folder, f"--threads={threads}", "--log_level=error")
+        self.unix = librope.Client(self.library, self.server.socket, transports=librope.INLINE)
+        self.tcp = librope.Client(self.library, self.server.address, transports=librope.INLINE)
+
+
+def microseconds(call):
+    """Of one call, over a slice of time."""
+    begin = time.perf_counter()
+    calls = 0
+    while True:
+        call()
+        calls += 1
+        elapsed = time.perf_counter() - begin
+        if elapsed >= SLICE_S:
+            return elapsed / calls * 1e6
+
+
+def measure(case, setup, rounds):
+    """A row for each implementation. One that fails is named with its error."""
+    rows, calls = {}, {}
+    for name, make in IMPLEMENTATIONS.items():
+        row = {"implementation": name, "tokens": case.tokens, "dtype": case.name,
+               "threads": setup.threads}
+        try:
+            call, results = make(case, setup)
+            row["error"] = case.error(results())
+            for _ in range(3):
+                call()
+            calls[name] = call
+        except Exception as error:  # pylint: disable=broad-except  # of a peer: others go on
+            row["failed"] = str(error).strip().splitlines()[0][:100]
+        rows[name] = row
+    times = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            times[name].append(microseconds(call))
+    for name, values in times.items():
+        deciles = statistics.quantiles(values, n=10)
+        rows[name].update(us=statistics.median(values), low=deciles[0], high=deciles[-1])
+    return list(rows.values())
+
+
+def print_rows(rows):
+    best = min((r["us"] for r in rows if "us" in r and not r["implementation"].startswith("rope")),
+               default=None)
+    for row in rows:
+        head = f"{row['tokens']:5} {row['dtype']} {row['implementation']:22}"
+        if "failed" in row:
+            print(f"{head} failed: {row['failed']}")
+            continue
+        print(f"{head} {row['us']:9.1f} us [{row['low']:.1f} to {row['high']:.1f}], "
+              f"error {row['error']:.1e}, {best / row['us']:.2f} x the fastest peer", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--tokens", default="1,64,4096")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--json_file", type=pathlib.Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    print(f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}, "
+          f"{arguments.threads} threads")
+    with tempfile.TemporaryDirectory() as folder:
+        setup = Setup(arguments.build.resolve(), folder, arguments.threads)
+        for tokens in map(int, arguments.tokens.split(",")):
+            for name in DTYPES:
+                rows = measure(Case(tokens, name), setup, arguments.rounds)
+                print_rows(rows)
+                if arguments.json_file:
+                    with arguments.json_file.open("a") as file:
+                        file.writelines(json.dumps(row) + "\n" for row in rows)
+        setup.server.stop()
+
+
+if __name__ == "__main__":
+    main()
