@@ -92,9 +92,15 @@ Status CheckAxes(const DLTensor& tensor) {
     if (tensor.shape[i] < 0) {
       return Invalid(Indexed("dlpack.shape", i), std::to_string(tensor.shape[i]), "0 or more");
     }
-    if (tensor.strides != nullptr && tensor.shape[i] > 1 && tensor.strides[i] < 0) {
-      return Invalid(Indexed("dlpack.strides", i), std::to_string(tensor.strides[i]), "0 or more");
-    }
+  }
+  return {};
+}
+
+// Of a tensor that is not packed.
+Status CheckStrides(const DLTensor& tensor) {
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.strides[i] >= 0) continue;
+    return Invalid(Indexed("dlpack.strides", i), std::to_string(tensor.strides[i]), "0 or more");
   }
   return {};
 }
@@ -140,6 +146,8 @@ Status FillTensor(const DLTensor* source, rope_tensor* tensor) {
   filled.rank = source->ndim;
   filled.shape = source->shape;
   filled.strides = IsPacked(*source) ? nullptr : source->strides;
+  if (filled.strides != nullptr) status = CheckStrides(*source);
+  if (!status.ok()) return status;
   return rope::c::WriteStruct(filled, "tensor", tensor);
 }
 
@@ -186,10 +194,10 @@ Status FillOutput(const DLTensor* destination, int32_t output_dtype, rope_tensor
                    "ROPE_DTYPE number " + std::to_string(rope::c::NumberOf(memory.dtype)),
                    std::to_string(rope::c::NumberOf(want)) + ", which the result has");
   }
-  if (!IsPacked(*destination)) {
-    return Invalid("dlpack.strides", "gaps or another order", "a packed output");
-  }
   filled.output = memory.data;
+  filled.output_strides = IsPacked(*destination) ? nullptr : destination->strides;
+  if (filled.output_strides != nullptr) status = CheckStrides(*destination);
+  if (!status.ok()) return status;
   return rope::c::WriteStruct(filled, "tensor", tensor);
 }
 

@@ -234,6 +234,10 @@ Status ReadTensor(const rope_tensor& source, std::string_view path, TensorView* 
   if (status.ok() && source.strides != nullptr) {
     status = ReadArray(source.strides, rank, path, "strides", &tensor->strides);
   }
+  if (status.ok() && source.output_strides != nullptr) {
+    status =
+        ReadArray(source.output_strides, rank, path, "output_strides", &tensor->output_strides);
+  }
   if (status.ok()) status = ReadDType(source.dtype, Path(path, "dtype"), &tensor->dtype);
   if (status.ok()) status = ReadHeads(source, path, tensor);
   if (status.ok()) status = ReadNorm(source, path, tensor);

@@ -50,6 +50,20 @@ Status CheckTensor(const v1::Array& array, const proto::SplitMessage& message,
                     want);
 }
 
+// Copies packed elements to places with the strides of `tensor`, a row of D at a time.
+void CopyRows(const std::byte* packed, const RotatedTensor& tensor, std::byte* output) {
+  const int64_t element_bytes = ElementBytes(tensor.dtype);
+  const int64_t row_bytes = tensor.shape.back() * element_bytes;
+  const size_t axes = tensor.shape.size() - 1;
+  std::vector<int64_t> index(axes, 0);
+  for (int64_t done = 0; done < tensor.bytes; done += row_bytes) {
+    int64_t offset = 0;
+    for (size_t i = 0; i < axes; ++i) offset += index[i] * tensor.strides[i];
+    std::memcpy(output + offset * element_bytes, packed + done, static_cast<size_t>(row_bytes));
+    for (size_t i = axes; i > 0 && ++index[i - 1] == tensor.shape[i - 1]; --i) index[i - 1] = 0;
+  }
+}
+
 RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& message,
                              WantedTensor wanted, OutputPool& pool) {
   RotatedTensor tensor;
@@ -61,7 +75,19 @@ RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& 
   tensor.bytes = wanted.bytes;
   if (head.fp8_scales_size() > 0) tensor.fp8_scale = head.fp8_scales(0);
   const bool has_payload = proto::HasPayload(head.array());
+  tensor.strides = wanted.strides;
   if (!has_payload && wanted.staged == nullptr) return tensor;
+  if (!wanted.strides.empty()) {
+    OutputMemory packed;
+    const void* from = wanted.staged;
+    if (has_payload) {
+      packed = pool.Allocate(tensor.bytes);
+      proto::PayloadOf(head.array(), message).CopyTo(packed.get());
+      from = packed.get();
+    }
+    CopyRows(static_cast<const std::byte*>(from), tensor, static_cast<std::byte*>(wanted.output));
+    return tensor;
+  }
   void* out = wanted.output;
   if (out == nullptr) {
     tensor.owned = pool.Allocate(tensor.bytes);
@@ -118,6 +144,20 @@ grpc::ByteBuffer BufferOfParts(const std::vector<proto::MessagePart>& message,
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+// Whether strides of the result are those of the tensor. Empty strides are packed.
+bool HasStridesOf(const TensorView& view, const std::vector<int64_t>& strides) {
+  if (strides == view.strides) return true;
+  if (!strides.empty() && !view.strides.empty()) return false;
+  int64_t packed = 1;  // of the axis, from D on
+  const std::vector<int64_t>& given = strides.empty() ? view.strides : strides;
+  if (given.size() != view.shape.size()) return false;
+  for (size_t i = given.size(); i > 0; --i) {
+    if (given[i - 1] != packed) return false;
+    if (__builtin_mul_overflow(packed, view.shape[i - 1], &packed)) return false;
+  }
+  return true;
+}
+
 // A request on its way to bytes: where its tensors are.
 struct Draft {
   std::vector<Place> places = {};
@@ -128,15 +168,27 @@ struct Draft {
   Status Add(const TensorView& view, int64_t bytes, WantedTensor wanted, const TensorView& memory) {
     Status status = CheckData(memory.data, bytes, places.size());
     if (!status.ok()) return status;
+    if (!wanted.strides.empty() && memory.output == nullptr && wanted.bytes > 0) {
+      return InvalidField(absl::StrCat("tensors[", places.size(), "].output"), "null",
+                          "memory with the output_strides");
+    }
     wanted.output = memory.output;
     places.push_back({.data = memory.data,
                       .bytes = bytes,
                       .output = memory.output,
-                      .fits_in_place = view.strides.empty() && wanted.layout == view.layout &&
-                                       wanted.dtype == view.dtype});
+                      .output_bytes = wanted.output_bytes,
+                      .is_alike = wanted.layout == view.layout && wanted.dtype == view.dtype &&
+                                  HasStridesOf(view, wanted.strides),
+                      .is_packed = view.strides.empty()});
     encoded.wanted.push_back(std::move(wanted));
     encoded.tensor_bytes += bytes;
     return {};
+  }
+  // The server writes with strides only to places that the request names, not to staged ones.
+  bool writes_strides() const { return placement.has_outputs && encoded.staged.data() == nullptr; }
+  bool wants_strides() const {
+    return std::ranges::any_of(encoded.wanted,
+                               [](const WantedTensor& wanted) { return !wanted.strides.empty(); });
   }
   uint64_t region_id() const { return encoded.region_id == nullptr ? 0 : *encoded.region_id; }
 };
@@ -168,7 +220,7 @@ void Settle(const Region& region, Route route, Draft& draft) {
     encoded.staged = Stage(region, bytes_min, encoded.wanted, draft.places);
   }
   if (region.ids != nullptr) encoded.region_id = region.ids->Acquire();
-  draft.placement = PlacementOf(region, draft.places, encoded.wanted);
+  draft.placement = PlacementOf(region, draft.places);
   for (const auto& input : draft.placement.inputs) encoded.uses_region |= input.has_value();
   encoded.uses_region |= !draft.placement.outputs.empty();
   if (!encoded.uses_region) encoded.region_id.reset();
@@ -201,6 +253,12 @@ std::vector<proto::MessagePart> JoinWhole(const Draft& draft, v1::RotateRequest&
   }
   for (const RegionRange& output : draft.placement.outputs) {
     set(output, *head.mutable_output()->add_regions());
+  }
+  if (draft.writes_strides() && draft.wants_strides()) {
+    const std::vector<WantedTensor>& wanted = draft.encoded.wanted;
+    SetOutputStrides(
+        wanted.size(), [&wanted](size_t i) -> const WantedTensor& { return wanted[i]; },
+        *head.mutable_output());
   }
   return proto::Join(head, parts);
 }
@@ -338,6 +396,11 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region&
     if (!status.ok()) return status;
   }
   Settle(region, route, draft);
+  // The prepared request has the strides, which say nothing about results in the answer.
+  if (draft.wants_strides() && !draft.writes_strides()) {
+    draft = {};
+    return EncodeWhole(request, region, route, borrowed);
+  }
   auto message = JoinPrepared(draft, request, *tensors);
   if (!message.ok()) return message.status();
   return Encoded(std::move(draft), *std::move(message), route, borrowed);
@@ -362,7 +425,9 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
     const TensorView& view = request.tensors[i];
     const Result<int64_t> bytes = TensorBytes(view, i);
     if (!bytes.ok()) return bytes.status();
-    Status status = draft.Add(view, *bytes, WantedOf(view, request.output_dtype), view);
+    Result<WantedTensor> wanted = WantedOf(view, request.output_dtype, i);
+    if (!wanted.ok()) return wanted.status();
+    Status status = draft.Add(view, *bytes, *std::move(wanted), view);
     if (!status.ok()) return status;
     tensors.push_back(Arena::CreateMessage<v1::Tensor>(&arena));
     if (status = SetTensor(view, i, *tensors.back()); !status.ok()) return status;

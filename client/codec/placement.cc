@@ -18,6 +18,11 @@ std::optional<RegionRange> RangeIn(const Region& region, const void* data, int64
   return RegionRange{*offset, bytes};
 }
 
+// Whether a staged result, which is packed, takes the place of its input.
+bool FitsInPlace(const Place& place) {
+  return place.is_alike && place.is_packed;
+}
+
 // Size of the staged run for all tensors and results. nullopt: it exceeds `capacity`, or staging
 // does not pay. Rounding happens after the check against `capacity`, so it cannot overflow.
 std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
@@ -26,7 +31,7 @@ std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
   int64_t input_bytes = 0;
   int64_t bytes = 0;
   for (size_t i = 0; i < places.size(); ++i) {
-    for (const int64_t part : {places[i].bytes, places[i].fits_in_place ? 0 : wanted[i].bytes}) {
+    for (const int64_t part : {places[i].bytes, FitsInPlace(places[i]) ? 0 : wanted[i].bytes}) {
       if (part > capacity - bytes) return std::nullopt;
       bytes += ArenaMemory::RoundedUp(part);
     }
@@ -37,15 +42,15 @@ std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
 }
 
 // Adds the ranges of all outputs. False: the results cannot be placed in the region.
-bool PlaceOutputs(const Region& region, const std::vector<Place>& places,
-                  const std::vector<WantedTensor>& wanted, Placement& placement) {
+bool PlaceOutputs(const Region& region, const std::vector<Place>& places, Placement& placement) {
   placement.outputs.reserve(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
-    const std::optional<RegionRange> output = RangeIn(region, places[i].output, wanted[i].bytes);
+    const std::optional<RegionRange> output =
+        RangeIn(region, places[i].output, places[i].output_bytes);
     if (!output.has_value()) return false;
     for (size_t j = 0; j < places.size(); ++j) {
       const std::optional<RegionRange>& input = placement.inputs[j];
-      const bool is_own = i == j && input == output;
+      const bool is_own = i == j && input == output && places[i].is_alike;
       placement.is_in_place |= is_own;
       if (!is_own && input.has_value() && input->Overlaps(*output)) return false;
     }
@@ -67,22 +72,22 @@ StagedRun Stage(const Region& region, int64_t bytes_min, const std::vector<Wante
     Place& place = places[i];
     if (place.bytes > 0) std::memcpy(next, place.data, static_cast<size_t>(place.bytes));
     place.data = place.output = next;
+    place.output_bytes = wanted[i].bytes;
     next += ArenaMemory::RoundedUp(place.bytes);
-    if (place.fits_in_place) continue;
+    if (FitsInPlace(place)) continue;
     place.output = next;
     next += ArenaMemory::RoundedUp(wanted[i].bytes);
   }
   return *std::move(run);
 }
 
-Placement PlacementOf(const Region& region, const std::vector<Place>& places,
-                      const std::vector<WantedTensor>& wanted) {
+Placement PlacementOf(const Region& region, const std::vector<Place>& places) {
   Placement placement;
   placement.inputs.reserve(places.size());
   for (const Place& place : places) {
     placement.inputs.push_back(RangeIn(region, place.data, place.bytes));
   }
-  placement.has_outputs = PlaceOutputs(region, places, wanted, placement);
+  placement.has_outputs = PlaceOutputs(region, places, placement);
   if (!placement.has_outputs) placement.outputs.clear();
   return placement;
 }

@@ -21,7 +21,9 @@ struct Place {
   const void* data = nullptr;
   int64_t bytes = 0;
   void* output = nullptr;
-  bool fits_in_place = false;  // the result has the same shape, layout and type as the input
+  int64_t output_bytes = 0;  // of `output`, with its gaps
+  bool is_alike = false;     // the result has the input's layout, type and strides
+  bool is_packed = true;     // the input
 
   std::string_view raw() const {
     return {static_cast<const char*>(data), static_cast<size_t>(bytes)};
@@ -55,8 +57,7 @@ struct Placement {
 StagedRun Stage(const Region& region, int64_t bytes_min, const std::vector<WantedTensor>& wanted,
                 std::vector<Place>& places);
 
-Placement PlacementOf(const Region& region, const std::vector<Place>& places,
-                      const std::vector<WantedTensor>& wanted);
+Placement PlacementOf(const Region& region, const std::vector<Place>& places);
 
 }  // namespace rope::client
 

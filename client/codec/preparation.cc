@@ -16,9 +16,9 @@ bool IsMemoryAlone(const TensorView& view) {
   static const TensorView empty;
   return view.role == empty.role && view.layout.empty() && view.dtype == empty.dtype &&
          view.shape.empty() && view.head_ranges.empty() && view.strides.empty() &&
-         view.output_layout.empty() && !view.norm.has_value() && !view.scale.has_value() &&
-         !view.llama4_scaling_beta.has_value() && !view.fp8_scale.has_value() &&
-         !view.rotary_offset.has_value();
+         view.output_layout.empty() && view.output_strides.empty() && !view.norm.has_value() &&
+         !view.scale.has_value() && !view.llama4_scaling_beta.has_value() &&
+         !view.fp8_scale.has_value() && !view.rotary_offset.has_value();
 }
 
 }  // namespace
@@ -52,7 +52,9 @@ Status Preparation::AddTensor(const TensorView& view) {
   const Result<int64_t> bytes = TensorBytes(view, index);
   if (!bytes.ok()) return bytes.status();
   tensor.bytes = *bytes;
-  tensor.wanted = WantedOf(tensor.view, constants_.output_dtype);
+  Result<WantedTensor> wanted = WantedOf(tensor.view, constants_.output_dtype, index);
+  if (!wanted.ok()) return wanted.status();
+  tensor.wanted = *std::move(wanted);
   if (view.norm.has_value()) {
     v1::Tensor checked;  // holds the weight, if it is one
     if (Status status = SetTensor(tensor.view, index, checked); !status.ok()) return status;
@@ -70,6 +72,10 @@ Result<grpc::ByteBuffer> Preparation::Message() const {
   RotateRequest whole = constants_;  // `output.layouts` depends on the tensors
   for (const Tensor& tensor : tensors_) whole.tensors.push_back(tensor.view);
   if (Status status = SetConstants(whole, rotate); !status.ok()) return status;
+  SetOutputStrides(
+      tensors_.size(), [this](size_t i) -> const WantedTensor& { return tensors_[i].wanted; },
+      *rotate.mutable_output());
+  if (rotate.output().ByteSizeLong() == 0) rotate.clear_output();
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Status status = SetTensor(tensors_[i].view, i, *rotate.add_tensors());
     if (!status.ok()) return status;
@@ -111,7 +117,9 @@ Result<std::vector<Preparation::Tensor>> Preparation::TensorsOf(int64_t length) 
     const Result<int64_t> bytes = TensorBytes(tensor.view, i);
     if (!bytes.ok()) return bytes.status();
     tensor.bytes = *bytes;
-    tensor.wanted = WantedOf(tensor.view, constants_.output_dtype);
+    Result<WantedTensor> wanted = WantedOf(tensor.view, constants_.output_dtype, i);
+    if (!wanted.ok()) return wanted.status();
+    tensor.wanted = *std::move(wanted);
   }
   return tensors;
 }

@@ -1,5 +1,6 @@
 #include "client/codec/rotate_messages.h"
 
+#include <algorithm>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -49,17 +50,18 @@ Status TooLarge(const char* field) {
 }
 
 // Number of elements from the first to the last, inclusive. REQUIRES: one stride per axis.
-Result<int64_t> ExtentOf(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+Result<int64_t> ExtentOf(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides,
+                         const char* field) {
   int64_t elements = 1;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (strides[axis] < 0) {
-      return InvalidField(absl::StrCat("strides[", axis, "]"), absl::StrCat(strides[axis]),
+      return InvalidField(absl::StrCat(field, "[", axis, "]"), absl::StrCat(strides[axis]),
                           "a distance >= 0");
     }
     int64_t reach = 0;
     if (__builtin_mul_overflow(shape[axis] - 1, strides[axis], &reach) ||
         __builtin_add_overflow(elements, reach, &elements)) {
-      return TooLarge("strides");
+      return TooLarge(field);
     }
   }
   return elements;
@@ -76,7 +78,7 @@ Result<int64_t> CountOf(const std::vector<int64_t>& shape) {
 // With any other number of strides than one per axis the array counts as packed: the server rejects
 // such a request by field name, so the size does not matter.
 Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
-                        const std::vector<int64_t>& strides = {}) {
+                        const std::vector<int64_t>& strides = {}, const char* field = "strides") {
   bool is_empty = false;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     is_empty |= shape[axis] == 0;
@@ -87,7 +89,7 @@ Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
   }
   if (is_empty) return int64_t{0};
   const bool is_packed = strides.size() != shape.size();
-  const Result<int64_t> elements = is_packed ? CountOf(shape) : ExtentOf(shape, strides);
+  const Result<int64_t> elements = is_packed ? CountOf(shape) : ExtentOf(shape, strides, field);
   if (!elements.ok()) return elements;
   int64_t bytes = 0;
   if (__builtin_mul_overflow(*elements, ElementBytes(dtype), &bytes)) return TooLarge("shape");
@@ -125,6 +127,37 @@ std::vector<int64_t> InOrder(const std::vector<int64_t>& shape, std::string_view
     ordered.push_back(shape[axis]);
   }
   return ordered;
+}
+
+// Whether every element has a place of its own: each axis steps past all that is inside it.
+bool EachHasItsPlace(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  std::vector<std::pair<int64_t, int64_t>> axes;  // stride, length
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] > 1) axes.emplace_back(strides[i], shape[i]);
+  }
+  std::sort(axes.begin(), axes.end());
+  int64_t inside = 1;
+  for (const auto& [stride, length] : axes) {
+    if (stride < inside) return false;
+    inside += (length - 1) * stride;
+  }
+  return true;
+}
+
+// REQUIRES: `wanted` has the shape of the result.
+Status CheckOutputStrides(const WantedTensor& wanted) {
+  const std::vector<int64_t>& strides = wanted.strides;
+  if (strides.size() != wanted.shape.size()) {
+    return InvalidField("output_strides", absl::StrCat(strides.size(), " strides"),
+                        absl::StrCat(wanted.shape.size(), ", one for each axis"));
+  }
+  if (wanted.bytes == 0) return {};
+  if (wanted.shape.back() > 1 && strides.back() != 1) {
+    return InvalidField("output_strides", absl::StrCat(strides.back(), " for D"), "1");
+  }
+  // ExtentOf has checked that nothing overflows.
+  if (EachHasItsPlace(wanted.shape, strides)) return {};
+  return InvalidField("output_strides", "elements that share a place", "one for each");
 }
 
 }  // namespace
@@ -246,7 +279,8 @@ Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
   return {};
 }
 
-WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype) {
+Result<WantedTensor> WantedOf(const TensorView& view, std::optional<DType> output_dtype,
+                              size_t index) {
   WantedTensor wanted{.role = view.role,
                       .layout = view.output_layout.empty() ? view.layout : view.output_layout,
                       .dtype = output_dtype.value_or(view.dtype),
@@ -255,6 +289,15 @@ WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype)
   const Result<int64_t> bytes = BytesOf(wanted.dtype, wanted.shape);
   // Strides of 0 can describe a result that is too large to exist; the server rejects it.
   wanted.bytes = bytes.ok() ? *bytes : std::numeric_limits<int64_t>::max();
+  wanted.output_bytes = wanted.bytes;
+  if (view.output_strides.empty()) return wanted;
+  const std::string path = absl::StrCat("tensors[", index, "]");
+  const Result<int64_t> extent =
+      BytesOf(wanted.dtype, wanted.shape, view.output_strides, "output_strides");
+  if (!extent.ok()) return Within(path, extent.status());
+  wanted.output_bytes = *extent;
+  wanted.strides = view.output_strides;
+  if (Status status = CheckOutputStrides(wanted); !status.ok()) return Within(path, status);
   return wanted;
 }
 

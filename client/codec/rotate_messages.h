@@ -44,14 +44,30 @@ struct WantedTensor {
   std::string layout = {};
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
-  int64_t bytes = 0;
-  void* output = nullptr;  // null: the reply allocates memory
+  std::vector<int64_t> strides = {};  // of `output`; empty: packed
+  int64_t bytes = 0;                  // of the elements
+  int64_t output_bytes = 0;           // from the first to the end of the last in `output`
+  void* output = nullptr;             // null: the reply allocates memory
   bool in_region = false;  // the server writes it to the region; the answer holds no bytes
   // Where the server writes it in staging memory. Null: directly to `output`, or in the answer.
   const void* staged = nullptr;
 };
+// INVALID_ARGUMENT: output_strides that a result cannot have.
 // REQUIRES: TensorBytes accepted `view`.
-WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype);
+Result<WantedTensor> WantedOf(const TensorView& view, std::optional<DType> output_dtype,
+                              size_t index);
+
+// Sets Output.strides. Does nothing if all results are packed. `wanted_of(i)`: of tensor i.
+template <typename WantedOfIndex>
+void SetOutputStrides(size_t count, const WantedOfIndex& wanted_of, v1::Output& output) {
+  bool is_strided = false;
+  for (size_t i = 0; i < count; ++i) is_strided |= !wanted_of(i).strides.empty();
+  if (!is_strided) return;
+  for (size_t i = 0; i < count; ++i) {
+    const std::vector<int64_t>& strides = wanted_of(i).strides;
+    output.add_strides()->mutable_values()->Add(strides.begin(), strides.end());
+  }
+}
 
 }  // namespace rope::client
 

@@ -135,6 +135,24 @@ const std::pair<const char*, Change> kMistakes[] = {
     {"head_dim", [](auto& request, auto&) { request.tensors[0].shape[2] = kHeadDim / 2; }},
     {"no data", [](auto& request, auto&) { request.tensors[0].data = nullptr; }},
     {"no tensors", [](auto& request, auto&) { request.tensors.clear(); }},
+    {"output_strides, count",
+     [](auto& request, auto&) { request.tensors[0].output_strides = {1}; }},
+    {"output_strides < 0",
+     [](auto& request, auto&) {
+       request.tensors[0].output_strides = {kRow, -1, 1};
+     }},
+    {"output_strides of D",
+     [](auto& request, auto&) {
+       request.tensors[0].output_strides = {2 * kRow, 2 * kHeadDim, 2};
+     }},
+    {"output_strides that overlap",
+     [](auto& request, auto&) {
+       request.tensors[0].output_strides = {kHeadDim, kHeadDim, 1};
+     }},
+    {"output_strides without an output",
+     [](auto& request, auto&) {
+       request.tensors[0].output_strides = {kRow, kHeadDim, 1};
+     }},
     {"theta", [](auto& request, auto&) { request.rope.config->rope_theta = -1; }},
     {"model", [](auto& request, auto&) { request.rope = {.model = "no-such-model"}; }},
     {"position < 0", [](auto& request, auto&) { request.positions.start = -1; }},
@@ -151,11 +169,14 @@ class ContractTest : public ::testing::TestWithParam<Way> {
     if (GetParam().transport == Transport::kInProcess) return embedded::Connect().value();
     return Client::Connect(GetParam().is_tcp ? server_.address() : target_, options).value();
   }
-  // Sends the request this way; with an arena its tensors go there first.
+  // Sends the request this way. With an arena its tensors and results are there.
   Result<RotateReply> Rotate(RotateRequest request) {
     if (GetParam().has_arena) {
-      for (TensorView& tensor : request.tensors) {
-        if (tensor.data == tensors_.data.data()) tensor.data = slot_.data();
+      for (size_t i = 0; i < request.tensors.size(); ++i) {
+        TensorView& tensor = request.tensors[i];
+        if (tensor.data == tensors_.data.data()) tensor.data = slots_[0].data();
+        const bool is_free = tensor.output == nullptr && tensor.output_strides.empty();
+        if (is_free) tensor.output = slots_[i + 1].data();
       }
     }
     return RotateAsItIs(request);
@@ -191,7 +212,12 @@ class ContractTest : public ::testing::TestWithParam<Way> {
       Client::Connect(server_.address(), {.transports = {Transport::kInline}}).value();
   const Client client_ = Connected();
   client::RotateStream stream_ = client_.OpenStream().value();
-  const client::Slot slot_ = GetParam().has_arena ? NewSlot() : client::Slot();
+  std::vector<client::Slot> NewSlots() const {
+    std::vector<client::Slot> slots;
+    for (int i = 0; i < 3 && GetParam().has_arena; ++i) slots.push_back(NewSlot());
+    return slots;
+  }
+  const std::vector<client::Slot> slots_ = NewSlots();  // the input, and a result each
 };
 
 TEST_P(ContractTest, EveryKindOfRequestHasTheAnswerOfAMessage) {
@@ -211,16 +237,24 @@ TEST_P(ContractTest, EveryKindOfRequestHasTheAnswerOfAMessage) {
       EXPECT_EQ(got->tensors[i].layout, want->tensors[i].layout);
       EXPECT_EQ(got->tensors[i].role, want->tensors[i].role);
       EXPECT_EQ(got->tensors[i].fp8_scale, want->tensors[i].fp8_scale);
-      EXPECT_TRUE(got->tensors[i].owned != nullptr || want->tensors[i].bytes == 0);
+      const bool is_owned = want->tensors[i].bytes > 0 && !GetParam().has_arena;
+      EXPECT_TRUE(got->tensors[i].owned != nullptr || !is_owned);
     }
   }
 }
 
-TEST_P(ContractTest, RandomRequestsAreRight) {
+TEST_P(ContractTest, RandomRequestsAreRightAndHaveTheBytesOfAMessage) {
   RandomJobs jobs(5);
+  RandomJobs same(5);
   for (int i = 0; i < 100; ++i) {
     const auto job = jobs.Next();
-    EXPECT_EQ(job->Check(Rotate(job->request())), "");
+    const auto sent = same.Next();
+    ASSERT_OK(want, by_message_.Rotate(sent->request()));
+    ASSERT_OK(got, RotateAsItIs(job->request()));
+    EXPECT_EQ(job->Check(got), "");
+    EXPECT_TRUE(BytesOf(*got) == BytesOf(*want));
+    EXPECT_EQ(got->warnings, want->warnings);
+    EXPECT_EQ(got->attention_factor, want->attention_factor);
   }
 }
 
@@ -259,6 +293,64 @@ TEST_P(ContractTest, TheOutputMayBeTheInputOrOverlapIt) {
   }
 }
 
+// Every second row of a cache whose other rows are values: in place, and from packed memory.
+TEST_P(ContractTest, TheOutputMayHaveStrides) {
+  RotateRequest request = tensors_.Request();
+  request.tensors.resize(1);
+  TensorView& tensor = request.tensors[0];
+  ASSERT_OK(want, by_message_.Rotate(request));
+  const auto* rotated = static_cast<const float*>(want->tensors[0].data);
+  std::vector<float> elsewhere(2 * kElements);
+  const client::Slot slot =
+      GetParam().has_arena ? client_.arena().Allocate(2 * kBytes).value() : client::Slot();
+  auto* const cache = GetParam().has_arena ? static_cast<float*>(slot.data()) : elsewhere.data();
+  tensor.output = cache;
+  tensor.output_strides = {2 * kRow, kHeadDim, 1};
+  for (const bool in_place : {false, true}) {
+    for (const bool is_prepared : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << in_place << is_prepared);
+      for (int64_t row = 0; row < 2 * kTokens; ++row) {
+        const bool is_key = in_place && row % 2 == 0;
+        for (int64_t i = 0; i < kRow; ++i) {
+          cache[row * kRow + i] = is_key ? tensors_.data[row / 2 * kRow + i] : -7;
+        }
+      }
+      tensor.data = in_place ? cache : tensors_.data.data();
+      tensor.strides = in_place ? tensor.output_strides : std::vector<int64_t>();
+      RotateRequest call = request;
+      if (is_prepared) {
+        ASSERT_OK(prepared, client_.Prepare(request));
+        call = {.prepared = *prepared,
+                .positions = request.positions,
+                .tensors = {{.data = tensor.data, .output = tensor.output}}};
+      }
+      ASSERT_OK(got, in_place ? RotateAsItIs(call) : Rotate(call));
+      EXPECT_EQ(got->tensors[0].data, cache);
+      EXPECT_EQ(got->tensors[0].strides, tensor.output_strides);
+      for (int64_t row = 0; row < 2 * kTokens; ++row) {
+        for (int64_t i = 0; i < kRow; ++i) {
+          const float expected = row % 2 == 0 ? rotated[row / 2 * kRow + i] : -7;
+          ASSERT_EQ(cache[row * kRow + i], expected) << row << " " << i;
+        }
+      }
+    }
+  }
+}
+
+// Another layout in the memory of the input is no rotation in place.
+TEST_P(ContractTest, TheOutputOfAnotherLayoutMayBeTheInput) {
+  RotateRequest request = tensors_.Request();
+  request.tensors.resize(1);
+  request.tensors[0].output_layout = "HSD";
+  ASSERT_OK(want, by_message_.Rotate(request));
+  const client::Slot slot = GetParam().has_arena ? NewSlot() : client::Slot();
+  std::vector<float> memory = tensors_.data;
+  request.tensors[0].output = GetParam().has_arena ? slot.data() : memory.data();
+  request.tensors[0].data = request.tensors[0].output;
+  ASSERT_OK(got, RotateAsItIs(request));
+  EXPECT_TRUE(BytesOf(*got) == BytesOf(*want));
+}
+
 TEST_P(ContractTest, SlotsAndOtherMemoryGoInAnyCombination) {
   if (!GetParam().has_arena) return;
   RotateRequest request = tensors_.Request();
@@ -283,20 +375,18 @@ TEST_P(ContractTest, SlotsAndOtherMemoryGoInAnyCombination) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Ways, ContractTest,
-    ::testing::Values(
-        Way{.is_tcp = true}, Way{.kind = Way::Kind::kAsync, .is_tcp = true},
-        Way{.kind = Way::Kind::kStream, .is_tcp = true}, Way{}, Way{.transport = Transport::kMemfd},
-        Way{.transport = Transport::kMemfd, .kind = Way::Kind::kStream},
-        Way{.transport = Transport::kRing},
-        Way{.transport = Transport::kRing, .kind = Way::Kind::kAsync},
-        Way{.transport = Transport::kMemfd, .has_arena = true},
-        Way{.transport = Transport::kRing, .has_arena = true},
-        Way{.transport = Transport::kRing, .kind = Way::Kind::kAsync, .has_arena = true},
-        Way{.transport = Transport::kRing, .kind = Way::Kind::kStream, .has_arena = true},
-        Way{.kind = Way::Kind::kAsync, .has_arena = true}, Way{.transport = Transport::kInProcess},
-        Way{.transport = Transport::kInProcess, .kind = Way::Kind::kAsync},
-        Way{.transport = Transport::kInProcess, .kind = Way::Kind::kStream}),
+    Ways, ContractTest, ::testing::ValuesIn([] {
+      std::vector<Way> ways;
+      for (const Way::Kind kind : {Way::Kind::kCall, Way::Kind::kAsync, Way::Kind::kStream}) {
+        ways.push_back({.kind = kind, .is_tcp = true});
+        ways.push_back({.transport = Transport::kInProcess, .kind = kind});
+        for (const Transport transport :
+             {Transport::kInline, Transport::kMemfd, Transport::kRing}) {
+          for (const bool has_arena : {false, true}) ways.push_back({transport, kind, has_arena});
+        }
+      }
+      return ways;
+    }()),
     [](const auto& way) { return NameOf(way.param); });
 
 }  // namespace

@@ -43,7 +43,8 @@ Tensor = struct("Tensor", "pointer data", "pointer output", "text layout", "poin
                 "pointer strides", "int32 rank", "int32 dtype", "int64 role", "text output_layout",
                 "pointer head_ranges", "size head_range_count", "pointer scale",
                 "pointer fp8_scale", "pointer llama4_scaling_beta", "pointer rotary_offset",
-                "pointer norm_weight", "double norm_eps", "int64 norm_dtype")
+                "pointer norm_weight", "double norm_eps", "int64 norm_dtype",
+                "pointer output_strides")
 Request = struct("Request", "text request_id", "pointer rope", "pointer positions",
                  "pointer tensors", "size tensor_count", "int32 operation", "int32 output_dtype",
                  "int32 channel_order", "int32 skip_attention_factor", "pointer from_positions",
@@ -127,7 +128,10 @@ class Server:
              f"--listen={self.socket}", "--device=cpu", "--enable_shared_memory", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         lines = [self.process.stdout.readline() for _ in range(2)]  # one for each --listen
-        self.address = next(line.split()[-1] for line in lines if "on 127" in line)
+        addresses = [line.split()[-1] for line in lines if "on 127" in line]
+        if not addresses:
+            raise RuntimeError(f"rope_server did not start: it printed {lines}")
+        self.address = addresses[0]
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)

@@ -132,9 +132,9 @@ rope_error* rope_tensor_from_dlpack(const DLTensor* source, rope_tensor* tensor)
 rope_error* rope_tensor_from_dlpack_versioned(const DLManagedTensorVersioned* source,
                                               rope_tensor* tensor);
 
-// Sets `output` of `tensor`, whose input and layouts are set. `output_dtype` is that of the
-// request. INVALID_ARGUMENT: as above; elements that are not packed; another shape than the
-// result's; another type than output_dtype, or than the tensor's own if that is 0.
+// Sets output and output_strides of `tensor`, whose input and layouts are set. `output_dtype` is
+// that of the request. INVALID_ARGUMENT: as above; another shape than the result's; another type
+// than output_dtype, or than the tensor's own if that is 0.
 rope_error* rope_output_from_dlpack(const DLTensor* destination, int32_t output_dtype,
                                     rope_tensor* tensor);
 // INVALID_ARGUMENT: also, another major version than 1; memory that is read-only.

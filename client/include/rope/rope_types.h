@@ -146,7 +146,7 @@ typedef struct rope_head_range {
 typedef struct rope_tensor {
   size_t struct_size;
   const void* data;        // borrowed; not used by rope_prepare
-  void* output;            // packed; may be `data`; null: the reply has the result
+  void* output;            // may be `data`; null: the reply has the result
   const char* layout;      // required: one letter of B, S, T, H, L and D for each axis: "SHD"
   const int64_t* shape;    // [rank], required
   const int64_t* strides;  // [rank], in elements, >= 0; null: packed
@@ -163,9 +163,10 @@ typedef struct rope_tensor {
   const void* norm_weight;            // [D], RMS norm before the rotation; null: none
   double norm_eps;                    // > 0 with norm_weight
   int64_t norm_dtype;                 // of norm_weight
+  const int64_t* output_strides;      // [rank], of `output`, in elements; null: packed
 } rope_tensor;
 #define ROPE_TENSOR_INIT \
-  { sizeof(rope_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(rope_tensor), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 typedef struct rope_request {
   size_t struct_size;
@@ -200,7 +201,7 @@ typedef struct rope_values {
 #define ROPE_VALUES_INIT \
   { sizeof(rope_values), 0, 0, 0, 0, 0, 0, 0 }
 
-// A rotated tensor of a reply, packed.
+// A rotated tensor of a reply, packed unless rope_tensor::output_strides were given.
 typedef struct rope_result {
   size_t struct_size;
   const void* data;  // rope_tensor::output if that was given, else memory of the reply

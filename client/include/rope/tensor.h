@@ -80,8 +80,8 @@ struct TensorView {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
-  // Destination of the rotated tensor, packed. May be `data` itself if the result fits there. Null:
-  // the reply allocates memory (RotatedTensor::owned).
+  // Destination of the rotated tensor. May be `data` itself if the result fits there. Null: the
+  // reply allocates memory (RotatedTensor::owned).
   void* output = nullptr;
   // Ranges in ascending order, without overlap. Heads outside all ranges are copied unchanged.
   std::vector<HeadRange> head_ranges = {};
@@ -90,6 +90,10 @@ struct TensorView {
   std::vector<int64_t> strides = {};
   // Layout of the result: the same letters in any order, D last. Empty: as `layout`.
   std::string output_layout = {};
+  // The same of `output`, in the order of the result's axes: 1 for D, and a place for each element.
+  // With the strides of `data` and its address, the tensor is rotated in place; what lies in the
+  // gaps stays as it was. Empty: packed. INVALID_ARGUMENT: strides without an output.
+  std::vector<int64_t> output_strides = {};
   std::optional<HeadNorm> norm = {};
   std::optional<double> scale = {};  // multiplies the result, for example the softmax scale of q
   // Multiplies q by 1 + beta * ln(1 + floor(position / original_max_position_embeddings)). Llama 4
@@ -123,7 +127,8 @@ struct RotatedTensor {
   std::string layout = {};
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
-  int64_t bytes = 0;
+  std::vector<int64_t> strides = {};     // TensorView::output_strides; empty: packed
+  int64_t bytes = 0;                     // of the elements, without gaps
   const void* data = nullptr;            // TensorView::output if that was given, else `owned`
   OutputMemory owned = {};               // null if TensorView::output was given
   std::optional<double> fp8_scale = {};  // the divisor that was applied to an 8-bit output

@@ -165,10 +165,6 @@ static void test_output_refusals(void) {
   rope_tensor tensor = new_tensor();
   CHECK_OK(rope_tensor_from_dlpack(&source, &tensor));
   CHECK_REFUSED(rope_output_from_dlpack(&destination, ROPE_DTYPE_BF16, &tensor), "dlpack.dtype");
-  int64_t strides[] = {DIM, TOKENS * DIM, 1};
-  destination.strides = strides;
-  CHECK_REFUSED(rope_output_from_dlpack(&destination, 0, &tensor), "dlpack.strides");
-  destination = dl_tensor(result);
   int64_t other[] = {TOKENS, HEADS + 1, DIM};
   destination.shape = other;
   CHECK_REFUSED(rope_output_from_dlpack(&destination, 0, &tensor), "dlpack.shape[1]");
@@ -253,6 +249,29 @@ static void test_out(void) {
   rope_reply_free(reply);
 }
 
+/* The heads of the result lie one after another, each with its tokens. */
+static void test_output_strides(void) {
+  DLTensor source = dl_tensor(values), destination = dl_tensor(result);
+  int64_t strides[] = {DIM, TOKENS * DIM, 1};
+  destination.strides = strides;
+  rope_tensor tensor = new_tensor();
+  CHECK_OK(rope_tensor_from_dlpack(&source, &tensor));
+  CHECK_OK(rope_output_from_dlpack(&destination, 0, &tensor));
+  CHECK(tensor.output_strides == strides);
+  rope_request request = request_of(&tensor);
+  CHECK_OK(rope_rotate(client, &request, NULL, NULL));
+  static float packed[COUNT];
+  tensor.output = packed;
+  tensor.output_strides = NULL;
+  CHECK_OK(rope_rotate(client, &request, NULL, NULL));
+  for (int t = 0; t < TOKENS; ++t) {
+    for (int h = 0; h < HEADS; ++h) {
+      CHECK(memcmp(result + (h * TOKENS + t) * DIM, packed + (t * HEADS + h) * DIM,
+                   DIM * sizeof(float)) == 0);
+    }
+  }
+}
+
 /* No tokens: no memory in, none out. */
 static void test_empty(void) {
   int64_t none[] = {0, HEADS, DIM};
@@ -285,6 +304,7 @@ int main(void) {
   test_output_refusals();
   test_versioned();
   test_out();
+  test_output_strides();
   test_empty();
   rope_close(client);
   return 0;

@@ -11,7 +11,7 @@ _Static_assert(sizeof(rope_call_options) == 56, "");
 _Static_assert(sizeof(rope_spec) == 80, "");
 _Static_assert(sizeof(rope_positions) == 104, "");
 _Static_assert(sizeof(rope_head_range) == 24, "");
-_Static_assert(sizeof(rope_tensor) == 144, "");
+_Static_assert(sizeof(rope_tensor) == 152, "");
 _Static_assert(sizeof(rope_request) == 80, "");
 _Static_assert(sizeof(rope_values) == 64, "");
 _Static_assert(sizeof(rope_result) == 64, "");
