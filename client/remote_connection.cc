@@ -45,14 +45,16 @@ Result<Reply> RemoteConnection::Retry(Connector& connector, const CallOptions& o
   for (;;) {
     const Result<std::shared_ptr<const Link>> link = connector.Get();
     if (!link.ok()) {
-      if (!WaitForNext(attempts, link.status(), /*idempotent=*/true)) return link.status();
+      if (!WaitForNext(attempts, link.status(), /*idempotent=*/true)) {
+        return attempts.EndWith(link.status());
+      }
       continue;
     }
     Outcome<Reply> outcome = attempt(**link, attempts);
     if (outcome.reply.ok()) return std::move(outcome.reply);
     connector.Note(**link, outcome.reply.status());
     if (!WaitForNext(attempts, outcome.reply.status(), outcome.idempotent)) {
-      return std::move(outcome.reply);
+      return attempts.EndWith(outcome.reply.status());
     }
   }
 }

@@ -151,7 +151,7 @@ void AsyncCall::TryAgain(const Status& status, bool idempotent) {
   if (const auto delay = attempts_.DelayAfter(status, idempotent, random_())) {
     return StartAlarm(*delay);
   }
-  End(status);
+  End(attempts_.EndWith(status));
 }
 
 void AsyncCall::End(Result<ReceivedReply> outcome) {

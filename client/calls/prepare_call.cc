@@ -20,23 +20,36 @@ const std::string& PrepareMethod() {
   return method;
 }
 
-// The caller's turn to ask, until Release. The answer is not read: its id is the same.
-bool Acquire(const State& state) {
-  return !state->is_asking.exchange(true);
-}
-void Release(const State& state) {
-  state->is_asking.store(false);
-}
+// The caller's turn to ask, until the object goes. Null: somebody else asks. The answer is not
+// read: its id is the same.
+class Asking {
+ public:
+  static std::shared_ptr<Asking> Begin(const State& state) {
+    if (state->is_asking.exchange(true)) return nullptr;
+    return std::make_shared<Asking>(state);
+  }
+  explicit Asking(State state) : state_(std::move(state)) {}
+  ~Asking() { state_->is_asking.store(false); }
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
 
-bool AsksAnother(const Link& link, const std::function<double()>& random) {
-  return link.of_several && random() < 0.5;
+ private:
+  const State state_;
+};
+
+constexpr int kQuestionsMax = 4;
+
+int QuestionsTo(const Link& link, const std::function<double()>& random) {
+  int questions = 1;
+  while (link.of_several && questions < kQuestionsMax && random() < 0.5) ++questions;
+  return questions;
 }
 
 // One Prepare under way. No thread waits for it. The queue owns it.
 class PrepareCall final : public LiveCall, private EventHandler {
  public:
-  PrepareCall(std::shared_ptr<EventQueue> queue, State state)
-      : queue_(std::move(queue)), state_(std::move(state)) {}
+  PrepareCall(std::shared_ptr<EventQueue> queue, std::shared_ptr<Asking> asking)
+      : queue_(std::move(queue)), asking_(std::move(asking)) {}
 
   // REQUIRES: the queue has it.
   void Start(const Stub& stub, const grpc::ByteBuffer& message, const Metadata& metadata) {
@@ -46,13 +59,10 @@ class PrepareCall final : public LiveCall, private EventHandler {
   void Cancel() override { attempt_.context.TryCancel(); }
 
  private:
-  void OnEvent(bool) override {
-    Release(state_);
-    queue_->Remove(this);
-  }
+  void OnEvent(bool) override { queue_->Remove(this); }
 
   const std::shared_ptr<EventQueue> queue_;
-  const State state_;
+  const std::shared_ptr<Asking> asking_;
   UnaryAttempt attempt_;
 };
 
@@ -61,28 +71,31 @@ class PrepareCall final : public LiveCall, private EventHandler {
 void PrepareAgain(const Link& link, const PreparedRotation& rotation, const RpcOptions& options,
                   const std::function<double()>& random) {
   const State& state = PreparedState::Of(rotation);
-  if (!Acquire(state)) return;
-  if (const auto message = state->preparation->Message(); message.ok()) {
-    const auto timeout = std::min<microseconds>(options.timeout, kPrepareMax);
-    do {
-      static_cast<void>(link.stub.Call(PrepareMethod(), *message, {timeout, options.metadata}));
-    } while (AsksAnother(link, random));
+  const std::shared_ptr<Asking> asking = Asking::Begin(state);
+  if (asking == nullptr) return;
+  const auto message = state->preparation->Message();
+  if (!message.ok()) return;
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::min<microseconds>(options.timeout, kPrepareMax);
+  for (int left = QuestionsTo(link, random); left > 0 && Clock::now() < deadline; --left) {
+    const auto timeout = std::chrono::duration_cast<microseconds>(deadline - Clock::now());
+    static_cast<void>(link.stub.Call(PrepareMethod(), *message, {timeout, options.metadata}));
   }
-  Release(state);
 }
 
 void StartPrepareAgain(const std::shared_ptr<const Link>& link,
                        const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation,
                        const Metadata& metadata, const std::function<double()>& random) {
   const State& state = PreparedState::Of(rotation);
-  if (!Acquire(state)) return;
+  const std::shared_ptr<Asking> asking = Asking::Begin(state);
+  if (asking == nullptr) return;
   const auto message = state->preparation->Message();
-  if (!message.ok()) return Release(state);
-  do {
-    const auto call = std::make_shared<PrepareCall>(queue, state);
+  if (!message.ok()) return;
+  for (int left = QuestionsTo(*link, random); left > 0; --left) {
+    const auto call = std::make_shared<PrepareCall>(queue, asking);
     queue->Add(call);
     call->Start(link->stub, *message, metadata);
-  } while (AsksAnother(*link, random));
+  }
 }
 
 }  // namespace rope::client

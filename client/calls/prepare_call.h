@@ -1,9 +1,9 @@
 // Asks a link's server to prepare again what it has forgotten. Does nothing while another
 // question about the same rotation is under way.
 //
-// Of several servers the next in turn is asked, and not the one that has forgotten. `random`, in
-// [0, 1), says after each question whether one more follows, so that each server is asked some day:
-// a fixed number of calls for each rotation could meet the same servers for ever.
+// Of several servers the next in turn is asked, and not the one that has forgotten. One to four
+// questions follow each other, by `random` in [0, 1): a fixed number of calls for each rotation
+// could meet the same servers for ever.
 //
 // Threading:  As documented at each function. No lock is held while the server works.
 // Errors:     None are returned: without the preparation, the next call goes whole too.

@@ -51,9 +51,17 @@ microseconds Attempts::Elapsed() const {
 
 std::optional<microseconds> Attempts::DelayAfter(const Status& status, bool idempotent,
                                                  double random) {
+  may_have_executed_ |= status.detail().may_have_executed;
   const RetryState state{
       .attempts = ++made_, .idempotent = idempotent, .elapsed = Elapsed(), .timeout = timeout_};
   return RetryDelay(policy_, state, status, random);
+}
+
+Status Attempts::EndWith(const Status& last) const {
+  if (last.ok() || !may_have_executed_) return last;
+  ErrorDetail detail = last.detail();
+  detail.may_have_executed = true;
+  return Status(last.code(), last.message(), std::move(detail));
 }
 
 }  // namespace rope::client

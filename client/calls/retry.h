@@ -44,6 +44,8 @@ class Attempts {
   // `idempotent`: whether that attempt may be repeated; true for one that was never sent.
   std::optional<std::chrono::microseconds> DelayAfter(const Status& status, bool idempotent,
                                                       double random);
+  // The status of a call that ends with `last`: it may have executed if any attempt may have.
+  Status EndWith(const Status& last) const;
 
  private:
   std::chrono::microseconds Elapsed() const;
@@ -52,6 +54,7 @@ class Attempts {
   const std::chrono::microseconds timeout_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   int made_ = 0;
+  bool may_have_executed_ = false;  // any attempt
 };
 
 }  // namespace rope::client

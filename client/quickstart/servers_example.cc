@@ -19,13 +19,13 @@ int main(int argc, char** argv) {
   std::vector<float> q(32 * 128, 1.0f);
   rope::client::RotateRequest request;
   request.rope.model = "llama-3.1-8b";
-  std::vector<float> rotated(q.size());  // not in place: a call may then be repeated
   request.tensors = {
-      {.layout = "SHD", .shape = {1, 32, 128}, .data = q.data(), .output = rotated.data()}};
+      {.layout = "SHD", .shape = {1, 32, 128}, .data = q.data(), .output = q.data()}};
   for (int64_t position = 100000; position < 100004; ++position) {
+    q.assign(q.size(), 1.0f);
     request.positions.start = position;
     const auto reply = client->Rotate(request, policy);
     if (!reply.ok()) return std::puts(reply.status().ToString().c_str()), 1;
-    std::printf("%s: %.7f\n", reply->device.c_str(), rotated[0]);
+    std::printf("%s: %.7f\n", reply->device.c_str(), q[0]);
   }
 }

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/error.h"
+#include "client/transport/fork.h"
 #include "client/transport/waiter.h"
 #include "proto/wire/error_details.h"
 
@@ -23,27 +25,23 @@ namespace {
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-// The completion queue of the calling thread, shut down and drained when the thread ends. A thread
-// makes one synchronous call at a time, so at most one event is in the queue.
-class ThreadQueue {
- public:
-  static grpc::CompletionQueue& Get() {
-    thread_local ThreadQueue queue;
-    return queue.queue_;
-  }
-
- private:
-  ThreadQueue() = default;
-  ~ThreadQueue() {
-    queue_.Shutdown();
+// The completion queue of the calling thread, shut down and drained when the thread ends. It is
+// left alone in a forked child, where gRPC would wait for the parent's threads. A thread makes one
+// synchronous call at a time, so at most one event is in the queue.
+grpc::CompletionQueue& QueueOfThread() {
+  const auto end = [](grpc::CompletionQueue* queue) {
+    const std::unique_ptr<grpc::CompletionQueue> owned(queue);
+    owned->Shutdown();
     void* tag = nullptr;
     bool ok = false;
-    while (queue_.Next(&tag, &ok)) {
+    while (owned->Next(&tag, &ok)) {
     }
-  }
-
-  grpc::CompletionQueue queue_;
-};
+  };
+  thread_local const std::shared_ptr<grpc::CompletionQueue> queue =
+      DestroyedHereOnly(std::shared_ptr<grpc::CompletionQueue>(
+          std::make_unique<grpc::CompletionQueue>().release(), end));
+  return *queue;
+}
 
 // Waits for the event of the RPC that this thread has just started. gRPC does the I/O of the RPC
 // inside AsyncNext and Next, on this thread: polling saves the wake-up of another thread.
@@ -134,7 +132,7 @@ bool Stub::WaitForConnected(microseconds timeout) const {
 
 Result<grpc::ByteBuffer> Stub::Call(const std::string& method, const grpc::ByteBuffer& request,
                                     const RpcOptions& options) const {
-  grpc::CompletionQueue& queue = ThreadQueue::Get();
+  grpc::CompletionQueue& queue = QueueOfThread();
   UnaryAttempt attempt;
   Start(method, request, options, &queue, nullptr, attempt);
   AwaitEvent(queue, spin_);
@@ -168,7 +166,7 @@ void Stub::AwaitReturn(const BorrowedSlices& borrowed) const {
   while (!borrowed.AllReturned()) {
     void* tag = nullptr;
     bool ok = false;
-    ThreadQueue::Get().AsyncNext(&tag, &ok, DeadlineAfter(std::chrono::milliseconds(1)));
+    QueueOfThread().AsyncNext(&tag, &ok, DeadlineAfter(std::chrono::milliseconds(1)));
   }
 }
 

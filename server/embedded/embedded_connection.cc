@@ -11,6 +11,7 @@
 #include "client/in_process.h"
 #include "client/memory/shared_memory.h"
 #include "client/transport/fork.h"
+#include "client/transport/stub.h"
 #include "client/transport/waiter.h"
 #include "kernels/check.h"
 #include "server/embedded/embedded_stream.h"
@@ -60,6 +61,7 @@ EmbeddedConnection::~EmbeddedConnection() {
 
 Result<RotateReply> EmbeddedConnection::Rotate(const RotateRequest& request,
                                                const CallOptions& options) {
+  if (Status status = client::CheckMetadata(options.metadata); !status.ok()) return status;
   return rotations_->Rotate(request, DeadlineOf(options), NotCancelled());
 }
 
@@ -67,13 +69,15 @@ client::Call EmbeddedConnection::RotateAsync(const RotateRequest& request,
                                              client::RotateCallback callback,
                                              const CallOptions& options) {
   Result<std::unique_ptr<const client::KeptRequest>> kept = client::KeptRequest::Of(request);
+  Status refused = client::CheckMetadata(options.metadata);
+  if (refused.ok()) refused = kept.status();
   CallbackThread::Call call = {.request = nullptr,
-                               .refused = kept.status(),
+                               .refused = refused,
                                .deadline = DeadlineOf(options),
                                .callback = std::move(callback),
                                .cancelled = NotCancelled(),
                                .lease = rotations_->ids().Acquire()};
-  if (kept.ok()) call.request = *std::move(kept);
+  if (refused.ok()) call.request = *std::move(kept);
   const LocalService::Cancelled cancelled = call.cancelled;
   calls_->Add(std::move(call));  // open, as long as there is a connection
   return client::Call([cancelled] { cancelled->store(true); });
@@ -102,6 +106,7 @@ Result<client::ServingStatus> EmbeddedConnection::Health(const std::string& serv
 Result<grpc::ByteBuffer> EmbeddedConnection::CallMethod(const char* method,
                                                         const grpc::ByteBuffer& request, bool,
                                                         const CallOptions& options) {
+  if (Status status = client::CheckMetadata(options.metadata); !status.ok()) return status;
   grpc::ByteBuffer message = request;
   return rotations_->service().Call(MethodOf(method), message, TimeLeft(DeadlineOf(options)),
                                     NotCancelled());
@@ -141,7 +146,8 @@ class SharedEngine {
     const proto::MutexLock lock(&mutex_);
     auto running = service_.lock();
     if (running != nullptr && forks_ == client::ForkCount()) return running;
-    client::KeepUntilExit(std::move(running));  // the parent's: its threads are not here
+    // The parent's: its threads are not here.
+    if (running != nullptr) client::KeepUntilExit(std::move(running));
     auto started = LocalService::Create(options_);
     if (started.ok()) service_ = *started;
     forks_ = client::ForkCount();

@@ -79,16 +79,18 @@ TEST_F(EmbeddedTest, AnswersOfOtherMethodsAreThoseOfAServer) {
   EXPECT_STREQ(Name(client_.transport().transport), "in_process");
 }
 
-// No memory is taken for a result before its request has been checked.
-TEST_F(EmbeddedTest, ImpossibleSizesWithoutAnOutputAreErrors) {
+// No memory is taken for a result, and none is read, before its request has been checked.
+TEST_F(EmbeddedTest, ImpossibleSizesAreErrors) {
   std::vector<float> values = Values(1);
-  for (const bool strided : {false, true}) {
-    RotateRequest request = RequestFor(values, nullptr);
-    request.tensors[0].shape[0] = int64_t{1} << 40;
-    if (strided) request.tensors[0].strides = {0, 0, 1};
-    if (strided) request.tensors[0].shape[1] = int64_t{1} << 20;
-    EXPECT_NE(client_.Rotate(request).status().code(), StatusCode::kOk);
-    EXPECT_NE(client_.RotateFuture(request).get().status().code(), StatusCode::kOk);
+  for (float* const output : {static_cast<float*>(nullptr), values.data()}) {
+    for (const bool strided : {false, true}) {
+      RotateRequest request = RequestFor(values, output);
+      request.tensors[0].shape[0] = int64_t{1} << 40;
+      if (strided) request.tensors[0].strides = {0, 0, 1};
+      if (strided) request.tensors[0].shape[1] = int64_t{1} << 20;
+      EXPECT_NE(client_.Rotate(request).status().code(), StatusCode::kOk);
+      EXPECT_NE(client_.RotateFuture(request).get().status().code(), StatusCode::kOk);
+    }
   }
   EXPECT_TRUE(client_.Rotate(RequestFor(values, nullptr)).ok());
 }

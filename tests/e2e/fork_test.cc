@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <memory>
@@ -44,8 +45,9 @@ bool IsOfParent(const Status& status) {
 class ForkTest : public ::testing::TestWithParam<Transport> {
  protected:
   Client Connected() const {
-    if (GetParam() == Transport::kInProcess) return embedded::Connect().value();
-    return Client::Connect(target_, {.transports = {GetParam()}}).value();
+    if (GetParam() == Transport::kInProcess)
+      return embedded::Connect({}, {.arena_bytes = 1 << 20}).value();
+    return Client::Connect(target_, {.arena_bytes = 1 << 20, .transports = {GetParam()}}).value();
   }
   RotateRequest Request() {
     RotateRequest request;
@@ -66,6 +68,7 @@ TEST_P(ForkTest, TheChildsCallsFailAndTheParentsGoOn) {
   auto stream = std::make_unique<client::RotateStream>(client->OpenStream().value());
   ASSERT_THAT(stream->RotateFuture(Request()).get(), IsOk());
   ASSERT_THAT(client->RotateFuture(Request()).get(), IsOk());
+  ASSERT_THAT(client->arena().Allocate(64), IsOk());
   const int failed = InChild([&] {
     if (!IsOfParent(client->Rotate(Request()).status())) return 1;
     if (!IsOfParent(client->RotateFuture(Request()).get().status())) return 2;
@@ -104,6 +107,16 @@ TEST_P(ForkTest, TheChildConnectsInProcessAndIsToldWhyToNoServer) {
   EXPECT_EQ(failed, 0);
   EXPECT_THAT(client.Rotate(Request()), IsOk());
   EXPECT_THAT(shared.Rotate(Request()), IsOk());
+}
+
+// As most children end: with the destructors of threads and of static objects.
+TEST_P(ForkTest, AChildThatExitsHarmsNobody) {
+  const Client client = Connected();
+  ASSERT_THAT(client.Rotate(Request()), IsOk());
+  ASSERT_THAT(client.RotateFuture(Request()).get(), IsOk());
+  EXPECT_EQ(InChild([]() -> int { exit(7); }), 7);
+  EXPECT_THAT(client.Rotate(Request()), IsOk());
+  EXPECT_THAT(client.RotateFuture(Request()).get(), IsOk());
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, ForkTest,

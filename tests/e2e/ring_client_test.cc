@@ -294,7 +294,9 @@ TEST_F(RingClientTest, AsynchronousCallsInFlightEndWhenTheServerIsKilled) {
   Tensor tensor(client, 1000);
   Signal(SIGSTOP);
   std::vector<std::future<Result<RotateReply>>> replies;
-  for (int i = 0; i < 10; ++i) replies.push_back(client.RotateFuture(tensor.request()));
+  for (int i = 0; i < 10; ++i) {
+    replies.push_back(client.RotateFuture(tensor.request(), {.attempts_max = 1 + i % 2}));
+  }
   Signal(SIGKILL);
   for (auto& reply : replies) {
     const Status status = reply.get().status();

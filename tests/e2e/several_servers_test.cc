@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -124,7 +125,10 @@ TEST_F(SeveralServersTest, APreparedRotationIsKnownToAllAfterAFewCalls) {
       return Scrape(MetricsPort(*server))
                  .Value(R"(rope_requests_total{code="OK",method="Prepare"})") >= 1;
     };
-    for (int i = 0; i < 200 && !is_prepared(); ++i) ASSERT_THAT(client.Rotate(request), IsOk());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!is_prepared() && std::chrono::steady_clock::now() < end) {
+      ASSERT_THAT(client.Rotate(request), IsOk());
+    }
     EXPECT_TRUE(is_prepared());
   }
 }
@@ -187,7 +191,7 @@ TEST_P(RestartedServerTest, EveryOneOfTenThousandCallsCompletes) {
     request.positions.start = 0;
     request.tensors = {
         {.layout = "SD", .shape = {1, 2}, .data = values.data(), .output = results[i].data()}};
-    replies.push_back(client.RotateFuture(request));
+    replies.push_back(client.RotateFuture(request, {.attempts_max = 8}));
     if (i == kCalls / 2) {
       server->process().Signal(SIGKILL);
       server->process().Wait();
@@ -208,7 +212,7 @@ TEST_P(RestartedServerTest, EveryOneOfTenThousandCallsCompletes) {
   }
   std::printf("measured: %s: %d of %d calls answered over a restart\n", Name(GetParam()), right,
               kCalls);
-  EXPECT_GE(right, kCalls / 4);
+  EXPECT_GE(right, kCalls * 99 / 100);
   EXPECT_THAT(client.Health(), IsOk());
 }
 

@@ -108,6 +108,15 @@ TEST(AttemptsTest, NotIdempotentEndAtOnce) {
   EXPECT_EQ(attempts.DelayAfter(Unavailable(), false, 0), std::nullopt);
 }
 
+TEST(AttemptsTest, CallMayHaveExecutedIfAnyAttemptMay) {
+  Attempts attempts({.timeout = seconds(1000)});
+  EXPECT_TRUE(attempts.DelayAfter(Full(1), true, 0).has_value());
+  EXPECT_FALSE(attempts.EndWith(Full(1)).detail().may_have_executed);
+  EXPECT_TRUE(attempts.DelayAfter(Full(1, /*executed=*/true), true, 0).has_value());
+  EXPECT_TRUE(attempts.EndWith(Full(1)).detail().may_have_executed);
+  EXPECT_EQ(attempts.EndWith(Full(1)).ToString(), Full(1).ToString());
+}
+
 TEST(AttemptsTest, TimeThatIsLeftShrinksAndHugeTimeoutsAreADay) {
   const Attempts attempts({.timeout = milliseconds::max()});
   EXPECT_LE(attempts.Next().timeout, std::chrono::hours(24));
