@@ -3,7 +3,8 @@
 
 q of 32 heads and k of 8, head_dim 128, half pairing, positions from 1000 on, out of place, outputs
 warm, the same number of threads for all. PyTorch eager and compiled have Hugging Face's formula
-with cos and sin ready in the tensors' dtype; ONNX Runtime has its RotaryEmbedding. RopeServe is
+with cos and sin ready in the tensors' dtype; ONNX Runtime has its RotaryEmbedding. Tensors of the
+ring are in its arena. A server has as many threads, and its client one more. RopeServe is
 called through librope.so by ctypes: in process, by the ring, a Unix socket and TCP. Results are
 compared with the exact rotation before anything is timed.
 
@@ -16,6 +17,7 @@ import ctypes
 import json
 import os
 import pathlib
+import random
 import statistics
 import sys
 import tempfile
@@ -44,6 +46,7 @@ START = 1000
 CONFIG = b'{"model_type": "llama", "rope_theta": 10000.0, "head_dim": 128}'
 DTYPES = {"fp32": (torch.float32, 1), "fp16": (torch.float16, 2), "bf16": (torch.bfloat16, 3)}
 SLICE_S = 0.02  # a measurement of one implementation in one round
+PAUSE_S = 0.1  # before it: threads of the one before still spin for their next work
 
 
 class Case:
@@ -206,6 +209,7 @@ def ring(case, setup):
     sizes = [x.numel() * x.element_size() for x in case.inputs]
     client = librope.Client(setup.library, setup.server.socket, transports=librope.RING,
                             arena_bytes=2 * sum(sizes) + 65536)
+    setup.own.append(client)
     slots = [[client.allocate(size) for size in sizes] for _ in range(2)]
     for slot, x, size in zip(slots[0], case.inputs, sizes):
         ctypes.memmove(slot, x.data_ptr(), size)
@@ -241,19 +245,28 @@ IMPLEMENTATIONS = {
 
 
 class Setup:
-    """What all cases share: the library, an engine, a server and its clients."""
+    """What all cases share: the library, an engine, a server and its clients. `own`: clients of one
+    case."""
 
     def __init__(self, build, folder, threads):
         self.threads = threads
+        self.own = []
         self.library = librope.load(build)
         self.engine = librope.Client(self.library, None, threads=threads)
         self.server = librope.Server(build, folder, f"--threads={threads}", "--log_level=error")
         self.unix = librope.Client(self.library, self.server.socket, transports=librope.INLINE)
         self.tcp = librope.Client(self.library, self.server.address, transports=librope.INLINE)
 
+    def end_case(self):
+        for client in self.own:
+            client.close()
+        self.own = []
+
 
 def microseconds(call):
     """Of one call, over a slice of time."""
+    time.sleep(PAUSE_S)
+    call()
     begin = time.perf_counter()
     calls = 0
     while True:
@@ -277,12 +290,17 @@ def measure(case, setup, rounds):
                 call()
             calls[name] = call
         except Exception as error:  # pylint: disable=broad-except  # of a peer: others go on
-            row["failed"] = str(error).strip().splitlines()[0][:100]
+            row["failed"] = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
         rows[name] = row
     times = {name: [] for name in calls}
+    order = list(calls.items())
     for _ in range(rounds):
-        for name, call in calls.items():
+        random.shuffle(order)
+        for name, call in order:
             times[name].append(microseconds(call))
+    calls.clear()
+    order.clear()
+    setup.end_case()
     for name, values in times.items():
         deciles = statistics.quantiles(values, n=10)
         rows[name].update(us=statistics.median(values), low=deciles[0], high=deciles[-1])
@@ -314,14 +332,16 @@ def main():
           f"{arguments.threads} threads")
     with tempfile.TemporaryDirectory() as folder:
         setup = Setup(arguments.build.resolve(), folder, arguments.threads)
-        for tokens in map(int, arguments.tokens.split(",")):
-            for name in DTYPES:
-                rows = measure(Case(tokens, name), setup, arguments.rounds)
-                print_rows(rows)
-                if arguments.json_file:
-                    with arguments.json_file.open("a") as file:
-                        file.writelines(json.dumps(row) + "\n" for row in rows)
-        setup.server.stop()
+        try:
+            for tokens in map(int, arguments.tokens.split(",")):
+                for name in DTYPES:
+                    rows = measure(Case(tokens, name), setup, max(arguments.rounds, 2))
+                    print_rows(rows)
+                    if arguments.json_file:
+                        with arguments.json_file.open("a") as file:
+                            file.writelines(json.dumps(row) + "\n" for row in rows)
+        finally:
+            setup.server.stop()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-command -v doxygen >/dev/null || { echo "skipped: no doxygen" && exit 77; }
+if ! grep -q '^ROPE_DOXYGEN:.*/doxygen$' "$1/CMakeCache.txt"; then
+  echo "skipped: no doxygen"
+  exit 77
+fi
 
 pages=$1/reference/html
 rm -rf "$pages"
