@@ -2,7 +2,6 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "client/c/error.h"
 #include "client/c/objects.h"
@@ -23,8 +22,7 @@ rope_error* rope_describe(const rope_client* client, const rope_describe_request
     CallOptions call_options;
     Status status = CheckGiven(client, "client");
     if (status.ok()) status = CheckGiven(json, "json");
-    if (status.ok()) status = rope::c::ReadRequest(request, &call);
-    if (status.ok()) status = rope::c::ReadOptions(options, &call_options);
+    if (status.ok()) status = rope::c::ReadCall(request, options, &call, &call_options);
     if (!status.ok()) return status;
     const Result<std::string> text = client->client.DescribeJson(call, call_options);
     if (!text.ok()) return text.status();
@@ -46,13 +44,9 @@ rope_error* rope_get_tables(const rope_client* client, const rope_tables_request
     CallOptions call_options;
     Status status = CheckGiven(client, "client");
     if (status.ok()) status = CheckGiven(tables, "tables");
-    if (status.ok()) status = rope::c::ReadRequest(request, &call);
-    if (status.ok()) status = rope::c::ReadOptions(options, &call_options);
+    if (status.ok()) status = rope::c::ReadCall(request, options, &call, &call_options);
     if (!status.ok()) return status;
-    Result<rope::client::TablesReply> reply = client->client.GetTables(call, call_options);
-    if (!reply.ok()) return reply.status();
-    *tables = std::make_unique<rope_tables>(rope_tables{*std::move(reply)}).release();
-    return {};
+    return rope::c::Give(client->client.GetTables(call, call_options), tables);
   });
 }
 

@@ -5,7 +5,9 @@
 #define ROPE_CLIENT_C_OBJECTS_H_
 
 #include <cstddef>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/c/error.h"
@@ -39,6 +41,14 @@ namespace rope::c {
 
 inline Status CheckGiven(const void* pointer, const char* field) {
   return pointer != nullptr ? Status() : Invalid(field, "null", "a pointer");
+}
+
+// Gives a result away as an object of C.
+template <typename Object, typename T>
+Status Give(Result<T> result, Object** object) {
+  if (!result.ok()) return result.status();
+  *object = std::make_unique<Object>(Object{*std::move(result)}).release();
+  return {};
 }
 
 inline Status GivenAwayBefore(size_t index) {

@@ -27,6 +27,14 @@ Status ReadValues(const rope_values* source, const client::PreparedRotation& pre
 Status ReadRequest(const rope_describe_request* source, client::DescribeRequest* request);
 Status ReadRequest(const rope_tables_request* source, client::TablesRequest* request);
 
+// What each call is given: the request and its options.
+template <typename Source, typename Request>
+Status ReadCall(const Source* source, const rope_call_options* source_options, Request* request,
+                client::CallOptions* options) {
+  Status status = ReadRequest(source, request);
+  return status.ok() ? ReadOptions(source_options, options) : status;
+}
+
 // The number of a dtype, and the dtype of a number: 0 is FP32.
 int32_t NumberOf(client::DType dtype);
 Status ReadDType(int64_t number, std::string_view field, client::DType* dtype);

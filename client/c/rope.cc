@@ -18,6 +18,7 @@ namespace {
 using rope::Result;
 using rope::Status;
 using rope::c::CheckGiven;
+using rope::c::Give;
 using rope::c::Guarded;
 using rope::client::CallOptions;
 using rope::client::Client;
@@ -25,14 +26,6 @@ using rope::client::ConnectOptions;
 using rope::client::PreparedRotation;
 using rope::client::RotateReply;
 using rope::client::RotateRequest;
-
-// Gives a result away as an object of C.
-template <typename Object, typename T>
-Status Give(Result<T> result, Object** object) {
-  if (!result.ok()) return result.status();
-  *object = std::make_unique<Object>(Object{*std::move(result)}).release();
-  return {};
-}
 
 // Before the first connection to "inproc:" and before other options for it.
 void EnableInProcess() {
@@ -124,8 +117,7 @@ rope_error* rope_rotate(const rope_client* client, const rope_request* request,
     RotateRequest call;
     CallOptions call_options;
     Status status = CheckGiven(client, "client");
-    if (status.ok()) status = rope::c::ReadRequest(request, &call);
-    if (status.ok()) status = rope::c::ReadOptions(options, &call_options);
+    if (status.ok()) status = rope::c::ReadCall(request, options, &call, &call_options);
     if (!status.ok()) return status;
     return Rotate(client, call, call_options, reply, &began);
   };
@@ -140,8 +132,7 @@ rope_error* rope_prepare(const rope_client* client, const rope_request* request,
     CallOptions call_options;
     Status status = CheckGiven(client, "client");
     if (status.ok()) status = CheckGiven(prepared, "prepared");
-    if (status.ok()) status = rope::c::ReadRequest(request, &call);
-    if (status.ok()) status = rope::c::ReadOptions(options, &call_options);
+    if (status.ok()) status = rope::c::ReadCall(request, options, &call, &call_options);
     if (!status.ok()) return status;
     const std::string axis = open_axis == nullptr ? "" : open_axis;
     return Give(client->client.Prepare(call, axis, call_options), prepared);

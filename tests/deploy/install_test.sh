@@ -23,6 +23,17 @@ expect_names() {
   [[ $got == "${*:2}" ]] || fail "$1: got $got, want ${*:2}"
 }
 
+# build_by_pkg_config EXAMPLE COMMAND MODULE: compiles it in $folder/MODULE with the line of
+# client/README.md that begins with the command, a regular expression.
+build_by_pkg_config() {
+  local place=$folder/$3 line
+  mkdir "$place"
+  cp "client/quickstart/$1" "$place/main.${1##*.}"
+  line=$(sed -n "s/^ *\($2 .*\)/\1/p" client/README.md)
+  [[ $line == *'pkg-config '*" $3"* ]] || fail "client/README.md has no line for pkg-config $3"
+  (cd "$place" && PKG_CONFIG_PATH=$pc_folder bash -c "$line") || fail "$line: failed"
+}
+
 # Each public header compiles alone, in C++17 and with the warnings of careful projects; those of
 # the C API in C11 too.
 check_public_headers() {
@@ -76,13 +87,9 @@ expect_rotated "$folder/cmake/build/mine" "$target"
 echo "find_package: $(seconds_since "$begin") s from nothing to a rotated tensor"
 
 begin=$EPOCHREALTIME
-mkdir "$folder/pkg_config"
-cp client/quickstart/example.cc "$folder/pkg_config/main.cc"
-line=$(sed -n 's/^ *\(g++ main\.cc .*\)/\1/p' client/README.md)
-[[ $line == *'pkg-config '*' ropeserve'* ]] || fail "client/README.md has no line for pkg-config"
 pc_folder=$(dirname "$(find "$prefix" -name ropeserve.pc)")
-(cd "$folder/pkg_config" && PKG_CONFIG_PATH=$pc_folder bash -c "$line") || fail "$line: failed"
-expect_rotated "$folder/pkg_config/mine" "$target"
+build_by_pkg_config example.cc "g++ main\.cc" ropeserve
+expect_rotated "$folder/ropeserve/mine" "$target"
 echo "pkg-config: $(seconds_since "$begin") s from nothing to a rotated tensor"
 
 begin=$EPOCHREALTIME
@@ -93,13 +100,9 @@ expect_rotated "$folder/c_cmake/build/mine"
 echo "C, find_package: $(seconds_since "$begin") s from nothing to a rotated tensor"
 
 begin=$EPOCHREALTIME
-mkdir "$folder/c_pkg_config"
-cp client/quickstart/c_example.c "$folder/c_pkg_config/main.c"
-line=$(sed -n 's/^ *\(cc main\.c .*\)/\1/p' client/README.md)
-[[ $line == *'pkg-config '*' rope'* ]] || fail "client/README.md has no line for pkg-config in C"
-(cd "$folder/c_pkg_config" && PKG_CONFIG_PATH=$pc_folder bash -c "$line") || fail "$line: failed"
+build_by_pkg_config c_example.c "cc main\.c" rope
 libraries=$(dirname "$(find "$prefix" -name librope.so)")
-expect_rotated env "LD_LIBRARY_PATH=$libraries" "$folder/c_pkg_config/mine"
+expect_rotated env "LD_LIBRARY_PATH=$libraries" "$folder/rope/mine"
 echo "C, pkg-config: $(seconds_since "$begin") s from nothing to a rotated tensor"
 drain_server
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "rope/client.h"
 #include "rope/embedded.h"
 #include "tests/e2e/random_jobs.h"
+#include "tests/e2e/two_tensors.h"
 #include "tests/support/matchers.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
@@ -29,11 +29,6 @@ using client::RotateRequest;
 using client::TensorView;
 using client::Transport;
 
-constexpr int64_t kTokens = 96;
-constexpr int64_t kHeads = 6;
-constexpr int64_t kHeadDim = 64;
-constexpr int64_t kRow = kHeads * kHeadDim;
-constexpr size_t kElements = kTokens * kRow;
 constexpr size_t kBytes = kElements * sizeof(float);
 
 struct Way {
@@ -51,35 +46,7 @@ std::string NameOf(const Way& way) {
          kinds[static_cast<int>(way.kind)];
 }
 
-// q [S, H, D], and a k of two heads from the same data.
-class Tensors {
- public:
-  Tensors() {
-    std::minstd_rand random(1);
-    for (float& value : data) value = static_cast<float>(random() % 128) / 16 - 4;
-  }
-  RotateRequest Request(DType dtype = DType::kFloat32) const {
-    RotateRequest request;
-    request.rope.config = client::RopeConfig{.head_dim = kHeadDim};
-    request.rope.pairing = client::Pairing::kHalf;
-    request.positions.start = 1000;
-    request.tensors = {{.layout = "SHD",
-                        .dtype = dtype,
-                        .shape = {kTokens, kHeads, kHeadDim},
-                        .data = data.data()},
-                       {.role = client::Role::kK,
-                        .layout = "SHD",
-                        .dtype = dtype,
-                        .shape = {kTokens, 2, kHeadDim},
-                        .data = data.data()}};
-    return request;
-  }
-
-  std::vector<float> data = std::vector<float>(kElements);
-  std::vector<float> weight = std::vector<float>(kHeadDim, 1.5f);
-};
-
-using Change = std::function<void(RotateRequest&, const Tensors&)>;
+using Change = std::function<void(RotateRequest&, const TwoTensors&)>;
 
 const std::pair<const char*, Change> kKinds[] = {
     {"plain", [](auto&, auto&) {}},
@@ -197,15 +164,8 @@ class ContractTest : public ::testing::TestWithParam<Way> {
     std::memcpy(slot.data(), tensors_.data.data(), kBytes);
     return slot;
   }
-  static std::vector<std::string> BytesOf(const RotateReply& reply) {
-    std::vector<std::string> bytes;
-    for (const client::RotatedTensor& tensor : reply.tensors) {
-      bytes.emplace_back(static_cast<const char*>(tensor.data), tensor.bytes);
-    }
-    return bytes;
-  }
 
-  const Tensors tensors_;
+  const TwoTensors tensors_;
   const std::string target_ = "unix:" + TemporaryFolder() + "/s";
   const TestServer server_{{"--device=cpu", "--enable_shared_memory", "--listen=" + target_}};
   const Client by_message_ =

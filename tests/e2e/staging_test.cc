@@ -6,13 +6,13 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "rope/client.h"
 #include "tests/e2e/random_jobs.h"
+#include "tests/e2e/two_tensors.h"
 #include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -21,23 +21,12 @@ namespace rope::testing {
 namespace {
 
 using client::Client;
-using client::DType;
 using client::RotateReply;
 using client::RotateRequest;
 using client::Transport;
 
-constexpr int64_t kTokens = 96;
-constexpr int64_t kHeads = 6;
-constexpr int64_t kHeadDim = 64;
-constexpr int64_t kElements = kTokens * kHeads * kHeadDim;
-
 class StagingTest : public ::testing::Test {
  protected:
-  StagingTest() {
-    std::minstd_rand random(1);
-    for (float& value : data_) value = static_cast<float>(random() % 128) / 16 - 4;
-  }
-
   void Start(const std::vector<std::string>& flags = {"--enable_shared_memory"}) {
     std::vector<std::string> all = flags;
     all.push_back("--listen=" + target_);
@@ -51,36 +40,15 @@ class StagingTest : public ::testing::Test {
     return Client::Connect(target_, {.transports = {Transport::kInline}}).value();
   }
 
-  // q [T, H, D], and a k of two heads from the same data.
-  RotateRequest RequestFor(DType dtype = DType::kFloat32) const {
-    RotateRequest request;
-    request.rope.config = client::RopeConfig{.head_dim = kHeadDim};
-    request.rope.pairing = client::Pairing::kHalf;
-    request.positions.start = 1000;
-    request.tensors = {{.layout = "SHD",
-                        .dtype = dtype,
-                        .shape = {kTokens, kHeads, kHeadDim},
-                        .data = data_.data()},
-                       {.role = client::Role::kK,
-                        .layout = "SHD",
-                        .dtype = dtype,
-                        .shape = {kTokens, 2, kHeadDim},
-                        .data = data_.data()}};
-    return request;
-  }
+  RotateRequest RequestFor() const { return tensors_.Request(); }
   static std::vector<std::string> BytesOf(const Result<RotateReply>& reply) {
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
-    std::vector<std::string> bytes;
-    if (!reply.ok()) return bytes;
-    for (const client::RotatedTensor& tensor : reply->tensors) {
-      bytes.emplace_back(static_cast<const char*>(tensor.data), tensor.bytes);
-    }
-    return bytes;
+    return reply.ok() ? testing::BytesOf(*reply) : std::vector<std::string>();
   }
 
   const std::string target_ = "unix:" + TemporaryFolder() + "/staging.sock";
   std::unique_ptr<TestServer> server_;
-  std::vector<float> data_ = std::vector<float>(kElements);
+  const TwoTensors tensors_;
 };
 
 // Some requests find room and others do not; each must get its own answer.
@@ -117,7 +85,7 @@ TEST_F(StagingTest, ThreadsOfOneClientShareTheMemory) {
 TEST_F(StagingTest, RestartedServerGetsTheRequestAgain) {
   Start();
   const Client client = Staging();
-  std::vector<float> values = data_;
+  std::vector<float> values = tensors_.data;
   RotateRequest request = RequestFor();
   request.tensors.resize(1);
   const std::vector<std::string> expected = BytesOf(Inline().Rotate(request));
@@ -126,7 +94,7 @@ TEST_F(StagingTest, RestartedServerGetsTheRequestAgain) {
   server_->process().Wait();
   EXPECT_EQ(client.Rotate(request, {.timeout = std::chrono::seconds(1)}).status().code(),
             StatusCode::kUnavailable);
-  EXPECT_TRUE(values == data_);
+  EXPECT_TRUE(values == tensors_.data);
   Start();
   EXPECT_TRUE(BytesOf(client.Rotate(request)) == expected);
   EXPECT_EQ(client.transport().transport, Transport::kRing);
