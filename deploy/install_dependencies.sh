@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Installs the missing distribution packages of the build.
-# Usage: deploy/install_dependencies.sh [--tests]      --tests: the packages of the tests, too
+# Usage: deploy/install_dependencies.sh [--tests | --python]
+#   --tests: also the packages of the tests; --python: also those of the Python package (python.sh)
 set -euo pipefail
 
 packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev libssl-dev
   protobuf-compiler protobuf-compiler-grpc libspdlog-dev libhwy-dev nlohmann-json3-dev
   prometheus-cpp-dev libcivetweb-dev libcli11-dev)
-test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev doxygen haproxy python3 python3-venv
-  ca-certificates)
+python_packages=(python3 python3-dev python3-venv ca-certificates)
+test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev doxygen haproxy
+  "${python_packages[@]}")
 
 fail() {
   echo "install_dependencies: $*" >&2
@@ -17,7 +19,8 @@ fail() {
 case "${1:-}" in
   '') ;;
   --tests) packages+=("${test_packages[@]}") ;;
-  *) fail "got argument '$1', want --tests or none" ;;
+  --python) packages+=("${python_packages[@]}") ;;
+  *) fail "got argument '$1', want --tests, --python or none" ;;
 esac
 
 command -v apt-get >/dev/null ||

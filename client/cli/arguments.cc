@@ -194,10 +194,4 @@ Status WriteFile(const std::string& path, absl::string_view first, absl::string_
   return Status(StatusCode::kUnknown, absl::StrCat(path, ": cannot be written"));
 }
 
-std::string JsonText(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', /*ensure_ascii=*/false,
-                   nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
-}
-
 }  // namespace rope::client

@@ -87,9 +87,6 @@ Status WriteFile(const std::string& path, absl::string_view first, absl::string_
 
 inline constexpr Flag kJsonFlag = {"json", FlagKind::kSwitch, "", "Print JSON."};
 
-// Indented, with a newline at the end. Text that is not UTF-8 is replaced.
-std::string JsonText(const nlohmann::ordered_json& json);
-
 }  // namespace rope::client
 
 #endif  // ROPE_CLIENT_CLI_ARGUMENTS_H_

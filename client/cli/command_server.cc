@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
+#include "client/cli/json_text.h"
 
 namespace rope::client {
 namespace {

@@ -16,6 +16,7 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/golden.h"
+#include "client/cli/json_text.h"
 #include "client/cli/npy.h"
 
 namespace rope::client {

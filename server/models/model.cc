@@ -158,7 +158,7 @@ absl::Status CheckModelName(absl::string_view field, absl::string_view name) {
                               absl::string_view("._-/").find(c) != absl::string_view::npos;
                      });
   if (legal) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat("\"", name.substr(0, kModelNameBytesMax), "\""),
+  return InvalidField(field, absl::StrCat("\"", ShortText(name, kModelNameBytesMax), "\""),
                       "1 to 128 of a-z A-Z 0-9 . _ - /");
 }
 

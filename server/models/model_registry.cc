@@ -132,7 +132,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
     proto::ReaderMutexLock lock(&mutex_);
     if (auto entry = cache_.FindId(spec.config_id()); entry != nullptr) return entry;
     return MakeError(Reason::kConfigIdNotFound, "rope.config_id",
-                     absl::StrCat("\"", spec.config_id().substr(0, 32), "\""),
+                     absl::StrCat("\"", ShortText(spec.config_id(), /*bytes_max=*/32), "\""),
                      "that of a config that this server has seen");
   }
   if (!may_take_long && TakesLongToRead(spec)) return NeedsSideThread();
@@ -292,7 +292,7 @@ absl::StatusOr<ModelPtr> ModelRegistry::FindModel(const std::string& name) const
     proto::ReaderMutexLock lock(&mutex_);
     if (ModelPtr found = FindNamed(name); found != nullptr) return found;
   }
-  const std::string got = name.substr(0, kModelNameBytesMax);
+  const std::string got = ShortText(name, kModelNameBytesMax);
   return MakeError(Reason::kModelNotFound, "rope.model", absl::StrCat("\"", got, "\""),
                    absl::StrCat("a name that ListModels gives", proto::DidYouMean(Nearest(got))));
 }

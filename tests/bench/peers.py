@@ -5,10 +5,12 @@ q of 32 heads and k of 8, head_dim 128, half pairing, positions from 1000 on, ou
 warm, the same number of threads for all. PyTorch eager and compiled have Hugging Face's formula
 with cos and sin ready in the tensors' dtype; ONNX Runtime has its RotaryEmbedding. Tensors of the
 ring are in its arena. A server has as many threads, and its client one more. RopeServe is
-called through librope.so by ctypes: in process, by the ring, a Unix socket and TCP. Results are
-compared with the exact rotation before anything is timed.
+called through librope.so by ctypes: in process, by the ring, a Unix socket and TCP; and through the
+Python package: in process, and by the ring. Results are compared with the exact rotation before
+anything is timed. --chunk measures 16 MiB of K in shared memory, moved in place, by C and Python.
 
 Usage: peers.py BUILD_FOLDER [--threads=N] [--tokens=1,64,4096] [--rounds=N] [--json_file=FILE]
+                             [--chunk]
 tests/peers/run.sh --speed installs the packages and calls it.
 """
 
@@ -38,6 +40,7 @@ import torch  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import librope  # noqa: E402
+import ropeserve  # noqa: E402
 
 HEADS = (32, 8)
 HEAD_DIM = 128
@@ -233,6 +236,35 @@ def tcp(case, setup):
     return own_memory(setup.tcp, case)
 
 
+def python_in_process(case, setup):
+    prepared = setup.local.prepare(*case.inputs, config=CONFIG.decode())
+    return (lambda: prepared.rotate(*case.inputs, start=START),
+            lambda: prepared.rotate(*case.inputs, start=START))
+
+
+def in_place(client, case, empty):
+    inputs = [empty(x) for x in case.inputs]
+    prepared = client.prepare(*inputs, config=CONFIG.decode())
+
+    def results():
+        for mine, x in zip(inputs, case.inputs):
+            mine.copy_(x)
+        return [x.clone() for x in prepared.rotate_(*inputs, start=START)]
+
+    return lambda: prepared.rotate_(*inputs, start=START), results
+
+
+def python_in_process_in_place(case, setup):
+    return in_place(setup.local, case, torch.empty_like)
+
+
+def python_ring_in_place(case, setup):
+    size = sum(x.numel() * x.element_size() for x in case.inputs)
+    client = ropeserve.connect(setup.server.socket, transports=["ring"], arena_bytes=size + 65536)
+    setup.own.append(client)
+    return in_place(client, case, lambda x: client.empty(x.shape, x.dtype))
+
+
 IMPLEMENTATIONS = {
     "pytorch_eager": eager,
     "pytorch_compiled": compiled,
@@ -241,6 +273,9 @@ IMPLEMENTATIONS = {
     "ropeserve_ring": ring,
     "ropeserve_unix_socket": unix_socket,
     "ropeserve_tcp": tcp,
+    "python_in_process": python_in_process,
+    "python_in_process_in_place": python_in_process_in_place,
+    "python_ring_in_place": python_ring_in_place,
 }
 
 
@@ -253,6 +288,7 @@ class Setup:
         self.own = []
         self.library = librope.load(build)
         self.engine = librope.Client(self.library, None, threads=threads)
+        self.local = ropeserve.local(threads=threads)
         self.server = librope.Server(build, folder, f"--threads={threads}", "--log_level=error")
         self.unix = librope.Client(self.library, self.server.socket, transports=librope.INLINE)
         self.tcp = librope.Client(self.library, self.server.address, transports=librope.INLINE)
@@ -307,8 +343,53 @@ def measure(case, setup, rounds):
     return list(rows.values())
 
 
+def measure_chunk(setup, rounds):
+    """K of 256 tokens, 32 layers, 8 heads and 128 channels, 16 MiB of bf16, moved by 1000 positions
+    and back, by C and by Python in turns."""
+    size = 16 << 20
+    shape, layout = (32, 256, 8, HEAD_DIM), "LSHD"
+    c = librope.Client(setup.library, setup.server.socket, transports=librope.RING,
+                       arena_bytes=size)
+    slot = c.allocate(size)
+    ctypes.memset(slot, 0, size)
+    lengths = (ctypes.c_int64 * 4)(*shape)
+    tensors = (librope.Tensor.kind * 1)(librope.Tensor(
+        data=slot, output=slot, layout=layout.encode(), rank=4, shape=ctypes.addressof(lengths),
+        dtype=DTYPES["bf16"][1], role=2))
+    rope = librope.Spec(config_json=CONFIG)
+    places = [librope.Positions(start=0), librope.Positions(start=1000)]
+    requests = [librope.Request(
+        rope=ctypes.addressof(rope), positions=ctypes.addressof(to), operation=4,
+        from_positions=ctypes.addressof(old), tensors=ctypes.addressof(tensors), tensor_count=1)
+        for old, to in (places, places[::-1])]
+    python = ropeserve.connect(setup.server.socket, transports=["ring"], arena_bytes=size)
+    k = python.empty(shape, torch.bfloat16)
+    k.zero_()
+    spec = ropeserve.Rope(config=CONFIG.decode())
+
+    def by_c():
+        for request in requests:
+            c.rotate(request)
+
+    def by_python():
+        for by in (1000, -1000):
+            python.reposition_(k, by=by, rope=spec, layout=layout)
+
+    times = {by_c: [], by_python: []}
+    for _ in range(rounds):
+        for call in random.sample(list(times), 2):
+            times[call].append(microseconds(call) / 2)
+    medians = [statistics.median(values) for values in times.values()]
+    print(f"16 MiB of K moved in place: C {medians[0]:.0f} us, Python {medians[1]:.0f} us, "
+          f"{medians[1] / medians[0]:.3f} x")
+    c.close()
+    del k
+    python.close()
+
+
 def print_rows(rows):
-    best = min((r["us"] for r in rows if "us" in r and not r["implementation"].startswith("rope")),
+    best = min((row["us"] for row in rows
+                if "us" in row and row["implementation"].startswith(("pytorch", "onnx"))),
                default=None)
     for row in rows:
         head = f"{row['tokens']:5} {row['dtype']} {row['implementation']:22}"
@@ -326,6 +407,7 @@ def main():
     parser.add_argument("--tokens", default="1,64,4096")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--json_file", type=pathlib.Path)
+    parser.add_argument("--chunk", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}, "
@@ -333,6 +415,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         setup = Setup(arguments.build.resolve(), folder, arguments.threads)
         try:
+            if arguments.chunk:
+                measure_chunk(setup, arguments.rounds)
+                return
             for tokens in map(int, arguments.tokens.split(",")):
                 for name in DTYPES:
                     rows = measure(Case(tokens, name), setup, max(arguments.rounds, 2))

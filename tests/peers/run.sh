@@ -4,7 +4,7 @@
 # PyTorch and ONNX Runtime do the same (../bench/peers.py).
 # Usage: tests/peers/run.sh [--classes | --models] [--configs=N] [--only=REGEX] [-v]
 #        tests/peers/run.sh --classes --write_golden [...]
-#        tests/peers/run.sh --speed [--threads=N] [--tokens=1,64,4096] [--json_file=FILE]
+#        tests/peers/run.sh --speed [--threads=N] [--tokens=1,64,4096] [--json_file=FILE] [--chunk]
 # The packages of requirements.txt go into build/peers; torch brings 5 GB. Exit status: 0 if nothing
 # is different; 77 if PyPI is not reachable.
 set -euo pipefail
@@ -23,7 +23,10 @@ if ! cmp -s "$wanted" "$venv/requirements.txt"; then
   cp "$wanted" "$venv/requirements.txt"
 fi
 if [[ ${1-} == --speed ]]; then
-  deploy/build.sh rope_c rope_server
+  # The wheel has a Protobuf of its own, so that it lives beside librope.so.
+  deploy/python.sh build/dist
+  "$venv/bin/pip" install -q --force-reinstall --no-deps build/dist/ropeserve-*.whl
+  deploy/build.sh rope_c
   exec "$venv/bin/python" -B tests/bench/peers.py build "${@:2}"
 fi
 deploy/build.sh

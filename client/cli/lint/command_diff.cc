@@ -1,6 +1,5 @@
 // diff: compares the rotations of two config.json or GGUF files in this process.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +14,6 @@
 
 namespace rope::client {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr double kErrorDefault = 1e-3;
 
@@ -74,47 +71,6 @@ void PrintDifference(const LayerDifference& difference, double error) {
                PositionText(difference));
 }
 
-Json JsonOf(const std::optional<Rotation>& rotation) {
-  if (!rotation.has_value()) return nullptr;
-  if (!rotation->rotates) return {{"rotates", false}};
-  return {{"rotates", true},
-          {"pairing", rotation->pairing},
-          {"head_dim", rotation->head_dim},
-          {"rotary_dim", rotation->rotary_dim},
-          {"rotary_offset", rotation->rotary_offset},
-          {"mrope", rotation->mrope},
-          {"xpos", rotation->xpos},
-          {"attention_factor", rotation->turns.factor}};
-}
-
-Json JsonOf(const LayerDifference& difference) {
-  Json json = {{"layer_type", difference.layer_type},
-               {"equal", difference.equal},
-               {"seq_len", nullptr},
-               {"a", JsonOf(difference.a)},
-               {"b", JsonOf(difference.b)},
-               {"inv_freq", nullptr},
-               {"first_position", nullptr}};
-  if (difference.seq_len.has_value()) json["seq_len"] = *difference.seq_len;
-  if (difference.frequency.has_value()) {
-    json["inv_freq"] = {{"index", difference.frequency->index},
-                        {"a", difference.frequency->a},
-                        {"b", difference.frequency->b}};
-  }
-  if (!difference.first.has_value()) return json;
-  const FirstDifference& first = *difference.first;
-  Json position = {{"position", nullptr},
-                   {"index", nullptr},
-                   {"exact", first.exact},
-                   {"searched_up_to", difference.end - 1}};
-  if (first.position.has_value()) {
-    position["position"] = *first.position;
-    position["index"] = first.column;
-  }
-  json["first_position"] = std::move(position);
-  return json;
-}
-
 // The model of a config.json or a GGUF file. The outer status: the file cannot be read.
 Result<absl::StatusOr<kernels::ModelConfig>> ModelOf(const std::string& path,
                                                      const std::string& sub_config) {
@@ -155,12 +111,11 @@ int RunDiff(const Arguments& arguments) {
   if (!b.ok()) return FailToRead(b.status());
   const Result<std::vector<LayerDifference>> differences = Diff(*a, *b, error);
   if (!differences.ok()) return FailToRead(differences.status());
-  Json json = Json::array();
-  for (const LayerDifference& difference : *differences) {
-    json.push_back(JsonOf(difference));
-    if (!arguments.Has("json")) PrintDifference(difference, error);
+  if (arguments.Has("json")) {
+    absl::PrintF("%s", DiffJson(*differences));
+  } else {
+    for (const LayerDifference& difference : *differences) PrintDifference(difference, error);
   }
-  if (arguments.Has("json")) absl::PrintF("%s", JsonText(json));
   const bool equal = std::all_of(differences->begin(), differences->end(),
                                  [](const LayerDifference& layer) { return layer.equal; });
   return equal ? kExitOk : kExitFailed;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/json_text.h"
 #include "client/error.h"
 #include "kernels/config/config_json.h"
 #include "kernels/frequencies/frequencies.h"
@@ -15,6 +17,8 @@
 
 namespace rope::client {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr int64_t kPositionsMax = int64_t{1} << 30;
 
@@ -154,6 +158,47 @@ absl::StatusOr<std::vector<LayerDifference>> Differences(const kernels::ModelCon
   return differences;
 }
 
+Json JsonOf(const std::optional<Rotation>& rotation) {
+  if (!rotation.has_value()) return nullptr;
+  if (!rotation->rotates) return {{"rotates", false}};
+  return {{"rotates", true},
+          {"pairing", rotation->pairing},
+          {"head_dim", rotation->head_dim},
+          {"rotary_dim", rotation->rotary_dim},
+          {"rotary_offset", rotation->rotary_offset},
+          {"mrope", rotation->mrope},
+          {"xpos", rotation->xpos},
+          {"attention_factor", rotation->turns.factor}};
+}
+
+Json JsonOf(const LayerDifference& difference) {
+  Json json = {{"layer_type", difference.layer_type},
+               {"equal", difference.equal},
+               {"seq_len", nullptr},
+               {"a", JsonOf(difference.a)},
+               {"b", JsonOf(difference.b)},
+               {"inv_freq", nullptr},
+               {"first_position", nullptr}};
+  if (difference.seq_len.has_value()) json["seq_len"] = *difference.seq_len;
+  if (difference.frequency.has_value()) {
+    json["inv_freq"] = {{"index", difference.frequency->index},
+                        {"a", difference.frequency->a},
+                        {"b", difference.frequency->b}};
+  }
+  if (!difference.first.has_value()) return json;
+  const FirstDifference& first = *difference.first;
+  Json position = {{"position", nullptr},
+                   {"index", nullptr},
+                   {"exact", first.exact},
+                   {"searched_up_to", difference.end - 1}};
+  if (first.position.has_value()) {
+    position["position"] = *first.position;
+    position["index"] = first.column;
+  }
+  json["first_position"] = std::move(position);
+  return json;
+}
+
 }  // namespace
 
 Result<std::vector<LayerDifference>> Diff(const absl::StatusOr<kernels::ModelConfig>& a,
@@ -164,6 +209,18 @@ Result<std::vector<LayerDifference>> Diff(const absl::StatusOr<kernels::ModelCon
   auto differences = Differences(*a, *b, error);
   if (!differences.ok()) return ToStatus(differences.status());
   return *std::move(differences);
+}
+
+Result<std::vector<LayerDifference>> DiffTexts(const std::string& a, const std::string& b,
+                                               const std::string& sub_config, double error) {
+  return Diff(kernels::ModelConfig::Parse(a, sub_config),
+              kernels::ModelConfig::Parse(b, sub_config), error);
+}
+
+std::string DiffJson(const std::vector<LayerDifference>& differences) {
+  Json json = Json::array();
+  for (const LayerDifference& difference : differences) json.push_back(JsonOf(difference));
+  return JsonText(json);
 }
 
 }  // namespace rope::client

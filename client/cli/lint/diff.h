@@ -57,6 +57,12 @@ struct LayerDifference {
 Result<std::vector<LayerDifference>> Diff(const absl::StatusOr<kernels::ModelConfig>& a,
                                           const absl::StatusOr<kernels::ModelConfig>& b,
                                           double error);
+// Of the texts of two config.json, or of their sub-configs of that path.
+Result<std::vector<LayerDifference>> DiffTexts(const std::string& a, const std::string& b,
+                                               const std::string& sub_config, double error);
+
+// An array with an object for each layer type.
+std::string DiffJson(const std::vector<LayerDifference>& differences);
 
 }  // namespace rope::client
 

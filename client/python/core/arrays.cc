@@ -1,0 +1,161 @@
+#include "client/python/core/arrays.h"
+
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "client/c/error.h"
+#include "client/c/read_request.h"
+#include "client/python/core/errors.h"
+#include "rope/rope_error.h"
+
+namespace rope::python {
+namespace {
+
+namespace nb = nanobind;
+
+// DLPack 1.2: what a type's __dlpack_c_exchange_api__ points to.
+struct ExchangeApi {
+  DLPackVersion version;
+  ExchangeApi* previous;
+  void (*allocate)();
+  int (*managed_tensor_of)(void* object, DLManagedTensorVersioned** tensor);
+  void (*object_of)();
+  int (*tensor_of)(void* object, DLTensor* tensor);  // may be null
+  void (*current_stream)();
+};
+
+// The table of an object's type; null: it has none.
+const ExchangeApi* ApiOf(nb::handle object) {
+  // Types are kept, so that no other type gets the address of one.
+  // owned by the process
+  static auto* const known = new std::unordered_map<PyObject*, const ExchangeApi*>();
+  const nb::handle type = object.type();
+  if (const auto found = known->find(type.ptr()); found != known->end()) return found->second;
+  const ExchangeApi* api = nullptr;
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
+    api =
+        static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  }
+  if (api != nullptr && (api->version.major != 1 || api->tensor_of == nullptr)) api = nullptr;
+  if (api != nullptr) known->emplace(type.inc_ref().ptr(), api);
+  return api;
+}
+
+// "dlpack.shape[1]: ..." of the argument `name` is "q.shape[1]: ...", and a dtype has the name that
+// its library gives it.
+[[noreturn]] void RaiseOf(const rope_error* error, const std::string& name, nb::handle object) {
+  std::string field = rope_error_field(error);
+  if (field == "dlpack.dtype" && nb::hasattr(object, "dtype")) {
+    const nb::object dtype = object.attr("dtype");
+    RaiseInvalid(name + ".dtype", nb::cast<std::string>(nb::steal(PyObject_Str(dtype.ptr()))),
+                 "fp32, fp16 or bf16; of outputs also fp8_e4m3 and fp8_e5m2");
+  }
+  if (field.rfind("dlpack", 0) == 0) field.replace(0, 6, name);
+  RaiseInvalid(field, rope_error_got(error), rope_error_want(error));
+}
+
+// An array whose dtype its library does not give by DLPack: its bits, and DLPack's code of the
+// dtype. InvalidField: another object.
+nb::object BitsOf(nb::handle object, const std::string& name) {
+  return nb::module_::import_("ropeserve._arrays").attr("bits_of")(object, name);
+}
+
+// What __dlpack__ gives. None: the object cannot.
+nb::object CapsuleOf(nb::handle object) {
+  if (!nb::hasattr(object, "__dlpack__")) return nb::none();
+  try {
+    return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 1));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) error.restore();  // such as KeyboardInterrupt
+    if (PyErr_Occurred() != nullptr) nb::raise_python_error();
+    if (!error.matches(PyExc_TypeError)) return nb::none();
+  }
+  try {
+    return object.attr("__dlpack__")();
+  } catch (nb::python_error&) {
+    return nb::none();
+  }
+}
+
+}  // namespace
+
+Array::Array(nb::handle object, std::string name)
+    : name_(std::move(name)), kept_(nb::borrow(object)) {
+  if (!FillByTable(object)) FillByCapsule(object);
+}
+
+std::vector<int64_t> Array::shape() const {
+  return {tensor_.shape, tensor_.shape + tensor_.rank};
+}
+
+std::vector<int64_t> Array::strides() const {
+  if (tensor_.strides == nullptr) return {};
+  return {tensor_.strides, tensor_.strides + tensor_.rank};
+}
+
+void* Array::writable() const {
+  if (is_read_only_) RaiseInvalid(name_, "a read-only array", "an array that can be written");
+  return const_cast<void*>(tensor_.data);
+}
+
+bool Array::FillByTable(nb::handle object) {
+  const ExchangeApi* const api = ApiOf(object);
+  if (api == nullptr) return false;
+  // PyTorch's table asks for neither, as its __dlpack__ does.
+  if (nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)))) {
+    RaiseInvalid(name_, "a tensor that requires a gradient",
+                 "one without (detach()), or ropeserve.torch.RotaryEmbedding");
+  }
+  const nb::object is_neg = nb::getattr(object, "is_neg", nb::none());
+  if (!is_neg.is_none() && nb::cast<bool>(is_neg())) {
+    RaiseInvalid(name_, "a tensor whose numbers are negated when they are read",
+                 "one without that (resolve_neg())");
+  }
+  if (api->tensor_of(object.ptr(), &source_) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  Fill(object);
+  return true;
+}
+
+void Array::FillByCapsule(nb::handle object) {
+  nb::object capsule = CapsuleOf(object);
+  nb::object bits;
+  if (capsule.is_none()) {  // a dtype that DLPack does not have in this library
+    bits = BitsOf(object, name_);
+    capsule = CapsuleOf(nb::object(bits[nb::int_(0)]));
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
+    const auto* const managed = static_cast<const DLManagedTensorVersioned*>(
+        PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    if (managed->version.major != 1) {
+      RaiseInvalid(name_, "DLPack " + std::to_string(managed->version.major), "DLPack 1");
+    }
+    is_read_only_ = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+    source_ = managed->dl_tensor;
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
+    source_ = static_cast<const DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))
+                  ->dl_tensor;
+  } else {
+    RaiseInvalid(name_, "a __dlpack__ that gives no tensor", "a capsule of DLPack");
+  }
+  if (bits.is_valid()) {
+    source_.dtype = {nb::cast<uint8_t>(bits[nb::int_(1)]), source_.dtype.bits, 1};
+  }
+  kept_ = nb::make_tuple(kept_, std::move(capsule));
+  Fill(object);
+}
+
+void Array::Fill(nb::handle object) {
+  const std::unique_ptr<rope_error, void (*)(rope_error*)> error(
+      rope_tensor_from_dlpack(&source_, &tensor_), rope_error_free);
+  if (error != nullptr) RaiseOf(error.get(), name_, object);
+  Check(c::ReadDType(tensor_.dtype, name_, &dtype_));
+}
+
+}  // namespace rope::python

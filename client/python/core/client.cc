@@ -1,0 +1,326 @@
+// Client: calls of the library, without the GIL.
+#include "rope/client.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/c/error.h"
+#include "client/python/core/bindings.h"
+#include "client/python/core/errors.h"
+#include "client/python/core/request.h"
+#include "rope/embedded.h"
+
+namespace rope::python {
+namespace {
+
+namespace nb = nanobind;
+using client::CallOptions;
+using client::RopeSpec;
+using client::RotateReply;
+using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+
+// Requests of calls that ended while the server may still work on their arrays: their memory is not
+// given to others. With the GIL.
+using Unfinished = std::vector<nb::object>;
+
+// A callable that any thread may call and destroy. REQUIRES: all clients are closed before the
+// interpreter ends, as client.py does.
+class Callback {
+ public:
+  // `request` is kept until the call has ended.
+  Callback(nb::object callable, nb::object request, std::shared_ptr<Unfinished> unfinished)
+      : held_(std::make_shared<Held>(
+            Held{std::move(callable), std::move(request), std::move(unfinished)})) {}
+
+  void operator()(const Result<RotateReply>& reply) const {
+    const nb::gil_scoped_acquire gil;
+    if (!gil.is_valid()) return;
+    if (reply.ok()) {
+      Call(nb::none(), nb::cast(reply->warnings));
+      return;
+    }
+    const Status& status = reply.status();
+    if (held_->unfinished != nullptr && status.detail().may_have_executed) {
+      held_->unfinished->push_back(held_->request);
+    }
+    Call(ErrorOf(status), nb::none());
+  }
+
+ private:
+  struct Held {
+    nb::object callable;
+    nb::object request;
+    std::shared_ptr<Unfinished> unfinished;
+    ~Held() {
+      const nb::gil_scoped_acquire gil;
+      if (!gil.is_valid()) {  // the interpreter has ended
+        callable.release();
+        request.release();
+      }
+      callable.reset();
+      request.reset();
+    }
+  };
+
+  void Call(const nb::object& error, const nb::object& warnings) const {
+    try {
+      held_->callable(error, warnings);
+    } catch (nb::python_error& raised) {
+      raised.discard_as_unraisable("ropeserve: callback of an asynchronous call");
+    }
+  }
+
+  std::shared_ptr<Held> held_;
+};
+
+CallOptions OptionsOf(std::optional<double> timeout_seconds) {
+  CallOptions options;
+  if (timeout_seconds.has_value()) {
+    constexpr double kDaySeconds = 24 * 60 * 60;
+    if (!(*timeout_seconds >= 0)) {
+      RaiseInvalid("timeout", std::to_string(*timeout_seconds), "seconds, 0 or more");
+    }
+    options.timeout = std::chrono::milliseconds(
+        static_cast<int64_t>(std::min(*timeout_seconds, kDaySeconds) * 1000));
+  }
+  return options;
+}
+
+// Memory of `owner`, which is moved to Python.
+template <typename Owner>
+Bytes GiveBytes(void* data, size_t bytes, Owner owner) {
+  auto* const kept = new Owner(std::move(owner));  // owned by the capsule
+  const nb::capsule capsule(kept,
+                            [](void* pointer) noexcept { delete static_cast<Owner*>(pointer); });
+  return Bytes(data, {bytes}, capsule);
+}
+
+class PyClient {
+ public:
+  explicit PyClient(client::Client client)
+      : client_(std::move(client)),
+        unfinished_(client_->arena().capacity_bytes() > 0 ? std::make_shared<Unfinished>()
+                                                          : nullptr) {}
+  // Waits for callbacks, which need the GIL.
+  ~PyClient() { Close(); }
+  PyClient(const PyClient&) = delete;
+  PyClient& operator=(const PyClient&) = delete;
+
+  void Close() {
+    std::optional<client::Client> closed = std::move(client_);
+    client_.reset();
+    WithoutGil([&closed] { closed.reset(); });
+  }
+
+  // Runs `call` with a copy of the client, which goes before the GIL is back.
+  template <typename Call>
+  auto Run(const Call& call) const {
+    if (!client_.has_value()) RaiseClosed();
+    client::Client client = *client_;
+    const nb::gil_scoped_release release;
+    const client::Client used = std::move(client);
+    return call(used);
+  }
+
+  std::vector<std::string> Rotate(const nb::object& request, std::optional<double> timeout) const {
+    const CallOptions options = OptionsOf(timeout);
+    const auto& rotation = nb::cast<const Request&>(request);
+    const Result<RotateReply> reply =
+        Run([&](const client::Client& client) { return client.Rotate(rotation.request, options); });
+    if (reply.ok()) return reply->warnings;
+    if (unfinished_ != nullptr && reply.status().detail().may_have_executed) {
+      unfinished_->push_back(request);
+    }
+    Raise(reply.status());
+  }
+
+  client::Call RotateAsync(const nb::object& request, nb::object callable,
+                           std::optional<double> timeout) const {
+    const CallOptions options = OptionsOf(timeout);
+    const auto& rotation = nb::cast<const Request&>(request);
+    Callback callback(std::move(callable), request, unfinished_);
+    return Run([&, callback = std::move(callback)](const client::Client& client) {
+      return client.RotateAsync(rotation.request, callback, options);
+    });
+  }
+
+  Prepared Prepare(const Request& request, const std::string& open_axis,
+                   std::optional<double> timeout) const {
+    const CallOptions options = OptionsOf(timeout);
+    return {Take(Run([&](const client::Client& client) {
+              return client.Prepare(request.request, open_axis, options);
+            })),
+            request, open_axis};
+  }
+
+  std::string Describe(const RopeSpec& rope, std::optional<int64_t> seq_len,
+                       std::vector<int64_t> positions, std::optional<int64_t> head_dim,
+                       std::optional<client::DType> dtype) const {
+    client::DescribeRequest request;
+    request.rope = rope;
+    request.seq_len = seq_len;
+    request.positions = std::move(positions);
+    request.head_dim = head_dim;
+    request.dtype = dtype;
+    return Take(Run([&](const client::Client& client) { return client.DescribeJson(request); }));
+  }
+
+  nb::dict Tables(const RopeSpec& rope, int64_t begin, int64_t end, client::TableLayout layout,
+                  client::DType dtype, std::optional<int64_t> seq_len,
+                  std::optional<int64_t> head_dim, bool skip_attention_factor) const {
+    client::TablesRequest request;
+    request.rope = rope;
+    request.positions.begin = begin;
+    request.positions.end = end;
+    request.layout = layout;
+    request.dtype = dtype;
+    request.seq_len = seq_len;
+    request.head_dim = head_dim;
+    request.skip_attention_factor = skip_attention_factor;
+    client::TablesReply reply =
+        Take(Run([&](const client::Client& client) { return client.GetTables(request); }));
+    nb::dict tables;
+    tables["config_id"] = reply.config_id;
+    tables["attention_factor"] = reply.attention_factor;
+    tables["seq_len"] = reply.seq_len;
+    tables["warnings"] = reply.warnings;
+    nb::list arrays;
+    for (client::TableArray* array : {&reply.table, &reply.cos, &reply.sin}) {
+      if (array->shape.empty()) continue;
+      void* const data = array->data.data();  // stays where it is when the vector is moved
+      const size_t bytes = array->data.size();
+      arrays.append(nb::make_tuple(array->shape, GiveBytes(data, bytes, std::move(array->data))));
+    }
+    tables["arrays"] = arrays;
+    return tables;
+  }
+
+  nb::list Models() const {
+    nb::list list;
+    for (const client::Model& model :
+         Take(Run([](const client::Client& client) { return client.ListModels(); }))) {
+      nb::dict entry;
+      entry["name"] = model.name;
+      entry["origin"] = model.origin;
+      entry["rope_type"] = model.rope_type;
+      entry["rope_theta"] = model.rope_theta;
+      entry["head_dim"] = model.head_dim;
+      entry["rotary_dim"] = model.rotary_dim;
+      entry["pairing"] =
+          model.pairing.has_value() ? nb::cast(std::string(Name(*model.pairing))) : nb::none();
+      entry["num_heads"] = model.num_heads;
+      entry["num_kv_heads"] = model.num_kv_heads;
+      entry["max_position_embeddings"] = model.max_position_embeddings;
+      entry["layer_types"] = model.layer_types;
+      list.append(entry);
+    }
+    return list;
+  }
+
+  std::vector<std::string> Register(const std::string& name, const RopeSpec& rope) const {
+    return Take(Run([&](const client::Client& client) { return client.RegisterModel(name, rope); }))
+        .warnings;
+  }
+
+  void Unregister(const std::string& name) const {
+    Check(Run([&](const client::Client& client) { return client.UnregisterModel(name); }));
+  }
+
+  Bytes Allocate(int64_t bytes) const {
+    client::Slot slot =
+        Take(Run([&](const client::Client& client) { return client.arena().Allocate(bytes); }));
+    void* const data = slot.data();
+    return GiveBytes(data, static_cast<size_t>(bytes), std::move(slot));
+  }
+
+  void Fence(std::optional<double> timeout) const {
+    const CallOptions options = OptionsOf(timeout);
+    Unfinished before;
+    if (unfinished_ != nullptr) before.swap(*unfinished_);
+    const Status status = Run([&](const client::Client& client) { return client.Fence(options); });
+    if (status.ok()) return;
+    for (nb::object& request : before) unfinished_->push_back(std::move(request));
+    Raise(status);
+  }
+
+  std::string Transport() const {
+    return Run([](const client::Client& client) { return Name(client.transport().transport); });
+  }
+
+ private:
+  [[noreturn]] static void RaiseClosed() {
+    Raise(c::WrongState("client", "a closed one", "one that is open"));
+  }
+
+  std::optional<client::Client> client_;
+  const std::shared_ptr<Unfinished> unfinished_;  // null: no arena
+};
+
+std::vector<client::Transport> TransportsOf(const std::vector<std::string>& names) {
+  std::vector<client::Transport> transports;
+  for (const std::string& name : names) {
+    for (const client::Transport each :
+         {client::Transport::kRing, client::Transport::kMemfd, client::Transport::kInline}) {
+      if (name == Name(each)) transports.push_back(each);
+    }
+  }
+  return transports;
+}
+
+PyClient* Connect(const std::string& target, double timeout, int64_t arena_bytes,
+                  const std::vector<std::string>& transports) {
+  client::ConnectOptions options;
+  options.timeout = OptionsOf(timeout).timeout;
+  options.arena_bytes = arena_bytes;
+  if (!transports.empty()) options.transports = TransportsOf(transports);
+  client::Client client =
+      Take(WithoutGil([&] { return client::Client::Connect(target, options); }));
+  return new PyClient(std::move(client));  // owned by Python
+}
+
+PyClient* Local(int threads, int64_t memory_bytes) {
+  embedded::Options options;
+  options.threads = threads;
+  options.memory_bytes = memory_bytes;
+  client::Client client = Take(WithoutGil([&] { return embedded::Connect(options, {}); }));
+  return new PyClient(std::move(client));  // owned by Python
+}
+
+}  // namespace
+
+void BindClient(nb::module_& module) {
+  nb::class_<client::Call>(module, "Call").def("cancel", &client::Call::Cancel);
+  nb::class_<PyClient>(module, "Client", nb::is_weak_referenceable())
+      .def("close", &PyClient::Close)
+      .def("rotate", &PyClient::Rotate, nb::arg("request"), nb::arg("timeout").none())
+      .def("rotate_async", &PyClient::RotateAsync, nb::arg("request"), nb::arg("callback"),
+           nb::arg("timeout").none())
+      .def("prepare", &PyClient::Prepare, nb::arg("request"), nb::arg("open_axis"),
+           nb::arg("timeout").none())
+      .def("describe", &PyClient::Describe, nb::arg("rope"), nb::arg("seq_len").none(),
+           nb::arg("positions"), nb::arg("head_dim").none(), nb::arg("dtype").none())
+      .def("tables", &PyClient::Tables, nb::arg("rope"), nb::arg("begin"), nb::arg("end"),
+           nb::arg("layout"), nb::arg("dtype"), nb::arg("seq_len").none(),
+           nb::arg("head_dim").none(), nb::arg("skip_attention_factor"))
+      .def("models", &PyClient::Models)
+      .def("register", &PyClient::Register)
+      .def("unregister", &PyClient::Unregister)
+      .def("allocate", &PyClient::Allocate)
+      .def("fence", &PyClient::Fence, nb::arg("timeout").none())
+      .def_prop_ro("transport", &PyClient::Transport);
+  module.def("connect", Connect);
+  module.def("local", Local);
+}
+
+}  // namespace rope::python

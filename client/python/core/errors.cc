@@ -1,0 +1,37 @@
+#include "client/python/core/errors.h"
+
+#include "client/c/error.h"
+
+namespace rope::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+// A message may end in the middle of a character.
+nb::object TextOf(const std::string& text) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
+}  // namespace
+
+nb::object ErrorOf(const Status& status) {
+  const ErrorDetail& detail = status.detail();
+  return nb::module_::import_("ropeserve.errors")
+      .attr("_of")(Name(status.code()), Name(detail.reason), TextOf(status.message()),
+                   TextOf(detail.field), TextOf(detail.got), TextOf(detail.want),
+                   detail.retry_delay_ms, detail.may_have_executed);
+}
+
+void Raise(const Status& status) {
+  const nb::object error = ErrorOf(status);
+  PyErr_SetObject(error.type().ptr(), error.ptr());
+  nb::raise_python_error();
+}
+
+void RaiseInvalid(const std::string& field, const std::string& got, const std::string& want) {
+  Raise(c::Invalid(field, got, want));
+}
+
+}  // namespace rope::python

@@ -1,0 +1,45 @@
+// lint and diff of configs, without a client: the JSON of `ropectl lint --json` and `diff --json`.
+#include "client/cli/lint/lint.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+
+#include "client/cli/lint/diff.h"
+#include "client/cli/lint/lint_output.h"
+#include "client/python/core/bindings.h"
+#include "client/python/core/errors.h"
+
+namespace rope::python {
+namespace {
+
+namespace nb = nanobind;
+
+std::string Lint(const std::string& file, const std::string& text, const std::string& engine,
+                 const std::string& version, const std::string& sub_config) {
+  const client::EngineFilter filter = {.name = engine, .version = version};
+  if (const Status status = client::CheckVersion(filter); !status.ok()) {
+    const std::string& message = status.message();  // "--engine: got version X, want ..."
+    RaiseInvalid("engine", engine + "@" + version, message.substr(message.rfind("want ") + 5));
+  }
+  return WithoutGil(
+      [&] { return client::LintJson({client::LintText(file, text, filter, sub_config)}); });
+}
+
+std::string Diff(const std::string& a, const std::string& b, double error,
+                 const std::string& sub_config) {
+  return client::DiffJson(
+      Take(WithoutGil([&] { return client::DiffTexts(a, b, sub_config, error); })));
+}
+
+}  // namespace
+
+void BindLint(nb::module_& module) {
+  module.def("lint", Lint);
+  module.def("diff", Diff);
+  module.def("engines", client::EngineNames);
+}
+
+}  // namespace rope::python

@@ -1,0 +1,184 @@
+#include "client/python/core/request.h"
+
+#include <memory>
+#include <utility>
+
+#include "client/c/read_request.h"
+#include "client/python/core/errors.h"
+#include "rope/dlpack.h"
+
+namespace rope::python {
+namespace {
+
+namespace nb = nanobind;
+
+std::string TextOf(const std::vector<int64_t>& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+const char* NameOf(client::DType dtype) {
+  switch (dtype) {
+    case client::DType::kFloat32:
+      return "fp32";
+    case client::DType::kFloat16:
+      return "fp16";
+    case client::DType::kBFloat16:
+      return "bf16";
+    case client::DType::kFloat64:
+      return "fp64";
+    case client::DType::kFloat8E4M3:
+      return "fp8_e4m3";
+    case client::DType::kFloat8E5M2:
+      break;
+  }
+  return "fp8_e5m2";
+}
+
+// Lengths of the result's axes: those of the input in the order of its layout.
+std::vector<int64_t> ResultShape(const client::TensorView& view) {
+  if (view.output_layout.empty()) return view.shape;
+  std::vector<int64_t> shape;
+  for (const char letter : view.output_layout) {
+    const size_t axis = view.layout.find(letter);
+    if (axis >= view.shape.size()) {
+      RaiseInvalid("output_layout", view.output_layout, "the letters of " + view.layout);
+    }
+    shape.push_back(view.shape[axis]);
+  }
+  return shape;
+}
+
+void CheckPacked(const Array& array) {
+  if (array.tensor().strides == nullptr) return;
+  RaiseInvalid(array.name() + ".strides", TextOf(array.strides()), "a contiguous array");
+}
+
+void CheckDType(const Array& array, client::DType want) {
+  if (array.dtype() != want)
+    RaiseInvalid(array.name() + ".dtype", NameOf(array.dtype()), NameOf(want));
+}
+
+// The result of a call in place has the place of its input.
+void CheckInPlace(const client::TensorView& view, const Array& array, client::DType result) {
+  CheckDType(array, result);
+  if (view.output_layout.empty() || view.output_layout == view.layout) return;
+  RaiseInvalid("output_layout", view.output_layout, view.layout + " for a call in place");
+}
+
+}  // namespace
+
+void Request::Add(client::TensorView view, const std::string& name, nb::handle input,
+                  nb::handle output, nb::handle norm) {
+  const Array array(input, name);
+  view.dtype = array.dtype();
+  view.shape = array.shape();
+  view.strides = array.strides();
+  view.data = array.tensor().data;
+  arrays.push_back(array.kept());
+  const client::DType result_dtype = request.output_dtype.value_or(view.dtype);
+  if (output.is(input)) {
+    CheckInPlace(view, array, result_dtype);
+    view.output = array.writable();
+    view.output_strides = view.strides;
+  } else {
+    const Array result(output, name + "_output");
+    CheckDType(result, result_dtype);
+    if (result.shape() != ResultShape(view)) {
+      RaiseInvalid(result.name() + ".shape", TextOf(result.shape()), TextOf(ResultShape(view)));
+    }
+    view.output = result.writable();
+    view.output_strides = result.strides();
+    arrays.push_back(result.kept());
+  }
+  if (!norm.is_none()) {
+    const Array weight(norm[nb::int_(0)], name + ".norm");
+    CheckPacked(weight);
+    view.norm = client::HeadNorm{
+        .eps = nb::cast<double>(norm[nb::int_(1)]),
+        .weight = {.dtype = weight.dtype(), .shape = weight.shape(), .data = weight.tensor().data}};
+    arrays.push_back(weight.kept());
+  }
+  names.push_back(name);
+  request.tensors.push_back(std::move(view));
+}
+
+Prepared::Prepared(client::PreparedRotation rotation, const Request& request,
+                   const std::string& open_axis)
+    : rotation_(std::move(rotation)),
+      tensors_(request.request.tensors),
+      names_(request.names),
+      output_dtype_(request.request.output_dtype),
+      open_axis_(open_axis) {
+  for (client::TensorView& view : tensors_) {
+    view.data = nullptr;
+    view.norm.reset();
+  }
+}
+
+Request Prepared::Values(const nb::tuple& inputs, nb::handle outputs, client::Positions positions,
+                         std::optional<client::Positions> from) const {
+  if (inputs.size() != tensors_.size()) {
+    RaiseInvalid("tensors", std::to_string(inputs.size()), std::to_string(tensors_.size()));
+  }
+  Request call;
+  std::optional<int64_t> length;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    Add(i, inputs[i], outputs.is_none() ? nb::handle(inputs[i]) : nb::handle(outputs[nb::int_(i)]),
+        length, call);
+  }
+  call.request.prepared = length.has_value() ? rotation_.WithLength(*length) : rotation_;
+  call.request.positions = std::move(positions);
+  if (from.has_value()) {
+    call.request.reposition = client::Reposition{.from = *std::move(from), .from_rope = {}};
+  }
+  return call;
+}
+
+void Prepared::Add(size_t index, nb::handle input, nb::handle output,
+                   std::optional<int64_t>& length, Request& call) const {
+  const client::TensorView& prepared = tensors_[index];
+  const Array array(input, names_[index]);
+  CheckDType(array, prepared.dtype);
+  CheckShape(array, prepared.layout, prepared.shape, length);
+  client::TensorView view;
+  view.data = array.tensor().data;
+  call.arrays.push_back(array.kept());
+  const client::DType result_dtype = output_dtype_.value_or(prepared.dtype);
+  if (output.is(input)) {
+    CheckInPlace(prepared, array, result_dtype);
+    view.output = array.writable();
+  } else {
+    const Array result(output, names_[index] + "_output");
+    CheckDType(result, result_dtype);
+    CheckShape(result, prepared.output_layout.empty() ? prepared.layout : prepared.output_layout,
+               ResultShape(prepared), length);
+    view.output = result.writable();
+    call.arrays.push_back(result.kept());
+  }
+  call.request.tensors.push_back(std::move(view));
+}
+
+void Prepared::CheckShape(const Array& array, const std::string& layout,
+                          const std::vector<int64_t>& shape, std::optional<int64_t>& length) const {
+  const rope_tensor& tensor = array.tensor();
+  bool same = static_cast<size_t>(tensor.rank) == shape.size() && layout.size() == shape.size();
+  for (size_t i = 0; same && i < shape.size(); ++i) {
+    if (open_axis_.empty() || layout[i] != open_axis_[0]) {
+      same = tensor.shape[i] == shape[i];
+    } else {
+      same = tensor.shape[i] <= shape[i] && tensor.shape[i] == length.value_or(tensor.shape[i]);
+      length = tensor.shape[i];
+    }
+  }
+  if (!same) {
+    RaiseInvalid(
+        array.name() + ".shape", TextOf(array.shape()),
+        TextOf(shape) +
+            (open_axis_.empty() ? "" : ", with " + open_axis_ + " up to that, equal in all"));
+  }
+  CheckPacked(array);
+}
+
+}  // namespace rope::python

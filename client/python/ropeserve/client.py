@@ -1,0 +1,687 @@
+"""Clients: calls on a rope_server, or on the engine in this process."""
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import functools
+import os
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Sequence, TypedDict
+
+import numpy as np
+
+from . import _core
+from ._arrays import changed, core_dtype, dtype_name, empty, empty_like, integer, shaped
+from .configs import Description, Model, Tables, described
+from .errors import ConfigWarning, InvalidField, invalid
+from .rope import Rope, Tensor, _choice, positions_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class RopeArguments(TypedDict, total=False):
+    """Names the embedding: `rope`, or the arguments of Rope."""
+
+    rope: Rope
+    model: str
+    config: object
+    config_id: str
+    layer: int
+    layer_type: str
+    first_layer: int
+    sub_config: str
+    pairing: str
+    compat: str
+    precision: str
+
+
+class CallArguments(RopeArguments, total=False):
+    """Arguments of calls that rotate.
+
+    Exactly one of three says where the tokens are, each 0 to 2**30:
+        start: of the first token of every sequence; later tokens count up from it.
+        starts: of the first token of each sequence.
+        positions: of each token: [S], [B, S] or [T], with a leading 3 for axes t, h, w.
+    Others:
+        layout: of all arrays: one letter for each axis, of B, S, T, H, L and D. Without it three
+            axes are SHD and four BSHD.
+        seq_lens: final lengths, for dynamic and longrope; without it the largest position + 1.
+        cu_seqlens: offsets of packed sequences, with a T axis.
+        context_parallel: (rank, size).
+        output_dtype: of new arrays, such as "fp8_e4m3"; without it each array's own.
+        channel_order: "half" or "interleaved": order of a rotated pair's channels in the result.
+        skip_attention_factor: the results do not include the attention factor.
+        request_id: for the server's log.
+        timeout: seconds of the whole call, retries included; 30 without it.
+    """
+
+    start: int
+    starts: object
+    positions: object
+    layout: str
+    seq_lens: object
+    cu_seqlens: object
+    context_parallel: tuple[int, int]
+    output_dtype: object
+    channel_order: str
+    skip_attention_factor: bool
+    request_id: str
+    timeout: float
+
+
+_LENGTHS = ("seq_lens", "cu_seqlens", "context_parallel")
+_POSITION_MAX = 2**30
+_LENGTHS_MAX = 256  # embeddings of which a client knows whether they follow the length
+_ROPE = RopeArguments.__annotations__.keys() - {"rope"}
+
+
+def _rope_of(arguments: dict[str, Any]) -> Rope:
+    """Takes the embedding out of the arguments of a call."""
+    given = {name: arguments.pop(name) for name in _ROPE & arguments.keys()}
+    rope = arguments.pop("rope", None)
+    if rope is not None and given:
+        raise invalid("rope", "it and " + ", ".join(sorted(given)), "one of them")
+    if rope is not None and not isinstance(rope, Rope):
+        raise invalid("rope", type(rope).__name__, "a Rope")
+    return Rope(**given) if rope is None else rope
+
+
+def _named(q: Any, k: Any) -> list[tuple[str, Tensor]]:
+    named = [(name, each if isinstance(each, Tensor) else Tensor(each))
+             for name, each in (("q", q), ("k", k)) if each is not None]
+    if not named:
+        raise invalid("q, k", "none", "at least one of them")
+    return named
+
+
+def _result_shape(layout: str, output_layout: str, shape: Sequence[int]) -> list[int]:
+    order = output_layout or layout
+    if len(layout) != len(shape) or sorted(order) != sorted(layout):
+        raise invalid("layout", f"{layout!r} for {len(shape)} axes, {order!r} for the result",
+                      "a letter for each axis, the same letters for the result")
+    return [shape[layout.index(letter)] for letter in order]
+
+
+def _rotation(operation: _core.Operation, q: Any, k: Any, in_place: bool,
+              positions: _core.Positions | None, arguments: dict[str, Any],
+              ) -> tuple[_core.Request, Any]:
+    """The request of a call, and the arrays that it will fill."""
+    if unknown := arguments.keys() - CallArguments.__annotations__.keys():
+        raise TypeError(f"got an unexpected argument {min(unknown)!r}")
+    request = _core.Request()
+    request.set_operation(operation)
+    request.set_rope(_rope_of(arguments)._spec)
+    where = {name: arguments.pop(name, None)
+             for name in ("start", "starts", "positions", *_LENGTHS)}
+    if positions is None:
+        positions = positions_of(**where)
+    elif given := [name for name, value in where.items() if value is not None]:
+        raise invalid(given[0], "it", "nothing: this call has no positions of that kind")
+    request.set_positions(positions)
+    layout = arguments.pop("layout", None)
+    dtype = _output_dtype(request, arguments.pop("output_dtype", None), in_place)
+    if (order := arguments.pop("channel_order", None)) is not None:
+        request.set_channel_order(_choice(_core.Pairing, order, "channel_order"))
+    if arguments.pop("skip_attention_factor", False):
+        request.skip_attention_factor()
+    if (request_id := arguments.pop("request_id", None)) is not None:
+        request.set_request_id(request_id)
+    results = []
+    for name, tensor in _named(q, k):
+        shape = getattr(tensor.data, "shape", None)
+        if shape is None:
+            raise invalid(name, type(tensor.data).__name__, "an array")
+        view = tensor._view(name, len(shape), layout)
+        result = tensor.data if in_place else empty(
+            tensor.data, _result_shape(view.layout, view.output_layout, shape), dtype)
+        request.add(view, name, tensor.data, result, tensor.norm)
+        results.append(result)
+        if in_place:
+            changed(result)
+    return request, results[0] if len(results) == 1 else tuple(results)
+
+
+def _output_dtype(request: _core.Request, dtype: object, in_place: bool) -> str | None:
+    if dtype is None:
+        return None
+    if in_place:
+        raise invalid("output_dtype", dtype, "none for a call in place")
+    name = dtype_name(dtype, "output_dtype")
+    request.set_output_dtype(core_dtype(name))
+    return name
+
+
+def _warn(texts: Sequence[str], level: int = 5) -> None:
+    """`level`: how many calls ago the caller's code was."""
+    for text in texts:
+        warnings.warn(text, ConfigWarning, stacklevel=level)
+
+
+class _Rotations:
+    """Calls that rotate. Clients differ in how they wait for the results: see _finish.
+
+    Each takes q, k or both, as arrays or as Tensor, and gives one array, or a tuple (q, k).
+    A name that ends with _ says that the arrays themselves are changed.
+    """
+
+    _native: _core.Client
+    _lengths: dict[tuple[object, ...], bool]
+
+    def _finish(self, request: _core.Request, result: Any, timeout: float | None) -> Any:
+        raise NotImplementedError
+
+    def _call(self, operation: _core.Operation, q: Any, k: Any, in_place: bool,
+              arguments: Any) -> Any:
+        timeout = arguments.pop("timeout", None)
+        request, result = _rotation(operation, q, k, in_place, None, arguments)
+        return self._finish(request, result, timeout)
+
+    def rotate(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
+        """Rotates by the angle of each position, times the attention factor, into new arrays.
+
+        Args:
+            q, k: [S, H, D], [B, S, H, D] or as `layout` says; fp32, fp16 or bf16; strides are
+                fine.
+            **arguments: CallArguments.
+        Raises:
+            InvalidField: an argument; the error names it, what it got and what it wants.
+            PositionOutOfRange: a position that is not in 0 to 2**30.
+            ModelNotFound, QueueFull, ConnectionLost, Deadline, and others of ropeserve.errors.
+        """
+        return self._call(_core.Operation.rotate, q, k, False, arguments)
+
+    def rotate_(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
+        """rotate, in place."""
+        return self._call(_core.Operation.rotate, q, k, True, arguments)
+
+    def inverse(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
+        """Undoes a rotation."""
+        return self._call(_core.Operation.inverse, q, k, False, arguments)
+
+    def inverse_(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
+        """inverse, in place."""
+        return self._call(_core.Operation.inverse, q, k, True, arguments)
+
+    def backward(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
+        """The gradient of rotate: what multiplies the gradient of its results."""
+        return self._call(_core.Operation.backward, q, k, False, arguments)
+
+    def reposition(self, k: Any, *, by: int | None = None, to: object = None,
+                   from_: object = None, from_rope: Rope | None = None,
+                   **arguments: Unpack[CallArguments]) -> Any:
+        """Moves tensors that are rotated already, such as K of a cache, into new arrays.
+
+        Args:
+            k: the array, or a Tensor.
+            by: moves every token by this many positions, forwards or back.
+            to, from_: in place of `by`: the new and the current positions, each a start or an
+                array of positions.
+            from_rope: the embedding that the tensors have; without it the call's own. Not with
+                `by`: two embeddings need the positions themselves.
+            **arguments: CallArguments, without positions.
+        Raises:
+            InvalidField: also, `by` for a config whose numbers follow the length of the sequence
+                (dynamic, longrope) without seq_lens.
+        """
+        return self._reposition(k, by, to, from_, from_rope, False, dict(arguments))
+
+    def reposition_(self, k: Any, *, by: int | None = None, to: object = None,
+                    from_: object = None, from_rope: Rope | None = None,
+                    **arguments: Unpack[CallArguments]) -> Any:
+        """reposition, in place."""
+        return self._reposition(k, by, to, from_, from_rope, True, dict(arguments))
+
+    def _reposition(self, k: Any, by: int | None, to: object, from_: object,
+                    from_rope: Rope | None, in_place: bool, arguments: dict[str, Any]) -> Any:
+        timeout = arguments.pop("timeout", None)
+        rope = arguments["rope"] = _rope_of(arguments)
+        lengths = {name: arguments.pop(name, None) for name in _LENGTHS}
+        if by is not None:
+            if to is not None or from_ is not None or from_rope is not None:
+                raise invalid("by", "it and to, from_ or from_rope", "it alone")
+            if lengths["seq_lens"] is None and self._follows_length(rope, k):
+                raise invalid("seq_lens", "none, for a config that follows the length",
+                              "the lengths, with by")
+            by = integer(by, "by")
+            to, from_ = max(by, 0), max(-by, 0)
+        elif to is None or from_ is None:
+            raise invalid("to, from_", "one or none", "both, or by")
+        request, result = _rotation(_core.Operation.reposition, None, k, in_place,
+                                    _somewhere(to, lengths), arguments)
+        request.set_from(_somewhere(from_, lengths), None if from_rope is None else from_rope._spec)
+        return self._finish(request, result, timeout)
+
+    def _follows_length(self, rope: Rope, k: Any) -> bool:
+        """Whether the numbers of an embedding depend on the length. One call for each embedding."""
+        if (known := self._lengths.get(rope._key)) is None:
+            if len(self._lengths) >= _LENGTHS_MAX:
+                self._lengths.clear()
+            spec = rope._for_any_layer()
+            try:
+                text = self._native.describe(spec, 1, [], None, None)
+            except InvalidField as error:
+                if not error.field.endswith("head_dim"):
+                    raise
+                data = k.data if isinstance(k, Tensor) else k  # the config does not say head_dim
+                text = self._native.describe(spec, 1, [], data.shape[-1], None)
+            self._lengths[rope._key] = known = described(text).depends_on_seq_len
+        return known
+
+
+def _somewhere(positions: object, lengths: dict[str, Any]) -> _core.Positions:
+    """A start, or an array of positions."""
+    if isinstance(positions, int) or getattr(positions, "ndim", 1) == 0:
+        return positions_of(positions, None, None, **lengths)
+    return positions_of(None, None, positions, **lengths)
+
+
+class Prepared:
+    """A rotation whose constant part is validated once, by Client.prepare.
+
+    Calls then take less time. It outlives a restart of the server, which is sent the whole request
+    again.
+    """
+
+    __slots__ = ("_native", "_rotations", "_dtype", "_layouts", "_is_like_input")
+
+    def __init__(self, core: _core.Prepared, rotations: _Rotations, dtype: str | None,
+                 layouts: list[tuple[str, str]]) -> None:
+        self._native = core
+        self._rotations = rotations
+        self._dtype = dtype
+        self._layouts = layouts
+        self._is_like_input = dtype is None and not any(output for _, output in layouts)
+
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits: the same for equal requests on every server."""
+        return self._native.id
+
+    def rotate_(self, *arrays: Any, start: int | None = None, from_: object = None,
+                timeout: float | None = None, **positions: Any) -> Any:
+        """Does what was prepared, in place.
+
+        Args:
+            *arrays: as many as were prepared, each contiguous, of its shape and dtype; the open
+                axis may be shorter.
+            start, starts, positions: exactly one of them, as in CallArguments; also seq_lens,
+                cu_seqlens and context_parallel.
+            from_: for a prepared reposition: the current positions.
+        """
+        self._check(arrays)
+        for array in arrays:
+            changed(array)
+        result = arrays if len(arrays) > 1 else arrays[0]
+        return self._finish(arrays, None, result, start, from_, timeout, positions)
+
+    def rotate(self, *arrays: Any, start: int | None = None, from_: object = None,
+               timeout: float | None = None, **positions: Any) -> Any:
+        """Does what was prepared, into new arrays. Arguments: as rotate_."""
+        self._check(arrays)
+        if self._is_like_input:
+            outputs = tuple([empty_like(array) for array in arrays])
+        else:
+            outputs = tuple([empty(array, _result_shape(*layouts, array.shape), self._dtype)
+                             for array, layouts in zip(arrays, self._layouts)])
+        result = outputs if len(outputs) > 1 else outputs[0]
+        return self._finish(arrays, outputs, result, start, from_, timeout, positions)
+
+    def _check(self, arrays: tuple[Any, ...]) -> None:
+        if len(arrays) != len(self._layouts):
+            raise invalid("arrays", len(arrays), str(len(self._layouts)))
+        if wrong := [type(array) for array in arrays if not hasattr(array, "shape")]:
+            raise invalid("arrays", wrong[0].__name__, "arrays")
+
+    def _finish(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...] | None, result: Any,
+                start: int | None, from_: object, timeout: float | None,
+                positions: dict[str, Any]) -> Any:
+        if type(start) is int and from_ is None and not positions and 0 <= start <= _POSITION_MAX:
+            request = self._native.values(arrays, outputs, start)
+        else:
+            lengths = {name: positions.pop(name, None) for name in _LENGTHS}
+            where = positions_of(start, positions.pop("starts", None),
+                                 positions.pop("positions", None), **lengths)
+            if positions:
+                raise TypeError(f"got an unexpected argument {min(positions)!r}")
+            request = self._native.values(arrays, outputs, where,
+                                          None if from_ is None else _somewhere(from_, lengths))
+        return self._rotations._finish(request, result, timeout)
+
+
+_open: weakref.WeakSet[_core.Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # Callbacks of asynchronous calls need the interpreter.
+    for native in list(_open):
+        native.close()
+
+
+def _submit(native: _core.Client, request: _core.Request, result: Any,
+            timeout: float | None) -> concurrent.futures.Future[Any]:
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def done(error: BaseException | None, texts: Sequence[str] | None) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            _warn(texts or (), 2)
+        except Warning as warning:  # a filter makes it an error
+            error = warning
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    call = native.rotate_async(request, done, timeout)
+    future.add_done_callback(lambda ended: call.cancel() if ended.cancelled() else None)
+    return future
+
+
+class Client(_Rotations):
+    """A connection to a rope_server, or the engine in this process.
+
+    Thread-safe; calls do not hold the GIL. A pickled client connects again where it is unpickled,
+    which is how a process started by spawn gets one. In a forked child the calls of a client of
+    the parent raise WrongState: connect in the child; gRPC lets a child connect to a server only
+    if its parent had not connected to one.
+    """
+
+    def __init__(self, core: _core.Client, connect: Callable[[], Client],
+                 is_local: bool) -> None:
+        self._native = core
+        self._lengths = {}
+        self._connect = connect
+        self._is_local = is_local
+        self.futures = Futures(core, self._lengths)
+        _open.add(core)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._connect, ()
+
+    def __deepcopy__(self, memo: object) -> Client:
+        return self
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection. Asynchronous calls end with Cancelled, once no other thread is in a
+        call of this client."""
+        self._native.close()
+
+    @property
+    def transport(self) -> str:
+        """How tensors travel at present: "inline", "memfd", "ring" or "in_process"."""
+        return self._native.transport
+
+    def _finish(self, request: _core.Request, result: Any, timeout: float | None) -> Any:
+        if texts := self._native.rotate(request, timeout):
+            _warn(texts)
+        return result
+
+    def prepare(self, q: Any = None, k: Any = None, *, open_axis: str | None = None,
+                operation: str = "rotate", **arguments: Unpack[CallArguments]) -> Prepared:
+        """Validates what stays the same in repeated calls, once.
+
+        Args:
+            q, k: arrays of the shape and dtype of the calls', or Tensor with options of their
+                own. Their values are not used.
+            open_axis: "B", "S" or "T" if calls differ in the length of that axis; the arrays have
+                its largest.
+            operation: "rotate", "inverse", "backward", "reposition" or "add_sinusoidal".
+            **arguments: CallArguments, without positions and lengths, which are those of a call.
+        """
+        return _prepare(self, self._native, q, k, open_axis, operation, dict(arguments))
+
+    def describe(self, *, seq_len: int | None = None, positions: Sequence[int] = (),
+                 head_dim: int | None = None, dtype: object = None,
+                 **rope: Unpack[RopeArguments]) -> Description:
+        """What an embedding means: its frequencies, attention factor, warnings, and rows.
+
+        Args:
+            seq_len: the length that decides dynamic and longrope; without it the largest of
+                `positions` + 1.
+            positions: asks for a row of each; at most 4096.
+            head_dim: required if the config does not contain it.
+            dtype: with precision="hf": that of the tensors.
+        """
+        return described(self._native.describe(
+            _rope_of(dict(rope))._spec, seq_len, list(positions), head_dim,
+            None if dtype is None else core_dtype(dtype)))
+
+    def tables(self, *, end: int, begin: int = 0, layout: str = "cos_sin_cache",
+               dtype: object = "fp32", seq_len: int | None = None, head_dim: int | None = None,
+               skip_attention_factor: bool = False,
+               progress: Callable[[int, int], object] | None = None,
+               **rope: Unpack[RopeArguments]) -> Tables:
+        """Exact cos and sin of the positions begin to end - 1.
+
+        They are computed for the call, about 0.3 microseconds for each pair of channels.
+
+        Args:
+            layout: "cos_sin_cache" (vLLM, SGLang), "cos_sin" (FlashAttention), "duplicated"
+                (Hugging Face) or "complex"; see Tables.
+            dtype: fp32, fp16, bf16 or fp64; one of torch gives tensors of torch.
+            seq_len: the length for dynamic and longrope; without it `end`.
+            progress: is called with the rows that are done, and all.
+        """
+        if not 0 <= begin < end:
+            raise invalid("begin, end", f"{begin} and {end}", "0 <= begin < end")
+        spec = _rope_of(dict(rope))._spec
+        core_layout = _choice(_core.TableLayout, layout, "layout")
+        parts: list[Any] = []
+        at = begin
+        while at < end:
+            part_end = min(end, at + 1024)  # heads of 1024 channels stay below 16 MiB
+            parts.append(self._native.tables(spec, at, part_end, core_layout, core_dtype(dtype),
+                                             end if seq_len is None else seq_len, head_dim,
+                                             skip_attention_factor))
+            at = part_end
+            if progress is not None:
+                progress(at - begin, end - begin)
+        arrays = [_joined([part["arrays"][i] for part in parts], dtype)
+                  for i in range(len(parts[0]["arrays"]))]
+        names = ("cos", "sin") if len(arrays) == 2 else ("table",)
+        return Tables(config_id=parts[0]["config_id"], seq_len=parts[0]["seq_len"],
+                      attention_factor=parts[0]["attention_factor"],
+                      warnings=parts[0]["warnings"], **dict(zip(names, arrays)))
+
+    def models(self) -> list[Model]:
+        """Every model that is known by name, sorted by name."""
+        return [Model(**model) for model in self._native.models()]
+
+    def register(self, name: str, **rope: Unpack[RopeArguments]) -> None:
+        """Registers a name for an embedding: for all layers of a config, unless it selects one.
+
+        Raises:
+            ModelExists: some client uses the name.
+        """
+        _warn(self._native.register(name, _rope_of(dict(rope))._spec), 3)
+        self._lengths.clear()
+
+    def unregister(self, name: str) -> None:
+        """Removes a registered name; calls under way finish."""
+        self._native.unregister(name)
+        self._lengths.clear()
+
+    def empty(self, shape: int | Sequence[int], dtype: object = "fp32") -> Any:
+        """A new array in memory that the server shares: tensors in it are not sent, but named.
+
+        It comes from `arena_bytes` of connect, and returns there when nothing refers to it, and
+        after fence if a call may still be at work on it. In process it is ordinary memory, since
+        all memory is used where it is.
+
+        Args:
+            dtype: of torch, which gives a tensor of torch; else of numpy, or a name.
+        """
+        name = dtype_name(dtype)
+        shape = (shape,) if isinstance(shape, int) else shape
+        count = 1
+        for length in shape:
+            if length < 0:
+                raise invalid("shape", tuple(shape), "lengths of 0 or more")
+            count *= length
+        size = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}.get(name, 1)
+        if count == 0 or self._is_local:
+            return shaped(np.empty(count * size, np.uint8), shape, dtype)
+        return shaped(self._native.allocate(count * size), shape, dtype)
+
+    def fence(self, timeout: float | None = None) -> None:
+        """Waits until the server has finished with arrays of `empty`, also for calls that ended
+        early: after a call that may have executed, their memory may be used again."""
+        self._native.fence(timeout)
+
+
+def _joined(parts: list[tuple[Any, Any]], dtype: object) -> Any:
+    if len(parts) == 1:
+        shape, memory = parts[0]
+    else:
+        shape = [sum(shape[0] for shape, _ in parts), *parts[0][0][1:]]
+        memory = np.concatenate([memory for _, memory in parts])
+    return shaped(memory, shape, dtype)
+
+
+def _prepare(rotations: _Rotations, core: _core.Client, q: Any, k: Any, open_axis: str | None,
+             operation: str, arguments: dict[str, Any]) -> Prepared:
+    timeout = arguments.pop("timeout", None)
+    chosen = _choice(_core.Operation, operation, "operation")
+    dtype = arguments.get("output_dtype")
+    somewhere = positions_of(0, None, None)
+    layout = arguments.get("layout")
+    request, _ = _rotation(chosen, q, k, False, somewhere, arguments)
+    if chosen == _core.Operation.reposition:
+        request.set_from(somewhere, None)
+    prepared = core.prepare(request, open_axis or "", timeout)
+    _warn(prepared.warnings, 4)
+    layouts = []
+    for name, tensor in _named(q, k):
+        view = tensor._view(name, len(tensor.data.shape), layout)
+        layouts.append((view.layout, view.output_layout))
+    return Prepared(prepared, rotations, None if dtype is None else dtype_name(dtype), layouts)
+
+
+class Futures(_Rotations):
+    """The calls of _Rotations, each of which gives a concurrent.futures.Future at once.
+
+    Arrays are used until the call has ended: a future that is cancelled is done before, and the
+    call ends soon after.
+    """
+
+    def __init__(self, native: _core.Client, lengths: dict[tuple[object, ...], bool]) -> None:
+        self._native = native
+        self._lengths = lengths
+
+    def _finish(self, request: _core.Request, result: Any, timeout: float | None) -> Any:
+        return _submit(self._native, request, result, timeout)
+
+
+class AsyncClient(_Rotations):
+    """A client for asyncio: every call is awaited. Made by aconnect, or of a client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._native = client._native
+        self._lengths = client._lengths
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _finish(self, request: _core.Request, result: Any, timeout: float | None) -> Any:
+        return await asyncio.wrap_future(_submit(self._native, request, result, timeout))
+
+    async def _reposition(self, *arguments: Any) -> Any:
+        # It may ask the server about the embedding first.
+        return await (await asyncio.to_thread(super()._reposition, *arguments))
+
+    async def close(self) -> None:
+        """As Client.close."""
+        await asyncio.to_thread(self._client.close)
+
+    async def prepare(self, q: Any = None, k: Any = None, *, open_axis: str | None = None,
+                      operation: str = "rotate",
+                      **arguments: Unpack[CallArguments]) -> Prepared:
+        """As Client.prepare. The calls of what it gives are awaited."""
+        return await asyncio.to_thread(_prepare, self, self._native, q, k, open_axis, operation,
+                                       dict(arguments))
+
+    async def describe(self, **arguments: Any) -> Description:
+        """As Client.describe."""
+        return await asyncio.to_thread(lambda: self._client.describe(**arguments))
+
+    async def tables(self, **arguments: Any) -> Tables:
+        """As Client.tables."""
+        return await asyncio.to_thread(lambda: self._client.tables(**arguments))
+
+    async def models(self) -> list[Model]:
+        """As Client.models."""
+        return await asyncio.to_thread(self._client.models)
+
+    async def register(self, name: str, **rope: Unpack[RopeArguments]) -> None:
+        """As Client.register."""
+        await asyncio.to_thread(lambda: self._client.register(name, **rope))
+
+    async def unregister(self, name: str) -> None:
+        """As Client.unregister."""
+        await asyncio.to_thread(self._client.unregister, name)
+
+    async def fence(self, timeout: float | None = None) -> None:
+        """As Client.fence."""
+        await asyncio.to_thread(self._client.fence, timeout)
+
+    def empty(self, shape: int | Sequence[int], dtype: object = "fp32") -> Any:
+        """As Client.empty."""
+        return self._client.empty(shape, dtype)
+
+
+_TRANSPORTS = ("ring", "memfd", "inline")
+
+
+def connect(target: str | None = None, *, timeout: float = 5.0, arena_bytes: int = 0,
+            transports: Sequence[str] = ()) -> Client:
+    """Connects to a rope_server.
+
+    Args:
+        target: "HOST:PORT", "unix:PATH", or several addresses, "10.0.0.1:50051,10.0.0.2:50051".
+            Without it the environment's ROPE_TARGET, else 127.0.0.1:50051.
+        timeout: seconds of the connection.
+        arena_bytes: memory for Client.empty, which the server shares. Without it arrays are copied
+            to shared memory on a Unix socket.
+        transports: of "ring", "memfd" and "inline"; without it the fastest that both sides have.
+    Raises:
+        ConnectionLost, Deadline: nobody answers.
+    """
+    if wrong := [name for name in transports if name not in _TRANSPORTS]:
+        raise invalid("transports", wrong[0], "some of " + ", ".join(_TRANSPORTS))
+    target = target or os.environ.get("ROPE_TARGET") or "127.0.0.1:50051"
+    return Client(_core.connect(target, timeout, arena_bytes, list(transports)),
+                  functools.partial(connect, target, timeout=timeout, arena_bytes=arena_bytes,
+                                    transports=tuple(transports)), is_local=False)
+
+
+def local(*, threads: int = 0, memory_bytes: int = 0) -> Client:
+    """The engine in this process: the same answers as a server's, bit for bit, without one.
+
+    Args:
+        threads: of large calls; 0: as many as the process may use.
+        memory_bytes: bounds requests, tables and models together; 0: three quarters of what the
+            process may use.
+    """
+    return Client(_core.local(threads, memory_bytes),
+                  functools.partial(local, threads=threads, memory_bytes=memory_bytes),
+                  is_local=True)
+
+
+async def aconnect(target: str | None = None, **arguments: Any) -> AsyncClient:
+    """connect, for asyncio."""
+    return AsyncClient(await asyncio.to_thread(lambda: connect(target, **arguments)))

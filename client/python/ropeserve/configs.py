@@ -1,0 +1,213 @@
+"""What configs mean: descriptions, exact tables, findings of the linter, differences."""
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from .errors import invalid
+from .rope import config_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What an embedding means.
+
+    Attributes:
+        config_id: a hash of this embedding: the same on every server.
+        config: the config with all defaults filled in, with names of Hugging Face's config.json.
+        pairing: "half" or "interleaved"; None: unknown.
+        rotates: whether this layer has a rotary embedding.
+        seq_len: the length for which the numbers hold.
+        depends_on_seq_len: whether another length gives other numbers.
+        attention_factor: multiplies cos and sin.
+        inv_freq: [rotary_dim / 2], radians per position.
+        wavelengths: [rotary_dim / 2], positions per turn.
+        warnings: what is doubtful about the config.
+        readings: engines that read the config in another way: engine, version, difference,
+            attention_factor, inv_freq_max_relative.
+        rows: for each position that was asked for: position, cos, sin, [rotary_dim / 2] each.
+        json: the whole answer, with the names of proto/rope/v1/describe.proto.
+    """
+
+    config_id: str
+    config: dict[str, Any]
+    pairing: str | None
+    layer_type: str
+    rotates: bool
+    seq_len: int
+    depends_on_seq_len: bool
+    attention_factor: float
+    inv_freq: np.ndarray
+    wavelengths: np.ndarray
+    warnings: list[str]
+    readings: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+    json: dict[str, Any] = dataclasses.field(repr=False)
+
+
+# int64 is a string in Protobuf's JSON.
+_INTEGERS = frozenset({
+    "head_dim", "rotary_dim", "max_position_embeddings", "original_max_position_embeddings",
+    "rotary_offset", "seq_len", "position", "float32_angle_position", "centre"})
+
+
+def _with_integers(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _with_integers(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(inner, name) for inner in value]
+    return int(value) if name in _INTEGERS else value
+
+
+def described(text: str) -> Description:
+    reply = _with_integers(json.loads(text))
+    pairing = reply["pairing"].removeprefix("PAIRING_").lower()
+    given = {key: value for key, value in reply["config"].items() if value != []}
+    rows = [{"position": row["position"], "cos": np.array(row["cos"]), "sin": np.array(row["sin"])}
+            for row in reply["rows"]]
+    return Description(
+        config_id=reply["config_id"], config=given,
+        pairing=pairing if pairing in ("half", "interleaved") else None,
+        layer_type=reply["layer_type"], rotates=reply["rotates"], seq_len=reply["seq_len"],
+        depends_on_seq_len=reply["depends_on_seq_len"],
+        attention_factor=reply["attention_factor"],
+        inv_freq=np.array(reply["inv_freq"], np.float64),
+        wavelengths=np.array([float(value) for value in reply["wavelengths"]], np.float64),
+        warnings=reply["warnings"], readings=reply["readings"], rows=rows, json=reply)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """Exact cos and sin of the positions begin to end - 1, for kernels of your own.
+
+    With n = rotary_dim / 2, column i belongs to pair i, whatever the pairing. `cos` and `sin` are
+    set for the layouts "cos_sin" ([rows, n] each) and "duplicated" ([rows, 2n]); `table` for
+    "cos_sin_cache" ([rows, 2n]: n cosines, then n sines) and "complex" ([rows, n, 2]).
+    """
+
+    config_id: str
+    attention_factor: float
+    seq_len: int
+    warnings: list[str]
+    table: Any = None
+    cos: Any = None
+    sin: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model that a server or an engine knows by name."""
+
+    name: str
+    origin: str
+    rope_type: str
+    rope_theta: float
+    head_dim: int
+    rotary_dim: int
+    pairing: str | None
+    num_heads: int
+    num_kv_heads: int
+    max_position_embeddings: int
+    layer_types: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that lint says about a config.json.
+
+    Attributes:
+        weight: "error" (the config is refused), "warning", "reading" (an engine reads it in
+            another way) or "note".
+        rule: the rule's id; client/cli/lint/RULES.md explains each.
+        line: of the field in the file, from 1.
+        engine, version: of a reading.
+    """
+
+    weight: str
+    rule: str
+    message: str
+    field: str
+    line: int
+    sub_config: str
+    layer_types: list[str]
+    engine: str
+    version: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerDifference:
+    """How two configs differ for one layer type.
+
+    Attributes:
+        layer_type: empty: layers do not differ.
+        equal: whether both rotate in the same way.
+        seq_len: the length for which this holds; None: every length.
+        a, b: the settings of both; None: the config has no such layer type.
+        inv_freq: index, a and b of the first frequency that differs.
+        first_position: the first position whose cos or sin differ by more than `error`; None:
+            there is none up to searched_up_to, or it was not searched.
+    """
+
+    layer_type: str
+    equal: bool
+    seq_len: int | None
+    a: dict[str, Any] | None
+    b: dict[str, Any] | None
+    inv_freq: dict[str, Any] | None
+    first_position: int | None
+    searched_up_to: int | None
+
+
+def engines() -> list[str]:
+    """The engines whose readings are known."""
+    return _core.engines()
+
+
+def lint(config: object, *, engine: str | None = None,
+         sub_config: str | None = None) -> list[Finding]:
+    """What is wrong with, doubtful about, or read in several ways in one config.json.
+
+    Args:
+        config: a path, the text itself, a mapping, or a config of transformers.
+        engine: "vllm" or "vllm@0.25.0": only the readings of this engine.
+        sub_config: only the config of this path inside it, such as "vision_config".
+    """
+    name, _, version = (engine or "").partition("@")
+    if engine is not None and (name not in engines() or engine.endswith("@")):
+        raise invalid("engine", engine, "NAME or NAME@VERSION, NAME one of " + ", ".join(engines()))
+    file = "config.json"
+    if isinstance(config, os.PathLike) or (isinstance(config, str) and config.lstrip()[:1] != "{"):
+        file = os.fspath(config)
+    report = json.loads(_core.lint(file, config_text(config), name, version, sub_config or ""))[0]
+    if "unreadable" in report:
+        raise invalid("config", report["unreadable"], "a config.json")
+    return [Finding(weight=each["weight"], rule=each["rule"], message=each["message"],
+                    field=each["field"], line=each["line"], sub_config=each["sub_config"],
+                    layer_types=each["layer_types"], engine=each.get("engine", ""),
+                    version=each.get("version", ""))
+            for each in report["findings"]]
+
+
+def diff(a: object, b: object, *, error: float = 1e-3,
+         sub_config: str | None = None) -> list[LayerDifference]:
+    """How the rotations of two configs differ, for each layer type.
+
+    Args:
+        a, b: each a path, the text itself, a mapping, or a config of transformers.
+        error: first_position is the first whose cos or sin differ by more.
+        sub_config: compare the configs of this path inside both.
+    """
+    if not error > 0:
+        raise invalid("error", error, "more than 0")
+    layers = json.loads(_core.diff(config_text(a), config_text(b), error, sub_config or ""))
+    return [LayerDifference(layer_type=each["layer_type"], equal=each["equal"],
+                            seq_len=each["seq_len"], a=each["a"], b=each["b"],
+                            inv_freq=each["inv_freq"],
+                            first_position=(each["first_position"] or {}).get("position"),
+                            searched_up_to=(each["first_position"] or {}).get("searched_up_to"))
+            for each in layers]

@@ -1,0 +1,179 @@
+"""What a call says beside its tensors: the embedding, the positions, and options of a tensor."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from typing import Any, Mapping, Sequence
+
+from . import _core
+from ._arrays import integer, integers
+from .errors import invalid
+
+
+def _choice(enum: Any, value: str, field: str) -> Any:
+    found = enum.__members__.get(value)
+    if found is None:
+        raise invalid(field, repr(value), "one of " + ", ".join(enum.__members__))
+    return found
+
+
+def config_text(config: object) -> str:
+    """The text of a config.json.
+
+    Args:
+        config: a path, the text itself, a mapping, or an object with to_dict(), such as a config
+            of transformers.
+    """
+    if isinstance(config, str) and config.lstrip()[:1] == "{":
+        return config
+    if isinstance(config, (str, os.PathLike)):
+        path = os.fspath(config)
+        if os.path.isdir(path):
+            path = os.path.join(path, "config.json")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if isinstance(config, Mapping):
+        return json.dumps(config)
+    raise invalid("config", type(config).__name__,
+                  "a path, the text of a config.json, a mapping or a config of transformers")
+
+
+class Rope:
+    """One rotary embedding, to be used by many calls: `rope=` in place of the arguments below.
+
+    Exactly one of `model`, `config` and `config_id` names it.
+
+    Args:
+        model: a name that the server or the engine knows, such as "llama-3.1-8b".
+        config: the config.json of a model: a path, its text, a mapping, or a config of
+            transformers.
+        config_id: from Description.config_id.
+        layer, layer_type: of a config whose layers differ; at most one of the two.
+        first_layer: of tensors with an L axis, in place of the two.
+        sub_config: path in a composite config.json, such as "vision_config".
+        pairing: "half" or "interleaved"; without it that of the model.
+        compat: "hf", "vllm", "llamacpp" or "deepseek": whose reading counts where they differ.
+        precision: "exact" or "hf", which rounds as Hugging Face's eager code does.
+    """
+
+    __slots__ = ("_arguments", "_key", "_spec")
+
+    def __init__(self, *, model: str | None = None, config: object = None,
+                 config_id: str | None = None, layer: int | None = None,
+                 layer_type: str | None = None, first_layer: int | None = None,
+                 sub_config: str | None = None, pairing: str | None = None,
+                 compat: str | None = None, precision: str | None = None) -> None:
+        text = None if config is None else config_text(config)
+        self._arguments: dict[str, Any] = {
+            "model": model, "config": text, "config_id": config_id, "layer": layer,
+            "layer_type": layer_type, "first_layer": first_layer, "sub_config": sub_config,
+            "pairing": pairing, "compat": compat, "precision": precision}
+        given = [name for name in ("model", "config", "config_id")
+                 if self._arguments[name] is not None]
+        if len(given) != 1:
+            raise invalid("rope", " and ".join(given) or "none of them",
+                          "exactly one of model, config and config_id")
+        spec = _core.RopeSpec()
+        spec.model = model or ""
+        spec.config_id = config_id or ""
+        spec.config_json = text or ""
+        spec.layer = layer
+        spec.layer_type = layer_type or ""
+        spec.first_layer = first_layer
+        spec.sub_config = sub_config or ""
+        if pairing is not None:
+            spec.pairing = _choice(_core.Pairing, pairing, "pairing")
+        if compat is not None:
+            spec.compat = _choice(_core.Compat, compat, "compat")
+        if precision is not None:
+            spec.precision = _choice(_core.Precision, precision, "precision")
+        self._spec = spec
+        self._key = tuple(self._arguments.values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(Rope, **self._arguments), ()
+
+    def _for_any_layer(self) -> _core.RopeSpec:
+        """Without first_layer, which belongs to tensors with an L axis."""
+        return Rope(**{**self._arguments, "first_layer": None})._spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """An array with options of its own, where a call takes an array.
+
+    Attributes:
+        data: the array.
+        role: "q" or "k"; without it by its place in the call.
+        layout: one letter for each axis: B batch, S position, T token of a packed batch, H head,
+            L layer, D channel (last). Without it three axes are SHD and four BSHD.
+        output_layout: of the result: the same letters in any order, D last.
+        heads: (begin, end, role) of heads that are rotated, for tensors that combine several; the
+            others are copied. In place of `role`.
+        scale: multiplies the result.
+        fp8_scale: divides an 8-bit result before rounding.
+        rotary_offset: first rotated channel; without it the config's.
+        llama4_scaling_beta: multiplies q by a factor that grows with the position.
+        norm: (weight, eps) of an RMS norm of each head before the rotation; weight is [D].
+    """
+
+    data: Any
+    role: str | None = None
+    layout: str | None = None
+    output_layout: str | None = None
+    heads: Sequence[tuple[int, int, str | None]] = ()
+    scale: float | None = None
+    fp8_scale: float | None = None
+    rotary_offset: int | None = None
+    llama4_scaling_beta: float | None = None
+    norm: tuple[Any, float] | None = None
+
+    def _view(self, name: str, rank: int, layout: str | None) -> _core.TensorView:
+        view = _core.TensorView()
+        view.role = _choice(_core.Role, self.role or name, f"{name}.role")
+        view.layout = self.layout or layout or _layout_of(rank, name)
+        view.output_layout = self.output_layout or ""
+        for begin, end, role in self.heads:
+            view.add_heads(None if role is None else _choice(_core.Role, role, f"{name}.heads"),
+                           begin, end)
+        view.scale = self.scale
+        view.fp8_scale = self.fp8_scale
+        view.rotary_offset = self.rotary_offset
+        view.llama4_scaling_beta = self.llama4_scaling_beta
+        return view
+
+
+def _layout_of(rank: int, name: str) -> str:
+    """Three axes are SHD, four BSHD. Of others nothing is guessed."""
+    layout = {3: "SHD", 4: "BSHD"}.get(rank)
+    if layout is None:
+        raise invalid(f"{name}.layout", f"none, for {rank} axes",
+                      "a letter for each axis, of B, S, T, H, L and D")
+    return layout
+
+
+def positions_of(start: object, starts: object, positions: object, *, seq_lens: object = None,
+                 cu_seqlens: object = None, context_parallel: tuple[int, int] | None = None,
+                 field: str = "positions") -> _core.Positions:
+    """Exactly one of the first three says where the tokens are."""
+    if sum(value is not None for value in (start, starts, positions)) != 1:
+        raise invalid(field, "none or several", "exactly one of start, starts and positions")
+    made = _core.Positions()
+    if start is not None:
+        made.start = integer(start, "start")
+    elif starts is not None:
+        made.set_starts(integers(starts, "starts").reshape(-1))
+    else:
+        ids = integers(positions, "positions")
+        made.set_position_ids(ids.reshape(-1), list(ids.shape))
+    if seq_lens is not None:
+        made.set_seq_lens(integers(seq_lens, "seq_lens").reshape(-1))
+    if cu_seqlens is not None:
+        made.set_cu_seqlens(integers(cu_seqlens, "cu_seqlens").reshape(-1))
+    if context_parallel is not None:
+        made.cp_rank, made.cp_size = context_parallel
+    return made

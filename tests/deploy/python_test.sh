@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# From an empty Python environment to what client/python/README.md shows: the wheels of
+# deploy/python.sh are installed there, every block of the page runs, and uninstalling leaves
+# nothing. The packages that they need come from PyPI.
+# Usage: tests/deploy/python_test.sh BUILD_FOLDER [PYTHON...]     by default python3
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+readonly build=$1 bytes_max=$((14 * 1000 * 1000))
+pythons=("${@:2}")
+((${#pythons[@]})) || pythons=(python3)
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+fail() {
+  echo "python_test: $*" >&2
+  exit 1
+}
+
+deploy/python.sh "--build=$build" "$folder/dist" >"$folder/wheels"
+wheel=$(head -n 1 "$folder/wheels")
+[[ $wheel == *-cp310-abi3-manylinux_2_35_*.whl ]] || fail "got the wheel $wheel"
+bytes=$(stat -c %s "$wheel")
+((bytes <= bytes_max)) || fail "got $bytes bytes, want at most $bytes_max"
+
+for python in "${pythons[@]}"; do
+  venv=$folder/$(basename "$python")
+  "$python" -m venv "$venv"
+  find "$venv" ! -type d | sort >"$folder/before"
+  begin=$EPOCHREALTIME
+  "$venv/bin/pip" install -q --disable-pip-version-check --no-compile \
+    --find-links "$folder/dist" ropeserve ml_dtypes
+  "$venv/bin/python" -B tests/python/run_page.py client/python/README.md first
+  echo "$("$venv/bin/python" --version): installed and rotated in" \
+    "$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000)) ms"
+  "$venv/bin/python" -B tests/python/run_page.py client/python/README.md
+  "$venv/bin/pip" uninstall -q -y --disable-pip-version-check ropeserve ropeserve-tools \
+    nanobind-backend numpy ml_dtypes
+  find "$venv" ! -type d | sort | diff "$folder/before" - || fail "uninstalling leaves files"
+done
+echo "the wheel has $bytes bytes"

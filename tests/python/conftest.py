@@ -1,0 +1,68 @@
+"""A client in process, and a server of its own: each is a fixture. ROPE_SERVER is the program."""
+import os
+import pathlib
+import subprocess
+import time
+
+import pytest
+
+import ropeserve as rs
+
+
+class Server:
+    """A rope_server on a Unix socket, which can be killed and started again."""
+
+    def __init__(self, folder):
+        self.target = f"unix:{folder}/rope.sock"
+        self.folder = pathlib.Path(folder)
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            [os.environ["ROPE_SERVER"], f"--listen={self.target}", "--enable_shared_memory"],
+            stdout=subprocess.DEVNULL, stderr=(self.folder / "log").open("a"))
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                rs.connect(self.target).close()
+                return
+            except rs.RopeError as error:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    raise AssertionError((self.folder / "log").read_text()) from error
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    made = Server(tmp_path_factory.mktemp("server"))
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """One that a test may kill."""
+    made = Server(tmp_path)
+    yield made
+    made.kill()
+
+
+@pytest.fixture(scope="session")
+def local():
+    with rs.local(threads=1) as client:
+        yield client
+
+
+@pytest.fixture(params=["local", "ring", "memfd", "inline"])
+def client(request, server):
+    """Every way to the engine."""
+    if request.param == "local":
+        with rs.local(threads=1) as made:
+            yield made
+        return
+    with rs.connect(server.target, transports=[request.param]) as made:
+        assert made.transport == request.param
+        yield made
