@@ -59,6 +59,12 @@ def test_describe(client):
     assert len(told.config_id) == 32 and told.json["config_id"] == told.config_id
 
 
+def test_describe_a_layer_without_rotation(client):
+    told = client.describe(layer=1, config={
+        **LLAMA, "num_hidden_layers": 2, "no_rope_layers": [1, 0]})
+    assert (told.rotates, told.config, len(told.inv_freq)) == (False, {}, 0)
+
+
 LAYOUTS = {"cos_sin_cache": ["table"], "complex": ["table"], "cos_sin": ["cos", "sin"],
            "duplicated": ["cos", "sin"]}
 

@@ -67,7 +67,8 @@ def _with_integers(value: Any, name: str = "") -> Any:
 def described(text: str) -> Description:
     reply = _with_integers(json.loads(text))
     pairing = reply["pairing"].removeprefix("PAIRING_").lower()
-    given = {key: value for key, value in reply["config"].items() if value != []}
+    config = reply.get("config", {})  # none where the layer does not rotate
+    given = {key: value for key, value in config.items() if value != []}
     rows = [{"position": row["position"], "cos": np.array(row["cos"]), "sin": np.array(row["sin"])}
             for row in reply["rows"]]
     return Description(
