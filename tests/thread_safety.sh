@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks every lock annotation with clang: who holds which mutex, and in which order.
 # Usage: tests/thread_safety.sh [FILE.cc...]
-# Default: every source of server, client, kernels and proto, but of ropectl, which has no lock.
+# Default: every source of server, client, kernels and proto, but of ropectl and the Python package,
+# which have no lock.
 # Those of one folder are compiled as one: it takes less time, and proves that they can be
 # (ROPE_UNITY_BUILD).
 # Needs build/ with the generated headers: run deploy/build.sh before.
@@ -22,7 +23,7 @@ sources=("$@")
 if ((!${#sources[@]})); then
   # Kernels of the CPU have no locks, and take minutes each.
   mapfile -t sources < <(git ls-files 'server/*.cc' 'client/*.cc' 'kernels/*.cc' 'proto/*.cc' |
-    grep -vE '^kernels/backend/cpu/cpu_rotate|^client/(cli|quickstart)/')
+    grep -vE '^kernels/backend/cpu/cpu_rotate|^client/(cli|quickstart|python)/')
 fi
 
 flags=(-std=c++20 -fsyntax-only -Wno-everything -Wthread-safety -Wthread-safety-beta -Werror
