@@ -7,20 +7,11 @@
 # Missing packages of the distribution are installed, and those of PyPI in DIR/python_venv.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-build=$here/../build
-if [[ ${1:-} == --build=?* ]]; then
-  build=${1#--build=}
-  shift
-fi
-if [[ $# != 1 || $1 == -* ]]; then
-  echo "python: got arguments '$*', want [--build=DIR] FOLDER" >&2
-  exit 2
-fi
-readonly folder=$1
+# shellcheck source=deploy/wheel_arguments.sh
+source "$(dirname "${BASH_SOURCE[0]}")/wheel_arguments.sh"
 build=$(mkdir -p "$build" && cd "$build" && pwd)
 "$here/install_dependencies.sh" --python >&2
-python=$("$here/python_venv.sh" "$build")
+python=$("$here/python_venv.sh" "$build/python_venv" "$here/build_python.txt")
 readonly build python
 
 if ! grep -qx 'ROPE_BUILD_PYTHON:BOOL=ON' "$build/CMakeCache.txt" 2>/dev/null; then

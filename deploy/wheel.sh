@@ -7,17 +7,8 @@
 # Linux 3.2 or newer and /bin/sh.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-build=$here/../build
-if [[ ${1:-} == --build=?* ]]; then
-  build=${1#--build=}
-  shift
-fi
-if [[ $# != 1 || $1 == -* ]]; then
-  echo "wheel: got arguments '$*', want [--build=DIR] FOLDER" >&2
-  exit 2
-fi
-readonly folder=$1
+# shellcheck source=deploy/wheel_arguments.sh
+source "$(dirname "${BASH_SOURCE[0]}")/wheel_arguments.sh"
 
 packed=$(mktemp -d)
 trap 'rm -rf "$packed"' EXIT

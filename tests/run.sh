@@ -47,7 +47,8 @@ fi
 deploy/install_dependencies.sh --tests || give_up "the dependencies are not complete"
 python=()
 mkdir -p build
-if path=$(deploy/python_venv.sh "$PWD/build" 2>build/python_venv.log); then
+if path=$(timeout 240 deploy/python_venv.sh "$PWD/build/python_venv" deploy/build_python.txt \
+  2>build/python_venv.log); then
   python=(-DROPE_BUILD_PYTHON=ON "-DPython_EXECUTABLE=$path")
 else
   echo "skipped: the Python package, whose tools could not be fetched:" \

@@ -20,8 +20,8 @@ const std::string& PrepareMethod() {
   return method;
 }
 
-// The caller's turn to ask, until the object goes. Null: somebody else asks. The answer is not
-// read: its id is the same.
+// Holds the right to ask until it is destroyed. Begin returns null while another holder asks. The
+// answer is not read: its id is the same.
 class Asking {
  public:
   static std::shared_ptr<Asking> Begin(const State& state) {

@@ -13,17 +13,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 readonly venv=build/peers wanted=tests/peers/requirements.txt
 
 mkdir -p build
-if ! cmp -s "$wanted" "$venv/requirements.txt"; then
-  echo "installing $wanted into $venv"
-  python3 -m venv "$venv"
-  if ! "$venv/bin/pip" install -q --retries 1 -r "$wanted"; then
-    echo "skipped: the packages could not be fetched"
-    exit 77
-  fi
-  cp "$wanted" "$venv/requirements.txt"
+if ! deploy/python_venv.sh "$venv" "$wanted" >/dev/null; then
+  echo "skipped: the packages could not be fetched"
+  exit 77
 fi
 if [[ ${1-} == --speed ]]; then
-  # The wheel has a Protobuf of its own, so that it lives beside librope.so.
+  # The wheel and librope.so need different copies of Protobuf; only the wheel brings one.
   deploy/python.sh build/dist
   "$venv/bin/pip" install -q --force-reinstall --no-deps build/dist/ropeserve-*.whl
   deploy/build.sh rope_c

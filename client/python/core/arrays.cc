@@ -70,8 +70,10 @@ nb::object CapsuleOf(nb::handle object) {
   try {
     return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 1));
   } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_Exception)) error.restore();  // such as KeyboardInterrupt
-    if (PyErr_Occurred() != nullptr) nb::raise_python_error();
+    if (!error.matches(PyExc_Exception)) {  // such as KeyboardInterrupt
+      error.restore();
+      nb::raise_python_error();
+    }
     if (!error.matches(PyExc_TypeError)) return nb::none();
   }
   try {

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -34,6 +35,11 @@ using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 // given to others. With the GIL.
 using Unfinished = std::vector<nb::object>;
 
+void KeepUnfinished(const Status& status, const nb::object& request,
+                    const std::shared_ptr<Unfinished>& unfinished) {
+  if (unfinished != nullptr && status.detail().may_have_executed) unfinished->push_back(request);
+}
+
 // A callable that any thread may call and destroy. REQUIRES: all clients are closed before the
 // interpreter ends, as client.py does.
 class Callback {
@@ -50,11 +56,8 @@ class Callback {
       Call(nb::none(), nb::cast(reply->warnings));
       return;
     }
-    const Status& status = reply.status();
-    if (held_->unfinished != nullptr && status.detail().may_have_executed) {
-      held_->unfinished->push_back(held_->request);
-    }
-    Call(ErrorOf(status), nb::none());
+    KeepUnfinished(reply.status(), held_->request, held_->unfinished);
+    Call(ErrorOf(reply.status()), nb::none());
   }
 
  private:
@@ -139,9 +142,7 @@ class PyClient {
     const Result<RotateReply> reply =
         Run([&](const client::Client& client) { return client.Rotate(rotation.request, options); });
     if (reply.ok()) return reply->warnings;
-    if (unfinished_ != nullptr && reply.status().detail().may_have_executed) {
-      unfinished_->push_back(request);
-    }
+    KeepUnfinished(reply.status(), request, unfinished_);
     Raise(reply.status());
   }
 

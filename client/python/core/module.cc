@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -143,6 +144,7 @@ void BindRequest(nb::module_& module) {
   nb::class_<Prepared>(module, "Prepared")
       .def_prop_ro("id", [](const Prepared& self) { return self.rotation().id(); })
       .def_prop_ro("warnings", [](const Prepared& self) { return self.rotation().warnings(); })
+      .def_prop_ro("layouts", &Prepared::Layouts)
       .def("values", &Prepared::Values, nb::arg("inputs"), nb::arg("outputs").none(),
            nb::arg("positions"), nb::arg("from_").none())
       .def(

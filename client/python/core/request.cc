@@ -117,6 +117,14 @@ Prepared::Prepared(client::PreparedRotation rotation, const Request& request,
   }
 }
 
+std::vector<std::pair<std::string, std::string>> Prepared::Layouts() const {
+  std::vector<std::pair<std::string, std::string>> layouts;
+  for (const client::TensorView& view : tensors_) {
+    layouts.emplace_back(view.layout, view.output_layout);
+  }
+  return layouts;
+}
+
 Request Prepared::Values(const nb::tuple& inputs, nb::handle outputs, client::Positions positions,
                          std::optional<client::Positions> from) const {
   if (inputs.size() != tensors_.size()) {

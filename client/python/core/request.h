@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/python/core/arrays.h"
@@ -36,6 +37,8 @@ class Prepared {
   Prepared(client::PreparedRotation rotation, const Request& request, const std::string& open_axis);
 
   const client::PreparedRotation& rotation() const { return rotation_; }
+  // Of each tensor, and of its result; an empty one is the tensor's.
+  std::vector<std::pair<std::string, std::string>> Layouts() const;
   // The request of one call. `outputs` None: in place.
   Request Values(const nanobind::tuple& inputs, nanobind::handle outputs,
                  client::Positions positions, std::optional<client::Positions> from) const;

@@ -12,9 +12,8 @@ from .errors import invalid
 
 _NUMPY = {"fp32": "float32", "fp16": "float16", "fp64": "float64"}
 _ML_DTYPES = {"bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
-_TORCH = {"fp32": "float32", "fp16": "float16", "fp64": "float64", "bf16": "bfloat16",
-          "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
-_NAME_OF = {long: short for short, long in {**_NUMPY, **_TORCH}.items()}
+_TORCH = {**_NUMPY, **_ML_DTYPES}
+_NAME_OF = {long: short for short, long in _TORCH.items()}
 # Codes of DLPack for the dtypes that numpy has by ml_dtypes alone.
 _DLPACK_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 

@@ -287,13 +287,12 @@ class Prepared:
 
     __slots__ = ("_native", "_rotations", "_dtype", "_layouts", "_is_like_input")
 
-    def __init__(self, core: _core.Prepared, rotations: _Rotations, dtype: str | None,
-                 layouts: list[tuple[str, str]]) -> None:
+    def __init__(self, core: _core.Prepared, rotations: _Rotations, dtype: str | None) -> None:
         self._native = core
         self._rotations = rotations
         self._dtype = dtype
-        self._layouts = layouts
-        self._is_like_input = dtype is None and not any(output for _, output in layouts)
+        self._layouts: list[tuple[str, str]] = core.layouts
+        self._is_like_input = dtype is None and not any(output for _, output in self._layouts)
 
     @property
     def id(self) -> str:
@@ -555,17 +554,12 @@ def _prepare(rotations: _Rotations, core: _core.Client, q: Any, k: Any, open_axi
     chosen = _choice(_core.Operation, operation, "operation")
     dtype = arguments.get("output_dtype")
     somewhere = positions_of(0, None, None)
-    layout = arguments.get("layout")
     request, _ = _rotation(chosen, q, k, False, somewhere, arguments)
     if chosen == _core.Operation.reposition:
         request.set_from(somewhere, None)
     prepared = core.prepare(request, open_axis or "", timeout)
     _warn(prepared.warnings, 4)
-    layouts = []
-    for name, tensor in _named(q, k):
-        view = tensor._view(name, len(tensor.data.shape), layout)
-        layouts.append((view.layout, view.output_layout))
-    return Prepared(prepared, rotations, None if dtype is None else dtype_name(dtype), layouts)
+    return Prepared(prepared, rotations, None if dtype is None else dtype_name(dtype))
 
 
 class Futures(_Rotations):
