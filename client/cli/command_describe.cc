@@ -5,14 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/local_describe.h"
-#include "client/cli/plot/plot.h"
 #include "kernels/config/presets.h"
 
 namespace rope::client {
@@ -127,19 +125,6 @@ void PrintPage(const DescribeReply& reply, const std::vector<std::string>& notes
   PrintRows(reply);
 }
 
-Status WritePlot(const std::vector<DescribeReply>& replies, const std::string& path) {
-  if (replies.size() > 1) {
-    std::vector<std::string> types;
-    for (const DescribeReply& reply : replies) types.push_back(reply.layer_type);
-    return Misused(
-        absl::StrCat("--plot: got ", types.size(),
-                     " layer types, want one: --layer_type=", absl::StrJoin(types, " or ")));
-  }
-  if (replies.front().rotates) return WriteFile(path, PlotSvg(replies.front()), "");
-  return Status(StatusCode::kFailedPrecondition,
-                "--plot: got a layer without rotary embedding, want one that rotates");
-}
-
 // A config_id, and a model that is no preset, are known to a server only.
 bool AnsweredHere(const RopeSpec& spec, const Arguments& arguments) {
   if (arguments.Has("target") || !spec.config_id.empty()) return false;
@@ -173,11 +158,6 @@ int Print(const Result<std::vector<DescribeReply>>& replies, const RopeSpec& spe
           const std::string& gguf, const Arguments& arguments) {
   if (!replies.ok()) return Fail(replies.status());
   if (arguments.Has("json")) return PrintJson(*replies);
-  if (arguments.Has("plot")) {
-    if (const Status status = WritePlot(*replies, arguments.Text("plot")); !status.ok()) {
-      return FailOrMisuse(status);
-    }
-  }
   for (size_t i = 0; i < replies->size(); ++i) {
     if (i > 0) absl::PrintF("\n");
     PrintPage((*replies)[i], NotesOfReply((*replies)[i], spec, gguf));
@@ -210,17 +190,15 @@ std::vector<Flag> DescribeFlags() {
       {"positions", FlagKind::kIntegers, "0,1,2", "Positions whose cos and sin to print."},
       {"sinusoidal", FlagKind::kSwitch, "", "Print what add_sinusoidal adds there, too."},
       {"json", FlagKind::kSwitch, "", "Print the answer as JSON."},
-      {"plot", FlagKind::kText, "FILE.svg", "Draw the frequencies, wavelengths and decay."},
+      {"plot", FlagKind::kText, "FILE", "Is `ropeserve plot` of the Python package ropeserve."},
   });
 }
 
 int RunDescribe(const Arguments& arguments) {
-  if (arguments.Has("plot") && arguments.Has("json")) {
-    return Misuse("--plot: got it and --json, want one of them");
-  }
-  if (const std::string path = arguments.Text("plot");
-      arguments.Has("plot") && !absl::EndsWithIgnoreCase(path, ".svg")) {
-    return Misuse(absl::StrCat("--plot: got ", path, ", want a name that ends in .svg"));
+  if (arguments.Has("plot")) {
+    return Misuse(absl::StrCat("--plot: got ", arguments.Text("plot"),
+                               ", want `ropeserve plot CONFIG --output=FILE` of the Python package "
+                               "ropeserve, which draws plots"));
   }
   std::string gguf = arguments.Has("target") ? "" : ConfigPathOf(arguments);
   if (!IsGguf(gguf)) gguf.clear();

@@ -33,9 +33,13 @@ for python in "${pythons[@]}"; do
   "$venv/bin/python" -B tests/python/run_page.py client/python/README.md first
   echo "$("$venv/bin/python" --version): installed and rotated in" \
     "$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000)) ms"
+  "$venv/bin/pip" install -q --disable-pip-version-check --no-compile \
+    --find-links "$folder/dist" "ropeserve[plot]"
   "$venv/bin/python" -B tests/python/run_page.py client/python/README.md
-  "$venv/bin/pip" uninstall -q -y --disable-pip-version-check ropeserve ropeserve-tools \
-    nanobind-backend numpy ml_dtypes
+  "$venv/bin/ropeserve" plot llama-3.1-8b "--output=$folder/plot.svg"
+  "$venv/bin/pip" list --disable-pip-version-check --format=freeze | cut -d= -f1 |
+    grep -vx -e pip -e setuptools |
+    xargs "$venv/bin/pip" uninstall -q -y --disable-pip-version-check
   find "$venv" ! -type d | sort | diff "$folder/before" - || fail "uninstalling leaves files"
 done
 echo "the wheel has $bytes bytes"

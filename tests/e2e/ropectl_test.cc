@@ -147,7 +147,7 @@ TEST_F(RopectlTest, DescribeWithoutATargetNamesTheNearestPresetIfNoServerAnswers
               Exits(1, HasSubstr("did you mean kimi-k2?")));
 }
 
-TEST_F(RopectlTest, DescribeShowsEveryLayerTypeAndPlotsOne) {
+TEST_F(RopectlTest, DescribeShowsEveryLayerType) {
   const std::string gemma = ROPE_SOURCE_DIR "/tests/conformance/configs/gemma-3-4b.json";
   const std::vector<std::string> describe = {RopectlProgram(), "describe", gemma};
   const auto with = [&describe](const std::vector<std::string>& flags) {
@@ -160,12 +160,6 @@ TEST_F(RopectlTest, DescribeShowsEveryLayerTypeAndPlotsOne) {
   const Outcome json = with({"--json"});
   EXPECT_EQ(nlohmann::json::parse(json.output).size(), 2u);
   EXPECT_TRUE(nlohmann::json::parse(with({"--json", "--layer=0"}).output).is_object());
-  const std::string path = TemporaryFolder() + "/plot.svg";
-  const Outcome plot = with({"--plot=" + path});
-  EXPECT_EQ(plot.status, 2);
-  EXPECT_THAT(plot.output, HasSubstr("want one: --layer_type=full_attention or sliding_attention"));
-  EXPECT_EQ(with({"--plot=" + path, "--layer=0"}).status, 0);
-  EXPECT_EQ(with({"--plot=" + path + ".png", "--layer=0"}).status, 2);
 }
 
 TEST_F(RopectlTest, ModelsListsThePresets) {

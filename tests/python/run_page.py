@@ -2,8 +2,8 @@
 
 Usage: run_page.py PAGE [first]        first: only the first block
 
-The block ```python torch needs torch. ```python server needs the server of the page's command
-"rope_server ...", which is started from this environment.
+The block ```python torch needs torch, and so on. ```python server needs the server of the page's
+command "rope_server ...", which is started from this environment.
 """
 import importlib.util
 import pathlib
@@ -43,8 +43,8 @@ def main(file, which=""):
     ran = 0
     try:
         for needs, code in blocks[:1] if which == "first" else blocks:
-            if needs == "torch" and importlib.util.find_spec("torch") is None:
-                print("skipped: torch is not installed")
+            if needs not in ("", "server") and importlib.util.find_spec(needs) is None:
+                print(f"skipped: {needs} is not installed")
                 continue
             exec(compile(code.replace(listen, target) if listen else code, file, "exec"), names)
             ran += 1

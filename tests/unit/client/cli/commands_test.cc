@@ -97,10 +97,10 @@ TEST(CommandsTest, FailedCallHasStatusOneAndSaysWhy) {
   EXPECT_THAT(outcome.err, HasSubstr("UNAVAILABLE: unix:/nonexistent/rope.sock: "));
 }
 
-TEST(CommandsTest, PlotAndJsonAtOnceAreWrongUsage) {
-  const Outcome outcome = Ropectl({"describe", "--model=a", "--plot=x.svg", "--json"});
+TEST(CommandsTest, PlotSaysWhichProgramDraws) {
+  const Outcome outcome = Ropectl({"describe", "--model=a", "--plot=x.svg"});
   EXPECT_EQ(outcome.exit_status, kExitUsage);
-  EXPECT_THAT(outcome.err, HasSubstr("--plot: got it and --json, want one of them"));
+  EXPECT_THAT(outcome.err, HasSubstr("want `ropeserve plot CONFIG --output=FILE`"));
 }
 
 TEST(CommandsTest, ConfigThatCannotBeReadHasStatusOne) {
