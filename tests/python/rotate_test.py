@@ -19,6 +19,35 @@ def test_rotates_as_the_formula_says(client, dtype):
         np.testing.assert_allclose(result.astype(np.float64), want, atol=ULPS[dtype])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_table_of_the_callers_own(client, dtype):
+    q = draw(5, 4, 64)
+    angles = np.outer(np.arange(12), 1e4 ** (-np.arange(32) / 32)).astype(dtype)
+    want = client.rotate(q, config=LLAMA, start=7)
+    table = {"cos": np.cos(angles), "sin": np.sin(angles)}
+    for rows in (table, {"angles": angles}):
+        by_position = client.rotate(q, **rows, pairing="half", start=7)
+        own = {name: values[7:] for name, values in rows.items()}
+        np.testing.assert_allclose(by_position, want, atol=1e-5)
+        np.testing.assert_array_equal(client.rotate(q, **own, pairing="half"), by_position)
+    gradient = client.backward(q, **table, pairing="half", start=7)
+    np.testing.assert_allclose(gradient, client.inverse(q, config=LLAMA, start=7), atol=1e-5)
+
+
+@pytest.mark.parametrize("arguments, field, got", [
+    ({"cos": np.ones((5, 32)), "config": LLAMA}, "config", "it and a table"),
+    ({"cos": np.ones((5, 32)), "pairing": "half"}, "rows.sin", "nothing"),
+    ({"angles": np.ones((5, 33)), "pairing": "half"}, "rows", "33 pairs"),
+    ({"angles": np.ones((32, 5)).T, "pairing": "half"}, "angles.strides", "(1, 5)"),
+    ({"angles": np.ones((5, 32))}, "rope.pairing", ""),
+    ({"angles": np.ones((5, 32)), "pairing": "half", "start": 1}, "positions", ""),
+], ids=lambda value: str(value) if isinstance(value, str) else "")
+def test_refused_tables(local, arguments, field, got):
+    with pytest.raises(rs.RopeError) as error:
+        local.rotate(draw(5, 4, 64), **arguments)
+    assert error.value.field.startswith(field) and got in error.value.got, error.value
+
+
 def test_server_and_process_give_the_same_bits(client, local):
     q = draw(9, 4, 64)
     np.testing.assert_array_equal(client.rotate(q, config=LLAMA, start=100_000),

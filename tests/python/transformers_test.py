@@ -74,6 +74,36 @@ def test_gradients_and_compile_pass_through():
         torch.testing.assert_close(torch.compile(model, backend="eager")(prompt).logits, want)
 
 
+def test_kernels_rotates_with_the_layer(monkeypatch):
+    kernels = pytest.importorskip("kernels")
+    layer = pytest.importorskip("ropeserve.integrations.kernels")
+    calls = []
+    forward = layer.RotaryPosEmb.forward
+
+    def counted(self, q, k, cos, sin, unsqueeze_dim=1):
+        calls.append(q.shape)
+        return forward(self, q, k, cos, sin, unsqueeze_dim)
+
+    monkeypatch.setattr(layer.RotaryPosEmb, "forward", counted)
+    modeling = transformers.models.llama.modeling_llama
+    function = modeling.apply_rotary_pos_emb
+    model = tiny("llama", {})
+    if not isinstance(function, torch.nn.Module):
+        # This transformers uses another version of kernels only: what its decorators do.
+        function = kernels.use_kernel_forward_from_hub("rotary_pos_emb")(function)
+        monkeypatch.setattr(modeling, "apply_rotary_pos_emb", function)
+        model._kernel_funcs = {"apply_rotary_pos_emb": function}
+    prompt = torch.randint(1, 97, (2, 12), generator=torch.Generator().manual_seed(1))
+    options = {"max_new_tokens": 4, "do_sample": False}
+    with torch.no_grad():
+        want = model.generate(prompt, **options), model(prompt).logits
+        layer.register()
+        kernels.kernelize(model, mode=kernels.Mode.INFERENCE, device="cpu", use_fallback=False)
+        assert torch.equal(model.generate(prompt, **options), want[0])
+        torch.testing.assert_close(model(prompt).logits, want[1], atol=1e-4, rtol=0)
+    assert calls.count((2, 4, 12, 16)) == 4 and calls.count((2, 4, 1, 16)) == 6  # two layers each
+
+
 @pytest.mark.parametrize("model, said", [
     (lambda: torch.nn.Linear(2, 2), "model: got Linear, want one with layers named"),
     (lambda: tiny("llama", {"rope_parameters": {

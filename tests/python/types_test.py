@@ -20,6 +20,10 @@ with rs.local(threads=1) as rope:
     factor: float = description.attention_factor
     findings: list[rs.Finding] = rs.lint("config.json")
 """
+# Modules that are left out where a package is not installed.
+NEEDS = {"torch": ["torch.py", "integrations/__init__.py", "integrations/transformers.py",
+                   "integrations/vllm.py"],
+         "kernels": ["integrations/kernels.py"], "matplotlib": ["plot.py"]}
 MISTAKES = {
     'rope.rotate(1, model="llama-3.1-8b", strat=5)': "strat",
     'rope.rotate(1, model=5, start=5)': '"model"',
@@ -40,8 +44,10 @@ def folder(tmp_path_factory):
         pytest.skip("mypy or nanobind is not installed")
     made = tmp_path_factory.mktemp("types")
     shutil.copytree(pathlib.Path(ropeserve.__file__).parent, made / "ropeserve")
-    if importlib.util.find_spec("torch") is None:
-        (made / "ropeserve" / "torch.py").unlink()
+    for needed, names in NEEDS.items():
+        if importlib.util.find_spec(needed) is None:
+            for name in names:
+                (made / "ropeserve" / name).unlink()
     subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "ropeserve._core",
                     "-o", made / "ropeserve" / "_core.pyi"], check=True)
     return made

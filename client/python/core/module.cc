@@ -140,7 +140,8 @@ void BindRequest(nb::module_& module) {
       .def("skip_attention_factor",
            [](Request& self) { self.request.skip_attention_factor = true; })
       .def("add", &Request::Add, nb::arg("view"), nb::arg("name"), nb::arg("input"),
-           nb::arg("output"), nb::arg("norm").none());
+           nb::arg("output"), nb::arg("norm").none())
+      .def("add_rows", &Request::AddRows, nb::arg("name"), nb::arg("values"));
   nb::class_<Prepared>(module, "Prepared")
       .def_prop_ro("id", [](const Prepared& self) { return self.rotation().id(); })
       .def_prop_ro("warnings", [](const Prepared& self) { return self.rotation().warnings(); })

@@ -93,15 +93,24 @@ void Request::Add(client::TensorView view, const std::string& name, nb::handle i
     arrays.push_back(result.kept());
   }
   if (!norm.is_none()) {
-    const Array weight(norm[nb::int_(0)], name + ".norm");
-    CheckPacked(weight);
-    view.norm = client::HeadNorm{
-        .eps = nb::cast<double>(norm[nb::int_(1)]),
-        .weight = {.dtype = weight.dtype(), .shape = weight.shape(), .data = weight.tensor().data}};
-    arrays.push_back(weight.kept());
+    view.norm = client::HeadNorm{.eps = nb::cast<double>(norm[nb::int_(1)]),
+                                 .weight = Packed(norm[nb::int_(0)], name + ".norm")};
   }
   names.push_back(name);
   request.tensors.push_back(std::move(view));
+}
+
+void Request::AddRows(const std::string& name, nb::handle values) {
+  if (!request.rows.has_value()) request.rows.emplace();
+  client::Rows& rows = *request.rows;
+  (name == "cos" ? rows.cos : name == "sin" ? rows.sin : rows.angles) = Packed(values, name);
+}
+
+client::ArrayView Request::Packed(nb::handle values, const std::string& name) {
+  const Array array(values, name);
+  CheckPacked(array);
+  arrays.push_back(array.kept());
+  return {.dtype = array.dtype(), .shape = array.shape(), .data = array.tensor().data};
 }
 
 Prepared::Prepared(client::PreparedRotation rotation, const Request& request,

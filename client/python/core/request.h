@@ -29,6 +29,12 @@ struct Request {
   // be `input` itself. `norm` is None or (weight, eps).
   void Add(client::TensorView view, const std::string& name, nanobind::handle input,
            nanobind::handle output, nanobind::handle norm);
+  // The caller's own table: `name` is "cos", "sin" or "angles".
+  void AddRows(const std::string& name, nanobind::handle values);
+
+ private:
+  // An array without strides, which the request borrows from now on.
+  client::ArrayView Packed(nanobind::handle values, const std::string& name);
 };
 
 class Prepared {

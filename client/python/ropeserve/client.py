@@ -45,6 +45,10 @@ class CallArguments(RopeArguments, total=False):
         start: of the first token of every sequence; later tokens count up from it.
         starts: of the first token of each sequence.
         positions: of each token: [S], [B, S] or [T], with a leading 3 for axes t, h, w.
+    Your own table, in place of an embedding (of which only `pairing` may be said then):
+        cos, sin: of each pair, with any factor; or
+        angles: of each pair, in radians. Each is [rows, pairs], where a token takes the row of its
+            position; or, without positions, [S, pairs], [B, S, pairs] or [T, pairs].
     Others:
         layout: of all arrays: one letter for each axis, of B, S, T, H, L and D. Without it three
             axes are SHD and four BSHD.
@@ -61,6 +65,9 @@ class CallArguments(RopeArguments, total=False):
     start: int
     starts: object
     positions: object
+    cos: object
+    sin: object
+    angles: object
     layout: str
     seq_lens: object
     cu_seqlens: object
@@ -89,6 +96,16 @@ def _rope_of(arguments: dict[str, Any]) -> Rope:
     return Rope(**given) if rope is None else rope
 
 
+def _pairing_alone(arguments: dict[str, Any]) -> _core.RopeSpec:
+    """What a call with a table of its own says of the embedding."""
+    if given := (_ROPE | {"rope"}) & arguments.keys() - {"pairing"}:
+        raise invalid(min(given), "it and a table of cos and sin, or angles", "one of them")
+    spec = _core.RopeSpec()
+    if (pairing := arguments.pop("pairing", None)) is not None:
+        spec.pairing = _choice(_core.Pairing, pairing, "pairing")
+    return spec
+
+
 def _named(q: Any, k: Any) -> list[tuple[str, Tensor]]:
     named = [(name, each if isinstance(each, Tensor) else Tensor(each))
              for name, each in (("q", q), ("k", k)) if each is not None]
@@ -113,11 +130,15 @@ def _rotation(operation: _core.Operation, q: Any, k: Any, in_place: bool,
         raise TypeError(f"got an unexpected argument {min(unknown)!r}")
     request = _core.Request()
     request.set_operation(operation)
-    request.set_rope(_rope_of(arguments)._spec)
+    rows = {name: arguments.pop(name) for name in ("cos", "sin", "angles")
+            if arguments.get(name) is not None}
+    request.set_rope(_pairing_alone(arguments) if rows else _rope_of(arguments)._spec)
+    for name, values in rows.items():
+        request.add_rows(name, values)
     where = {name: arguments.pop(name, None)
              for name in ("start", "starts", "positions", *_LENGTHS)}
     if positions is None:
-        positions = positions_of(**where)
+        positions = positions_of(**where, may_be_none=bool(rows))
     elif given := [name for name, value in where.items() if value is not None]:
         raise invalid(given[0], "it", "nothing: this call has no positions of that kind")
     request.set_positions(positions)

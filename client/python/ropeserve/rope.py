@@ -158,16 +158,17 @@ def _layout_of(rank: int, name: str) -> str:
 
 def positions_of(start: object, starts: object, positions: object, *, seq_lens: object = None,
                  cu_seqlens: object = None, context_parallel: tuple[int, int] | None = None,
-                 field: str = "positions") -> _core.Positions:
-    """Exactly one of the first three says where the tokens are."""
-    if sum(value is not None for value in (start, starts, positions)) != 1:
-        raise invalid(field, "none or several", "exactly one of start, starts and positions")
+                 may_be_none: bool = False) -> _core.Positions:
+    """Exactly one of the first three says where the tokens are; or none, if that may be."""
+    given = sum(value is not None for value in (start, starts, positions))
+    if given != 1 and not (given == 0 and may_be_none):
+        raise invalid("positions", "none or several", "exactly one of start, starts and positions")
     made = _core.Positions()
     if start is not None:
         made.start = integer(start, "start")
     elif starts is not None:
         made.set_starts(integers(starts, "starts").reshape(-1))
-    else:
+    elif positions is not None:
         ids = integers(positions, "positions")
         made.set_position_ids(ids.reshape(-1), list(ids.shape))
     if seq_lens is not None:

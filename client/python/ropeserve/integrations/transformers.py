@@ -3,8 +3,8 @@
     from ropeserve.integrations.transformers import patch
     patch(model)
 
-A model of transformers computes angles in float32, which is off by 0.004 at position 100,000. The
-tables are exact before they are rounded to the model's dtype.
+A model of transformers computes angles in float32, which is off by up to 0.01 at position 100,000.
+The tables are exact before they are rounded to the model's dtype.
 """
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ import torch
 from ..client import Client, local
 from ..configs import Description
 from ..errors import invalid
+from . import float32_error, probes
 
 _ROWS_MIN = 1024
-_PROBED = 8  # positions at which a layer's own values are compared
-# Angles of the first positions are small, so float32 computes them well.
-_TOLERANCE = 1e-5
+_LENGTH = 4096  # of a config that says none
 
 # How layers of transformers return [..., rotary_dim / 2] values.
 _WIDENED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -47,23 +46,25 @@ class _ExactRows:
     def _check(self, layer: Any, name: str, layer_type: Optional[str]) -> None:
         """Raises InvalidField where the layer returns something else than rows of a table."""
         told = self._client.describe(config=self._config, layer_type=layer_type or "", compat="hf",
-                                     seq_len=_PROBED)
+                                     seq_len=1)
         self._told[layer_type] = told
         if told.config.get("rope_type") == "dynamic":
             raise invalid(name, "rope_type dynamic", "frequencies that do not follow each call")
-        axes = 3 if "mrope" in told.config else 1
-        positions = torch.arange(_PROBED * axes).remainder(_PROBED + 1).reshape(axes, 1, _PROBED)
-        if axes == 1:
-            positions = positions[0]
+        length = told.config.get("max_position_embeddings", _LENGTH)
+        if told.depends_on_seq_len:  # both lists of longrope have their own probes
+            length = told.config["original_max_position_embeddings"]
+        positions = torch.tensor([probes(length)])
+        if "mrope" in told.config:  # other positions on each axis
+            positions = torch.stack([positions, positions.flip(-1), positions.roll(1, -1)])
+        angles = positions[..., None] * torch.from_numpy(told.inv_freq)
         like = torch.zeros((), dtype=torch.float32)
         named = [] if layer_type is None else [layer_type]
         want = layer.forward(like, positions, *named)
-        if isinstance(want, tuple) and len(want) == 2:
-            for self._widen in _WIDENED.values():
-                got = self(like, positions, *named)
-                if all(mine.shape == own.shape and (mine - own).abs().max() < _TOLERANCE
-                       for mine, own in zip(got, want)):
-                    return
+        for self._widen in _WIDENED.values() if isinstance(want, tuple) else ():
+            error = float32_error(self._widen(angles), told.attention_factor)
+            if all(mine.shape == own.shape and ((mine - own).abs() <= error).all()
+                   for mine, own in zip(self(like, positions, *named), want)):
+                return
         raise invalid(name, type(layer).__name__, "a layer whose cos and sin are rows of one table")
 
     @torch.no_grad()
@@ -96,7 +97,7 @@ class _ExactRows:
 def patch(model: Any, *, client: Optional[Client] = None) -> list[str]:
     """Gives every rotary layer of a model exact cos and sin, in the model's dtype.
 
-    A layer's own values at the first positions are compared first, so a layer that computes
+    A layer's own values are compared first, to within errors of float32, so a layer that computes
     something else is refused and no layer changes. A table has a row for each position up to the
     largest that was seen, rounded up to a power of two.
 
