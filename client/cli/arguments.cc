@@ -179,12 +179,6 @@ Result<std::string> ReadFile(const std::string& path, int64_t bytes_max) {
   return ReadStream(path, file, bytes_max);
 }
 
-bool IsGguf(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string magic(4, '\0');
-  return file.read(magic.data(), 4) && magic == "GGUF";
-}
-
 Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(first.data(), static_cast<std::streamsize>(first.size()));

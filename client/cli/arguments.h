@@ -78,9 +78,6 @@ class Arguments {
 // The path "-" means standard input.
 Result<std::string> ReadFile(const std::string& path, int64_t bytes_max);
 
-// Whether the file begins with GGUF's magic.
-bool IsGguf(const std::string& path);
-
 Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second);
 
 // JSON as every command prints it.

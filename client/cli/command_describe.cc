@@ -145,22 +145,20 @@ int PrintJson(const std::vector<DescribeReply>& replies) {
 }
 
 // A server's answer has no notes: those of a config that is at hand are found here.
-std::vector<std::string> NotesOfReply(const DescribeReply& reply, RopeSpec spec,
-                                      const std::string& gguf) {
-  const bool at_hand =
-      !spec.config_json.empty() || !gguf.empty() || kernels::FindPreset(spec.model) != nullptr;
+std::vector<std::string> NotesOfReply(const DescribeReply& reply, RopeSpec spec) {
+  const bool at_hand = !spec.config_json.empty() || kernels::FindPreset(spec.model) != nullptr;
   if (!at_hand) return {};
   if (!spec.layer.has_value()) spec.layer_type = reply.layer_type;
-  return NotesOf(spec, gguf);
+  return NotesOf(spec);
 }
 
 int Print(const Result<std::vector<DescribeReply>>& replies, const RopeSpec& spec,
-          const std::string& gguf, const Arguments& arguments) {
+          const Arguments& arguments) {
   if (!replies.ok()) return Fail(replies.status());
   if (arguments.Has("json")) return PrintJson(*replies);
   for (size_t i = 0; i < replies->size(); ++i) {
     if (i > 0) absl::PrintF("\n");
-    PrintPage((*replies)[i], NotesOfReply((*replies)[i], spec, gguf));
+    PrintPage((*replies)[i], NotesOfReply((*replies)[i], spec));
   }
   return kExitOk;
 }
@@ -200,9 +198,7 @@ int RunDescribe(const Arguments& arguments) {
                                ", want `ropeserve plot CONFIG --output=FILE` of the Python package "
                                "ropeserve, which draws plots"));
   }
-  std::string gguf = arguments.Has("target") ? "" : ConfigPathOf(arguments);
-  if (!IsGguf(gguf)) gguf.clear();
-  Result<RopeSpec> spec = gguf.empty() ? RopeSpecOf(arguments) : RopeFlagsOf(arguments);
+  Result<RopeSpec> spec = RopeSpecOf(arguments);
   if (!spec.ok()) return FailOrMisuse(spec.status());
   const DescribeRequest request{.rope = std::move(*spec),
                                 .seq_len = arguments.Integer("seq_len"),
@@ -210,8 +206,8 @@ int RunDescribe(const Arguments& arguments) {
                                 .head_dim = arguments.Integer("head_dim"),
                                 .sinusoidal = arguments.Has("sinusoidal")};
   const bool here = AnsweredHere(request.rope, arguments);
-  return Print(here ? DescribeHere(request, gguf) : DescribeThere(request, arguments), request.rope,
-               gguf, arguments);
+  return Print(here ? DescribeHere(request) : DescribeThere(request, arguments), request.rope,
+               arguments);
 }
 
 }  // namespace rope::client

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <limits>
 #include <utility>
 
@@ -21,6 +22,7 @@
 namespace rope::client {
 namespace {
 
+constexpr int64_t kConfigBytesMax = int64_t{1} << 20;
 constexpr absl::string_view kDefaultTarget = "127.0.0.1:50051";
 constexpr std::chrono::seconds kDefaultTimeout{30};
 constexpr std::chrono::milliseconds kTimeoutMax{1'000'000'000};
@@ -109,7 +111,7 @@ absl::Span<const Command> Commands() {
        DescribeFlags(), &RunDescribe},
       {"lint", "CONFIG...", "Checks config.json files, and folders of them, without a server.",
        LintFlags(), &RunLint, kLintExits, Asks::kNobody},
-      {"diff", "A B", "Compares the rotations of two config.json or GGUF files, without a server.",
+      {"diff", "A B", "Compares the rotations of two config.json files, without a server.",
        DiffFlags(), &RunDiff, kDiffExits, Asks::kNobody},
       {"diagnose", "", "Names the setting that explains a tensor that somebody else rotated.",
        DiagnoseFlags(), &RunDiagnose},
@@ -217,12 +219,13 @@ Result<std::optional<Pairing>> PairingOf(const Arguments& arguments) {
       {{"", std::nullopt}, {"half", Pairing::kHalf}, {"interleaved", Pairing::kInterleaved}});
 }
 
+namespace {
+
+// Of the config file; empty: none is named.
 std::string ConfigPathOf(const Arguments& arguments) {
   if (arguments.Has("config")) return arguments.Text("config");
   return arguments.positional().empty() ? "" : arguments.positional().front();
 }
-
-namespace {
 
 // `files`: configs that are named without a flag.
 Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& prefix,
@@ -265,11 +268,7 @@ Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& pr
 // Adds the text of the config file, if there is one.
 Result<RopeSpec> WithConfig(Result<RopeSpec> spec, const std::string& path) {
   if (!spec.ok() || path.empty()) return spec;
-  if (IsGguf(path)) {
-    return Misused(absl::StrCat(path, ": got a GGUF file, want a config.json: describe, lint and ",
-                                "diff read GGUF files, without a server"));
-  }
-  Result<std::string> text = ReadFile(path, kConfigBytesMax);
+  Result<std::string> text = ReadConfig(path);
   if (!text.ok()) return text.status();
   spec->config_json = std::move(*text);
   return spec;
@@ -277,12 +276,19 @@ Result<RopeSpec> WithConfig(Result<RopeSpec> spec, const std::string& path) {
 
 }  // namespace
 
-Result<RopeSpec> RopeFlagsOf(const Arguments& arguments) {
-  return ReadRopeFlags(arguments, "", arguments.positional().size());
+Result<std::string> ReadConfig(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string magic(4, '\0');
+  if (file.read(magic.data(), 4) && magic == "GGUF") {
+    return Misused(absl::StrCat(path, ": got a GGUF file, want a config.json; `ropeserve lint`, ",
+                                "diff and describe of the Python package ropeserve read it"));
+  }
+  return ReadFile(path, kConfigBytesMax);
 }
 
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
-  return WithConfig(RopeFlagsOf(arguments), ConfigPathOf(arguments));
+  return WithConfig(ReadRopeFlags(arguments, "", arguments.positional().size()),
+                    ConfigPathOf(arguments));
 }
 
 Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& prefix) {

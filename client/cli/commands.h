@@ -24,8 +24,6 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // a call, a file or a comparison
 inline constexpr int kExitUsage = 2;
 
-inline constexpr int64_t kConfigBytesMax = int64_t{1} << 20;  // that of the server
-
 struct Command {
   absl::string_view name;
   absl::string_view positional;  // what follows the flags, for the help
@@ -79,9 +77,8 @@ CallOptions CallOptionsOf(const Arguments& arguments);
 // error is a config that cannot be read.
 std::vector<Flag> WithRopeFlags(std::vector<Flag> flags);
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments);
-// The same without the text of a config file, and the path of that file; empty: none is named.
-Result<RopeSpec> RopeFlagsOf(const Arguments& arguments);
-std::string ConfigPathOf(const Arguments& arguments);
+// The text of a config.json of at most 1 MiB, as the server takes it. A GGUF file is wrong usage.
+Result<std::string> ReadConfig(const std::string& path);
 // For commands whose positional arguments name no config: the embedding that flags name, each of
 // which begins with `prefix`. Pairing, compat and precision are those of the flags without prefix.
 Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& prefix = "");

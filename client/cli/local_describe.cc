@@ -12,7 +12,6 @@
 #include "client/error.h"
 #include "kernels/canonical_text.h"
 #include "kernels/config/config_json.h"
-#include "kernels/config/model_file.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/describe.h"
@@ -43,8 +42,7 @@ const kernels::Preset* PresetOf(const RopeSpec& spec) {
   return spec.model.empty() ? nullptr : kernels::FindPreset(spec.model);
 }
 
-absl::StatusOr<kernels::ModelConfig> ReadConfig(const RopeSpec& spec, const std::string& gguf) {
-  if (!gguf.empty()) return kernels::ReadModelFile(gguf, spec.sub_config);
+absl::StatusOr<kernels::ModelConfig> ReadModel(const RopeSpec& spec) {
   const kernels::Preset* const preset = PresetOf(spec);
   return kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json,
                                      spec.sub_config);
@@ -88,10 +86,9 @@ absl::StatusOr<DescribeReply> DescribeLayer(const kernels::ModelConfig& config,
   return reply;
 }
 
-absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest& request,
-                                                          const std::string& gguf) {
+absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest& request) {
   ROPE_RETURN_IF_ERROR(CheckOptions(request));
-  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadConfig(request.rope, gguf));
+  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadModel(request.rope));
   std::vector<std::string> types = {request.rope.layer_type};
   if (types[0].empty() && !request.rope.layer.has_value() && !config.layer_types().empty()) {
     types = config.layer_types();
@@ -108,8 +105,8 @@ absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest&
 
 }  // namespace
 
-absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::string& gguf) {
-  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadConfig(spec, gguf));
+absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec) {
+  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadModel(spec));
   return ReadRope(config, spec);
 }
 
@@ -120,16 +117,15 @@ Status UnknownPreset(const std::string& model) {
                    "server for others", proto::DidYouMean(kernels::NearestPreset(model))));
 }
 
-Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request,
-                                                const std::string& gguf) {
-  absl::StatusOr<std::vector<DescribeReply>> replies = DescribeLayers(request, gguf);
+Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request) {
+  absl::StatusOr<std::vector<DescribeReply>> replies = DescribeLayers(request);
   if (!replies.ok()) return ToStatus(replies.status());
   return *std::move(replies);
 }
 
-std::vector<std::string> NotesOf(const RopeSpec& spec, const std::string& gguf) {
+std::vector<std::string> NotesOf(const RopeSpec& spec) {
   std::vector<std::string> notes;
-  const absl::StatusOr<kernels::LayerRope> rope = ReadRope(spec, gguf);
+  const absl::StatusOr<kernels::LayerRope> rope = ReadRope(spec);
   if (!rope.ok()) return notes;
   for (const kernels::Remark& remark : kernels::RemarksOf(*rope)) {
     const bool warned = std::ranges::count(rope->warnings, remark.text) > 0;

@@ -15,23 +15,20 @@
 
 namespace rope::client {
 
-// Reads the layer that the spec chooses, of its preset, of its config_json or of the GGUF file at
-// path `gguf` (empty: none), as its compat, pairing and precision say. REQUIRES: as DescribeHere.
-absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::string& gguf = {});
+// Reads the layer that the spec chooses, of its preset or of its config_json, as its compat,
+// pairing and precision say. REQUIRES: as DescribeHere.
+absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec);
 
 // NOT_FOUND: no preset has that name. Says which one was probably meant.
 Status UnknownPreset(const std::string& model);
 
 // A reply for each layer type of the config; one reply if all layers are equal, or if the request
-// chooses layers. `gguf` is the path of a GGUF file, which is read in place of the request's
-// config; empty: none. REQUIRES: otherwise the request names a config_json or a preset, and no
-// config_id.
-Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request,
-                                                const std::string& gguf = {});
+// chooses layers. REQUIRES: the request names a config_json or a preset, and no config_id.
+Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request);
 
 // What is said of the values and defaults of that layer, notes only. Empty: there are none, or the
 // config cannot be read.
-std::vector<std::string> NotesOf(const RopeSpec& spec, const std::string& gguf = {});
+std::vector<std::string> NotesOf(const RopeSpec& spec);
 
 // A reading with its numbers: "ignores attn_factor (attention factor 1.2, inv_freq up to 0.5 off)".
 // A factor of 0 stands for a rotation that the engine does not have.

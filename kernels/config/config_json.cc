@@ -235,18 +235,6 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   return model;
 }
 
-ModelConfig ModelConfig::FromParts(Parts parts) {
-  ModelConfig model;
-  model.entries_ = std::move(parts.entries);
-  model.layer_types_ = TypesOf(model.entries_);
-  model.layers_ = std::move(parts.layers);
-  model.no_rope_ = std::move(parts.no_rope);
-  model.num_layers_ = parts.num_layers;
-  model.num_heads_ = parts.num_heads;
-  model.num_kv_heads_ = parts.num_kv_heads;
-  return model;
-}
-
 absl::StatusOr<LayerConfig> ModelConfig::Layer(const LayerChoice& choice) const {
   if (choice.layer.has_value() && !choice.layer_type.empty()) {
     return InvalidField("layer", "layer and layer_type", "one of them");

@@ -37,19 +37,6 @@ class ModelConfig {
   // `sub_config` is the path of the config to read in a composite file; empty: the file's own.
   static absl::StatusOr<ModelConfig> Parse(std::string_view json, std::string_view sub_config = "");
 
-  // What the reader of another format found; see the accessors and Layer.
-  struct Parts {
-    // One that applies to all layers, or several that have a layer_type each. REQUIRES: not empty.
-    std::vector<LayerConfig> entries;
-    // By layer index, or empty. REQUIRES: a list that is not empty has num_layers elements.
-    LayerTypes layers;
-    std::vector<bool> no_rope;
-    std::optional<int64_t> num_layers;
-    std::optional<int64_t> num_heads;
-    std::optional<int64_t> num_kv_heads;
-  };
-  static ModelConfig FromParts(Parts parts);
-
   // The layer types with different embeddings; empty if all layers are equal.
   const std::vector<std::string>& layer_types() const { return layer_types_; }
   // The layer type of each layer, if the file has a list or a rule; otherwise empty.

@@ -39,7 +39,6 @@ constexpr KindFacts kKinds[] = {
     {kNoExtension, "no-extension", kWarning},
     {kNoOriginalLength, "no-original-length", kWarning},
     {kLoneMscale, "lone-mscale", kWarning},
-    {kMissingPart, "missing-part", kWarning},
     {kUnknownLayerType, "unknown-layer-type", kError},
     {kSizesDoNotDivide, "sizes-do-not-divide", kError},
 };

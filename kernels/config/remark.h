@@ -44,7 +44,6 @@ enum class RemarkKind {
   kNoExtension,       // a scaling whose length is not extended
   kNoOriginalLength,  // yarn or longrope without original_max_position_embeddings
   kLoneMscale,        // mscale without mscale_all_dim, or the other way round
-  kMissingPart,       // not all files of the model were read
   // Errors.
   kUnknownLayerType,  // parameters of a layer type that the model lacks
   kSizesDoNotDivide,  // head_dim is no whole number

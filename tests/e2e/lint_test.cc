@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "tests/support/gguf_writer.h"
 #include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -183,25 +182,15 @@ TEST(LintTest, PublishedConfigsAreNotRefused) {
   EXPECT_THAT(Ropectl(arguments), Exits(0, HasSubstr("model_type")));
 }
 
-TEST(LintTest, GgufFilesAreDescribedAndLinted) {
-  const std::string folder = TemporaryFolder();
-  const std::string whole = GgufWriter("llama")
-                                .F32(".rope.freq_base", 5e5f)
-                                .U32(".rope.dimension_count", 128)
-                                .U32(".attention.key_length", 128)
-                                .U32(".context_length", 8192)
-                                .Bytes();
-  const std::string path = Written(folder + "/model.gguf", whole);
-  EXPECT_THAT(Ropectl({"describe", path}),
-              Exits(0, AllOf(HasSubstr("theta             500000"),
-                             HasSubstr("pairing           interleaved"))));
-  EXPECT_EQ(Ropectl({"lint", path}).status, 0);
-
-  const std::string cut = Written(folder + "/cut.gguf", whole.substr(0, 60));
-  EXPECT_THAT(Ropectl({"lint", cut}), Exits(1, HasSubstr("got 60 bytes, want")));
-  // A server takes the text of a config.json.
-  EXPECT_THAT(Ropectl({"describe", path, "--target=127.0.0.1:1"}),
-              Exits(2, HasSubstr("got a GGUF file, want a config.json")));
+TEST(LintTest, GgufFileIsRefusedWithTheProgramThatReadsIt) {
+  const std::string path = Written(TemporaryFolder() + "/model.gguf", "GGUF and more");
+  const std::vector<std::vector<std::string>> commands = {
+      {"lint", path}, {"diff", path, path}, {"describe", path}, {"rotate", "--config=" + path}};
+  for (const std::vector<std::string>& command : commands) {
+    EXPECT_THAT(
+        Ropectl(command),
+        Exits(2, HasSubstr(path + ": got a GGUF file, want a config.json; `ropeserve lint`")));
+  }
 }
 
 TEST(OfflineTest, SubConfigIsChosenHereAsOnTheServer) {
@@ -222,26 +211,6 @@ TEST(OfflineTest, SubConfigIsChosenHereAsOnTheServer) {
               Exits(1, HasSubstr("want one of vision_config")));
   EXPECT_EQ(Ropectl({"lint", path, "--sub_config=audio_config"}).status, 1);
   EXPECT_EQ(Ropectl({"diff", path, path, "--sub_config=vision_config"}).status, 0);
-}
-
-TEST(DiffTest, GgufFileIsComparedWithItsConfigAndAnother) {
-  const std::string folder = TemporaryFolder();
-  const auto gguf = [&folder](const std::string& name, float theta) {
-    return Written(folder + "/" + name, GgufWriter("qwen2")
-                                            .F32(".rope.freq_base", theta)
-                                            .U32(".rope.dimension_count", 128)
-                                            .U32(".attention.key_length", 128)
-                                            .U32(".context_length", 8192)
-                                            .Bytes());
-  };
-  const std::string config = Written(folder + "/config.json", R"({"model_type": "qwen2",
-      "head_dim": 128, "rope_theta": 500000, "max_position_embeddings": 8192})");
-  const std::string same = gguf("same.gguf", 5e5f);
-  EXPECT_THAT(Ropectl({"diff", same, config}), Exits(0, HasSubstr("all layers: equal")));
-  EXPECT_THAT(Ropectl({"diff", gguf("other.gguf", 1e6f), same}),
-              Exits(1, HasSubstr("first differs at index 1")));
-  EXPECT_THAT(Ropectl({"diff", same, same, "--sub_config=vision_config"}),
-              Exits(2, HasSubstr("a GGUF file has none")));
 }
 
 TEST(LintTest, EngineChoosesReadingsAndSarifNamesFileAndLine) {

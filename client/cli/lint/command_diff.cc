@@ -10,7 +10,7 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/lint/diff.h"
-#include "kernels/config/model_file.h"
+#include "kernels/config/config_json.h"
 
 namespace rope::client {
 namespace {
@@ -71,11 +71,10 @@ void PrintDifference(const LayerDifference& difference, double error) {
                PositionText(difference));
 }
 
-// The model of a config.json or a GGUF file. The outer status: the file cannot be read.
+// The model of a config.json. The outer status: the file cannot be read.
 Result<absl::StatusOr<kernels::ModelConfig>> ModelOf(const std::string& path,
                                                      const std::string& sub_config) {
-  if (IsGguf(path)) return kernels::ReadModelFile(path, sub_config);
-  const Result<std::string> text = ReadFile(path, kConfigBytesMax);
+  const Result<std::string> text = ReadConfig(path);
   if (!text.ok()) return text.status();
   return kernels::ModelConfig::Parse(*text, sub_config);
 }

@@ -14,7 +14,6 @@
 #include "client/cli/lint/lint.h"
 #include "client/cli/lint/lint_output.h"
 #include "client/cli/lint/rules.h"
-#include "kernels/config/model_file.h"
 #include "proto/nearest_name.h"
 
 namespace rope::client {
@@ -41,8 +40,7 @@ Result<EngineFilter> FilterOf(const Arguments& arguments) {
 
 FileReport LintFile(const std::string& path, const EngineFilter& filter,
                     const std::string& sub_config) {
-  if (IsGguf(path)) return LintModel(path, kernels::ReadModelFile(path, sub_config), filter);
-  const Result<std::string> text = ReadFile(path, kConfigBytesMax);
+  const Result<std::string> text = ReadConfig(path);
   if (text.ok()) return LintText(path, *text, filter, sub_config);
   FileReport report;
   report.file = path;

@@ -546,14 +546,4 @@ FileReport LintText(absl::string_view file, absl::string_view text, const Engine
   return report;
 }
 
-FileReport LintModel(absl::string_view file, const absl::StatusOr<kernels::ModelConfig>& config,
-                     const EngineFilter& filter) {
-  FileReport report;
-  report.file = std::string(file);
-  Linter linter("", filter, report);
-  linter.Lint(config, "");
-  linter.Finish();
-  return report;
-}
-
 }  // namespace rope::client

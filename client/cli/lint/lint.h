@@ -126,10 +126,6 @@ Status CheckVersion(const EngineFilter& filter);
 FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter,
                     absl::string_view sub_config = "");
 
-// Lints a file that is no text (GGUF), from the `config` that was read. Its findings have no line.
-FileReport LintModel(absl::string_view file, const absl::StatusOr<kernels::ModelConfig>& config,
-                     const EngineFilter& filter);
-
 }  // namespace rope::client
 
 #endif  // ROPE_CLIENT_CLI_LINT_LINT_H_

@@ -27,7 +27,7 @@ constexpr Rule kRules[] = {
     {"no-extension", kWarning, "llama3 scales for a length that the model does not have."},
     {"no-original-length", kWarning, "original_max_position_embeddings is absent."},
     {"lone-mscale", kWarning, "Only one of mscale and mscale_all_dim is given."},
-    {"missing-part", kWarning, "Not all files of a split model were read."},
+    {"missing-part", kWarning, "Not all files of a split GGUF model were read."},
     {kReadDifferently, kReading, "An engine computes other frequencies or another factor."},
     {kNoSuchRotation, kReading, "An engine does not have this rotation."},
     {kVersionNotCompared, kReading, "The version that was asked for was never compared."},

@@ -1,16 +1,23 @@
-"""The program `ropeserve`: what is Python's by nature. The rest is `ropectl`.
+"""The program `ropeserve`: plots, GGUF files, and what lint, diff and describe say.
 
-Exit status 0: success; 1: a config or a file is at fault, with the reason on stderr; 2: wrong
-usage.
+For files of config.json, lint, diff and describe are those of `ropectl`, which has more commands
+and needs no Python. Exit status 0: success; 1: findings, a difference, or a file or a config that
+is at fault, with the reason on stderr; 2: wrong usage.
 """
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import sys
 from typing import Any, Sequence
 
 from . import __version__
+from .client import local
+from .configs import Description, Finding, LayerDifference, diff, lint, named
 from .errors import RopeError
+
+_WEIGHTS = ("error", "warning", "reading", "note")
 
 
 def _add_rope_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,12 +35,92 @@ def _rope_of(arguments: argparse.Namespace) -> dict[str, Any]:
             if (value := getattr(arguments, name)) is not None}
 
 
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _finding_line(file: str, finding: Finding) -> str:
+    engine = " ".join(part for part in (finding.engine, finding.version) if part)
+    message = f"{engine}: {finding.message}" if engine else finding.message
+    layers = f" [{', '.join(finding.layer_types)}]" if finding.layer_types else ""
+    return f"{file}:{finding.line}: {finding.weight}: {message}{layers} [{finding.rule}]"
+
+
+def _lint(arguments: argparse.Namespace) -> int:
+    found = {file: lint(file, engine=arguments.engine, sub_config=arguments.sub_config)
+             for file in arguments.files}
+    if arguments.json:
+        _print_json([{"file": file, "findings": [dataclasses.asdict(each) for each in findings]}
+                     for file, findings in found.items()])
+    else:
+        for file, findings in found.items():
+            print("\n".join(_finding_line(file, each) for each in findings) or
+                  f"{file}: no findings")
+    failing = _WEIGHTS[:_WEIGHTS.index(arguments.fail_on) + 1]
+    return int(any(each.weight in failing for findings in found.values() for each in findings))
+
+
+def _difference_lines(layer: LayerDifference, error: float) -> list[str]:
+    length = "" if layer.seq_len is None else f", for seq_len {layer.seq_len}"
+    lines = [f"{layer.layer_type or 'all layers'}{length}: "
+             f"{'equal' if layer.equal else 'different'}"]
+    if layer.a is None or layer.b is None:
+        return [*lines, f"  only {'B' if layer.a is None else 'A'} has this layer type"]
+    for key, a in layer.a.items():
+        b = layer.b[key]
+        if a != b:
+            lines.append(f"  {key:<17} {a} | {b}")
+    if layer.note:
+        lines.append(f"  {layer.note}")
+    if layer.inv_freq is not None:
+        lines.append("  inv_freq          first differs at index {index}: {a!r} | {b!r}".format(
+            **layer.inv_freq))
+    if layer.searched_up_to is not None:
+        where = (f"none up to {layer.searched_up_to}" if layer.first_position is None
+                 else layer.first_position)
+        lines.append(f"  first position    whose cos or sin differ by more than {error:g}: {where}")
+    return lines
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    layers = diff(arguments.a, arguments.b, error=arguments.error, sub_config=arguments.sub_config)
+    if arguments.json:
+        _print_json([dataclasses.asdict(layer) for layer in layers])
+    else:
+        print("\n".join(line for layer in layers
+                        for line in _difference_lines(layer, arguments.error)))
+    return int(not all(layer.equal for layer in layers))
+
+
+def _description_lines(told: Description) -> list[str]:
+    findings = [f"warning: {text}" for text in told.warnings]
+    for reading in told.readings:
+        engine = " ".join(part for part in (reading["engine"], reading["version"]) if part)
+        findings.append(f"{engine} reads this differently: {reading['difference']}")
+    if not told.rotates:
+        return ["This layer has no rotary embedding: tensors come back unchanged.", *findings]
+    settings = {**told.config, "pairing": told.pairing or "not said: rotate needs it",
+                "attention_factor": told.attention_factor, "seq_len": told.seq_len,
+                "config_id": told.config_id}
+    settings.pop("inv_freq", None)  # below
+    return [*(f"{key:<33} {value}" for key, value in settings.items()), *findings, "",
+            f"{'index':>5}  {'inv_freq':<23} wavelength",
+            *(f"{i:>5}  {frequency:<23.17g} {wavelength:.6g}" for i, (frequency, wavelength)
+              in enumerate(zip(told.inv_freq, told.wavelengths)))]
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    with local(threads=1) as client:
+        told = client.describe(**named(arguments.config), **_rope_of(arguments))
+    if arguments.json:
+        _print_json(told.json)
+    else:
+        print("\n".join(_description_lines(told)))
+    return 0
+
+
 def _plot(arguments: argparse.Namespace) -> int:
-    try:
-        from .plot import figure
-    except ModuleNotFoundError as error:
-        print(f"plot: {error.name} is missing: pip install ropeserve[plot]", file=sys.stderr)
-        return 1
+    from .plot import figure
     made = figure(arguments.config, arguments.other, **_rope_of(arguments))
     made.savefig(arguments.output)
     return 0
@@ -45,19 +132,50 @@ def _output(path: str) -> str:
     return path
 
 
+def _positive(text: str) -> float:
+    if not (value := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"got {text}, want more than 0")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ropeserve", description=__doc__.split("\n\n")[0])
     parser.add_argument("--version", action="version", version=f"ropeserve {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    plot = commands.add_parser(
-        "plot", help="draw frequencies, wavelengths and decay of one config, or of two",
-        description="Draws inverse frequencies, wavelengths and decay with distance.")
-    plot.add_argument("config", metavar="CONFIG", help="a config.json, or the name of a preset")
-    plot.add_argument("other", metavar="CONFIG", nargs="?", help="another one, drawn over it")
-    plot.add_argument("--output", required=True, type=_output, metavar="FILE",
+    a_config = "a config.json, a GGUF file, or the name of a preset"
+
+    def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=help, description=help)
+        made.set_defaults(run=run)
+        return made
+
+    made = command("lint", _lint, "What is wrong with, or doubtful about, files.")
+    made.add_argument("files", metavar="FILE", nargs="+", help="a config.json or a GGUF file")
+    made.add_argument("--engine", metavar="NAME[@VERSION]", help="only the readings of this engine")
+    made.add_argument("--fail_on", choices=_WEIGHTS, default="error",
+                      help="the lightest finding that gives status 1")
+    made.add_argument("--sub_config", metavar="PATH", help="such as vision_config")
+    made.add_argument("--json", action="store_true", help="print an array, with each file's object")
+
+    made = command("diff", _diff, "How two files differ, for each layer type.")
+    made.add_argument("a", metavar="A", help="a config.json or a GGUF file")
+    made.add_argument("b", metavar="B", help="another one")
+    made.add_argument("--error", type=_positive, default=1e-3, metavar="E",
+                      help="find the first position whose cos or sin differ by more")
+    made.add_argument("--sub_config", metavar="PATH", help="such as vision_config")
+    made.add_argument("--json", action="store_true", help="print an array, with each layer type")
+
+    made = command("describe", _describe, "What a config means: its settings and frequencies.")
+    made.add_argument("config", metavar="CONFIG", help=a_config)
+    made.add_argument("--json", action="store_true", help="print what the schema's Describe says")
+    _add_rope_flags(made)
+
+    made = command("plot", _plot, "Draw frequencies, wavelengths and decay of one config, or two.")
+    made.add_argument("config", metavar="CONFIG", help=a_config)
+    made.add_argument("other", metavar="CONFIG", nargs="?", help="another one, drawn over it")
+    made.add_argument("--output", required=True, type=_output, metavar="FILE",
                       help="a name that ends in .png, .svg or .pdf")
-    _add_rope_flags(plot)
-    plot.set_defaults(run=_plot)
+    _add_rope_flags(made)
     return parser
 
 
@@ -67,6 +185,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = given.run(given)
         return status
+    except ModuleNotFoundError as error:
+        extra = {"matplotlib": "plot", "gguf": "gguf"}.get(error.name or "")
+        if extra is None:
+            raise
+        print(f"ropeserve: {error.name} is missing: pip install ropeserve[{extra}]",
+              file=sys.stderr)
+        return 1
     except (RopeError, OSError) as error:
         print(f"ropeserve: {error}", file=sys.stderr)
         return 1

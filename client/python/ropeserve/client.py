@@ -132,7 +132,12 @@ def _rotation(operation: _core.Operation, q: Any, k: Any, in_place: bool,
     request.set_operation(operation)
     rows = {name: arguments.pop(name) for name in ("cos", "sin", "angles")
             if arguments.get(name) is not None}
-    request.set_rope(_pairing_alone(arguments) if rows else _rope_of(arguments)._spec)
+    if rows:
+        request.set_rope(_pairing_alone(arguments))
+    else:
+        rope = _rope_of(arguments)
+        _warn(rope._warnings)
+        request.set_rope(rope._spec)
     for name, values in rows.items():
         request.add_rows(name, values)
     where = {name: arguments.pop(name, None)
@@ -473,9 +478,10 @@ class Client(_Rotations):
             head_dim: required if the config does not contain it.
             dtype: with precision="hf": that of the tensors.
         """
+        told = _rope_of(dict(rope))
         return described(self._native.describe(
-            _rope_of(dict(rope))._spec, seq_len, list(positions), head_dim,
-            None if dtype is None else core_dtype(dtype)))
+            told._spec, seq_len, list(positions), head_dim,
+            None if dtype is None else core_dtype(dtype)), told._warnings)
 
     def tables(self, *, end: int, begin: int = 0, layout: str = "cos_sin_cache",
                dtype: object = "fp32", seq_len: int | None = None, head_dim: int | None = None,

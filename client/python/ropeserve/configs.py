@@ -4,13 +4,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
-from . import _core
-from .errors import invalid
-from .rope import config_text
+from . import _core, gguf
+from .errors import InvalidField, invalid
+from .rope import read_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,8 @@ def _with_integers(value: Any, name: str = "") -> Any:
     return int(value) if name in _INTEGERS else value
 
 
-def described(text: str) -> Description:
+def described(text: str, warnings: Sequence[str] = ()) -> Description:
+    """`warnings`: those about the file that the config was read from."""
     reply = _with_integers(json.loads(text))
     pairing = reply["pairing"].removeprefix("PAIRING_").lower()
     config = reply.get("config", {})  # none where the layer does not rotate
@@ -79,7 +80,7 @@ def described(text: str) -> Description:
         attention_factor=reply["attention_factor"],
         inv_freq=np.array(reply["inv_freq"], np.float64),
         wavelengths=np.array([float(value) for value in reply["wavelengths"]], np.float64),
-        warnings=reply["warnings"], readings=reply["readings"], rows=rows, json=reply)
+        warnings=[*warnings, *reply["warnings"]], readings=reply["readings"], rows=rows, json=reply)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,12 +147,15 @@ class LayerDifference:
 
     Attributes:
         layer_type: empty: layers do not differ.
-        equal: whether both rotate in the same way.
+        equal: whether both rotate in the same way. With a GGUF file, whose numbers are float32:
+            whether there is no first_position, and no setting differs but a pairing with a note.
         seq_len: the length for which this holds; None: every length.
         a, b: the settings of both; None: the config has no such layer type.
         inv_freq: index, a and b of the first frequency that differs.
         first_position: the first position whose cos or sin differ by more than `error`; None:
             there is none up to searched_up_to, or it was not searched.
+        note: why a pairing that differs is right: llama.cpp permutes the weights of some models.
+            Empty in every other case.
     """
 
     layer_type: str
@@ -162,6 +166,14 @@ class LayerDifference:
     inv_freq: dict[str, Any] | None
     first_position: int | None
     searched_up_to: int | None
+    note: str = ""
+
+
+def named(config: object) -> dict[str, Any]:
+    """The argument `model` or `config` of a call: text that is no file is the name of a preset."""
+    is_name = (isinstance(config, str) and config.lstrip()[:1] not in ("{", os.sep)
+               and not os.path.exists(config))
+    return {"model" if is_name else "config": config}
 
 
 def engines() -> list[str]:
@@ -174,9 +186,12 @@ def lint(config: object, *, engine: str | None = None,
     """What is wrong with, doubtful about, or read in several ways in one config.json.
 
     Args:
-        config: a path, the text itself, a mapping, or a config of transformers.
+        config: a path, the text itself, a mapping, or a config of transformers. The path of a
+            GGUF file gives findings without field and line.
         engine: "vllm" or "vllm@0.25.0": only the readings of this engine.
         sub_config: only the config of this path inside it, such as "vision_config".
+    Raises:
+        ModuleNotFoundError: a GGUF file, and the package gguf is not installed.
     """
     name, _, version = (engine or "").partition("@")
     if engine is not None and (name not in engines() or engine.endswith("@")):
@@ -184,14 +199,39 @@ def lint(config: object, *, engine: str | None = None,
     file = "config.json"
     if isinstance(config, os.PathLike) or (isinstance(config, str) and config.lstrip()[:1] != "{"):
         file = os.fspath(config)
-    report = json.loads(_core.lint(file, config_text(config), name, version, sub_config or ""))[0]
+    try:
+        text, model = read_config(config, sub_config)
+    except InvalidField as error:
+        if not gguf.is_gguf(config):
+            raise
+        return [_refusal(error)]
+    report = json.loads(_core.lint(file, text, name, version, sub_config or ""))[0]
     if "unreadable" in report:
         raise invalid("config", report["unreadable"], "a config.json")
-    return [Finding(weight=each["weight"], rule=each["rule"], message=each["message"],
-                    field=each["field"], line=each["line"], sub_config=each["sub_config"],
-                    layer_types=each["layer_types"], engine=each.get("engine", ""),
-                    version=each.get("version", ""))
-            for each in report["findings"]]
+    found = [Finding(weight=each["weight"], rule=each["rule"], message=each["message"],
+                     field=each["field"], line=each["line"], sub_config=each["sub_config"],
+                     layer_types=each["layer_types"], engine=each.get("engine", ""),
+                     version=each.get("version", ""))
+             for each in report["findings"]]
+    return found if model is None else _with_notes(model, found)
+
+
+def _refusal(error: InvalidField) -> Finding:
+    rule = "missing-value" if error.got == "nothing" else "invalid-value"
+    return Finding(weight="error", rule=rule, message=str(error), field=error.field, line=1,
+                   sub_config="", layer_types=[], engine="", version="")
+
+
+_WEIGHTS = ("error", "warning", "reading", "note")
+
+
+def _with_notes(model: gguf.GgufModel, found: list[Finding]) -> list[Finding]:
+    """The notes about a GGUF file, and the findings about the text that says the same."""
+    notes = [Finding(weight=note.weight, rule=note.rule, message=note.text, field="", line=1,
+                     sub_config="", layer_types=note.layer_types, engine="", version="")
+             for note in model.notes]
+    notes += [dataclasses.replace(finding, field="", line=1) for finding in found]
+    return sorted(notes, key=lambda finding: _WEIGHTS.index(finding.weight))
 
 
 def diff(a: object, b: object, *, error: float = 1e-3,
@@ -199,16 +239,23 @@ def diff(a: object, b: object, *, error: float = 1e-3,
     """How the rotations of two configs differ, for each layer type.
 
     Args:
-        a, b: each a path, the text itself, a mapping, or a config of transformers.
+        a, b: each a path, the text itself, a mapping, a config of transformers, or the path of a
+            GGUF file.
         error: first_position is the first whose cos or sin differ by more.
         sub_config: compare the configs of this path inside both.
     """
     if not error > 0:
         raise invalid("error", error, "more than 0")
-    layers = json.loads(_core.diff(config_text(a), config_text(b), error, sub_config or ""))
-    return [LayerDifference(layer_type=each["layer_type"], equal=each["equal"],
-                            seq_len=each["seq_len"], a=each["a"], b=each["b"],
-                            inv_freq=each["inv_freq"],
-                            first_position=(each["first_position"] or {}).get("position"),
-                            searched_up_to=(each["first_position"] or {}).get("searched_up_to"))
-            for each in layers]
+    (text_a, model_a), (text_b, model_b) = read_config(a, sub_config), read_config(b, sub_config)
+    if model_a is not None or model_b is not None:
+        text_a, text_b = gguf.rounded(text_a), gguf.rounded(text_b)
+    layers = json.loads(_core.diff(text_a, text_b, error, sub_config or ""))
+    differences = []
+    for each in layers:
+        equal, note = gguf.judged(each, model_a, model_b)
+        first = each["first_position"] or {}
+        differences.append(LayerDifference(
+            layer_type=each["layer_type"], equal=equal, seq_len=each["seq_len"], a=each["a"],
+            b=each["b"], inv_freq=each["inv_freq"], first_position=first.get("position"),
+            searched_up_to=first.get("searched_up_to"), note=note))
+    return differences

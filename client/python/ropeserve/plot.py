@@ -9,7 +9,6 @@ Needs matplotlib: pip install ropeserve[plot]. The program `ropeserve plot` does
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .client import Client, local
-from .configs import Description
+from .configs import Description, named
 from .errors import invalid
 
 # Colours that colour-blind people can distinguish; dashes for prints without colour.
@@ -88,11 +87,8 @@ class _Drawn:
 
 def _drawn(client: Client, config: object, name: str, colour: str, seq_len: int | None,
            rope: dict[str, Any]) -> _Drawn:
-    is_model = isinstance(config, str) and config.lstrip()[:1] != "{" and not os.path.exists(config)
-    named: dict[str, Any] = {"model": config} if is_model else {"config": config}
-
     def describe(length: int | None) -> Description:
-        return client.describe(seq_len=length, **named, **rope)
+        return client.describe(seq_len=length, **named(config), **rope)
 
     told = [describe(seq_len)]
     if not told[0].rotates:

@@ -7,9 +7,10 @@ import json
 import os
 from typing import Any, Mapping, Sequence
 
-from . import _core
+from . import _core, gguf
 from ._arrays import integer, integers
 from .errors import invalid
+from .gguf import GgufModel
 
 
 def _choice(enum: Any, value: str, field: str) -> Any:
@@ -24,7 +25,7 @@ def config_text(config: object) -> str:
 
     Args:
         config: a path, the text itself, a mapping, or an object with to_dict(), such as a config
-            of transformers.
+            of transformers. A GGUF file is read by read_config.
     """
     if isinstance(config, str) and config.lstrip()[:1] == "{":
         return config
@@ -42,6 +43,12 @@ def config_text(config: object) -> str:
                   "a path, the text of a config.json, a mapping or a config of transformers")
 
 
+def read_config(config: object, sub_config: str | None = None) -> tuple[str, GgufModel | None]:
+    """The text of a config.json; of a GGUF file the text that says the same, and its model."""
+    model = gguf.model_of(config, sub_config)
+    return (config_text(config) if model is None else json.dumps(model.config)), model
+
+
 class Rope:
     """One rotary embedding, to be used by many calls: `rope=` in place of the arguments below.
 
@@ -50,7 +57,7 @@ class Rope:
     Args:
         model: a name that the server or the engine knows, such as "llama-3.1-8b".
         config: the config.json of a model: a path, its text, a mapping, or a config of
-            transformers.
+            transformers; or the path of a GGUF file.
         config_id: from Description.config_id.
         layer, layer_type: of a config whose layers differ; at most one of the two.
         first_layer: of tensors with an L axis, in place of the two.
@@ -60,14 +67,15 @@ class Rope:
         precision: "exact" or "hf", which rounds as Hugging Face's eager code does.
     """
 
-    __slots__ = ("_arguments", "_key", "_spec")
+    __slots__ = ("_arguments", "_key", "_spec", "_warnings")
 
     def __init__(self, *, model: str | None = None, config: object = None,
                  config_id: str | None = None, layer: int | None = None,
                  layer_type: str | None = None, first_layer: int | None = None,
                  sub_config: str | None = None, pairing: str | None = None,
                  compat: str | None = None, precision: str | None = None) -> None:
-        text = None if config is None else config_text(config)
+        text, file = (None, None) if config is None else read_config(config, sub_config)
+        self._warnings = [] if file is None else file.warnings()  # beside those of replies
         self._arguments: dict[str, Any] = {
             "model": model, "config": text, "config_id": config_id, "layer": layer,
             "layer_type": layer_type, "first_layer": first_layer, "sub_config": sub_config,

@@ -1,0 +1,97 @@
+"""The program `ropeserve`: lint, diff and describe. plot_test.py has plots."""
+import json
+import pathlib
+
+import pytest
+from reference import LLAMA
+
+import ropeserve as rs
+from ropeserve.cli import main
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "conformance" / "configs"
+LLAMA_31 = str(CONFIGS / "llama-3.1-8b.json")
+
+
+@pytest.fixture
+def gguf_file(tmp_path):
+    """Llama 3.1 8B as a GGUF file, without rope_freqs."""
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(32)
+    writer.add_context_length(131072)
+    writer.add_embedding_length(4096)
+    writer.add_head_count(32)
+    writer.add_head_count_kv(8)
+    writer.add_rope_freq_base(500000.0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
+def said(capsys, *arguments):
+    """(exit status, output)"""
+    try:
+        status = main(list(arguments))
+    except SystemExit as exit:
+        status = exit.code
+    output = capsys.readouterr()
+    return status, output.out + output.err
+
+
+def test_lint(capsys, tmp_path, gguf_file):
+    assert said(capsys, "lint", LLAMA_31) == (0, f"{LLAMA_31}: no findings\n")
+    wrong = tmp_path / "config.json"
+    wrong.write_text(json.dumps({**LLAMA, "rope_theta": -1}))
+    status, text = said(capsys, "lint", str(wrong), gguf_file)
+    assert status == 1 and f"{wrong}:1: error: rope_theta: got -1" in text
+    assert f"{gguf_file}: no findings" in text
+    status, text = said(capsys, "lint", "--json", str(wrong))
+    assert status == 1 and json.loads(text)[0]["findings"][0]["weight"] == "error"
+    phi = str(CONFIGS / "phi-3.5-mini.json")
+    assert said(capsys, "lint", phi)[0] == 0
+    status, text = said(capsys, "lint", phi, "--fail_on=reading", "--engine=llamacpp")
+    assert status == 1 and "reading: llamacpp " in text and "vllm" not in text
+
+
+def test_diff(capsys, gguf_file):
+    status, text = said(capsys, "diff", LLAMA_31, LLAMA_31)
+    assert status == 0 and text.startswith("all layers: equal")
+    status, text = said(capsys, "diff", LLAMA_31, gguf_file)  # the scaling is missing
+    assert status == 1 and text.startswith("all layers: different")
+    assert "llama.cpp permutes the weights of llama" in text
+    assert "differ by more than 0.001: " in text and "first differs at index 29" in text
+    status, text = said(capsys, "diff", LLAMA_31, gguf_file, "--error=0.5", "--json")
+    assert status == 1 and json.loads(text)[0]["first_position"] > 100
+
+
+def test_describe(capsys, gguf_file):
+    status, text = said(capsys, "describe", gguf_file)
+    assert status == 0 and "rope_theta                        500000\n" in text
+    assert "pairing                           interleaved" in text
+    assert len(text.splitlines()) > 64 and "   63  2.4" in text
+    status, text = said(capsys, "describe", "llama-3.1-8b", "--json")
+    assert status == 0 and json.loads(text)["config"]["rope_type"] == "llama3"
+    status, text = said(capsys, "describe", str(CONFIGS / "gemma-3-4b.json"),
+                        "--layer_type=sliding_attention")
+    assert status == 0 and "rope_theta                        10000\n" in text
+
+
+@pytest.mark.parametrize("arguments, status, want", [
+    ([], 2, "the following arguments are required: COMMAND"),
+    (["lint"], 2, "the following arguments are required: FILE"),
+    (["lint", "/does/not/exist"], 1, "/does/not/exist"),
+    (["lint", LLAMA_31, "--engine=vlm"], 1, "engine: got vlm, want NAME or NAME@VERSION"),
+    (["diff", LLAMA_31, LLAMA_31, "--error=0"], 2, "got 0, want more than 0"),
+    (["describe", "no-such-model"], 1, "no-such-model"),
+    (["describe", LLAMA_31, "--head_dim=64"], 1, "head_dim"),
+])
+def test_what_is_refused(capsys, arguments, status, want):
+    got = said(capsys, *arguments)
+    assert got[0] == status and want in got[1]
+
+
+def test_version(capsys):
+    assert said(capsys, "--version") == (0, f"ropeserve {rs.__version__}\n")
