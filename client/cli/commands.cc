@@ -87,6 +87,10 @@ int RunCommand(const Command& command, absl::Span<const absl::string_view> rest)
 
 // Unknown command.
 int MisuseOfCommand(absl::string_view name) {
+  if (name == "diagnose" || name == "plot") {
+    return Misuse(
+        absl::StrCat(name, ": want `ropeserve ", name, "` of the Python package ropeserve"));
+  }
   std::vector<std::string> names;
   for (const Command& command : Commands()) names.emplace_back(command.name);
   const std::string nearest = proto::NearestName({name.data(), name.size()}, names);
@@ -113,8 +117,6 @@ absl::Span<const Command> Commands() {
        LintFlags(), &RunLint, kLintExits, Asks::kNobody},
       {"diff", "A B", "Compares the rotations of two config.json files, without a server.",
        DiffFlags(), &RunDiff, kDiffExits, Asks::kNobody},
-      {"diagnose", "", "Names the setting that explains a tensor that somebody else rotated.",
-       DiagnoseFlags(), &RunDiagnose},
       {"verify", "FILE.json...", "Checks golden files against the engine.", VerifyFlags(),
        &RunVerify, "", Asks::kAny},
       {"load", "", "Sends one request over and over and measures.", LoadFlags(), &RunLoadCommand},

@@ -93,7 +93,6 @@ int Misuse(absl::string_view message);
 int FailOrMisuse(const Status& status);  // of arguments: INVALID_ARGUMENT is misuse
 
 std::vector<Flag> DescribeFlags();
-std::vector<Flag> DiagnoseFlags();
 std::vector<Flag> DiffFlags();
 std::vector<Flag> LintFlags();
 std::vector<Flag> LoadFlags();
@@ -109,7 +108,6 @@ int RunConnections(const Arguments& arguments);
 int RunModels(const Arguments& arguments);
 int RunInfo(const Arguments& arguments);
 int RunDescribe(const Arguments& arguments);
-int RunDiagnose(const Arguments& arguments);
 int RunDiff(const Arguments& arguments);
 int RunLint(const Arguments& arguments);
 int RunRegister(const Arguments& arguments);

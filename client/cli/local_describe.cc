@@ -105,11 +105,6 @@ absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest&
 
 }  // namespace
 
-absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec) {
-  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadModel(spec));
-  return ReadRope(config, spec);
-}
-
 Status UnknownPreset(const std::string& model) {
   return Status(
       StatusCode::kNotFound,
@@ -125,7 +120,9 @@ Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request) 
 
 std::vector<std::string> NotesOf(const RopeSpec& spec) {
   std::vector<std::string> notes;
-  const absl::StatusOr<kernels::LayerRope> rope = ReadRope(spec);
+  const absl::StatusOr<kernels::ModelConfig> config = ReadModel(spec);
+  if (!config.ok()) return notes;
+  const absl::StatusOr<kernels::LayerRope> rope = ReadRope(*config, spec);
   if (!rope.ok()) return notes;
   for (const kernels::Remark& remark : kernels::RemarksOf(*rope)) {
     const bool warned = std::ranges::count(rope->warnings, remark.text) > 0;

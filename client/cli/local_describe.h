@@ -15,10 +15,6 @@
 
 namespace rope::client {
 
-// Reads the layer that the spec chooses, of its preset or of its config_json, as its compat,
-// pairing and precision say. REQUIRES: as DescribeHere.
-absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec);
-
 // NOT_FOUND: no preset has that name. Says which one was probably meant.
 Status UnknownPreset(const std::string& model);
 

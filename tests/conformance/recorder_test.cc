@@ -394,7 +394,7 @@ class ToolsTest : public RecorderTest {
 TEST_F(ToolsTest, Outputs) {
   Run("help", {"help"});
   for (const char* command :
-       {"rotate", "reposition", "tables", "describe", "lint", "diff", "diagnose", "verify", "load",
+       {"rotate", "reposition", "tables", "describe", "lint", "diff", "verify", "load",
         "models", "register", "unregister", "warm_up", "info", "health"}) {
     Run(absl::StrCat("help ", command), {"help", command});
   }
@@ -416,11 +416,6 @@ TEST_F(ToolsTest, Outputs) {
   RunProgram({RopectlProgram(), "rotate", target, "--model=llama-3.1-8b", "--start=100",
               "--layout=SHD", "--q=" + input, "--output_q=" + output});
   recording_.Add("rotated", ReadFile(output));
-  for (const char* model : {"llama-3.1-8b", "llama-3-8b", "llama-2-7b"}) {
-    Run(absl::StrCat("diagnose ", model),
-        {"diagnose", "--before=" + input, "--after=" + output, "--layout=SHD", "--start=100",
-         absl::StrCat("--model=", model)});
-  }
   Run("tables", {"tables", target, "--model=llama-3.1-8b", "--end=9", "--output=" + output});
   recording_.Add("table", ReadFile(output));
   Run("models", {"models", target});

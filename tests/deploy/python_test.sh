@@ -36,6 +36,7 @@ for python in "${pythons[@]}"; do
   "$venv/bin/pip" install -q --disable-pip-version-check --no-compile \
     --find-links "$folder/dist" "ropeserve[plot]"
   "$venv/bin/python" -B tests/python/run_page.py client/python/README.md
+  "$venv/bin/python" -B tests/python/run_page.py client/python/DIAGNOSE.md first
   "$venv/bin/ropeserve" plot llama-3.1-8b "--output=$folder/plot.svg"
   "$venv/bin/pip" list --disable-pip-version-check --format=freeze | cut -d= -f1 |
     grep -vx -e pip -e setuptools |

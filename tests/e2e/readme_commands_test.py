@@ -35,7 +35,7 @@ SUBSTITUTES = {
     "help COMMAND": "help lint",
 }
 # Exit statuses other than 0 that answer the question of a command.
-STATUSES = {"lint": {0, 1}, "diff": {0, 1}, "diagnose": {0, 1}}
+STATUSES = {"lint": {0, 1}, "diff": {0, 1}}
 CONFIG = {
     "model_type": "llama",
     "head_dim": 128,

@@ -2,8 +2,9 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
-from reference import LLAMA
+from reference import LLAMA, draw, rotated
 
 import ropeserve as rs
 from ropeserve.cli import main
@@ -79,6 +80,25 @@ def test_describe(capsys, gguf_file):
     assert status == 0 and "rope_theta                        10000\n" in text
 
 
+def test_diagnose(capsys, tmp_path):
+    q = draw(5, 4, 64)
+    files = {"q": q, "same": rotated(q, np.arange(7, 12)), "next": rotated(q, np.arange(8, 13)),
+             "positions": np.arange(7, 12)}
+    for name, array in files.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LLAMA))
+    command = ["diagnose", str(config), f"--before={tmp_path / 'q.npy'}", "--layout=SHD"]
+    status, text = said(capsys, *command, f"--after={tmp_path / 'same.npy'}", "--start=7")
+    assert status == 0 and "The config explains it." in text
+    positions = f"--positions={tmp_path / 'positions.npy'}"
+    status, text = said(capsys, *command, f"--after={tmp_path / 'next.npy'}", positions)
+    assert status == 1 and "Explained by: positions + 1." in text
+    status, text = said(capsys, *command, f"--after={tmp_path / 'next.npy'}", "--json",
+                        "--positions=7,8,9,10,11")
+    assert status == 1 and json.loads(text)["explanations"][0]["changes"] == ["positions + 1"]
+
+
 @pytest.mark.parametrize("arguments, status, want", [
     ([], 2, "the following arguments are required: COMMAND"),
     (["lint"], 2, "the following arguments are required: FILE"),
@@ -87,6 +107,8 @@ def test_describe(capsys, gguf_file):
     (["diff", LLAMA_31, LLAMA_31, "--error=0"], 2, "got 0, want more than 0"),
     (["describe", "no-such-model"], 1, "no-such-model"),
     (["describe", LLAMA_31, "--head_dim=64"], 1, "head_dim"),
+    (["diagnose", LLAMA_31, "--before=x.npy", "--after=y.npy", "--layout=SHD"], 1, "x.npy"),
+    (["diagnose", "--before=x.npy"], 2, "the following arguments are required: --after, --layout"),
 ])
 def test_what_is_refused(capsys, arguments, status, want):
     got = said(capsys, *arguments)

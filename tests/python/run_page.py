@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 
 
 def started(page):
@@ -39,7 +40,9 @@ def main(file, which=""):
     page = pathlib.Path(file).read_text()
     blocks = re.findall(r"^```python ?(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     server, listen, target = (None, "", "") if which == "first" else started(page)
-    names = {"__name__": "__main__"}
+    page_module = sys.modules["page"] = types.ModuleType("page")  # as a program of its own
+    names = vars(page_module)
+    names["__name__"] = "__main__"
     ran = 0
     try:
         for needs, code in blocks[:1] if which == "first" else blocks:

@@ -1,4 +1,4 @@
-"""The program `ropeserve`: plots, GGUF files, and what lint, diff and describe say.
+"""The program `ropeserve`: diagnose, plots, and lint, diff and describe, also of GGUF files.
 
 For files of config.json, lint, diff and describe are those of `ropectl`, which has more commands
 and needs no Python. Exit status 0: success; 1: findings, a difference, or a file or a config that
@@ -15,12 +15,15 @@ from typing import Any, Sequence
 from . import __version__
 from .client import local
 from .configs import Description, Finding, LayerDifference, diff, lint, named
-from .errors import RopeError
+from .diagnose import diagnose
+from .errors import RopeError, invalid
 
 _WEIGHTS = ("error", "warning", "reading", "note")
 
 
 def _add_rope_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pairing", choices=("half", "interleaved"),
+                        help="without it that of the model")
     parser.add_argument("--layer_type", metavar="NAME", help="of a config whose layers differ")
     parser.add_argument("--layer", type=int, metavar="N", help="in place of --layer_type")
     parser.add_argument("--sub_config", metavar="PATH", help="such as vision_config")
@@ -30,7 +33,7 @@ def _add_rope_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _rope_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("layer_type", "layer", "sub_config", "head_dim", "seq_len")
+    names = ("pairing", "layer_type", "layer", "sub_config", "head_dim", "seq_len")
     return {name: value for name in names
             if (value := getattr(arguments, name)) is not None}
 
@@ -119,6 +122,27 @@ def _describe(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _diagnose(arguments: argparse.Namespace) -> int:
+    rope = _rope_of(arguments)
+    if rope.pop("head_dim", None) is not None:
+        raise invalid("--head_dim", arguments.head_dim, "nothing: it is that of the tensors")
+    if arguments.config is not None:
+        rope.update(named(arguments.config))
+    found = diagnose(arguments.before, arguments.after, layout=arguments.layout,
+                     start=arguments.start, positions=arguments.positions,
+                     rotary_offset=arguments.rotary_offset, **rope)
+    if arguments.json:
+        _print_json(found.json)
+    else:
+        print(found)
+    return int(not found.as_configured.explains)
+
+
+def _positions(text: str) -> Any:
+    """A path, or numbers with commas between them."""
+    return text if text.endswith(".npy") else [int(each) for each in text.split(",")]
+
+
 def _plot(arguments: argparse.Namespace) -> int:
     from .plot import figure
     made = figure(arguments.config, arguments.other, **_rope_of(arguments))
@@ -168,6 +192,19 @@ def _parser() -> argparse.ArgumentParser:
     made = command("describe", _describe, "What a config means: its settings and frequencies.")
     made.add_argument("config", metavar="CONFIG", help=a_config)
     made.add_argument("--json", action="store_true", help="print what the schema's Describe says")
+    _add_rope_flags(made)
+
+    made = command("diagnose", _diagnose,
+                   "Names what another program did to a tensor that it rotated.")
+    made.add_argument("config", metavar="CONFIG", nargs="?", help=a_config)
+    made.add_argument("--before", required=True, metavar="FILE.npy", help="the tensor")
+    made.add_argument("--after", required=True, metavar="FILE.npy", help="its rotation")
+    made.add_argument("--layout", required=True, metavar="AXES",
+                      help="a letter for each axis, such as SHD or BHSD")
+    made.add_argument("--start", type=int, metavar="N", help="position of the first token; or")
+    made.add_argument("--positions", type=_positions, metavar="0,1,2|FILE.npy", help="of each")
+    made.add_argument("--rotary_offset", type=int, metavar="N", help="first rotated channel")
+    made.add_argument("--json", action="store_true", help="print the explanations as JSON")
     _add_rope_flags(made)
 
     made = command("plot", _plot, "Draw frequencies, wavelengths and decay of one config, or two.")

@@ -57,7 +57,7 @@ TEST(CommandsTest, MisuseHasStatusTwo) {
       {{"describe", "--model=a", "--config_id=b"}, "got 2 of them, want exactly one"},
       {{"describe", "--model=a", "--layer=-1"}, "--layer: got -1"},
       {{"describe", "--model=a", "--pairing=both"}, "--pairing: got both"},
-      {{"diagnose"}, "--before: got nothing, want FILE.npy"},
+      {{"diagnose", "--before=q.npy"}, "want `ropeserve diagnose` of the Python package"},
       {{"health", "a", "b"}, "got two services"},
       {{"describe", "a.json", "--model=b"}, "got 2 of them, want exactly one"},
       {{"lint"}, "lint: got no file"},
