@@ -20,7 +20,8 @@ if ! grep -qx 'ROPE_BUILD_PYTHON:BOOL=ON' "$build/CMakeCache.txt" 2>/dev/null; t
   cmake -S "$here/.." -B "$build" "${fresh[@]}" -DROPE_BUILD_PYTHON=ON \
     "-DPython_EXECUTABLE=$python" >&2
 fi
-cmake --build "$build" --parallel "$(nproc)" --target rope_python rope_server ropectl >&2
+cmake --build "$build" --parallel "$(nproc)" --target rope_python rope_server ropectl \
+  rope_protoset >&2
 
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
