@@ -162,6 +162,8 @@ void BindRequest(nb::module_& module) {
 }  // namespace rope::python
 
 NB_MODULE(_core, module) {
+  // torch keeps compiled functions, and with them clients, until after the interpreter's end.
+  nanobind::set_leak_warnings(false);
   module.attr("version") = rope_version();
   rope::python::BindEnums(module);
   rope::python::BindSpec(module);
