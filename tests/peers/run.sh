@@ -54,7 +54,8 @@ if [[ ${1-} == --integrations ]]; then
   deploy/python.sh build/dist
   make_vllm_venv "$vllm"
   status=0
-  for each in "$venv torch_test.py transformers_test.py ray_test.py" "$vllm vllm_test.py"; do
+  for each in "$venv torch_test.py transformers_test.py diagnose_test.py ray_test.py" \
+    "$vllm vllm_test.py"; do
     read -ra tests <<<"$each"
     python=$PWD/${tests[0]}/bin
     pip_into "${tests[0]}" --force-reinstall --no-deps build/dist/ropeserve*.whl

@@ -1,6 +1,7 @@
 """The program `ropeserve`: lint, diff and describe. plot_test.py has plots."""
 import json
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -33,13 +34,22 @@ def gguf_file(tmp_path):
 
 
 def said(capsys, *arguments):
-    """(exit status, output)"""
+    """(exit status, output), the output of stderr if there is none of stdout."""
     try:
         status = main(list(arguments))
     except SystemExit as exit:
         status = exit.code
     output = capsys.readouterr()
-    return status, output.out + output.err
+    return status, output.out or output.err
+
+
+def failed(capsys, *arguments):
+    """(exit status, output of stderr)"""
+    try:
+        status = main(list(arguments))
+    except SystemExit as exit:
+        status = exit.code
+    return status, capsys.readouterr().err
 
 
 def test_lint(capsys, tmp_path, gguf_file):
@@ -49,6 +59,9 @@ def test_lint(capsys, tmp_path, gguf_file):
     status, text = said(capsys, "lint", str(wrong), gguf_file)
     assert status == 1 and f"{wrong}:1: error: rope_theta: got -1" in text
     assert f"{gguf_file}: no findings" in text
+    assert failed(capsys, "lint", "/does/not/exist", str(wrong))[0] == 1
+    status, text = said(capsys, "lint", "/does/not/exist", LLAMA_31)
+    assert status == 1 and text == f"{LLAMA_31}: no findings\n"  # the other one is linted
     status, text = said(capsys, "lint", "--json", str(wrong))
     assert status == 1 and json.loads(text)[0]["findings"][0]["weight"] == "error"
     phi = str(CONFIGS / "phi-3.5-mini.json")
@@ -104,16 +117,37 @@ def test_diagnose(capsys, tmp_path):
     (["lint"], 2, "the following arguments are required: FILE"),
     (["lint", "/does/not/exist"], 1, "/does/not/exist"),
     (["lint", LLAMA_31, "--engine=vlm"], 1, "engine: got vlm, want NAME or NAME@VERSION"),
-    (["diff", LLAMA_31, LLAMA_31, "--error=0"], 2, "got 0, want more than 0"),
+    (["diff", LLAMA_31, LLAMA_31, "--error=0"], 2, "got 0, want a number above 0"),
+    (["diff", LLAMA_31, LLAMA_31, "--error=abc"], 2, "got abc, want a number above 0"),
     (["describe", "no-such-model"], 1, "no-such-model"),
     (["describe", LLAMA_31, "--head_dim=64"], 1, "head_dim"),
     (["diagnose", LLAMA_31, "--before=x.npy", "--after=y.npy", "--layout=SHD"], 1, "x.npy"),
+    (["diagnose", "--before=x.npy", "--after=y.npy", "--layout=SHD", "--positions=0,b"], 2,
+     "got 0,b, want a name that ends in .npy, or integers with commas"),
+    (["describe", "./missing/config.json"], 1, "No such file"),
+    (["describe", "missing.gguf"], 1, "No such file"),
     (["diagnose", "--before=x.npy"], 2, "the following arguments are required: --after, --layout"),
 ])
 def test_what_is_refused(capsys, arguments, status, want):
-    got = said(capsys, *arguments)
+    got = failed(capsys, *arguments)
     assert got[0] == status and want in got[1]
 
 
 def test_version(capsys):
     assert said(capsys, "--version") == (0, f"ropeserve {rs.__version__}\n")
+
+
+@pytest.mark.parametrize("package, arguments, extra", [
+    ("gguf", ["describe", "model.gguf"], "gguf"),
+    ("matplotlib", ["plot", LLAMA_31, "--output=x.svg"], "plot"),
+])
+def test_a_missing_package_is_named(capsys, monkeypatch, tmp_path, package, arguments, extra):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    monkeypatch.delitem(sys.modules, "ropeserve.plot", raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    status, text = failed(capsys, *arguments)
+    assert (status, text) == (
+        1, f"ropeserve: {package} is missing: pip install ropeserve[{extra}]\n")

@@ -220,6 +220,15 @@ def test_an_unknown_architecture_has_no_pairing_and_a_warning(local, small):
         local.rotate(np.ones((1, 1, 4), np.float32), config=file, pairing="half", start=0)
 
 
+def test_the_warnings_of_a_file_come_with_every_reply(local, small):
+    file = small("nobody-knows", {})
+    told = local.describe(config=file).warnings
+    assert told and local.tables(config=file, end=2).warnings[:1] == told[:1]
+    with pytest.warns(rs.ConfigWarning, match="nobody-knows"):
+        local.register("of-a-file", config=file, pairing="half")
+    local.unregister("of-a-file")
+
+
 def test_an_architecture_without_rotation_says_so(local, small):
     file = small("mamba", {".block_count": 3})
     assert not local.describe(config=file, layer=2).rotates
@@ -451,7 +460,7 @@ def test_what_is_no_gguf_file(tmp_path, small):
     assert rs.diff(named, tmp_path / "config.json")[0].equal
     file = small(name="other.json")
     assert rs.diff(str(file), file)[0].equal
-    with pytest.raises(rs.InvalidField, match="sub_config: got 'vision_config', want no"):
+    with pytest.raises(rs.InvalidField, match="sub_config: got 'vision_config', want none"):
         rs.diff(file, file, sub_config="vision_config")
     assert rs.lint(file, sub_config="vision_config")[0].rule == "invalid-value"
 

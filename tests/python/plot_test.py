@@ -114,9 +114,11 @@ def test_a_layer_without_rotation_is_refused():
 
 def test_the_program_writes_png_and_svg(tmp_path):
     config = str(CONFIGS / "gemma-3-4b.json")
-    for name, configs in {"plot.png": [config], "plot.svg": [config, config]}.items():
+    for name, configs in {"plot.png": [config], "plot.pdf": [config],
+                          "plot.svg": [config, config]}.items():
         assert main(["plot", *configs, "--layer=0", f"--output={tmp_path / name}"]) == 0
     assert (tmp_path / "plot.png").read_bytes()[1:4] == b"PNG"
+    assert (tmp_path / "plot.pdf").read_bytes()[:4] == b"%PDF"
     assert xml.etree.ElementTree.parse(tmp_path / "plot.svg").getroot().tag.endswith("svg")
 
 

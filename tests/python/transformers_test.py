@@ -1,5 +1,6 @@
 """patch(model): tiny models with random weights, before and after."""
 import copy
+import pickle
 
 import pytest
 
@@ -102,6 +103,41 @@ def test_kernels_rotates_with_the_layer(monkeypatch):
         assert torch.equal(model.generate(prompt, **options), want[0])
         torch.testing.assert_close(model(prompt).logits, want[1], atol=1e-4, rtol=0)
     assert calls.count((2, 4, 12, 16)) == 4 and calls.count((2, 4, 1, 16)) == 6  # two layers each
+
+
+def test_a_patched_model_is_copied_pickled_and_patched_again():
+    model = tiny("qwen3", {"head_dim": 16})
+    names = patch(model)
+    prompt = torch.arange(1, 9)[None]
+    with torch.no_grad():
+        want = model(prompt).logits
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert torch.equal(other(prompt).logits, want)
+        assert patch(model) == names
+        assert torch.equal(model(prompt).logits, want)
+
+
+def test_tables_have_the_rows_that_were_asked_for():
+    model = tiny("llama", {})
+    patch(model)
+    rotary = model.model.rotary_emb
+    rotary(torch.zeros(()), torch.tensor([[0, 1500]]))
+    assert [len(cos) for cos, _ in rotary.forward._tables.values()] == [2048]
+    assert rotary(torch.zeros(()), torch.zeros((1, 0), dtype=torch.int64))[0].shape == (1, 0, 16)
+
+
+def test_another_default_device_does_not_matter():
+    model = tiny("llama", {})
+    with torch.device("meta"):
+        assert patch(model) == ["model.rotary_emb"]
+
+
+def test_both_lists_of_longrope_are_compared():
+    model = tiny("phi3", {"rope_parameters": LONGROPE})
+    model.model.rotary_emb.config.rope_parameters["long_factor"] = [2.0] * 8
+    model.model.rotary_emb.long_inv_freq = torch.ones(8)  # another list than the config's
+    with pytest.raises(rs.InvalidField, match="rows of one table"):
+        patch(model)
 
 
 @pytest.mark.parametrize("model, said", [

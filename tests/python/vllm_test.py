@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -27,6 +28,9 @@ LAYERS = {
     "three axes": {**DEFAULT, "mrope_section": [16, 24, 24]},
     "three axes, yarn": {**YARN, "rope_type": "yarn", "mrope_section": [16, 24, 24]},
 }
+LAYERS["longrope"] = {
+    "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 4096,
+    "short_factor": [1.0] * 64, "long_factor": [1.0 + i / 32 for i in range(64)]}
 UNTOUCHED = {
     "dynamic": {**DEFAULT, "rope_type": "dynamic", "factor": 2.0},
     "dynamic with alpha": {**DEFAULT, "rope_type": "dynamic", "alpha": 1000.0},
@@ -38,9 +42,15 @@ def cache(parameters):
     """The table of a new layer."""
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers import rotary_embedding
+    from vllm.model_executor.layers.rotary_embedding import phi3_long_rope_scaled_rope as phi3
     rotary_embedding._ROPE_DICT.clear()
-    with set_current_vllm_config(VllmConfig()):
+    model = types.SimpleNamespace(max_model_len=8192)
+    with set_current_vllm_config(VllmConfig()), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(phi3, "get_current_vllm_config",
+                        lambda: types.SimpleNamespace(model_config=model))
         layer = rotary_embedding.get_rope(128, 8192, True, dict(parameters), torch.float32)
+    if hasattr(layer, "long_short_cos_sin_cache"):  # two tables, of which the second is long
+        return layer.long_short_cos_sin_cache[parameters["original_max_position_embeddings"]:]
     return layer.cos_sin_cache
 
 
@@ -77,6 +87,15 @@ def test_rows_are_exact(name):
 def test_other_layers_keep_their_own(name):
     own, now = caches()[name]
     assert torch.equal(own, now)
+
+
+def test_a_layer_whose_rows_cannot_be_read_loads_with_its_own():
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+    caches()
+    with set_current_vllm_config(VllmConfig()), torch.device("meta"):
+        layer = RotaryEmbedding(128, 128, 4096, 1e4, True, torch.float32)
+    assert layer.cos_sin_cache.device.type == "meta"
 
 
 GENERATE = """

@@ -1,4 +1,4 @@
-// diff: compares the rotations of two config.json or GGUF files in this process.
+// diff: compares the rotations of two config.json files in this process.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -39,7 +39,8 @@ def contents(path: str) -> tuple[Mapping[str, Any], dict[str, list[float]]]:
     except InvalidField:
         raise
     except (ValueError, KeyError, IndexError, OverflowError) as error:
-        raise invalid("gguf", str(error).strip("'"), "a GGUF file of version 2 or 3") from error
+        said = error.args[0] if isinstance(error, KeyError) else error
+        raise invalid("gguf", said, "a GGUF file of version 2 or 3") from error
     return reader.fields, {tensor.name: _numbers(tensor) for tensor in reader.tensors}
 
 
@@ -212,7 +213,7 @@ class Fields:
         try:
             value = field.contents()
         except UnicodeDecodeError as error:
-            raise self.invalid(key, "bytes", "text of UTF-8") from error
+            raise self.invalid(key, "bytes that are not UTF-8", "text") from error
         if kind == "FLOAT32":
             return list(map(shortest, value)) if isinstance(value, list) else shortest(value)
         return min(value, _INT64_MAX) if kind == "UINT64" and type(value) is int else value

@@ -24,8 +24,7 @@ class Explanation:
     Attributes:
         changes: what the program did differently, in words, at most two; empty: as configured.
         positions: solved ones of the compared tokens, in short form; empty: none were solved.
-        max_error, rms_error: of the compared elements; rms_error is infinite where the comparison
-            ended early.
+        max_error, rms_error: of the compared elements.
         ratio: the largest error divided by its tolerance: the error that float32 arithmetic and
             the tensor's type allow.
     """

@@ -14,11 +14,9 @@ from typing import Any, Sequence
 
 from . import __version__
 from .client import local
-from .configs import Description, Finding, LayerDifference, diff, lint, named
+from .configs import WEIGHTS, Description, Finding, LayerDifference, diff, lint, named
 from .diagnose import diagnose
-from .errors import RopeError, invalid
-
-_WEIGHTS = ("error", "warning", "reading", "note")
+from .errors import RopeError
 
 
 def _add_rope_flags(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +25,6 @@ def _add_rope_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layer_type", metavar="NAME", help="of a config whose layers differ")
     parser.add_argument("--layer", type=int, metavar="N", help="in place of --layer_type")
     parser.add_argument("--sub_config", metavar="PATH", help="such as vision_config")
-    parser.add_argument("--head_dim", type=int, metavar="N", help="where the config does not say")
     parser.add_argument("--seq_len", type=int, metavar="N",
                         help="the length that decides dynamic and longrope")
 
@@ -35,7 +32,16 @@ def _add_rope_flags(parser: argparse.ArgumentParser) -> None:
 def _rope_of(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("pairing", "layer_type", "layer", "sub_config", "head_dim", "seq_len")
     return {name: value for name in names
-            if (value := getattr(arguments, name)) is not None}
+            if (value := getattr(arguments, name, None)) is not None}
+
+
+def _engine(name: str, version: str) -> str:
+    return f"{name} {version}" if version else name
+
+
+def _fail(error: Exception) -> int:
+    print(f"ropeserve: {error}", file=sys.stderr)
+    return 1
 
 
 def _print_json(value: object) -> None:
@@ -43,24 +49,32 @@ def _print_json(value: object) -> None:
 
 
 def _finding_line(file: str, finding: Finding) -> str:
-    engine = " ".join(part for part in (finding.engine, finding.version) if part)
-    message = f"{engine}: {finding.message}" if engine else finding.message
+    message = finding.message
+    if finding.engine:
+        message = f"{_engine(finding.engine, finding.version)}: {message}"
     layers = f" [{', '.join(finding.layer_types)}]" if finding.layer_types else ""
     return f"{file}:{finding.line}: {finding.weight}: {message}{layers} [{finding.rule}]"
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    found = {file: lint(file, engine=arguments.engine, sub_config=arguments.sub_config)
-             for file in arguments.files}
+    found: list[tuple[str, list[Finding]]] = []
+    status = 0
+    for file in arguments.files:
+        try:
+            found.append((file, lint(file, engine=arguments.engine,
+                                     sub_config=arguments.sub_config)))
+        except (RopeError, OSError) as error:  # the others are linted all the same
+            status = _fail(error)
     if arguments.json:
         _print_json([{"file": file, "findings": [dataclasses.asdict(each) for each in findings]}
-                     for file, findings in found.items()])
+                     for file, findings in found])
     else:
-        for file, findings in found.items():
+        for file, findings in found:
             print("\n".join(_finding_line(file, each) for each in findings) or
                   f"{file}: no findings")
-    failing = _WEIGHTS[:_WEIGHTS.index(arguments.fail_on) + 1]
-    return int(any(each.weight in failing for findings in found.values() for each in findings))
+    failing = WEIGHTS[:WEIGHTS.index(arguments.fail_on) + 1]
+    fails = any(each.weight in failing for _, findings in found for each in findings)
+    return 1 if fails else status
 
 
 def _difference_lines(layer: LayerDifference, error: float) -> list[str]:
@@ -98,7 +112,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _description_lines(told: Description) -> list[str]:
     findings = [f"warning: {text}" for text in told.warnings]
     for reading in told.readings:
-        engine = " ".join(part for part in (reading["engine"], reading["version"]) if part)
+        engine = _engine(reading["engine"], reading["version"])
         findings.append(f"{engine} reads this differently: {reading['difference']}")
     if not told.rotates:
         return ["This layer has no rotary embedding: tensors come back unchanged.", *findings]
@@ -124,8 +138,6 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 def _diagnose(arguments: argparse.Namespace) -> int:
     rope = _rope_of(arguments)
-    if rope.pop("head_dim", None) is not None:
-        raise invalid("--head_dim", arguments.head_dim, "nothing: it is that of the tensors")
     if arguments.config is not None:
         rope.update(named(arguments.config))
     found = diagnose(arguments.before, arguments.after, layout=arguments.layout,
@@ -140,7 +152,13 @@ def _diagnose(arguments: argparse.Namespace) -> int:
 
 def _positions(text: str) -> Any:
     """A path, or numbers with commas between them."""
-    return text if text.endswith(".npy") else [int(each) for each in text.split(",")]
+    if text.endswith(".npy"):
+        return text
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"got {text}, want a name that ends in .npy, or integers with commas") from None
 
 
 def _plot(arguments: argparse.Namespace) -> int:
@@ -157,8 +175,12 @@ def _output(path: str) -> str:
 
 
 def _positive(text: str) -> float:
-    if not (value := float(text)) > 0:
-        raise argparse.ArgumentTypeError(f"got {text}, want more than 0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"got {text}, want a number above 0")
     return value
 
 
@@ -176,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command("lint", _lint, "What is wrong with, or doubtful about, files.")
     made.add_argument("files", metavar="FILE", nargs="+", help="a config.json or a GGUF file")
     made.add_argument("--engine", metavar="NAME[@VERSION]", help="only the readings of this engine")
-    made.add_argument("--fail_on", choices=_WEIGHTS, default="error",
+    made.add_argument("--fail_on", choices=WEIGHTS, default="error",
                       help="the lightest finding that gives status 1")
     made.add_argument("--sub_config", metavar="PATH", help="such as vision_config")
     made.add_argument("--json", action="store_true", help="print an array, with each file's object")
@@ -192,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command("describe", _describe, "What a config means: its settings and frequencies.")
     made.add_argument("config", metavar="CONFIG", help=a_config)
     made.add_argument("--json", action="store_true", help="print what the schema's Describe says")
+    made.add_argument("--head_dim", type=int, metavar="N", help="where the config does not say")
     _add_rope_flags(made)
 
     made = command("diagnose", _diagnose,
@@ -201,8 +224,9 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--after", required=True, metavar="FILE.npy", help="its rotation")
     made.add_argument("--layout", required=True, metavar="AXES",
                       help="a letter for each axis, such as SHD or BHSD")
-    made.add_argument("--start", type=int, metavar="N", help="position of the first token; or")
-    made.add_argument("--positions", type=_positions, metavar="0,1,2|FILE.npy", help="of each")
+    made.add_argument("--start", type=int, metavar="N", help="position of the first token")
+    made.add_argument("--positions", type=_positions, metavar="0,1,2|FILE.npy",
+                      help="positions of all tokens, in place of --start")
     made.add_argument("--rotary_offset", type=int, metavar="N", help="first rotated channel")
     made.add_argument("--json", action="store_true", help="print the explanations as JSON")
     _add_rope_flags(made)
@@ -212,6 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("other", metavar="CONFIG", nargs="?", help="another one, drawn over it")
     made.add_argument("--output", required=True, type=_output, metavar="FILE",
                       help="a name that ends in .png, .svg or .pdf")
+    made.add_argument("--head_dim", type=int, metavar="N", help="where the config does not say")
     _add_rope_flags(made)
     return parser
 
@@ -223,12 +248,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = given.run(given)
         return status
     except ModuleNotFoundError as error:
-        extra = {"matplotlib": "plot", "gguf": "gguf"}.get(error.name or "")
+        package = (error.name or "").partition(".")[0]
+        extra = {"matplotlib": "plot", "gguf": "gguf"}.get(package)
         if extra is None:
             raise
-        print(f"ropeserve: {error.name} is missing: pip install ropeserve[{extra}]",
-              file=sys.stderr)
-        return 1
+        return _fail(ModuleNotFoundError(f"{package} is missing: pip install ropeserve[{extra}]"))
     except (RopeError, OSError) as error:
-        print(f"ropeserve: {error}", file=sys.stderr)
-        return 1
+        return _fail(error)

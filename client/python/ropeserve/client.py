@@ -45,10 +45,12 @@ class CallArguments(RopeArguments, total=False):
         start: of the first token of every sequence; later tokens count up from it.
         starts: of the first token of each sequence.
         positions: of each token: [S], [B, S] or [T], with a leading 3 for axes t, h, w.
-    Your own table, in place of an embedding (of which only `pairing` may be said then):
+    A table of your own, in place of an embedding, of which only `pairing` may be said then. For
+    rotate and backward:
         cos, sin: of each pair, with any factor; or
         angles: of each pair, in radians. Each is [rows, pairs], where a token takes the row of its
-            position; or, without positions, [S, pairs], [B, S, pairs] or [T, pairs].
+            position; or, where no positions are given, nor seq_lens and the like, [S, pairs],
+            [B, S, pairs] or [T, pairs].
     Others:
         layout: of all arrays: one letter for each axis, of B, S, T, H, L and D. Without it three
             axes are SHD and four BSHD.
@@ -262,6 +264,8 @@ class _Rotations:
 
     def _reposition(self, k: Any, by: int | None, to: object, from_: object,
                     from_rope: Rope | None, in_place: bool, arguments: dict[str, Any]) -> Any:
+        if table := {"cos", "sin", "angles"} & arguments.keys():
+            raise invalid(min(table), "it", "nothing: reposition knows embeddings only")
         timeout = arguments.pop("timeout", None)
         rope = arguments["rope"] = _rope_of(arguments)
         lengths = {name: arguments.pop(name, None) for name in _LENGTHS}
@@ -501,15 +505,15 @@ class Client(_Rotations):
         """
         if not 0 <= begin < end:
             raise invalid("begin, end", f"{begin} and {end}", "0 <= begin < end")
-        spec = _rope_of(dict(rope))._spec
+        told = _rope_of(dict(rope))
         core_layout = _choice(_core.TableLayout, layout, "layout")
         parts: list[Any] = []
         at = begin
         while at < end:
             part_end = min(end, at + 1024)  # heads of 1024 channels stay below 16 MiB
-            parts.append(self._native.tables(spec, at, part_end, core_layout, core_dtype(dtype),
-                                             end if seq_len is None else seq_len, head_dim,
-                                             skip_attention_factor))
+            parts.append(self._native.tables(
+                told._spec, at, part_end, core_layout, core_dtype(dtype),
+                end if seq_len is None else seq_len, head_dim, skip_attention_factor))
             at = part_end
             if progress is not None:
                 progress(at - begin, end - begin)
@@ -518,7 +522,8 @@ class Client(_Rotations):
         names = ("cos", "sin") if len(arrays) == 2 else ("table",)
         return Tables(config_id=parts[0]["config_id"], seq_len=parts[0]["seq_len"],
                       attention_factor=parts[0]["attention_factor"],
-                      warnings=parts[0]["warnings"], **dict(zip(names, arrays)))
+                      warnings=[*told._warnings, *parts[0]["warnings"]],
+                      **dict(zip(names, arrays)))
 
     def models(self) -> list[Model]:
         """Every model that is known by name, sorted by name."""
@@ -530,7 +535,8 @@ class Client(_Rotations):
         Raises:
             ModelExists: some client uses the name.
         """
-        _warn(self._native.register(name, _rope_of(dict(rope))._spec), 3)
+        told = _rope_of(dict(rope))
+        _warn([*told._warnings, *self._native.register(name, told._spec)], 3)
         self._lengths.clear()
 
     def unregister(self, name: str) -> None:
@@ -663,6 +669,16 @@ class AsyncClient(_Rotations):
     def empty(self, shape: int | Sequence[int], dtype: object = "fp32") -> Any:
         """As Client.empty."""
         return self._client.empty(shape, dtype)
+
+
+@functools.lru_cache(maxsize=1)
+def _engine_of(_: int) -> Client:
+    return local(threads=1)
+
+
+def own_engine() -> Client:
+    """The engine that parts of this package share. A forked child gets one of its own."""
+    return _engine_of(os.getpid())
 
 
 _TRANSPORTS = ("ring", "memfd", "inline")

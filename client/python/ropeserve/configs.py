@@ -170,9 +170,10 @@ class LayerDifference:
 
 
 def named(config: object) -> dict[str, Any]:
-    """The argument `model` or `config` of a call: text that is no file is the name of a preset."""
-    is_name = (isinstance(config, str) and config.lstrip()[:1] not in ("{", os.sep)
-               and not os.path.exists(config))
+    """The argument `model` or `config` of a call: text that looks like no file is the name of a
+    preset."""
+    is_name = (isinstance(config, str) and config.lstrip()[:1] not in ("{", os.sep, ".")
+               and not config.endswith((".json", ".gguf")) and not os.path.exists(config))
     return {"model" if is_name else "config": config}
 
 
@@ -222,7 +223,7 @@ def _refusal(error: InvalidField) -> Finding:
                    sub_config="", layer_types=[], engine="", version="")
 
 
-_WEIGHTS = ("error", "warning", "reading", "note")
+WEIGHTS = ("error", "warning", "reading", "note")
 
 
 def _with_notes(model: gguf.GgufModel, found: list[Finding]) -> list[Finding]:
@@ -231,7 +232,7 @@ def _with_notes(model: gguf.GgufModel, found: list[Finding]) -> list[Finding]:
                      sub_config="", layer_types=note.layer_types, engine="", version="")
              for note in model.notes]
     notes += [dataclasses.replace(finding, field="", line=1) for finding in found]
-    return sorted(notes, key=lambda finding: _WEIGHTS.index(finding.weight))
+    return sorted(notes, key=lambda finding: WEIGHTS.index(finding.weight))
 
 
 def diff(a: object, b: object, *, error: float = 1e-3,

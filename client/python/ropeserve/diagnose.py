@@ -20,7 +20,7 @@ from ._arrays import integer, integers, torch_of
 from ._search import Search, rows_of, tokens_of
 from ._settings import Config, as_config_json
 from ._trial import Explanation, Numbers, Sample, rounded_to
-from .client import Client, RopeArguments, _rope_of, local
+from .client import Client, RopeArguments, _rope_of, own_engine
 from .configs import Description, diff
 from .errors import InvalidField, RopeError, invalid
 from .rope import Rope
@@ -39,7 +39,7 @@ _SHOWN = 8             # explanations on a page
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What explains a rotated tensor. As text, the page of `ropectl diagnose`.
+    """What explains a rotated tensor. As text, the page of `ropeserve diagnose`.
 
     Attributes:
         as_configured: how the given config fits.
@@ -69,7 +69,7 @@ class Diagnosis:
 
     @property
     def json(self) -> dict[str, Any]:
-        """What `ropectl diagnose --json` prints."""
+        """What `ropeserve diagnose --json` prints."""
         shown = self._shown()
         return {
             "tokens": self.tokens, "tokens_total": self.tokens_total, "rows": self.rows,
@@ -193,28 +193,22 @@ def diagnose(before: Any, after: Any, *, layout: str, start: int | None = None,
 
 # ---- configs
 
-@functools.lru_cache(maxsize=1)
-def _engine(_: int) -> Client:
-    """The engine of a process, by its number: that of a parent is of no use after a fork."""
-    return local(threads=1)
-
-
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=64)
 def _description(arguments: tuple[tuple[str, Any], ...], seq_len: int,
                  head_dim: int | None) -> Description:
     """By the arguments of Rope. Kept, because a model has many tensors."""
-    return _engine(os.getpid()).describe(rope=Rope(**dict(arguments)), seq_len=seq_len,
+    return own_engine().describe(rope=Rope(**dict(arguments)), seq_len=seq_len,
                                          head_dim=head_dim)
 
 
-@functools.lru_cache(maxsize=16384)
+@functools.lru_cache(maxsize=1024)
 def _candidate(config: str, seq_len: int) -> tuple[np.ndarray, float] | None:
     """inv_freq and attention factor of a config.json; None: not every change makes one.
 
     The row of position 1 has the frequencies as its angles. It takes a hundredth of the time of a
     description, and there are dozens of candidates."""
     try:
-        row = _engine(os.getpid()).tables(config=config, begin=1, end=2, layout="cos_sin",
+        row = own_engine().tables(config=config, begin=1, end=2, layout="cos_sin",
                                           dtype="fp64", seq_len=seq_len)
     except RopeError:
         return None
@@ -284,7 +278,7 @@ def _other_layers(client: Client | None, spec: Rope, own: str) -> list[tuple[str
     if (config := given["config"]) is not None:
         names = [each.layer_type for each in diff(config, config, sub_config=given["sub_config"])]
     elif given["model"] is not None:
-        models = (client or _engine(os.getpid())).models()
+        models = (client or own_engine()).models()
         names = [name for each in models if each.name == given["model"]
                  for name in each.layer_types]
     return [(name, Rope(**{**given, "layer": None, "layer_type": name}))
@@ -310,7 +304,10 @@ def _loaded(value: Any, field: str) -> np.ndarray:
         if value.device.type != "cpu":
             raise invalid(field, f"a tensor on {value.device}", "one on the CPU")
         value = value.detach()
-        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        if value.dtype not in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+            raise invalid(field, value.dtype, "fp32, fp64, fp16 or bf16")
+        is_bf16 = value.dtype == torch.bfloat16
+        value = value.view(torch.int16).numpy().view(np.uint16) if is_bf16 else value.numpy()
     if not isinstance(value, np.ndarray):
         raise invalid(field, type(value).__name__,
                       "an array of numpy, a tensor of torch or the path of a .npy file")
@@ -522,7 +519,7 @@ def _places_of(function: Any) -> list[tuple[Any, str]]:
     """The modules that have a function by its name."""
     name = getattr(function, "__name__", "")
     return [(module, name) for module in list(sys.modules.values())
-            if name and vars(module).get(name) is function]
+            if name and getattr(module, "__dict__", {}).get(name) is function]
 
 
 def _is_array(value: object) -> bool:

@@ -94,7 +94,7 @@ def model_of(config: object, sub_config: str | None = None) -> GgufModel | None:
     if not is_gguf(config):
         return None
     if sub_config:
-        raise invalid("sub_config", repr(sub_config), "no sub_config: a GGUF file has none")
+        raise invalid("sub_config", repr(sub_config), "none: a GGUF file has no sub-configs")
     return read(str(config))
 
 

@@ -194,8 +194,8 @@ def figure(config: object, other: object = None, *, seq_len: int | None = None,
     the model's length.
 
     Args:
-        config: the path of a config.json, its text, a mapping, a config of transformers, or the
-            name of a preset.
+        config: the path of a config.json or a GGUF file, the text of a config.json, a mapping, a
+            config of transformers, or the name of a preset.
         other: a second one, drawn over it.
         seq_len: draws this length alone.
         rope: what else Client.describe takes: layer, layer_type, sub_config, head_dim, compat.

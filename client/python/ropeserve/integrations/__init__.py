@@ -1,21 +1,39 @@
 """What other packages need to take rotations or tables from here. Each module needs its package."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import torch
+from ..client import Client
 
 
-def probes(length: int) -> list[int]:
-    """Positions below `length` at which values of another library are compared: near ones and far
-    ones, because pairs that turn slowly differ far out only."""
-    return sorted({*range(min(4, length)), *np.geomspace(1, max(length - 1, 1), 32).astype(int)})
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Exact rows of an embedding, to compare those with that another library computes.
+
+    Near rows alone would not do, because pairs that turn slowly differ far out only.
+
+    Attributes:
+        positions: [probes], ascending, near ones and far ones.
+        cos, sin: [probes, pairs], with the attention factor.
+        error: [probes, pairs], by which they are off at most where inverse frequencies and angles
+            are computed in float32.
+    """
+
+    positions: np.ndarray
+    cos: np.ndarray
+    sin: np.ndarray
+    error: np.ndarray
 
 
-def float32_error(angles: torch.Tensor, factor: float) -> torch.Tensor:
-    """The most by which cos and sin are off, times an attention factor, where a library computes
-    inverse frequencies and these angles in float32."""
-    return (1e-6 + 5e-7 * angles) * max(factor, 1)
+def probe(client: Client, length: int, **embedding: Any) -> Probe:
+    """Positions below `length`, with the rows that describe gives for them."""
+    far = np.geomspace(1, max(length - 1, 1), 32).astype(int)
+    positions = np.unique([*range(min(4, length)), *far])
+    told = client.describe(positions=positions.tolist(), **embedding)
+    angles = np.outer(positions, told.inv_freq)
+    return Probe(positions, np.stack([row["cos"] for row in told.rows]),
+                 np.stack([row["sin"] for row in told.rows]),
+                 (1e-6 + 5e-7 * angles) * max(told.attention_factor, 1))

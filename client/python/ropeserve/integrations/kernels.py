@@ -9,18 +9,12 @@ so it can be combined with `transformers.patch`, which makes those exact.
 """
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from kernels import Mode, register_kernel_mapping  # type: ignore[import-untyped]
 
-from ..client import Client, local
-
-
-@functools.lru_cache(maxsize=1)
-def _client() -> Client:
-    return local()
+from ..client import own_engine
 
 
 def _with_batch(rows: torch.Tensor, batch: int, pairs: int) -> torch.Tensor:
@@ -46,7 +40,7 @@ class RotaryPosEmb(torch.nn.Module):
             cos, sin: [B or 1, S, rotary_dim], the same values in both halves.
         """
         pairs = cos.shape[-1] // 2
-        rotated = _client().rotate(q.detach(), k.detach(), pairing="half",
+        rotated = own_engine().rotate(q.detach(), k.detach(), pairing="half",
                                    cos=_with_batch(cos, len(q), pairs),
                                    sin=_with_batch(sin, len(q), pairs),
                                    layout="BHSD" if unsqueeze_dim == 1 else "BSHD")

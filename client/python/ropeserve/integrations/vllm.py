@@ -10,13 +10,13 @@ import importlib
 import inspect
 import logging
 import pkgutil
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
+import numpy as np
 import torch
 
-from ..client import Client, local
-from ..errors import RopeError
-from . import float32_error, probes
+from ..client import own_engine
+from . import probe
 
 _log = logging.getLogger("vllm.ropeserve")
 
@@ -54,11 +54,6 @@ _SCALINGS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-@functools.lru_cache(maxsize=1)
-def _client() -> Client:
-    return local(threads=1)
-
-
 def _exact(layer: Any, computed: torch.Tensor, *arguments: Any) -> Optional[torch.Tensor]:
     """The layer's cache with exact rows; None where the layer computes something else."""
     scaling_of = _SCALINGS.get(type(layer).__name__)
@@ -69,31 +64,31 @@ def _exact(layer: Any, computed: torch.Tensor, *arguments: Any) -> Optional[torc
     scaling = scaling_of(layer, *arguments)
     if scaling:
         config["rope_scaling"] = scaling
-    told = _client().describe(config=config, seq_len=1)
-    rows: torch.Tensor = _client().tables(config=config, end=len(computed), seq_len=1,
-                                          dtype=torch.float32).table
-    positions = torch.tensor(probes(len(computed)))
-    angles = torch.outer(positions, torch.from_numpy(told.inv_freq)).repeat(1, 2)
-    differences = (rows[positions] - computed[positions.to(computed.device)].cpu()).abs()
-    if (differences > float32_error(angles, told.attention_factor)).any():
+    engine = own_engine()
+    want = probe(engine, len(computed), config=config, seq_len=1)
+    own = computed[torch.from_numpy(want.positions).to(computed.device)].cpu().double().numpy()
+    exact, error = np.hstack([want.cos, want.sin]), np.hstack([want.error, want.error])
+    if own.shape != exact.shape or (np.abs(own - exact) > error).any():
         return None
+    rows: torch.Tensor = engine.tables(config=config, end=len(computed), seq_len=1,
+                                       dtype=torch.float32).table
     return rows.to(computed.device)
 
 
 def _with_exact_rows(compute: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @functools.wraps(compute)
-    def computed(self: Any, *arguments: Any) -> torch.Tensor:
+    def computed(self: Any, *arguments: Any, **named: Any) -> torch.Tensor:
         if self.__dict__.get("_ropeserve_inside"):  # a subclass calls its base's method
-            return compute(self, *arguments)
+            return compute(self, *arguments, **named)
         self.__dict__["_ropeserve_inside"] = True
         try:
-            own = compute(self, *arguments)
+            own = compute(self, *arguments, **named)
         finally:
             del self.__dict__["_ropeserve_inside"]
         try:
-            exact = _exact(self, own, *arguments)
-        except (RopeError, AttributeError) as error:
-            _log.warning("%s keeps its own cos and sin: %s", type(self).__name__, error)
+            exact = _exact(self, own, *arguments, **named)
+        except Exception as error:  # a model loads without exact rows, whatever went wrong here
+            _log.warning("%s keeps its own cos and sin: %r", type(self).__name__, error)
             return own
         if exact is None:
             _log.info("%s keeps its own cos and sin", type(self).__name__)
@@ -104,15 +99,26 @@ def _with_exact_rows(compute: Callable[..., torch.Tensor]) -> Callable[..., torc
     return computed
 
 
+def _modules() -> Iterator[Any]:
+    """Those with vLLM's rotary layers. Old versions have one."""
+    package = importlib.import_module("vllm.model_executor.layers.rotary_embedding")
+    yield package
+    for found in pkgutil.iter_modules(getattr(package, "__path__", []), package.__name__ + "."):
+        yield importlib.import_module(found.name)
+
+
 def register() -> None:
     """Replaces `_compute_cos_sin_cache` of vLLM's rotary layers. Again: changes nothing.
 
     A layer whose rows are not those of its config, to within errors of float32, keeps its own
     values; so do layers without such a config (dynamic, FoPE, dual chunks, Llama 4's vision).
     """
-    package = importlib.import_module("vllm.model_executor.layers.rotary_embedding")
-    for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        module = importlib.import_module(found.name)
+    try:
+        modules = list(_modules())
+    except ImportError as error:  # vLLM does not guard its plugins
+        _log.warning("layers keep their own cos and sin: %s", error)
+        return
+    for module in modules:
         for _, layer in inspect.getmembers(module, inspect.isclass):
             own = vars(layer).get("_compute_cos_sin_cache")
             if own is not None and not hasattr(own, "_ropeserve"):
