@@ -185,7 +185,7 @@ TEST(LintTest, PublishedConfigsAreNotRefused) {
 TEST(LintTest, GgufFileIsRefusedWithTheProgramThatReadsIt) {
   const std::string path = Written(TemporaryFolder() + "/model.gguf", "GGUF and more");
   const std::vector<std::vector<std::string>> commands = {
-      {"lint", path}, {"diff", path, path}, {"describe", path}, {"rotate", "--config=" + path}};
+      {"lint", path}, {"diff", path, path}, {"describe", path}, {"describe", "--config=" + path}};
   for (const std::vector<std::string>& command : commands) {
     EXPECT_THAT(
         Ropectl(command),
