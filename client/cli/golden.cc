@@ -148,6 +148,15 @@ int64_t PartnerOf(const GoldenFile& golden, int64_t channel) {
   return channel < half ? channel + half : channel - half;
 }
 
+// Half the distance between `stored` and its neighbour in a 16-bit type; 0 for float32.
+double HalfUnit(double stored, DType dtype) {
+  if (dtype == DType::kFloat32) return 0;
+  const int mantissa_bits = dtype == DType::kFloat16 ? 10 : 7;
+  const int exponent_min = dtype == DType::kFloat16 ? -14 : -126;
+  const int exponent = stored == 0 ? exponent_min : std::max(std::ilogb(stored), exponent_min);
+  return std::ldexp(0.5, exponent - mantissa_bits);
+}
+
 }  // namespace
 
 Result<GoldenFile> ParseGolden(absl::string_view text) {
@@ -190,14 +199,6 @@ std::vector<std::byte> Store(const std::vector<double>& values, DType dtype) {
                           reinterpret_cast<uint8_t*>(&bytes[i * width]));
   }
   return bytes;
-}
-
-double HalfUnit(double stored, DType dtype) {
-  if (dtype == DType::kFloat32) return 0;
-  const int mantissa_bits = dtype == DType::kFloat16 ? 10 : 7;
-  const int exponent_min = dtype == DType::kFloat16 ? -14 : -126;
-  const int exponent = stored == 0 ? exponent_min : std::max(std::ilogb(stored), exponent_min);
-  return std::ldexp(0.5, exponent - mantissa_bits);
 }
 
 Deviation Compare(const GoldenFile& golden, const GoldenTensor& tensor, DType dtype,

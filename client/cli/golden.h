@@ -48,9 +48,6 @@ Result<GoldenFile> ParseGolden(absl::string_view text);
 // The values as elements of `dtype`, rounded to nearest.
 std::vector<std::byte> Store(const std::vector<double>& values, DType dtype);
 
-// Half the distance between `stored` and its neighbour in a 16-bit type; 0 for float32.
-double HalfUnit(double stored, DType dtype);
-
 struct Deviation {
   double ratio = 0;   // largest error / tolerance; 0/0 is 0, x/0 and NaN are infinite
   std::string where;  // the channel with that ratio, and its values; empty if ratio is 0

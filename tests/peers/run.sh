@@ -9,9 +9,8 @@
 #          and vLLM, as they are on PyPI (../python/*_test.py)
 #        tests/peers/run.sh --engines: what vLLM's own code makes of many configs, recorded anew
 #          (engines/record_vllm.py) and compared with what describe says of vLLM
-# The packages of requirements.txt go into build/peers; torch brings 5 GB, and vLLM, in an
-# environment of its own, as much again. Exit status: 0 if nothing is different; 77 if PyPI is not
-# reachable.
+# The packages of requirements.txt go into build/peers, with 5 GB for torch. vLLM goes into
+# build/vllm_venv, with 5 GB more. Exit status: 0: nothing is different; 77: PyPI is not reachable.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -22,18 +21,19 @@ if ! deploy/python_venv.sh "$venv" "$wanted" >/dev/null; then
   echo "skipped: the packages could not be fetched"
   exit 77
 fi
-if [[ ${1-} == --speed ]]; then
-  # The wheel and librope.so need different copies of Protobuf; only the wheel brings one.
-  deploy/python.sh build/dist
-  "$venv/bin/pip" install -q --force-reinstall --no-deps build/dist/ropeserve-*.whl
-  deploy/build.sh rope_c
-  exec "$venv/bin/python" -B tests/bench/peers.py build "${@:2}"
-fi
 
 # pip_into VENV ARGUMENT...
 pip_into() {
   "$1/bin/pip" install -q --disable-pip-version-check "${@:2}"
 }
+
+if [[ ${1-} == --speed ]]; then
+  # The wheel and librope.so need different copies of Protobuf; only the wheel brings one.
+  deploy/python.sh build/dist
+  pip_into "$venv" --force-reinstall --no-deps build/dist/ropeserve-*.whl
+  deploy/build.sh rope_c
+  exec "$venv/bin/python" -B tests/bench/peers.py build "${@:2}"
+fi
 
 # vLLM for CPUs wants builds of torch that PyPI does not have; PyPI's own of that version does.
 make_vllm_venv() {

@@ -33,23 +33,23 @@ def gguf_file(tmp_path):
     return str(path)
 
 
-def said(capsys, *arguments):
-    """(exit status, output), the output of stderr if there is none of stdout."""
+def ran(capsys, *arguments):
+    """(exit status, stdout, stderr)"""
     try:
         status = main(list(arguments))
     except SystemExit as exit:
         status = exit.code
-    output = capsys.readouterr()
-    return status, output.out or output.err
+    return status, *capsys.readouterr()
+
+
+def said(capsys, *arguments):
+    """(exit status, stdout)"""
+    return ran(capsys, *arguments)[:2]
 
 
 def failed(capsys, *arguments):
-    """(exit status, output of stderr)"""
-    try:
-        status = main(list(arguments))
-    except SystemExit as exit:
-        status = exit.code
-    return status, capsys.readouterr().err
+    """(exit status, stderr)"""
+    return ran(capsys, *arguments)[::2]
 
 
 def test_lint(capsys, tmp_path, gguf_file):

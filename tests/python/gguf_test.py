@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ropeserve as rs
+import ropeserve.gguf
 from ropeserve import _gguf_architectures as known
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")

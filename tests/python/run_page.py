@@ -40,7 +40,7 @@ def main(file, which=""):
     page = pathlib.Path(file).read_text()
     blocks = re.findall(r"^```python ?(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     server, listen, target = (None, "", "") if which == "first" else started(page)
-    page_module = sys.modules["page"] = types.ModuleType("page")  # as a program of its own
+    page_module = sys.modules["page"] = types.ModuleType("page")
     names = vars(page_module)
     names["__name__"] = "__main__"
     ran = 0

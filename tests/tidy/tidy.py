@@ -146,8 +146,11 @@ def matches(name, patterns):
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def code_lines(text):
+def code_lines(name, text):
     """Returns the number of lines that are neither blank nor comment."""
+    if name.endswith(".py"):
+        return sum(1 for line in text.splitlines() if line.strip()[:1] not in ("", "#"))
+
     def without_comment(found):
         text = found.group()
         return re.sub(r"[^\n]", " ", text) if text.startswith("/") else text
@@ -159,9 +162,9 @@ def code_lines(text):
 def room_sizes(tree):
     """Returns {folder: (code lines, units)}. A unit is a header with its source, or one of them."""
     lines, units = {}, {}
-    for name in tree.named(*CODE_SUFFIXES):
+    for name in tree.named(*CODE_SUFFIXES, ".py"):
         folder = pathlib.PurePosixPath(name).parent.as_posix()
-        lines[folder] = lines.get(folder, 0) + code_lines(tree.text(name))
+        lines[folder] = lines.get(folder, 0) + code_lines(name, tree.text(name))
         units.setdefault(folder, set()).add(name.rpartition(".")[0])
     return {folder: (count, len(units[folder])) for folder, count in lines.items()}
 

@@ -388,6 +388,12 @@ class SizesTest(TreeCase):
         self.assert_problems(["server: 2 units, want at most 1 (layers.txt)",
                               "server: 3 lines of code, want at most 1 (layers.txt)"], changes)
 
+    def test_lines_of_python_count(self):
+        layers = CLEAN["tests/tidy/layers.txt"] + "budget server/py 1 1\n"
+        self.assert_problems(["server/py: 2 lines of code, want at most 1 (layers.txt)"], {
+            "tests/tidy/layers.txt": layers,
+            "server/py/b.py": "# No code.\n\nb = 0  # one\nc = 1\n"})
+
     def test_header_and_source_are_one_unit(self):
         layers = CLEAN["tests/tidy/layers.txt"] + "budget kernels 3 1\n"
         self.assert_problems([], {"tests/tidy/layers.txt": layers})

@@ -16,7 +16,6 @@ import numpy as np
 
 from .errors import InvalidField, invalid
 
-MAGIC = b"GGUF"
 FREQS = "rope_freqs.weight"
 LONG = "rope_factors_long.weight"
 SHORT = "rope_factors_short.weight"

@@ -13,9 +13,8 @@ import sys
 from typing import Any, Sequence
 
 from . import __version__
-from .client import local
+from .client import own_engine
 from .configs import WEIGHTS, Description, Finding, LayerDifference, diff, lint, named
-from .diagnose import diagnose
 from .errors import RopeError
 
 
@@ -127,8 +126,7 @@ def _description_lines(told: Description) -> list[str]:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
-    with local(threads=1) as client:
-        told = client.describe(**named(arguments.config), **_rope_of(arguments))
+    told = own_engine().describe(**named(arguments.config), **_rope_of(arguments))
     if arguments.json:
         _print_json(told.json)
     else:
@@ -137,6 +135,7 @@ def _describe(arguments: argparse.Namespace) -> int:
 
 
 def _diagnose(arguments: argparse.Namespace) -> int:
+    from .diagnose import diagnose
     rope = _rope_of(arguments)
     if arguments.config is not None:
         rope.update(named(arguments.config))

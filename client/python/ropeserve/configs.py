@@ -4,13 +4,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
-from . import _core, gguf
+from . import _core
 from .errors import InvalidField, invalid
-from .rope import read_config
+from .rope import path_of, read_config
+
+if TYPE_CHECKING:
+    from .gguf import GgufModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,8 +175,9 @@ class LayerDifference:
 def named(config: object) -> dict[str, Any]:
     """The argument `model` or `config` of a call: text that looks like no file is the name of a
     preset."""
-    is_name = (isinstance(config, str) and config.lstrip()[:1] not in ("{", os.sep, ".")
-               and not config.endswith((".json", ".gguf")) and not os.path.exists(config))
+    path = path_of(config) if isinstance(config, str) else None
+    is_name = (path is not None and not path.startswith((os.sep, "."))
+               and not path.endswith((".json", ".gguf")) and not os.path.exists(path))
     return {"model" if is_name else "config": config}
 
 
@@ -197,16 +201,14 @@ def lint(config: object, *, engine: str | None = None,
     name, _, version = (engine or "").partition("@")
     if engine is not None and (name not in engines() or engine.endswith("@")):
         raise invalid("engine", engine, "NAME or NAME@VERSION, NAME one of " + ", ".join(engines()))
-    file = "config.json"
-    if isinstance(config, os.PathLike) or (isinstance(config, str) and config.lstrip()[:1] != "{"):
-        file = os.fspath(config)
+    path = path_of(config)
     try:
         text, model = read_config(config, sub_config)
     except InvalidField as error:
-        if not gguf.is_gguf(config):
+        if path is None:  # it is no config at all
             raise
         return [_refusal(error)]
-    report = json.loads(_core.lint(file, text, name, version, sub_config or ""))[0]
+    report = json.loads(_core.lint(path or "config.json", text, name, version, sub_config or ""))[0]
     if "unreadable" in report:
         raise invalid("config", report["unreadable"], "a config.json")
     found = [Finding(weight=each["weight"], rule=each["rule"], message=each["message"],
@@ -226,7 +228,7 @@ def _refusal(error: InvalidField) -> Finding:
 WEIGHTS = ("error", "warning", "reading", "note")
 
 
-def _with_notes(model: gguf.GgufModel, found: list[Finding]) -> list[Finding]:
+def _with_notes(model: GgufModel, found: list[Finding]) -> list[Finding]:
     """The notes about a GGUF file, and the findings about the text that says the same."""
     notes = [Finding(weight=note.weight, rule=note.rule, message=note.text, field="", line=1,
                      sub_config="", layer_types=note.layer_types, engine="", version="")
@@ -248,12 +250,14 @@ def diff(a: object, b: object, *, error: float = 1e-3,
     if not error > 0:
         raise invalid("error", error, "more than 0")
     (text_a, model_a), (text_b, model_b) = read_config(a, sub_config), read_config(b, sub_config)
-    if model_a is not None or model_b is not None:
-        text_a, text_b = gguf.rounded(text_a), gguf.rounded(text_b)
+    has_gguf = model_a is not None or model_b is not None
+    if has_gguf:
+        from .gguf import judged, rounded
+        text_a, text_b = rounded(text_a), rounded(text_b)
     layers = json.loads(_core.diff(text_a, text_b, error, sub_config or ""))
     differences = []
     for each in layers:
-        equal, note = gguf.judged(each, model_a, model_b)
+        equal, note = judged(each, model_a, model_b) if has_gguf else (each["equal"], "")
         first = each["first_position"] or {}
         differences.append(LayerDifference(
             layer_type=each["layer_type"], equal=equal, seq_len=each["seq_len"], a=each["a"],

@@ -19,8 +19,9 @@ from typing import Any, Iterator, Mapping, Sequence
 import numpy as np
 
 from . import _gguf_architectures as known
-from ._gguf_file import FREQS, LONG, MAGIC, SHORT, Fields, contents, shortest, shown
+from ._gguf_file import FREQS, LONG, SHORT, Fields, contents, shortest, shown
 from .errors import InvalidField, invalid
+from .rope import is_gguf
 
 _FULL = "full_attention"
 _LAYERS_MAX = 65536
@@ -74,28 +75,6 @@ class GgufModel:
     def warnings(self) -> list[str]:
         """The texts that every reply should repeat."""
         return [note.text for note in self.notes if note.weight == "warning"]
-
-
-def is_gguf(config: object) -> bool:
-    """Whether a config is the path of a file that begins with GGUF's magic, whatever its name."""
-    if not isinstance(config, (str, os.PathLike)) or str(config).lstrip()[:1] == "{":
-        return False
-    if not os.path.isfile(config):
-        return False
-    with open(config, "rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
-
-
-def model_of(config: object, sub_config: str | None = None) -> GgufModel | None:
-    """The model of the path of a GGUF file; None for every other config.
-
-    Raises: as read; InvalidField also for a sub_config, which a GGUF file does not have.
-    """
-    if not is_gguf(config):
-        return None
-    if sub_config:
-        raise invalid("sub_config", repr(sub_config), "none: a GGUF file has no sub-configs")
-    return read(str(config))
 
 
 def read(path: str | os.PathLike[str]) -> GgufModel:
@@ -563,10 +542,10 @@ def judged(layer: Mapping[str, Any], a: GgufModel | None, b: GgufModel | None) -
 
     Args:
         layer: an object of `ropectl diff --json`.
-        a, b: the models of those of the two that are GGUF files; without one, nothing changes.
+        a, b: the models of those of the two that are GGUF files, at least one.
     """
     one, other, first = layer["a"], layer["b"], layer["first_position"]
-    if (a is None and b is None) or one is None or other is None or first is None:
+    if one is None or other is None or first is None:
         return layer["equal"], ""
     differing = {key for key in one if one[key] != other[key]} - {"attention_factor"}
     note = ""

@@ -9,13 +9,13 @@ Needs matplotlib: pip install ropeserve[plot]. The program `ropeserve plot` does
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .client import Client, local
+from .client import own_engine
 from .configs import Description, named
 from .errors import invalid
 
@@ -85,17 +85,17 @@ class _Drawn:
                 for told, style in zip(self.told, styles)]
 
 
-def _drawn(client: Client, config: object, name: str, colour: str, seq_len: int | None,
+def _drawn(config: object, name: str, colour: str, seq_len: int | None,
            rope: dict[str, Any]) -> _Drawn:
-    def describe(length: int | None) -> Description:
-        return client.describe(seq_len=length, **named(config), **rope)
+    def describe(length: int) -> Description:
+        return own_engine().describe(seq_len=length, **named(config), **rope)
 
-    told = [describe(seq_len)]
+    told = [describe(1 if seq_len is None else seq_len)]
     if not told[0].rotates:
         raise invalid("config", "a layer without rotary embedding", "one that rotates")
     lengths = lengths_of(told[0])
     if told[0].depends_on_seq_len and seq_len is None and lengths:
-        told = [describe(1), describe(lengths[-1])]  # both lists of longrope; dynamic's both ends
+        told.append(describe(lengths[-1]))  # both lists of longrope; dynamic's both ends
     return _Drawn(name, colour, told, lengths)
 
 
@@ -116,52 +116,52 @@ def _curve(axes: Axes, values: np.ndarray, gid: str, **style: Any) -> None:
     axes.plot(shown, values[shown], gid=gid, **style)
 
 
+def _draw_over_index(axes: Axes, each: _Drawn, gid: str, original: np.ndarray,
+                     value: str) -> None:
+    """The curve without scaling, and those of the attribute `value` of each description."""
+    _curve(axes, original, f"{gid}-original", label=f"{each.name}original", color=each.colour,
+           **_ORIGINAL)
+    for result, label, style in each.results():
+        _curve(axes, getattr(result, value), f"{gid}-result", label=label, color=each.colour,
+               linestyle=style)
+
+
+def _draw_ramp(line: Callable[..., Any], each: _Drawn, what: str, gid: str, form: str) -> None:
+    """The edges of a ramp, by `line` of axes, at the ramp's low_`what` and high_`what`."""
+    ramp = each.told[0].json.get("ramp")
+    if ramp is None:
+        return
+    for edge, words in (("low", "kept up to"), ("high", "scaled from")):
+        at = ramp[f"{edge}_{what}"]
+        line(at, gid=gid, label=f"{each.name}{words} {form.format(at)}", **_RAMP)
+
+
 def _draw_frequencies(axes: Axes, drawn: list[_Drawn]) -> None:
     axes.set(title="Inverse frequencies", yscale="log",
              xlabel="frequency index i (of channel pair)",
              ylabel="inverse frequency (radians per position)")
     for each in drawn:
-        told = each.told[0]
-        original = original_inv_freq(told)
-        _curve(axes, original, "inv-freq-original", label=f"{each.name}original",
-               color=each.colour, **_ORIGINAL)
-        factor = told.config.get("factor", 1)
+        original = original_inv_freq(each.told[0])
+        _draw_over_index(axes, each, "inv-freq", original, "inv_freq")
+        factor = each.told[0].config.get("factor", 1)
         if factor != 1 and len(drawn) == 1:
             _curve(axes, original / factor, "inv-freq-scaled",
                    label=f"fully scaled (1/{factor:g})", **_SCALED)
-        for result, label, style in each.results():
-            _curve(axes, result.inv_freq, "inv-freq-result", label=label, color=each.colour,
-                   linestyle=style)
-        ramp = told.json.get("ramp")
-        if ramp is not None:
-            axes.axvline(ramp["low_index"], gid="ramp-index", **_RAMP,
-                         label=f"{each.name}kept up to i = {ramp['low_index']:.4g}")
-            axes.axvline(ramp["high_index"], gid="ramp-index", **_RAMP,
-                         label=f"{each.name}scaled from i = {ramp['high_index']:.4g}")
+        _draw_ramp(axes.axvline, each, "index", "ramp-index", "i = {:.4g}")
 
 
 def _draw_wavelengths(axes: Axes, drawn: list[_Drawn]) -> None:
     axes.set(title="Wavelengths and context length", yscale="log",
              xlabel="frequency index i (of channel pair)", ylabel="wavelength, length (positions)")
     for each in drawn:
-        told = each.told[0]
         # A frequency of zero has no wavelength; _curve leaves it out.
         with np.errstate(divide="ignore"):
-            original = 2 * np.pi / original_inv_freq(told)
-        _curve(axes, original, "wavelength-original", label=f"{each.name}original",
-               color=each.colour, **_ORIGINAL)
-        for result, label, style in each.results():
-            _curve(axes, result.wavelengths, "wavelength-result", label=label, color=each.colour,
-                   linestyle=style)
+            original = 2 * np.pi / original_inv_freq(each.told[0])
+        _draw_over_index(axes, each, "wavelength", original, "wavelengths")
         for length in each.lengths:
             kind = "original length" if length != each.lengths[-1] else "length"
             axes.axhline(length, gid="length", label=f"{each.name}{kind} {length}", **_LENGTH)
-        ramp = told.json.get("ramp")
-        if ramp is not None:
-            axes.axhline(ramp["low_wavelength"], gid="ramp-edge", **_RAMP,
-                         label=f"{each.name}kept up to {ramp['low_wavelength']:.6g}")
-            axes.axhline(ramp["high_wavelength"], gid="ramp-edge", **_RAMP,
-                         label=f"{each.name}scaled from {ramp['high_wavelength']:.6g}")
+        _draw_ramp(axes.axhline, each, "wavelength", "ramp-edge", "{:.6g}")
 
 
 def _draw_decay(axes: Axes, drawn: list[_Drawn]) -> None:
@@ -202,12 +202,11 @@ def figure(config: object, other: object = None, *, seq_len: int | None = None,
     Raises:
         RopeError: a config cannot be read, or the layer has no rotary embedding.
     """
-    with local(threads=1) as client:
-        if other is None:
-            drawn = [_drawn(client, config, "", _COLOURS[0], seq_len, rope)]
-        else:
-            drawn = [_drawn(client, each, f"{name}: ", colour, seq_len, rope)
-                     for each, name, colour in zip((config, other), "AB", _COLOURS)]
+    if other is None:
+        drawn = [_drawn(config, "", _COLOURS[0], seq_len, rope)]
+    else:
+        drawn = [_drawn(each, f"{name}: ", colour, seq_len, rope)
+                 for each, name, colour in zip((config, other), "AB", _COLOURS)]
     made = Figure(figsize=(11, 13), layout="constrained")
     made.suptitle("\n".join(f"{each.name}{_title(each.told[-1])}" for each in drawn))
     panels = made.subplots(3)

@@ -5,12 +5,14 @@ import dataclasses
 import functools
 import json
 import os
-from typing import Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
-from . import _core, gguf
+from . import _core
 from ._arrays import integer, integers
 from .errors import invalid
-from .gguf import GgufModel
+
+if TYPE_CHECKING:
+    from .gguf import GgufModel
 
 
 def _choice(enum: Any, value: str, field: str) -> Any:
@@ -20,6 +22,21 @@ def _choice(enum: Any, value: str, field: str) -> Any:
     return found
 
 
+def path_of(config: object) -> str | None:
+    """The path that a config is; None: it is the text of a config.json, or no text at all."""
+    if isinstance(config, str) and config.lstrip()[:1] == "{":
+        return None
+    return os.fspath(config) if isinstance(config, (str, os.PathLike)) else None
+
+
+def is_gguf(path: str) -> bool:
+    """Whether a file begins with GGUF's magic, whatever its name. False: there is no such file."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"GGUF"
+
+
 def config_text(config: object) -> str:
     """The text of a config.json.
 
@@ -27,14 +44,14 @@ def config_text(config: object) -> str:
         config: a path, the text itself, a mapping, or an object with to_dict(), such as a config
             of transformers. A GGUF file is read by read_config.
     """
-    if isinstance(config, str) and config.lstrip()[:1] == "{":
-        return config
-    if isinstance(config, (str, os.PathLike)):
-        path = os.fspath(config)
+    path = path_of(config)
+    if path is not None:
         if os.path.isdir(path):
             path = os.path.join(path, "config.json")
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
+    if isinstance(config, str):
+        return config
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if isinstance(config, Mapping):
@@ -44,9 +61,18 @@ def config_text(config: object) -> str:
 
 
 def read_config(config: object, sub_config: str | None = None) -> tuple[str, GgufModel | None]:
-    """The text of a config.json; of a GGUF file the text that says the same, and its model."""
-    model = gguf.model_of(config, sub_config)
-    return (config_text(config) if model is None else json.dumps(model.config)), model
+    """The text of a config.json; of a GGUF file the text that says the same, and its model.
+
+    Raises: as gguf.read; InvalidField also for a sub_config, which a GGUF file does not have.
+    """
+    path = path_of(config)
+    if path is None or not is_gguf(path):
+        return config_text(config), None
+    if sub_config:
+        raise invalid("sub_config", repr(sub_config), "none: a GGUF file has no sub-configs")
+    from . import gguf  # here, because most programs read no GGUF file
+    model = gguf.read(path)
+    return json.dumps(model.config), model
 
 
 class Rope:

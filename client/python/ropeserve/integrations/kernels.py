@@ -40,10 +40,10 @@ class RotaryPosEmb(torch.nn.Module):
             cos, sin: [B or 1, S, rotary_dim], the same values in both halves.
         """
         pairs = cos.shape[-1] // 2
-        rotated = own_engine().rotate(q.detach(), k.detach(), pairing="half",
-                                   cos=_with_batch(cos, len(q), pairs),
-                                   sin=_with_batch(sin, len(q), pairs),
-                                   layout="BHSD" if unsqueeze_dim == 1 else "BSHD")
+        rotated = own_engine().rotate(
+            q.detach(), k.detach(), cos=_with_batch(cos, len(q), pairs),
+            sin=_with_batch(sin, len(q), pairs), pairing="half",
+            layout="BHSD" if unsqueeze_dim == 1 else "BSHD")
         return rotated[0], rotated[1]
 
 

@@ -64,7 +64,8 @@ class _ExactRows:
             probes = [probe(self._client, original, seq_len=1, **embedding)]
             if length > original:
                 probes.append(probe(self._client, length, seq_len=original + 1, **embedding))
-        forms = {_form_of(layer, layer_type, each, "mrope" in told.config) for each in probes}
+        forms = {_form_that_fits(layer, layer_type, each, "mrope" in told.config)
+                 for each in probes}
         if len(forms) > 1 or None in forms:
             raise invalid(name, type(layer).__name__,
                           "a layer whose cos and sin are rows of one table")
@@ -102,7 +103,8 @@ class _ExactRows:
         return kept
 
 
-def _form_of(layer: Any, layer_type: Optional[str], want: Probe, has_axes: bool) -> Optional[str]:
+def _form_that_fits(layer: Any, layer_type: Optional[str], want: Probe,
+                    has_axes: bool) -> Optional[str]:
     """How the layer's own forward returns the rows of a probe; None: it returns something else."""
     rows = np.arange(len(want.positions))[np.newaxis]
     if has_axes:  # other positions on each axis
