@@ -9,6 +9,7 @@
 #          and vLLM, as they are on PyPI (../python/*_test.py)
 #        tests/peers/run.sh --engines: what vLLM's own code makes of many configs, recorded anew
 #          (engines/record_vllm.py) and compared with what describe says of vLLM
+#        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
 # The packages of requirements.txt go into build/peers, with 5 GB for torch. vLLM goes into
 # build/vllm_venv, with 5 GB more. Exit status: 0: nothing is different; 77: PyPI is not reachable.
 set -euo pipefail
@@ -33,6 +34,18 @@ if [[ ${1-} == --speed ]]; then
   pip_into "$venv" --force-reinstall --no-deps build/dist/ropeserve-*.whl
   deploy/build.sh rope_c
   exec "$venv/bin/python" -B tests/bench/peers.py build "${@:2}"
+fi
+
+if [[ ${1-} == --vectors ]]; then
+  deploy/python.sh build/dist
+  build/python_venv/bin/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation \
+    -w build/dist ./tests/conformance/vectors
+  pip_into "$venv" --force-reinstall --no-deps build/dist/ropeserve*.whl
+  # vectors.py skips what is not installed by name, so a package that is not found stops nothing.
+  while read -r package; do
+    pip_into "$venv" "$package" || echo "not installed: $package" >&2
+  done <tests/peers/vectors_requirements.txt
+  exec "$venv/bin/python" -B tests/peers/vectors.py "${@:2}"
 fi
 
 # vLLM for CPUs wants builds of torch that PyPI does not have; PyPI's own of that version does.
