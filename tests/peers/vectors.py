@@ -244,7 +244,7 @@ def main():
         try:
             versions = [f"{each} {importlib.metadata.version(each)}" for each in distributions]
         except importlib.metadata.PackageNotFoundError as missing:
-            told.append(f"{name}: skipped: {missing} is not installed")
+            told.append(f"{name}: skipped: {missing.name} is not installed")
             continue
         report = vectors.run(function)
         _row([f"`{name}`", *(report.count(*column) for column in COLUMNS.values()),
