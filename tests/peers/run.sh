@@ -7,8 +7,9 @@
 #        tests/peers/run.sh --speed [--threads=N] [--tokens=1,64,4096] [--json_file=FILE] [--chunk]
 #        tests/peers/run.sh --integrations: the wheel's integrations with transformers, kernels, Ray
 #          and vLLM, as they are on PyPI (../python/*_test.py)
-#        tests/peers/run.sh --engines: what vLLM's own code makes of many configs, recorded anew
-#          (engines/record_vllm.py) and compared with what describe says of vLLM
+#        tests/peers/run.sh --engines [ENGINE VERSION]: what the code of hf, sglang or vllm makes of
+#          many configs, recorded anew (engines/record_ENGINE.py) and compared with what describe
+#          says of it. Without arguments: all of engines/packages.txt; a new release joins it.
 #        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
 # The packages of requirements.txt go into build/peers, with 5 GB for torch. vLLM goes into
 # build/vllm_venv, with 5 GB more. Exit status: 0: nothing is different; 77: PyPI is not reachable.
@@ -28,10 +29,14 @@ pip_into() {
   "$1/bin/pip" install -q --disable-pip-version-check "${@:2}"
 }
 
-if [[ ${1-} == --speed ]]; then
-  # The wheel and librope.so need different copies of Protobuf; only the wheel brings one.
+own_package() {
   deploy/python.sh build/dist
   pip_into "$venv" --force-reinstall --no-deps build/dist/ropeserve-*.whl
+}
+
+if [[ ${1-} == --speed ]]; then
+  # The wheel and librope.so need different copies of Protobuf; only the wheel brings one.
+  own_package
   deploy/build.sh rope_c
   exec "$venv/bin/python" -B tests/bench/peers.py build "${@:2}"
 fi
@@ -65,15 +70,28 @@ EOF
 }
 
 vllm=build/vllm_venv
+# record ENGINE VERSION PACKAGE...: only the engine's Python code; its compiled parts want another
+# torch.
+record() {
+  local folder=build/engines/$1-$2 python=$vllm/bin/python
+  [[ $1 != hf ]] || python=$venv/bin/python
+  [[ -d $folder ]] || pip_into "$vllm" --no-deps --target "$folder" "${@:3}"
+  find "$folder"/{sglang,vllm} -name "*.so" -delete 2>/dev/null || true
+  PYTHONPATH=$folder "$python" -W ignore "tests/peers/engines/record_$1.py"
+}
+
 if [[ ${1-} == --engines ]]; then
-  deploy/build.sh ropectl
+  own_package
   make_vllm_venv "$vllm"
-  record=("$vllm/bin/python" -B tests/peers/engines/record_vllm.py)
-  data=tests/peers/engines/data
-  "${record[@]}" tests/conformance/configs/*.json
   python3 -B tests/peers/engines/stress.py
-  "${record[@]}" "--out=$data/vllm-0.32.0-stress.json" "$data/stress.set.json"
-  exec python3 -B tests/peers/engines/compare.py --ropectl=build/bin/ropectl
+  packages=tests/peers/engines/packages.txt
+  if [[ $# == 3 ]] && ! grep -q "^$2 $3 " "$packages"; then
+    echo "$2 $3 ${2/hf/transformers}==$3" >>"$packages"
+  fi
+  grep "^${2:-[a-z]*} ${3-}" "$packages" | while read -ra words; do
+    record "${words[@]}" </dev/null
+  done
+  exec "$venv/bin/python" -B tests/peers/engines/compare.py
 fi
 if [[ ${1-} == --integrations ]]; then
   deploy/python.sh build/dist

@@ -1,9 +1,8 @@
-"""Compares what `ropectl describe` claims of an engine with what the engine's own code made.
+"""Compares what describe claims of an engine with what the engine's own code made.
 
-Usage: compare.py [--ropectl PROGRAM] [-v] [FILE...]
-FILE: what record_vllm.py wrote; default: each of data/. Needs no engine, no network and only the
-standard library. Exit status: 1 if a claim is wrong, or a difference that is not in known.py is
-not claimed.
+Usage: compare.py [-v] [FILE...]
+FILE: what a recorder wrote; default: each of data/. Needs the package ropeserve, no engine and no
+network. Exit status: 1 if a claim is wrong, or a difference that is not in known.py is not claimed.
 """
 
 import argparse
@@ -13,57 +12,50 @@ import json
 import math
 import pathlib
 import re
-import subprocess
 import sys
-import tempfile
 
 import known
 import records
+from ropeserve.client import own_engine
+from ropeserve.errors import InvalidField, RopeError
 
 # Relative errors of float32: of inverse frequencies that a ramp blended, and of a factor.
 FREQUENCY_ERROR, FACTOR_ERROR = 2e-5, 2e-6
 # Of a claimed largest difference. It has the frequency errors of both sides.
 CLAIM_ERROR = 1e-3
-LENGTHS = (1, 20001)  # as in record_vllm.py
+LENGTHS = (1, 20001)  # as in tables.py
 VERDICTS = ("agrees", "claim right", "claim wrong", "missing")
-COMPAT = ("vllm",)  # engines of which --compat gives the newest version's numbers
-
-
-class Refused(Exception):
-    """ropectl answered with an error."""
+COMPAT = ("hf", "vllm")  # engines of which compat gives the newest version's numbers
 
 
 class Describer:
-    """Asks ropectl what a config means."""
+    """Asks what a config means."""
 
-    def __init__(self, program, config, folder):
-        self._program = program
-        self._path = pathlib.Path(folder) / "config.json"
-        self._path.write_text(json.dumps(config))
+    def __init__(self, config):
+        self._text = json.dumps(config)
 
     @functools.cache
     def ask(self, **flags):
         """The answers: one, or one for each layer type."""
-        words = [f"--{name}={value}" for name, value in flags.items() if value is not None]
-        done = subprocess.run(
-            [self._program, "describe", "--json", *words, str(self._path)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise Refused(done.stderr.strip().splitlines()[-1])
-        answers = json.loads(done.stdout)
-        return answers if isinstance(answers, list) else [answers]
+        try:
+            return [own_engine().describe(config=self._text, **flags).json]
+        except InvalidField as error:
+            if (error.field, error.got) != ("rope.layer_type", "nothing"):
+                raise
+            types = error.want.removeprefix("one of ").split(", ")
+        return [answer for name in types for answer in self.ask(layer_type=name, **flags)]
 
 
 def places_of(module):
     """The flags of the layers that have the module."""
     if "layer_type" in module:
         return [{"layer_type": module["layer_type"]}]
+    if module["class"] == "Gemma3RotaryEmbedding":  # one object for each of two layer types
+        is_local = module["at"].endswith("rotary_emb_local")
+        return [{"layer_type": "sliding_attention" if is_local else "full_attention"}]
     found = re.findall(r"\blayers\.([\d,]+)\.|\bh\.([\d,]+)\.", module["at"] + ".")
     numbers = [n for pair in found for n in ",".join(pair).split(",") if n]
-    return [{"layer": number} for number in dict.fromkeys(numbers)] or [{}]
+    return [{"layer": int(number)} for number in dict.fromkeys(numbers)] or [{}]
 
 
 def answers_of(describer, module, seq_len):
@@ -72,7 +64,7 @@ def answers_of(describer, module, seq_len):
     for flags in places_of(module):
         try:
             answers = describer.ask(seq_len=seq_len, **flags)
-        except Refused:
+        except RopeError:
             answers = describer.ask(seq_len=seq_len)
             flags = {}
         for answer in answers:
@@ -166,6 +158,8 @@ class Judge:
         worst = {}
         for length in lengths:
             answers = answers_of(self._describer, module, length)
+            if not answers:
+                worst[0] = ("missing", "no layer that has it rotates here")
             for place, (flags, answer) in enumerate(answers):
                 verdict = self._judge(flags, answer, module, length)
                 worst[place] = max(worst.get(place, verdict), verdict, key=_badness)
@@ -190,45 +184,36 @@ class Judge:
         return ("claim wrong", f"{said}: {error}") if error else ("claim right", said)
 
     def _compat_error(self, flags, reading, module, length):
-        """What is wrong with the numbers of --compat, where it means this version; or None."""
+        """What is wrong with the numbers of compat, where it means this version; or None."""
         last = reading["version"].rpartition(" ")[2]
         if self._engine not in COMPAT or last != known.NEWEST[self._engine]:
             return None
         answers = self._describer.ask(compat=self._engine, seq_len=length, **flags)
         if any(same_numbers(answer, module) for answer in answers):
             return None
-        return f"--compat={self._engine}: {numbers_of(answers[0], module)}"
+        return f"compat {self._engine}: {numbers_of(answers[0], module)}"
 
 
 def _badness(verdict):
     return VERDICTS.index(verdict[0])
 
 
-def judge_config(program, engine, version, config, made):
+def judge_config(describer, engine, version, made):
     """(what, verdict, words) of each module of a config."""
-    with tempfile.TemporaryDirectory() as folder:
-        judge = Judge(Describer(program, config, folder), engine, version, made["max_model_len"])
-        for module in made["modules"]:
-            what = f"{module['class']} of {module.get('layer_type') or module['at']}"
-            try:
-                for verdict, words in judge.verdicts(module):
-                    yield what, verdict, words
-            except Refused as error:
-                yield what, "missing", f"refused here: {error}"
+    judge = Judge(describer, engine, version, made["max_model_len"])
+    for module in made["modules"]:
+        what = f"{module['class']} of {module.get('layer_type') or module['at']}"
+        try:
+            for verdict, words in judge.verdicts(module):
+                yield what, verdict, words
+        except RopeError as error:
+            yield what, "missing", f"refused here: {error}"
 
 
-def recorded(path):
-    """The content of a file of records, with the frequencies where their names were."""
-    data = json.loads(path.read_text())
-    for made in data["configs"].values():
-        for module in made.get("modules", ()):
-            module["inv_freq"] = data["frequencies"][module["inv_freq"]]
-    return data
-
-
-def all_configs():
-    files = [*records.CONFIGS.glob("*.json"), *records.DATA.glob("*.set.json")]
-    return {name: config for path in sorted(files) for name, config in records.configs_of(path)}
+def describers():
+    """By the name of each config. They remember answers, which files of records share."""
+    configs = (each for path in records.inputs() for each in records.configs_of(path))
+    return {name: Describer(config) for name, config in configs}
 
 
 class Table:
@@ -268,28 +253,27 @@ class Table:
         return [k for k in known.MISSING if k in self._seen - self._used]
 
 
-def compare(path, program, configs, table):
-    data = recorded(path)
+def compare(path, known_configs, table):
+    data = records.load(path)
     key = (data["engine"], data["version"])
     for name, made in data["configs"].items():
         row = (*key, "stress") if "/" in name else key
         table.count(row, "configs" if "modules" in made else "refused")
         if "modules" not in made:
             continue
-        for what, verdict, words in judge_config(program, *key, configs[name.split()[0]], made):
+        for what, verdict, words in judge_config(known_configs[name.split()[0]], *key, made):
             table.add(row, name, what, verdict, words)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=pathlib.Path)
-    parser.add_argument("--ropectl", default="build/bin/ropectl")
     parser.add_argument("-v", "--verbose", action="store_true", help="print each module")
     arguments = parser.parse_args()
-    configs, table = all_configs(), Table(arguments.verbose)
-    files = [p for p in sorted(records.DATA.glob("*.json")) if not p.name.endswith(".set.json")]
+    table, known_configs = Table(arguments.verbose), describers()
+    files = [path for path in sorted(records.DATA.glob("*.json")) if not records.is_set(path)]
     for path in arguments.files or files:
-        compare(path, arguments.ropectl, configs, table)
+        compare(path, known_configs, table)
     table.print()
     for engine, config in table.unused():
         print(f"known.py: {engine}: {config}: no module differs any more")

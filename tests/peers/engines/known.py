@@ -1,6 +1,7 @@
 """Differences that no reading claims, with the reason why none does."""
 
-NEWEST = {"vllm": "0.33.0"}  # the newest version of engine_table.cc, which --compat means
+# The newest versions of engine_table.cc, which compat means.
+NEWEST = {"hf": "5.23.0", "vllm": "0.33.0"}
 
 _CHATGLM = "a warning says that code of its repository decides, and how it turns"
 _LLAMA4 = "vLLM reorders the weights of q and k when it loads them, and so turns halves"

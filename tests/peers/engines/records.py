@@ -4,6 +4,7 @@ A file is JSON: engine, version, notes, `frequencies` (shared lists of float32, 
 `configs`. A config has the modules that the engine's class made, or why the engine made none.
 """
 
+import copy
 import hashlib
 import json
 import pathlib
@@ -56,36 +57,46 @@ def joined(names):
     return " ".join(key.replace("#", ",".join(n)) for key, n in groups.items())
 
 
+def is_set(path):
+    """Whether a file has many configs, by name."""
+    return path.name.endswith(".set.json")
+
+
+def inputs():
+    """The files of configs that engines are recorded with."""
+    return [*sorted(CONFIGS.glob("*.json")), *sorted(DATA.glob("*.set.json"))]
+
+
 def configs_of(path):
     """(name, config) of each config in a file: one config.json, or a set of named ones."""
     content = json.loads(path.read_text())
-    if path.name.endswith(".set.json"):
+    if is_set(path):
         yield from content.items()
     else:
         yield path.stem, content
 
 
-class Writer:
-    """Collects records, and writes them with each list of frequencies once."""
+def load(path):
+    """The content of a file of records, with the frequencies where their names were."""
+    data = json.loads(path.read_text())
+    for made in data["configs"].values():
+        for module in made.get("modules", ()):
+            module["inv_freq"] = data["frequencies"][module["inv_freq"]]
+    return data
 
-    def __init__(self, engine, version):
-        self.notes = {}
-        self._head = {"engine": engine, "version": version}
-        self._names, self._configs = {}, {}
 
-    def add(self, config, made):
+def write(path, engine, version, notes, configs):
+    """Writes the records of configs, by name, with each list of frequencies once."""
+    names = {}
+    configs = copy.deepcopy(configs)
+    for made in configs.values():
         for module in made.get("modules", ()):
             key = json.dumps(module["inv_freq"])
-            module["inv_freq"] = self._names.setdefault(key, f"f{len(self._names)}")
-        self._configs[config] = made
-
-    def write(self, path):
-        lists = ",\n".join(f'"{name}": {text}' for text, name in self._names.items())
-        configs = ",\n".join(map(_text_of, self._configs, self._configs.values()))
-        head = json.dumps({**self._head, "notes": self.notes})[:-1]
-        path.write_text(
-            f'{head},\n"frequencies": {{\n{lists}\n}},\n"configs": {{\n{configs}\n}}}}\n'
-        )
+            module["inv_freq"] = names.setdefault(key, f"f{len(names)}")
+    lists = ",\n".join(f'"{name}": {text}' for text, name in names.items())
+    lines = ",\n".join(map(_text_of, configs, configs.values()))
+    head = json.dumps({"engine": engine, "version": version, "notes": notes})[:-1]
+    path.write_text(f'{head},\n"frequencies": {{\n{lists}\n}},\n"configs": {{\n{lines}\n}}}}\n')
 
 
 def _text_of(name, made):
