@@ -226,16 +226,17 @@ class Table:
         self._used, self._seen = set(), set()
 
     def add(self, key, config, what, verdict, words):
-        self._seen.add((key[0], config))
-        reason = known.MISSING.get((key[0], config)) if verdict == "missing" else None
-        if reason is not None:
-            self._used.add((key[0], config))
+        known_entry = known.entry_of(key[0], config)
+        self._seen.add(known_entry)
+        if verdict != "missing":
+            known_entry = None
+        self._used.add(known_entry)
         self._counts[key][verdict] += 1
-        self._counts[key]["known"] += reason is not None
-        bad = verdict in ("claim wrong", "missing") and reason is None
+        self._counts[key]["known"] += known_entry is not None
+        bad = verdict in ("claim wrong", "missing") and known_entry is None
         self.bad += bad
         if self._verbose or verdict in ("claim wrong", "missing"):
-            tail = f" (known: {reason})" if reason else ""
+            tail = f" (known: {known_entry[2]})" if known_entry else ""
             print(f"{' '.join(key)}: {config}: {what}: {verdict}: {words}{tail}")
 
     def count(self, key, verdict):
@@ -249,8 +250,8 @@ class Table:
             print(" ".join(key).ljust(24), *(str(counts[name]).rjust(11) for name in names))
 
     def unused(self):
-        """Known differences that no module has."""
-        return [k for k in known.MISSING if k in self._seen - self._used]
+        """Entries of known.py whose configs do not differ."""
+        return self._seen - self._used - {None}
 
 
 def compare(path, known_configs, table):
@@ -275,8 +276,8 @@ def main():
     for path in arguments.files or files:
         compare(path, known_configs, table)
     table.print()
-    for engine, config in table.unused():
-        print(f"known.py: {engine}: {config}: no module differs any more")
+    for engines, configs, _ in table.unused():
+        print(f"known.py: {engines}: {configs}: no module differs any more")
     return 1 if table.bad or table.unused() else 0
 
 

@@ -1,18 +1,31 @@
 """Differences that no reading claims, with the reason why none does."""
 
+import re
+
 # The newest versions of engine_table.cc, which compat means.
 NEWEST = {"hf": "5.23.0", "vllm": "0.33.0"}
 
 _CHATGLM = "a warning says that code of its repository decides, and how it turns"
-_LLAMA4 = "vLLM reorders the weights of q and k when it loads them, and so turns halves"
+_LLAMA4 = "the engine reorders the weights of q and k when it loads them, and so turns halves"
 _INDEXER = "its indexer, which chooses tokens, turns heads of its own by halves"
 _DEEPSEEK = "its class makes yarn of every rope_type; only yarn's reading is claimed, by design"
+_QUARTER = "lists for whole heads; SGLang's class turns a quarter and drops them, this service refuses"
+_MINISTRAL = "SGLang's class takes 16384 for max_position_embeddings; no released file has longrope"
 
-# By engine and config.
-MISSING = {
-    ("vllm", "deepseek_v2/llama3"): _DEEPSEEK,
-    ("vllm", "deepseek_v3/llama3"): _DEEPSEEK,
-    ("vllm", "glm-4-9b-chat"): _CHATGLM,
-    ("vllm", "deepseek-v3.2"): _INDEXER,
-    ("vllm", "llama-4-scout"): _LLAMA4,
-}
+# (engines, configs, reason): the first two are regular expressions.
+MISSING = (
+    ("vllm|sglang", r"deepseek_v[23]/(linear|dynamic|llama3|longrope)( \d+)?", _DEEPSEEK),
+    ("vllm|sglang", "glm-4-9b-chat", _CHATGLM),
+    ("vllm|sglang", "deepseek-v3.2", _INDEXER),
+    ("vllm|sglang", "llama-4-scout", _LLAMA4),
+    ("sglang", r"stablelm/longrope( \d+)?", _QUARTER),
+    ("sglang", r"ministral3/longrope( \d+)?", _MINISTRAL),
+)
+
+
+def entry_of(engine, config):
+    """The entry that explains what is missing for a config; or None."""
+    for entry in MISSING:
+        if re.fullmatch(entry[0], engine) and re.fullmatch(entry[1], config):
+            return entry
+    return None

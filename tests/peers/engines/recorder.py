@@ -52,15 +52,18 @@ def shrink(config):
 
 
 def in_older_keys(config):
-    """The config with the keys of transformers 4, where each rope_type is for all layers."""
-    rope = dict(config.get("rope_parameters") or {})
-    if "rope_theta" not in rope:
-        return config
-    config = {key: value for key, value in config.items() if key != "rope_parameters"}
+    """The config with the keys of transformers 4, which has one rope_type for all layers."""
+    config = {k: in_older_keys(v) if k == "text_config" else v for k, v in config.items()}
+    rope = dict(config.pop("rope_parameters", None) or {})
+    if "full_attention" in rope:  # Gemma 3's
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = dict(rope["full_attention"])
     for key in ("rope_theta", "partial_rotary_factor"):
         if key in rope:
             config[key] = rope.pop(key)
-    return config | ({} if rope["rope_type"] == "default" else {"rope_scaling": rope})
+    if rope:
+        config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    return config
 
 
 def know(model_type):
