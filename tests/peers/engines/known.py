@@ -9,7 +9,7 @@ _CHATGLM = "a warning says that code of its repository decides, and how it turns
 _LLAMA4 = "the engine reorders the weights of q and k when it loads them, and so turns halves"
 _INDEXER = "its indexer, which chooses tokens, turns heads of its own by halves"
 _DEEPSEEK = "its class makes yarn of every rope_type; only yarn's reading is claimed, by design"
-_QUARTER = "lists for whole heads; SGLang's class turns a quarter and drops them, this service refuses"
+_QUARTER = "lists for whole heads: SGLang's class turns a quarter and drops them, describe refuses"
 _MINISTRAL = "SGLang's class takes 16384 for max_position_embeddings; no released file has longrope"
 
 # (engines, configs, reason): the first two are regular expressions.

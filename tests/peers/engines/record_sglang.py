@@ -7,12 +7,9 @@ Python code runs: packages for GPUs are stubs.
 
 import contextlib
 import logging
-import os
 import sys
 import tempfile
 from importlib import metadata
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import recorder
 import stubs

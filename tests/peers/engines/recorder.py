@@ -7,11 +7,14 @@ its rotary modules depend on are as in the file.
 import argparse
 import copy
 import json
+import os
 import pathlib
 import re
 import signal
 import tempfile
 from importlib import metadata
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported
 
 import records
 import tables

@@ -1,6 +1,7 @@
 """What a rotary module holds: one of vLLM, of SGLang, which has vLLM's, or of transformers."""
 
 import contextlib
+import sys
 
 import records
 import torch
@@ -21,7 +22,7 @@ class FewerRows(TorchFunctionMode):
 
 
 class GetRope:
-    """An engine's get_rope, on the CPU whatever the device, and what it returned."""
+    """An engine's get_rope, on the CPU whatever the device, and what it returned to text models."""
 
     def __init__(self, own):
         self._own = own
@@ -30,7 +31,9 @@ class GetRope:
     def __call__(self, *args, **kwargs):
         with torch.device("cpu"), FewerRows():
             made = self._own(*args, **kwargs)
-        self.made[id(made)] = made
+        caller = sys._getframe(1).f_locals.get("self")
+        if "Vision" not in type(caller).__name__:
+            self.made[id(made)] = made
         return made
 
 
