@@ -187,9 +187,13 @@ class Recorder:
     def _update(self, out, paths, only):
         """Records the chosen configs; those that the file has of others stay."""
         configs = records.load(out)["configs"] if out.exists() else {}
-        for name, config in (each for path in paths for each in records.configs_of(path)):
+        inputs = {name: config for path in paths for name, config in records.configs_of(path)}
+        for name, config in inputs.items():
             for length in self.lengths_of(config) if re.search(only, name) else ():
                 made = self.record(config, length)
                 configs[name if length is None else f"{name} {length}"] = made
                 print(name, made.get("refused") or f"{len(made['modules'])} modules", flush=True)
-        records.write(out, self.engine, self.version(), self.notes(), configs)
+        order = list(inputs)
+        names = sorted(configs, key=lambda name: order.index(name.split()[0]))
+        in_order = {name: configs[name] for name in names}
+        records.write(out, self.engine, self.version(), self.notes(), in_order)
