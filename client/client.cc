@@ -161,17 +161,47 @@ Result<std::string> Client::DescribeJson(const DescribeRequest& request,
   return ToJson(*reply);
 }
 
-Result<std::string> ToJson(const DescribeReply& reply) {
+Result<FingerprintReply> Client::Fingerprint(const FingerprintRequest& request,
+                                             const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
+  return connection_->Fingerprint(request, options);
+}
+
+Result<std::string> Client::FingerprintJson(const FingerprintRequest& request,
+                                            const CallOptions& options) const {
+  const Result<FingerprintReply> reply = Fingerprint(request, options);
+  if (!reply.ok()) return reply.status();
+  return ToJson(*reply);
+}
+
+namespace {
+
+Result<std::string> Print(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions print;
   print.add_whitespace = true;
   print.preserve_proto_field_names = true;
   print.always_print_primitive_fields = true;
   std::string json;
-  if (!google::protobuf::util::MessageToJsonString(proto::WriteDescribeReply(reply), &json, print)
-           .ok()) {
+  if (!google::protobuf::util::MessageToJsonString(message, &json, print).ok()) {
     return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
   }
   return json;
+}
+
+}  // namespace
+
+Result<std::string> ToJson(const DescribeReply& reply) {
+  return Print(proto::WriteDescribeReply(reply));
+}
+
+Result<std::string> ToJson(const FingerprintReply& reply) {
+  v1::FingerprintResponse message;
+  *message.mutable_key() = proto::WriteKeyIdentity(reply.key);
+  if (reply.other.has_value()) *message.mutable_other() = proto::WriteKeyIdentity(*reply.other);
+  if (reply.comparison.has_value()) {
+    *message.mutable_comparison() = proto::WriteKeyComparison(*reply.comparison);
+  }
+  return Print(message);
 }
 
 Result<TablesReply> Client::GetTables(const TablesRequest& request,

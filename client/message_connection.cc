@@ -39,6 +39,12 @@ Result<DescribeReply> MessageConnection::Describe(const DescribeRequest& request
                                                              options);
 }
 
+Result<FingerprintReply> MessageConnection::Fingerprint(const FingerprintRequest& request,
+                                                        const CallOptions& options) {
+  return CallAndConvert<FingerprintReply, v1::FingerprintResponse>("Fingerprint",
+                                                                   ToMessage(request), options);
+}
+
 Result<TablesReply> MessageConnection::GetTables(const TablesRequest& request,
                                                  const CallOptions& options) {
   return CallAndConvert<TablesReply, v1::GetTablesResponse>("GetTables", ToMessage(request),

@@ -22,6 +22,8 @@ class MessageConnection : public Connection {
                                    const CallOptions& options) override;
   Result<DescribeReply> Describe(const DescribeRequest& request,
                                  const CallOptions& options) override;
+  Result<FingerprintReply> Fingerprint(const FingerprintRequest& request,
+                                       const CallOptions& options) override;
   Result<TablesReply> GetTables(const TablesRequest& request, const CallOptions& options) override;
   Result<std::vector<Model>> ListModels(const CallOptions& options) override;
   Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "kernels/compat/attention_scale.h"
 #include "kernels/compat/rope_remarks.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -63,6 +64,14 @@ void AddNumbers(const ResolvedRope& resolved, DescribeReply& reply) {
   reply.float32_angle_error = Float32AngleError(at, reply.float32_angle_position);
 }
 
+// The scale of attention by the config as it is written.
+void AddScale(const LayerRope& rope, DescribeReply& reply) {
+  const double factor = rope.layer.rotates ? static_cast<double>(AttentionFactor(rope.stated)) : 1;
+  const AttentionScale scale = ScaleOf(rope.layer, rope.stated, factor);
+  if (scale.softmax != 1 || scale.temperature_beta != 0) reply.scale = scale;
+  reply.scale_readings = ScaleReadings(rope.layer, rope.stated, scale, factor);
+}
+
 }  // namespace
 
 ModelNames NamesOf(const LayerConfig& layer) {
@@ -72,6 +81,7 @@ ModelNames NamesOf(const LayerConfig& layer) {
 std::vector<Remark> RemarksOf(const LayerRope& rope) {
   std::vector<Remark> remarks = rope.layer.remarks;
   if (!rope.layer.rotates) return remarks;
+  for (Remark& remark : ScaleRemarks(rope.layer, rope.stated)) remarks.push_back(std::move(remark));
   for (Remark& remark : Remarks(rope.stated)) {
     // Llama 4 is published so.
     if (remark.kind == RemarkKind::kEqualFrequencyFactors &&
@@ -166,6 +176,7 @@ absl::StatusOr<DescribeReply> Describe(const LayerRope& rope, const ResolvedRope
   reply.rotates = rope.layer.rotates;
   reply.seq_len = SeqLenOf(options);
   reply.warnings = rope.warnings;
+  AddScale(rope, reply);
   if (resolved == nullptr) return reply;
   if (options.sinusoidal) ROPE_RETURN_IF_ERROR(CheckSinusoidal(rope, *resolved));
   AddNumbers(*resolved, reply);

@@ -8,6 +8,7 @@
 #include "kernels/status_macros.h"
 #include "server/control/admin.h"
 #include "server/control/describe.h"
+#include "server/control/fingerprint.h"
 #include "server/control/tables.h"
 #include "server/control/warm_up.h"
 #include "server/models/model_registry.h"
@@ -119,6 +120,12 @@ void AddModelMethods(const ControlParts& parts, RopeService& service) {
       Method::kDescribe,
       [parts](const auto& request, const Caller& caller) {
         return Describe(request, *parts.registry, parts.reply_bytes_max, AdmitFor(parts, caller));
+      },
+      parts, service);
+  AddStep<v1::FingerprintRequest, v1::FingerprintResponse>(
+      Method::kFingerprint,
+      [parts](const auto& request, const Caller& caller) {
+        return Fingerprint(request, *parts.registry, AdmitFor(parts, caller));
       },
       parts, service);
   AddImmediate<v1::ListModelsRequest, v1::ListModelsResponse>(

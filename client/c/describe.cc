@@ -14,23 +14,44 @@ using rope::Status;
 using rope::c::CheckGiven;
 using rope::c::Guarded;
 using rope::client::CallOptions;
+using rope::client::Client;
 
-rope_error* rope_describe(const rope_client* client, const rope_describe_request* request,
-                          const rope_call_options* options, char** json) {
+namespace {
+
+// Makes a call of `Request` whose answer is JSON.
+template <typename Request, typename Source>
+rope_error* AskForJson(const rope_client* client, const Source* request,
+                       const rope_call_options* options, char** json,
+                       Result<std::string> (Client::*ask)(const Request&, const CallOptions&)
+                           const) {
   return Guarded([&]() -> Status {
-    rope::client::DescribeRequest call;
+    Request call;
     CallOptions call_options;
     Status status = CheckGiven(client, "client");
     if (status.ok()) status = CheckGiven(json, "json");
     if (status.ok()) status = rope::c::ReadCall(request, options, &call, &call_options);
     if (!status.ok()) return status;
-    const Result<std::string> text = client->client.DescribeJson(call, call_options);
+    const Result<std::string> text = (client->client.*ask)(call, call_options);
     if (!text.ok()) return text.status();
     auto copy = std::make_unique<char[]>(text->size() + 1);
     std::memcpy(copy.get(), text->c_str(), text->size() + 1);
     *json = copy.release();
     return {};
   });
+}
+
+}  // namespace
+
+rope_error* rope_describe(const rope_client* client, const rope_describe_request* request,
+                          const rope_call_options* options, char** json) {
+  return AskForJson<rope::client::DescribeRequest>(client, request, options, json,
+                                                   &Client::DescribeJson);
+}
+
+rope_error* rope_fingerprint(const rope_client* client, const rope_fingerprint_request* request,
+                             const rope_call_options* options, char** json) {
+  return AskForJson<rope::client::FingerprintRequest>(client, request, options, json,
+                                                      &Client::FingerprintJson);
 }
 
 void rope_string_free(char* text) {

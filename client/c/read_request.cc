@@ -447,6 +447,30 @@ Status ReadValues(const rope_values* source, const client::PreparedRotation& pre
   return {};
 }
 
+namespace {
+
+Status ReadKey(const rope_key_source* source, const std::string& field, client::KeySource* key) {
+  rope_key_source given;
+  Status status = ReadStruct(source, field, &given);
+  if (status.ok()) status = ReadSpec(given.rope, field + ".rope", &key->rope);
+  if (status.ok()) status = ReadEnum(kDTypes, given.dtype, field, "dtype", &key->dtype);
+  if (!status.ok()) return status;
+  ReadText(given.engine, &key->engine);
+  ReadNumber(given.max_model_len, &key->max_model_len);
+  ReadNumber(given.head_dim, &key->head_dim);
+  return {};
+}
+
+}  // namespace
+
+Status ReadRequest(const rope_fingerprint_request* source, client::FingerprintRequest* request) {
+  rope_fingerprint_request given;
+  Status status = ReadStruct(source, "request", &given);
+  if (status.ok()) status = ReadKey(given.key, "key", &request->key);
+  if (!status.ok() || given.other == nullptr) return status;
+  return ReadKey(given.other, "other", &request->other.emplace());
+}
+
 Status ReadRequest(const rope_describe_request* source, client::DescribeRequest* request) {
   rope_describe_request given;
   Status status = ReadStruct(source, "request", &given);

@@ -26,6 +26,7 @@ Status ReadValues(const rope_values* source, const client::PreparedRotation& pre
                   client::RotateRequest* request);
 Status ReadRequest(const rope_describe_request* source, client::DescribeRequest* request);
 Status ReadRequest(const rope_tables_request* source, client::TablesRequest* request);
+Status ReadRequest(const rope_fingerprint_request* source, client::FingerprintRequest* request);
 
 // What each call is given: the request and its options.
 template <typename Source, typename Request>

@@ -11,6 +11,7 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/local_describe.h"
+#include "kernels/compat/attention_scale.h"
 #include "kernels/config/presets.h"
 
 namespace rope::client {
@@ -37,6 +38,19 @@ std::string ScalingOf(const DescribeReply& reply, size_t index) {
       break;
   }
   return absl::StrFormat("x %.6g", ratio);
+}
+
+// What multiplies logits and q beside the rotation.
+void PrintScale(const DescribeReply& reply) {
+  if (!reply.scale.has_value()) return;
+  const AttentionScale& scale = *reply.scale;
+  if (scale.softmax != 1) {
+    absl::PrintF("softmax scale     times %.9g, rotated channels times %.9g in all\n",
+                 scale.softmax, scale.logits);
+  }
+  if (scale.temperature_beta != 0) {
+    absl::PrintF("temperature of q  %s\n", kernels::TemperatureText(scale));
+  }
 }
 
 void PrintHead(const DescribeReply& reply) {
@@ -70,6 +84,7 @@ void PrintHead(const DescribeReply& reply) {
                  reply.ramp->high_wavelength);
   }
   absl::PrintF("attention factor  %.17g\n", reply.attention_factor);
+  PrintScale(reply);
   absl::PrintF("for seq_len       %d%s\n", reply.seq_len,
                reply.depends_on_seq_len ? " (another length gives other numbers)" : "");
   if (config.precision == Precision::kHf) absl::PrintF("precision         hf\n");
@@ -88,6 +103,10 @@ void PrintFindings(const DescribeReply& reply, const std::vector<std::string>& n
         "%s%s%s%s %s\n", reading.engine, reading.version.empty() ? "" : " ", reading.version,
         reading.attention_factor == 0 ? "" : " reads this differently:",
         WithNumbers(reading.difference, reading.attention_factor, reading.inv_freq_max_relative));
+  }
+  for (const ScaleReading& reading : reply.scale_readings) {
+    absl::PrintF("%s %s scales attention differently: %s\n", reading.engine, reading.version,
+                 reading.difference);
   }
 }
 
@@ -117,6 +136,7 @@ void PrintPage(const DescribeReply& reply, const std::vector<std::string>& notes
   if (!reply.rotates) {
     if (!reply.layer_type.empty()) absl::PrintF("layer type        %s\n", reply.layer_type);
     absl::PrintF("This layer has no rotary embedding: tensors come back unchanged.\n");
+    PrintScale(reply);
     return PrintFindings(reply, notes);
   }
   PrintHead(reply);

@@ -35,6 +35,9 @@ constexpr absl::string_view kDiffExits =
     "Exit status 0: the rotations are equal; 1: they differ; 2: a config cannot be read, or wrong "
     "usage.";
 
+constexpr absl::string_view kSameExits =
+    "Exit status 0: the same; 1: they differ; 2: a config cannot be read, or wrong usage.";
+
 void PrintOverview(std::FILE* out) {
   absl::FPrintF(out,
                 "ropectl: asks a RopeServe server, and checks configs without one.\n\nusage: "
@@ -115,8 +118,14 @@ absl::Span<const Command> Commands() {
        DescribeFlags(), &RunDescribe},
       {"lint", "CONFIG...", "Checks config.json files, and folders of them, without a server.",
        LintFlags(), &RunLint, kLintExits, Asks::kNobody},
-      {"diff", "A B", "Compares the rotations of two config.json files, without a server.",
+      {"diff", "A [B]",
+       "Compares the rotations of two config.json files, or of two engines, without a server.",
        DiffFlags(), &RunDiff, kDiffExits, Asks::kNobody},
+      {"fingerprint", "[CONFIG]",
+       "Prints the name of the rotation that an engine gives K, for the key of a KV cache.",
+       FingerprintFlags(), &RunFingerprint, "", Asks::kAny},
+      {"same", "A [B]", "Says whether the K of two configs, or of two engines, is the same.",
+       SameFlags(), &RunSame, kSameExits, Asks::kAny},
       {"verify", "FILE.json...", "Checks golden files against the engine.", VerifyFlags(),
        &RunVerify, "", Asks::kAny},
       {"load", "", "Sends one request over and over and measures.", LoadFlags(), &RunLoadCommand},

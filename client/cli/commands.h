@@ -94,11 +94,13 @@ int FailOrMisuse(const Status& status);  // of arguments: INVALID_ARGUMENT is mi
 
 std::vector<Flag> DescribeFlags();
 std::vector<Flag> DiffFlags();
+std::vector<Flag> FingerprintFlags();
 std::vector<Flag> LintFlags();
 std::vector<Flag> LoadFlags();
 std::vector<Flag> RegisterFlags();
 std::vector<Flag> RepositionFlags();
 std::vector<Flag> RotateFlags();
+std::vector<Flag> SameFlags();
 std::vector<Flag> TablesFlags();
 std::vector<Flag> VerifyFlags();
 std::vector<Flag> WarmUpFlags();
@@ -109,10 +111,12 @@ int RunModels(const Arguments& arguments);
 int RunInfo(const Arguments& arguments);
 int RunDescribe(const Arguments& arguments);
 int RunDiff(const Arguments& arguments);
+int RunFingerprint(const Arguments& arguments);
 int RunLint(const Arguments& arguments);
 int RunRegister(const Arguments& arguments);
 int RunReposition(const Arguments& arguments);
 int RunRotate(const Arguments& arguments);
+int RunSame(const Arguments& arguments);
 int RunTables(const Arguments& arguments);
 int RunUnregister(const Arguments& arguments);
 int RunWarmUp(const Arguments& arguments);

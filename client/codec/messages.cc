@@ -101,6 +101,18 @@ Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
   return message;
 }
 
+namespace {
+
+AttentionScale FromMessage(const v1::AttentionScale& message) {
+  return {.softmax = message.softmax(),
+          .logits = message.logits(),
+          .temperature_beta = message.temperature_beta(),
+          .temperature_length = message.temperature_length(),
+          .temperature_offset = message.temperature_offset()};
+}
+
+}  // namespace
+
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
   absl::StatusOr<RopeConfig> config = proto::ReadRopeConfig(message.config());
   if (!config.ok()) return BadConfig(config.status());
@@ -125,6 +137,13 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
                               .attention_factor = reading.attention_factor(),
                               .inv_freq_max_relative = reading.inv_freq_max_relative()});
   }
+  if (message.has_scale()) reply.scale = FromMessage(message.scale());
+  for (const v1::ScaleReading& reading : message.scale_readings()) {
+    reply.scale_readings.push_back({.engine = reading.implementation(),
+                                    .version = reading.version(),
+                                    .difference = reading.difference(),
+                                    .scale = FromMessage(reading.scale())});
+  }
   if (message.has_ramp()) {
     reply.ramp = {.low_index = message.ramp().low_index(),
                   .high_index = message.ramp().high_index(),
@@ -141,6 +160,69 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
                           .cos = ToVector<double>(row.cos()),
                           .sin = ToVector<double>(row.sin()),
                           .sinusoid = ToVector<double>(row.sinusoid())});
+  }
+  return reply;
+}
+
+namespace {
+
+Status SetKey(const KeySource& key, absl::string_view field, v1::KeySource& message) {
+  Status status = SetRope(key.rope, field, *message.mutable_rope());
+  if (!status.ok()) return status;
+  message.set_engine(key.engine);
+  if (key.max_model_len.has_value()) message.set_max_model_len(*key.max_model_len);
+  if (key.dtype.has_value()) message.set_dtype(ToMessage(*key.dtype));
+  if (key.head_dim.has_value()) message.set_head_dim(*key.head_dim);
+  return {};
+}
+
+KeyIdentity FromMessage(const v1::KeyIdentity& message) {
+  KeyIdentity key = {.fingerprint = message.fingerprint(),
+                     .engine = message.engine(),
+                     .version = message.version(),
+                     .dtype = message.dtype(),
+                     .table_dtype = message.table_dtype(),
+                     .layers = ToVector<int32_t>(message.layers()),
+                     .layer_types = ToVector<std::string>(message.layer_types()),
+                     .notes = ToVector<std::string>(message.notes())};
+  for (const v1::KeyRows& rows : message.rows()) {
+    key.rows.push_back({.rotates = rows.rotates(),
+                        .pairing = FromMessage(rows.pairing()),
+                        .channel_order = FromMessage(rows.channel_order()),
+                        .head_dim = rows.head_dim(),
+                        .rotary_offset = rows.rotary_offset(),
+                        .rotary_dim = rows.rotary_dim(),
+                        .factor = rows.factor(),
+                        .inv_freq = ToVector<double>(rows.inv_freq()),
+                        .axes = ToVector<int32_t>(rows.axes()),
+                        .by_length = rows.by_length(),
+                        .long_inv_freq = ToVector<double>(rows.long_inv_freq()),
+                        .xpos = rows.xpos()});
+  }
+  return key;
+}
+
+}  // namespace
+
+Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request) {
+  v1::FingerprintRequest message;
+  Status status = SetKey(request.key, "key.rope", *message.mutable_key());
+  if (status.ok() && request.other.has_value()) {
+    status = SetKey(*request.other, "other.rope", *message.mutable_other());
+  }
+  if (!status.ok()) return status;
+  return message;
+}
+
+FingerprintReply FromMessage(const v1::FingerprintResponse& message) {
+  FingerprintReply reply;
+  reply.key = FromMessage(message.key());
+  if (message.has_other()) reply.other = FromMessage(message.other());
+  if (message.has_comparison()) {
+    const v1::KeyMatch match = message.comparison().match();  // of a newer server: unspecified
+    reply.comparison = {.match = v1::KeyMatch_IsValid(match) ? static_cast<KeyMatch>(match)
+                                                             : KeyMatch::kUnspecified,
+                        .differences = ToVector<std::string>(message.comparison().differences())};
   }
   return reply;
 }

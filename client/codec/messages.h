@@ -27,9 +27,11 @@ Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char
 Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message);
 // INVALID_ARGUMENT: as SetRope.
 Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request);
+Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request);
 
 // INTERNAL: a config that this library cannot read.
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message);
+FingerprintReply FromMessage(const v1::FingerprintResponse& message);
 Model FromMessage(const v1::Model& message);
 std::vector<Model> FromMessage(const v1::ListModelsResponse& message);
 ServerInfo FromMessage(const v1::GetServerInfoResponse& message);

@@ -77,6 +77,45 @@ absl::Status ClaimNothingButYarn(std::string_view, CompatConfig& result) {
   return NotChecked(StrCat("rope_type ", Name(type), " of this model"));
 }
 
+// DeepSeek's class makes yarn of every other rope_type, from its factor and its two lengths.
+absl::Status MakeYarn(std::string_view who, bool with_defaults, CompatConfig& result) {
+  const RopeConfig& config = result.config;
+  if (config.rope_type == RopeType::kDefault || IsYarn(result)) return absl::OkStatus();
+  if (result.model_type.empty()) {  // hardly one of DeepSeek's
+    return NotChecked(StrCat("rope_type ", Name(config.rope_type), " of this model"));
+  }
+  const std::optional<int64_t> original = config.original_max_position_embeddings;
+  if (!with_defaults && (!config.factor.has_value() || !original.has_value())) {
+    return Lacks(StrCat("rope_type ", Name(config.rope_type),
+                        " of this model without a factor and an original length"));
+  }
+  RopeConfig yarn = {.rope_type = RopeType::kYarn,
+                     .rope_theta = config.rope_theta,
+                     .head_dim = config.head_dim,
+                     .rotary_dim = config.rotary_dim,
+                     .partial_rotary_factor = config.partial_rotary_factor,
+                     .max_position_embeddings = config.max_position_embeddings,
+                     .factor = config.factor.value_or(1)};
+  yarn.original_max_position_embeddings =
+      original.has_value() ? original : config.max_position_embeddings;
+  yarn.mscale = config.mscale;
+  yarn.mscale_all_dim = config.mscale_all_dim;
+  yarn.precision = config.precision;
+  result.changes.push_back(
+      StrCat(who, " makes yarn of rope_type ", Name(config.rope_type), " for this model"));
+  result.config = std::move(yarn);
+  return absl::OkStatus();
+}
+
+absl::Status YarnOfEveryType(std::string_view who, CompatConfig& result) {
+  return MakeYarn(who, /*with_defaults=*/false, result);
+}
+
+// A missing factor is 1, a missing original length is max_position_embeddings.
+absl::Status YarnOfEveryTypeWithDefaults(std::string_view who, CompatConfig& result) {
+  return MakeYarn(who, /*with_defaults=*/true, result);
+}
+
 absl::Status ClaimNoDynamic(std::string_view, CompatConfig& result) {
   return FollowsLength(result.config) ? NotChecked("dynamic without alpha") : absl::OkStatus();
 }
@@ -168,12 +207,14 @@ absl::Status DecideByBatch(std::string_view who, CompatConfig& result) {
 absl::Status LongropeByContext(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   if (!IsLongrope(result) || config.longrope_branch.has_value()) return absl::OkStatus();
-  const std::optional<double> ratio = LengthRatio(config);
-  if (!ratio.has_value()) return absl::OkStatus();
-  config.longrope_branch = *ratio > 1 ? LongropeBranch::kLong : LongropeBranch::kShort;
+  const std::optional<int64_t> original = config.original_max_position_embeddings;
+  const std::optional<int64_t> length =
+      result.max_model_len.has_value() ? result.max_model_len : config.max_position_embeddings;
+  if (!original.has_value() || !length.has_value()) return absl::OkStatus();
+  config.longrope_branch = *length > *original ? LongropeBranch::kLong : LongropeBranch::kShort;
   result.changes.push_back(StrCat(
       who, " takes one list of factors for every length, the long one if it is started with a ",
-      "context above ", *config.original_max_position_embeddings));
+      "context above ", *original));
   return absl::OkStatus();
 }
 
@@ -218,6 +259,15 @@ absl::Status DropScaling(std::string_view who, CompatConfig& result) {
   result.changes.push_back(
       StrCat(who, " ignores rope_type ", Name(config.rope_type), " for this model"));
   result.config = std::move(plain);
+  return absl::OkStatus();
+}
+
+// The model's class reads rope_theta where transformers 5 does not keep it, and so has its default.
+absl::Status ThetaOfAMillion(std::string_view who, CompatConfig& result) {
+  constexpr double kTheta = 1e6;
+  if (result.config.rope_theta == kTheta) return absl::OkStatus();
+  result.config.rope_theta = kTheta;
+  result.changes.push_back(StrCat(who, " uses rope_theta 1000000 for this model, always"));
   return absl::OkStatus();
 }
 
@@ -380,13 +430,12 @@ constexpr ReadingStep kHuggingFace[] = {DecideByBatch, DropAttnFactor, TurnWhole
 // layers/rotary_embedding/__init__.py, get_rope, passes neither attention_factor nor truncate, and
 // deepseek_scaling_rope.py has the defaults mscale 1 and mscale_all_dim 0. Until 0.29.0 it
 // multiplies by attn_factor.
-constexpr ReadingStep kVllmDeepSeek[] = {ClaimNothingButYarn, RefuseYarnWithoutFactor,
-                                         RefuseBetaZero,      DropAttentionFactor,
-                                         DropAttnFactor,      DropTruncate,
-                                         MscaleOneAllDimZero};
-constexpr ReadingStep kVllm29DeepSeek[] = {ClaimNothingButYarn, RefuseYarnWithoutFactor,
-                                           RefuseBetaZero,      DropAttentionFactor,
-                                           DropTruncate,        MscaleOneAllDimZero};
+constexpr ReadingStep kVllmDeepSeek[] = {
+    YarnOfEveryType, RefuseYarnWithoutFactor, RefuseBetaZero, DropAttentionFactor, DropAttnFactor,
+    DropTruncate,    MscaleOneAllDimZero};
+constexpr ReadingStep kVllm29DeepSeek[] = {YarnOfEveryType, RefuseYarnWithoutFactor,
+                                           RefuseBetaZero,  DropAttentionFactor,
+                                           DropTruncate,    MscaleOneAllDimZero};
 
 // From 0.30.0 on get_rope passes mscale, mscale_all_dim and attention_factor, and no attn_factor;
 // yarn_scaling_rope.py treats them as Hugging Face does. dynamic_ntk_scaling_rope.py scales by
@@ -446,9 +495,16 @@ constexpr ReadingStep kVllm10[] = {DynamicBaseOfFactor,
 // -- SGLang ---------------------------------------------------------------------------------------
 // models/deepseek_v2.py, DeepseekV2AttentionMLA: rope_type becomes deepseek_yarn.
 // layers/rotary_embedding/factory.py, get_rope, and rope_variant.py: as vLLM until 0.29.0.
-constexpr ReadingStep kSglangDeepSeek[] = {ClaimNothingButYarn, ClaimNoYarnWithoutFactor,
-                                           RefuseBetaZero,      DropAttentionFactor,
-                                           DropTruncate,        MscaleOneAllDimZero};
+constexpr ReadingStep kSglangDeepSeek[] = {YarnOfEveryTypeWithDefaults,
+                                           ClaimNoYarnWithoutFactor,
+                                           RefuseBetaZero,
+                                           DropAttentionFactor,
+                                           DropTruncate,
+                                           MscaleOneAllDimZero};
+// Until 0.5.15 it reads the factor and the original length without defaults.
+constexpr ReadingStep kSglang15DeepSeek[] = {YarnOfEveryType, ClaimNoYarnWithoutFactor,
+                                             RefuseBetaZero,  DropAttentionFactor,
+                                             DropTruncate,    MscaleOneAllDimZero};
 // get_rope passes attn_factor, truncate, mscale and mscale_all_dim. yarn.py uses the last two if
 // neither is None; mrope.py, YaRNScalingMRotaryEmbedding, has no such parameters.
 // rope_variant.py: dynamic has the base of max_position_embeddings * factor; longrope takes the
@@ -461,8 +517,13 @@ constexpr ReadingStep kSglang[] = {
 constexpr ReadingStep kSglangLaguna[] = {
     DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths, DropProportionalFactor,
     ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,       MscaleZeroCounts};
+// models/exaone4.py: getattr(config, "rope_theta", 1000000).
+constexpr ReadingStep kSglangExaone4[] = {
+    ThetaOfAMillion,        DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths,
+    DropProportionalFactor, ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,
+    DropAttentionFactor,    MscaleZeroCounts};
 // model_family.cc says which classes call get_rope without rope_scaling.
-constexpr ReadingStep kSglangUnscaled[] = {DropScaling};
+constexpr ReadingStep kUnscaledSteps[] = {DropScaling};
 constexpr ReadingStep kSglangUnscaledQuarter[] = {DropScaling, TurnAQuarter};
 // Until 0.5.15 get_rope passes no mscale to yarn.
 constexpr ReadingStep kSglang15[] = {DynamicBaseOfFactor,
@@ -554,6 +615,7 @@ constexpr Family kOrdinarySglangOld[] = {kOther,   kMinistral3, kGptOss, kPhi3,
 constexpr Family kOrdinaryLlamaCpp[] = {kOther, kGptOss, kLaguna, kQwen3Vl, kGlmMoeDsa};
 constexpr Family kTransformersOnly[] = {kTransformers};
 constexpr Family kUnscaledOnly[] = {kUnscaled};
+constexpr Family kExaone4Only[] = {kThetaOfAMillion};
 constexpr Family kUnscaledQuarterOnly[] = {kUnscaledQuarter};
 constexpr Family kGptOssOnly[] = {kGptOss};
 constexpr Family kQwen3VlOnly[] = {kQwen3Vl};
@@ -606,22 +668,27 @@ constexpr EngineEntry kEntries[] = {
     {"vllm", "vLLM", "0.12.0", "0.19.1", kGptOssOnly, kVllmGptOss},
     {"vllm", "vLLM", "0.12.0", "0.19.1", kOrdinaryOld, kVllm21},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.11.1", "0.11.2", kUnscaledOnly, kUnscaledSteps},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kDeepSeekOld, kVllm29DeepSeek},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kGptOssOnly, kVllm11GptOss},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kOrdinaryOld, kVllm11},
     {"vllm", "vLLM", "0.10.2", "0.11.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.10.2", "0.11.0", kUnscaledOnly, kUnscaledSteps},
     {"vllm", "vLLM", "0.10.2", "0.11.0", kDeepSeekOld, kVllm29DeepSeek},
     {"vllm", "vLLM", "0.10.2", "0.11.0", kGptOssOnly, kVllm11GptOss},
     {"vllm", "vLLM", "0.10.2", "0.11.0", kOrdinaryOld, kVllm10},
 
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kUnscaledOnly, kSglangUnscaled},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kTransformersOnly, kHuggingFace},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kExaone4Only, kSglangExaone4},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kUnscaledOnly, kUnscaledSteps},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kUnscaledQuarterOnly, kSglangUnscaledQuarter},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kDeepSeekLike, kSglangDeepSeek},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kLagunaOnly, kSglangLaguna},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kOrdinarySglang, kSglang},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kUnscaledOnly, kSglangUnscaled},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kTransformersOnly, kHuggingFace},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kUnscaledOnly, kUnscaledSteps},
     {"sglang", "SGLang", "0.5.9", "0.5.15", kUnscaledQuarterOnly, kSglangUnscaledQuarter},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kDeepSeekLike, kSglangDeepSeek},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kDeepSeekLike, kSglang15DeepSeek},
     {"sglang", "SGLang", "0.5.9", "0.5.15", kOrdinarySglangOld, kSglang15},
 
     {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kDeepSeekOnly, kLlamaCppDeepSeek},
@@ -647,10 +714,40 @@ std::span<const EngineEntry> EngineTable() {
 }
 
 absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config,
-                                     const ModelNames& names) {
-  CompatConfig result = {.config = config, .changes = {}, .model_type = names.model_type};
+                                     const ModelNames& names,
+                                     std::optional<int64_t> max_model_len) {
+  CompatConfig result = {.config = config,
+                         .changes = {},
+                         .model_type = names.model_type,
+                         .max_model_len = max_model_len};
   for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(entry.who, result));
   return result;
+}
+
+std::vector<std::string> EngineNames() {
+  std::vector<std::string> names;
+  for (const EngineEntry& entry : kEntries) {
+    if (names.empty() || names.back() != entry.engine) names.emplace_back(entry.engine);
+  }
+  return names;
+}
+
+std::vector<std::string> ComparedVersions(std::string_view engine) {
+  std::vector<std::string> compared;
+  for (const EngineEntry& entry : kEntries) {
+    if (entry.engine != engine) continue;
+    std::string versions = Versions(entry.first, entry.last);
+    if (compared.empty() || compared.back() != versions) compared.push_back(std::move(versions));
+  }
+  std::reverse(compared.begin(), compared.end());
+  return compared;
+}
+
+// SGLang, layers/rotary_embedding/base.py: on CUDA. ggml-cpu/ops.cpp and rope.cu compute in
+// float32. vLLM, layers/rotary_embedding/base.py, and the rotary classes of Transformers and of
+// DeepSeek round to the model's dtype.
+bool KeepsFloat32Tables(std::string_view engine) {
+  return engine == "sglang" || engine == "llamacpp";
 }
 
 std::string Versions(std::string_view first, std::string_view last) {

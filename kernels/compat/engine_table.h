@@ -5,9 +5,12 @@
 #ifndef ROPE_KERNELS_COMPAT_ENGINE_TABLE_H_
 #define ROPE_KERNELS_COMPAT_ENGINE_TABLE_H_
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,10 +44,20 @@ struct EngineEntry {
 // versions are neighbours; the last of these is the one for ordinary models.
 std::span<const EngineEntry> EngineTable();
 
-// The config that `entry` makes of `config`. INVALID_ARGUMENT: the engine has no such rotation; the
-// message names it. UNIMPLEMENTED: how the engine reads this was not checked.
+// The config that `entry` makes of `config`, started with `max_model_len`. INVALID_ARGUMENT: the
+// engine has no such rotation; the message names it. UNIMPLEMENTED: how the engine reads this was
+// not checked.
 absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config,
-                                     const ModelNames& names = {});
+                                     const ModelNames& names = {},
+                                     std::optional<int64_t> max_model_len = std::nullopt);
+
+// The names of the engines, in the order of the table.
+std::vector<std::string> EngineNames();
+// The versions of `engine` that were compared, the oldest first: "0.10.2 to 0.11.0".
+std::vector<std::string> ComparedVersions(std::string_view engine);
+
+// Whether the engine keeps cos and sin in float32. The others round them to the model's dtype.
+bool KeepsFloat32Tables(std::string_view engine);
 
 // "0.12.0 to 0.21.0", or one version.
 std::string Versions(std::string_view first, std::string_view last);

@@ -1,5 +1,7 @@
 #include "kernels/compat/model_family.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 
 #include "absl/strings/ascii.h"
@@ -30,6 +32,14 @@ std::optional<std::vector<int64_t>> ParseRelease(std::string_view text) {
   }
   while (numbers.size() > 1 && numbers.back() == 0) numbers.pop_back();  // 1.0 is 1
   return numbers;
+}
+
+bool IsBetween(std::string_view first, std::string_view version, std::string_view last) {
+  const auto from = ParseRelease(first);
+  const auto asked = ParseRelease(version);
+  const auto to = ParseRelease(last);
+  if (!from.has_value() || !asked.has_value() || !to.has_value()) return version == first;
+  return *from <= *asked && *asked <= *to;
 }
 
 namespace {
@@ -119,19 +129,23 @@ constexpr KnownName kModelTypes[] = {
     {"youtu", Family::kUnchecked},
 };
 
-// A model that one engine treats in another way than the rest, since a version.
+// A model that one engine treats in another way than the rest, in the versions since one.
 struct EngineModel {
   std::string_view engine;
   std::string_view architecture;
   std::string_view model_type;
   std::string_view since;
   Family family;
+  std::string_view until = {};  // the last of them; empty: the newest
 };
 
 // vLLM: _TRANSFORMERS_SUPPORTED_MODELS of model_executor/models/registry.py, in each minor version
 // from 0.18.0 to 0.33.0, and in 0.10.2, 0.11.0, 0.11.2, 0.12.0 and 0.16.0. Models that no older
 // registry has (Kolibri1, Nanbeige) were served in the same way before.
+// Until 0.11.2 its classes below call get_rope without rope_scaling; from 0.12.0 on none does.
 // SGLang: each get_rope call of models/*.py without rope_scaling, in 0.5.9, 0.5.15, 0.5.16 and
+// 0.5.23; and architectures of Transformers without an EntryClass, which
+// model_loader/utils.py:resolve_transformers_arch gives to models/transformers.py, in 0.5.9 and
 // 0.5.23.
 constexpr EngineModel kEngineModels[] = {
     {"vllm", "SmolLM3ForCausalLM", "smollm3", "0.10.2", Family::kTransformers},
@@ -154,6 +168,27 @@ constexpr EngineModel kEngineModels[] = {
     {"vllm", "MellumForCausalLM", "mellum", "0.32.0", Family::kTransformers},
     {"vllm", "PhiForCausalLM", "phi", "0.32.0", Family::kTransformers},
     {"vllm", "SeedOssForCausalLM", "seed_oss", "0.32.0", Family::kTransformers},
+    {"vllm", "ArcticForCausalLM", "arctic", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "BaichuanForCausalLM", "baichuan", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "DbrxForCausalLM", "dbrx", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "FalconForCausalLM", "falcon", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "Gemma2ForCausalLM", "gemma2", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "GemmaForCausalLM", "gemma", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "GPTJForCausalLM", "gptj", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "GPTNeoXForCausalLM", "gpt_neox", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "MiniMaxText01ForCausalLM", "minimax_text_01", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "MixtralForCausalLM", "mixtral", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "MolmoForCausalLM", "molmo", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "OlmoForCausalLM", "olmo", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "PersimmonForCausalLM", "persimmon", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "PhiForCausalLM", "phi", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "StableLmForCausalLM", "stablelm", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"vllm", "Starcoder2ForCausalLM", "starcoder2", "0.10.2", Family::kUnscaled, "0.11.2"},
+    {"sglang", "SeedOssForCausalLM", "seed_oss", "0.5.9", Family::kTransformers},
+    {"sglang", "SmolLM3ForCausalLM", "smollm3", "0.5.9", Family::kTransformers},
+    {"sglang", "GPTNeoXForCausalLM", "gpt_neox", "0.5.16", Family::kTransformers},
+    {"sglang", "NemotronForCausalLM", "nemotron", "0.5.16", Family::kTransformers},
+    {"sglang", "Exaone4ForCausalLM", "exaone4", "0.5.16", Family::kThetaOfAMillion},
     {"sglang", "DbrxForCausalLM", "dbrx", "0.5.9", Family::kUnscaled},
     {"sglang", "Gemma2ForCausalLM", "gemma2", "0.5.9", Family::kUnscaled},
     {"sglang", "GemmaForCausalLM", "gemma", "0.5.9", Family::kUnscaled},
@@ -166,6 +201,15 @@ constexpr EngineModel kEngineModels[] = {
     {"sglang", "StableLmForCausalLM", "stablelm", "0.5.9", Family::kUnscaled},
     {"sglang", "Starcoder2ForCausalLM", "starcoder2", "0.5.9", Family::kUnscaled},
 };
+
+// The model types of the classes in conversion/*.py of llama.cpp 0c1e57098 that call permute or
+// _reverse_hf_permute.
+constexpr std::string_view kPermuted[] = {
+    "arcee",       "arctic",    "baichuan",  "bailing_moe",      "bamba",
+    "chameleon",   "deci",      "deepseek",  "granite",          "granitemoe",
+    "granite_swa", "internlm2", "internlm3", "granitemoehybrid", "granitemoeshared",
+    "llada",       "llama",     "minicpm",   "mistral",          "ministral3",
+    "mixtral",     "nanbeige",  "olmo",      "smollm3",          "xverse"};
 
 // Engines choose by the first architecture that they know; without one, model_type decides.
 bool Serves(const EngineModel& model, const ModelNames& names) {
@@ -197,14 +241,21 @@ std::optional<Family> FamilyOf(const ModelNames& names) {
   return Find(kModelTypes, type).value_or(Family::kOther);
 }
 
+bool LlamaCppPermutes(const ModelNames& names) {
+  return std::find(std::begin(kPermuted), std::end(kPermuted), names.model_type) !=
+         std::end(kPermuted);
+}
+
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
                                const ModelNames& names) {
   for (const EngineModel& model : kEngineModels) {
     if (model.engine != engine || !Serves(model, names)) continue;
     if (ParseRelease(version) < ParseRelease(model.since)) continue;
-    // models/stablelm.py reads partial_rotary_factor at the top level only, where its config class
-    // has 0.25.
-    const bool quarter = model.model_type == "stablelm" && names.fraction_in_parameters;
+    if (!model.until.empty() && ParseRelease(version) > ParseRelease(model.until)) continue;
+    // SGLang's models/stablelm.py reads partial_rotary_factor at the top level only, where its
+    // config class has 0.25.
+    const bool quarter =
+        model.engine == "sglang" && model.model_type == "stablelm" && names.fraction_in_parameters;
     return quarter ? Family::kUnscaledQuarter : model.family;
   }
   return FamilyOf(names);

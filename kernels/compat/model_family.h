@@ -20,6 +20,8 @@ struct CompatConfig {
   RopeConfig config;                 // the same rotation without a compat
   std::vector<std::string> changes;  // one sentence per change
   std::string model_type = {};       // of the file; empty if it has none
+  // The length that the engine is started with; unset: max_position_embeddings.
+  std::optional<int64_t> max_model_len = {};
 };
 
 // Versions of engines as their packages have them: "0.12.1", "0.5.10.post1".
@@ -29,6 +31,9 @@ struct CompatConfig {
 // The numbers of a release, which compare as versions do. A post-release counts as its release.
 // Unset: the text is no release: "abc", "0.12.", a commit.
 std::optional<std::vector<int64_t>> ParseRelease(std::string_view text);
+
+// Whether `version` is one from `first` to `last`. Commits are compared as text.
+bool IsBetween(std::string_view first, std::string_view version, std::string_view last);
 
 // ModelNames: what a config.json calls its model. Family: the models that every engine of
 // engine_table.h treats alike. Engines choose their model code by these names, and the code
@@ -65,6 +70,7 @@ enum class Family {
   kTransformers,     // it runs Hugging Face's own modules
   kUnscaled,         // its class drops the scaling
   kUnscaledQuarter,  // the same, and it turns a quarter of the channels
+  kThetaOfAMillion,  // its class does not find rope_theta
 };
 
 // The family of the first known architecture, as engines choose. An unknown text model
@@ -76,6 +82,10 @@ std::optional<Family> FamilyOf(const ModelNames& names);
 // kUnscaledQuarter where its registry or its class says so, else FamilyOf(names).
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
                                const ModelNames& names);
+
+// Whether llama.cpp's conversion permutes the model's q and k, so that half pairs become
+// interleaved ones: the same rotation with the channels in another order.
+bool LlamaCppPermutes(const ModelNames& names);
 
 }  // namespace rope::kernels
 

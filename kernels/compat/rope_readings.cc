@@ -12,6 +12,7 @@
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/frequencies/inverse_frequencies.h"
+#include "kernels/status_macros.h"
 
 namespace rope::kernels {
 namespace {
@@ -45,19 +46,43 @@ const EngineEntry* EntryFor(std::span<const EngineEntry> entries, Family family)
   return nullptr;
 }
 
-// The entry of the newest versions of the engine `name`. `otherwise` is the family of a model
-// without names.
-const EngineEntry* NewestEntry(std::string_view name, const ModelNames& names, Family otherwise) {
+// The entry of an engine's version. A model without names is one that the config's type is of.
+// DeepSeek's code reads every model.
+const EngineEntry* EntryOf(const EngineVersion& engine, const RopeConfig& config,
+                           const ModelNames& names) {
+  const bool any_model = engine.engine == Name(Compat::kDeepseek);
   for (std::span<const EngineEntry> table = EngineTable(); !table.empty();) {
     const std::span<const EngineEntry> entries = TakeVersions(table);
-    if (entries[0].engine != name) continue;
-    return EntryFor(entries, FamilyIn(name, entries[0].first, names).value_or(otherwise));
+    const EngineEntry& first = entries[0];
+    if (first.engine != engine.engine) continue;
+    const std::string_view version = engine.version.empty() ? first.last : engine.version;
+    if (!IsBetween(first.first, version, first.last)) continue;
+    return EntryFor(
+        entries, any_model ? Family::kDeepSeek
+                           : FamilyIn(first.engine, version, names).value_or(FamilyOfType(config)));
   }
   return nullptr;
 }
 
-absl::Status HasNo(Compat compat, std::string_view what) {
-  return InvalidField("compat", StrCat(Name(compat), ", which has no ", what), "another");
+// `field`: the one that named the engine.
+absl::StatusOr<EngineConfig> ReadFor(std::string_view field, const RopeConfig& config,
+                                     const EngineVersion& engine, const ModelNames& names,
+                                     std::optional<int64_t> max_model_len) {
+  const auto has_no = [&](std::string_view what) {
+    return InvalidField(field,
+                        StrCat(engine.engine, engine.version.empty() ? "" : "@", engine.version,
+                               ", which has no ", what),
+                        "another");
+  };
+  const EngineEntry* const entry = EntryOf(engine, config, names);
+  if (entry == nullptr) return has_no("reading of this model that was checked");
+  absl::StatusOr<CompatConfig> read = Convert(*entry, config, names, max_model_len);
+  if (absl::IsUnimplemented(read.status())) {
+    return has_no(StrCat("reading that was checked of ", read.status().message()));
+  }
+  if (!read.ok()) return has_no(StrCat(read.status().message()));
+  return EngineConfig{*std::move(read), std::string(entry->who),
+                      Versions(entry->first, entry->last)};
 }
 
 double LargestRelative(const std::vector<InverseFrequency>& got,
@@ -158,19 +183,39 @@ std::string_view Name(Compat compat) {
   return "invalid";
 }
 
+absl::StatusOr<EngineVersion> ParseEngine(std::string_view text) {
+  const size_t at = text.find('@');
+  EngineVersion engine = {.engine = std::string(text.substr(0, at))};
+  const std::vector<std::string> names = EngineNames();
+  const bool known = std::find(names.begin(), names.end(), engine.engine) != names.end();
+  if (!known || at + 1 == text.size()) {
+    return InvalidField("engine", text.empty() ? "nothing" : text,
+                        StrCat("NAME or NAME@VERSION, NAME one of ", absl::StrJoin(names, ", ")));
+  }
+  if (at == std::string_view::npos) return engine;
+  engine.version = std::string(text.substr(at + 1));
+  for (const EngineEntry& entry : EngineTable()) {
+    if (entry.engine == engine.engine && IsBetween(entry.first, engine.version, entry.last)) {
+      return engine;
+    }
+  }
+  return InvalidField("engine", text,
+                      StrCat("a version that was compared: ",
+                             absl::StrJoin(ComparedVersions(engine.engine), ", ")));
+}
+
+absl::StatusOr<EngineConfig> ReadAs(const RopeConfig& config, const EngineVersion& engine,
+                                    const ModelNames& names, std::optional<int64_t> max_model_len) {
+  return ReadFor("engine", config, engine, names, max_model_len);
+}
+
 absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat,
                                          const ModelNames& names) {
   if (compat == Compat::kDefault) return CompatConfig{.config = config, .changes = {}};
-  const EngineEntry* entry = compat == Compat::kDeepseek
-                                 ? NewestEntry(Name(compat), {}, Family::kDeepSeek)
-                                 : NewestEntry(Name(compat), names, FamilyOfType(config));
-  if (entry == nullptr) return HasNo(compat, "reading of this model that was checked");
-  absl::StatusOr<CompatConfig> read = Convert(*entry, config, names);
-  if (absl::IsUnimplemented(read.status())) {
-    return HasNo(compat, StrCat("reading that was checked of ", read.status().message()));
-  }
-  if (!read.ok()) return HasNo(compat, StrCat(read.status().message()));
-  return read;
+  ROPE_ASSIGN_OR_RETURN(
+      EngineConfig read,
+      ReadFor("compat", config, {.engine = std::string(Name(compat))}, names, std::nullopt));
+  return std::move(read.read);
 }
 
 std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,

@@ -21,6 +21,30 @@
 
 namespace rope::kernels {
 
+// An engine of engine_table.h, and one of its versions.
+struct EngineVersion {
+  std::string engine = {};
+  std::string version = {};  // empty: the newest that was compared
+};
+
+// Reads "vllm" or "vllm@0.33.0". INVALID_ARGUMENT, of the field "engine": no engine of that name,
+// or a version that was never compared.
+absl::StatusOr<EngineVersion> ParseEngine(std::string_view text);
+
+// A config as one engine reads it.
+struct EngineConfig {
+  CompatConfig read;
+  std::string who;       // "vLLM"
+  std::string versions;  // those that read it so: "0.30.0 to 0.31.0"
+};
+
+// Returns `config` as `engine` reads it, in the sense of ApplyCompat. `max_model_len` is the length
+// that the engine is started with; unset: max_position_embeddings. REQUIRES: ParseEngine returned
+// `engine`, or it has no version; `config` is valid. INVALID_ARGUMENT, of the field "engine": as
+// ApplyCompat.
+absl::StatusOr<EngineConfig> ReadAs(const RopeConfig& config, const EngineVersion& engine,
+                                    const ModelNames& names, std::optional<int64_t> max_model_len);
+
 // "default", "hf", "vllm", "llamacpp", "deepseek".
 std::string_view Name(Compat compat);
 

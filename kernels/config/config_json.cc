@@ -10,6 +10,7 @@
 #include "kernels/config/config_json_layers.h"
 #include "kernels/config/json_fields.h"
 #include "kernels/config/kept_bytes.h"
+#include "kernels/config/mistral_params.h"
 #include "kernels/config/model_types.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -202,8 +203,10 @@ void MarkUnrotated(std::string_view positions, LayerConfig& entry) {
 
 absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::string_view sub_config) {
   ROPE_ASSIGN_OR_RETURN(nlohmann::json file, ParseJsonObject(json));
+  std::vector<Remark> assumed = ReadMistralParams(file);
   ROPE_ASSIGN_OR_RETURN(const ChosenConfig chosen, ChooseSubConfig(file, sub_config));
-  std::vector<Remark> assumed = CompleteModel(*chosen.config, !chosen.path.empty());
+  std::vector<Remark> completed = CompleteModel(*chosen.config, !chosen.path.empty());
+  std::move(completed.begin(), completed.end(), std::back_inserter(assumed));
   const JsonFields root(*chosen.config, chosen.path);
   ROPE_ASSIGN_OR_RETURN(ConfigDocument document, LocateParameters(root));
   std::move(assumed.begin(), assumed.end(), std::back_inserter(document.remarks));
@@ -265,6 +268,11 @@ bool ModelConfig::SameLayers(int64_t a, int64_t b) const {
   }
   return layers_.empty() ||
          layers_.NumberOf(static_cast<size_t>(a)) == layers_.NumberOf(static_cast<size_t>(b));
+}
+
+std::optional<int64_t> ModelConfig::numbered_layers() const {
+  const bool differ = !no_rope_.empty() || !thetas_.empty();
+  return !layers_.empty() || differ ? num_layers_ : std::nullopt;
 }
 
 std::vector<std::string> ModelConfig::layers() const {

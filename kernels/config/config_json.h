@@ -2,7 +2,8 @@
 //              one.
 //
 // A composite file is read by its text_config, or by the sub-config that the caller names
-// (config_json_document.h).
+// (config_json_document.h). A params.json of Mistral is read as the config.json that says the same
+// (mistral_params.h).
 //
 // Supported spellings are the old one (rope_scaling, type, a separate base for sliding layers in
 // rope_local_base_freq, local_rope_theta or swa_rope_theta) and the new one (rope_parameters,
@@ -41,6 +42,9 @@ class ModelConfig {
   const std::vector<std::string>& layer_types() const { return layer_types_; }
   // The layer type of each layer, if the file has a list or a rule; otherwise empty.
   std::vector<std::string> layers() const;
+  // The number of layers, if the file lists or numbers them. Unset: all have the same, or only
+  // their types are known.
+  std::optional<int64_t> numbered_layers() const;
   // Whether the file has sub-configs, of which another may be chosen; false after a choice.
   bool has_sub_configs() const { return has_sub_configs_; }
   std::optional<int64_t> num_heads() const { return num_heads_; }

@@ -169,6 +169,8 @@ namespace {
 
 constexpr std::string_view kParameterKeys[] = {
     "alpha",
+    "apply_scale",
+    "apply_yarn_scaling",
     "attention_factor",
     "attn_factor",
     "beta_fast",
@@ -203,8 +205,11 @@ constexpr std::string_view kTopKeys[] = {
     "alibi",
     "architectures",
     "attn_layer_indices",
+    "attn_scale",
+    "attn_temperature_tuning",
     "block_types",
     "cross_attention_layers",
+    "floor_scale",
     "full_attention_interval",
     "full_attn_idxs",
     "global_attn_every_n_layers",
@@ -216,6 +221,7 @@ constexpr std::string_view kTopKeys[] = {
     "layer_rope_theta",
     "layer_types",
     "layers_block_type",
+    "llama_4_scaling",
     "local_rope_theta",
     "max_position_embeddings",
     "model_type",

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
@@ -457,6 +458,51 @@ absl::Status ReadPairs(const ConfigDocument& document, LayerConfig& entry) {
   return absl::OkStatus();
 }
 
+// No kernel uses the keys below, so a value of the wrong type is as good as none. As in Python, a
+// number other than 0 is true.
+std::optional<bool> Truth(const JsonFields& fields, std::string_view key) {
+  const nlohmann::json* const value = fields.Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_boolean()) return value->get<bool>();
+  return !value->is_number() || value->get<double>() != 0;
+}
+
+std::optional<double> AnyNumber(const JsonFields& fields, std::string_view key) {
+  const auto number = fields.Number(key);
+  return number.ok() ? *number : std::nullopt;
+}
+
+std::optional<int64_t> AnyLength(const JsonFields& fields, std::string_view key) {
+  const auto number = fields.Integer(key);
+  return number.ok() && number->value_or(0) > 0 ? *number : std::nullopt;
+}
+
+constexpr std::string_view kScaleKeys[] = {
+    "apply_scale", "apply_yarn_scaling",   "attn_scale",      "attn_temperature_tuning",
+    "floor_scale", "llama_4_scaling_beta", "llama_4_scaling", "original_max_position_embeddings"};
+
+// The keys of the scale of attention; null: there is none. `parameters`: the rope parameters, else
+// the file.
+std::shared_ptr<const ScaleKeys> ReadScale(const JsonFields& model, const JsonFields& parameters) {
+  const bool given = absl::c_any_of(
+      kScaleKeys, [&](std::string_view key) { return model.Has(key) || parameters.Has(key); });
+  if (!given) return nullptr;
+  auto keys = std::make_shared<ScaleKeys>();
+  keys->apply_yarn_scaling = Truth(parameters, "apply_yarn_scaling");
+  keys->apply_scale = Truth(parameters, "apply_scale");
+  keys->beta = AnyNumber(parameters, "llama_4_scaling_beta");
+  keys->top_length = AnyLength(model, "original_max_position_embeddings");
+  keys->attn_temperature_tuning = Truth(model, "attn_temperature_tuning");
+  keys->attn_scale = AnyNumber(model, "attn_scale");
+  keys->floor_scale = AnyLength(model, "floor_scale");
+  const nlohmann::json* const mistral = model.Find("llama_4_scaling");
+  if (mistral == nullptr || !mistral->is_object()) return keys;
+  const JsonFields scaling(*mistral);
+  keys->mistral_beta = AnyNumber(scaling, "beta");
+  keys->mistral_length = AnyLength(scaling, "original_max_position_embeddings");
+  return keys;
+}
+
 // Some model code turns the last channels of a head.
 void PlaceWindow(const ConfigDocument& document, RopeConfig& config) {
   const std::optional<int64_t> rotary_dim = RotaryDim(config, config.head_dim);
@@ -509,6 +555,7 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
   PlaceWindow(document, config);
   ROPE_RETURN_IF_ERROR(ReadLengths(document, scaling, entry));
   ROPE_RETURN_IF_ERROR(ReadPairs(document, entry));
+  entry.scale = ReadScale(document.model, parameters.value_or(document.model));
   return entry;
 }
 

@@ -221,7 +221,10 @@ absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period,
                         ReadPeriod(document.model, "no_rope_layer_interval"));
   const int64_t count = layers.count.value_or(0);
-  for (const double theta : layers.thetas) no_rope.push_back(theta == 0);
+  no_rope.resize(std::max(no_rope.size(), layers.thetas.size()));
+  for (size_t i = 0; i < layers.thetas.size(); ++i) {
+    if (layers.thetas[i] == 0) no_rope[i] = true;
+  }
   if (no_rope.empty() && period.has_value()) {
     for (int64_t i = 0; i < count; ++i) no_rope.push_back(i % *period == *period - 1);
   }
@@ -255,6 +258,7 @@ absl::StatusOr<LayerList> ReadLayerList(const ConfigDocument& document) {
   ROPE_ASSIGN_OR_RETURN(layers.types, ReadTypes(document, layers.count));
   if (!layers.types.empty()) layers.count = static_cast<int64_t>(layers.types.size());
   ROPE_ASSIGN_OR_RETURN(layers.thetas, ReadThetas(document.model, layers.count));
+  if (!layers.thetas.empty()) layers.count = static_cast<int64_t>(layers.thetas.size());
   ROPE_ASSIGN_OR_RETURN(layers.no_rope, ReadNoRope(document, layers));
   if (!layers.no_rope.empty()) layers.count = static_cast<int64_t>(layers.no_rope.size());
   return layers;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -58,6 +59,20 @@ struct LayerChoice {
   std::string layer_type = {};        // for example "full_attention"
 };
 
+// What the file says of the scale of attention beside the rotation, which no kernel uses
+// (kernels/compat/attention_scale.h).
+struct ScaleKeys {
+  std::optional<bool> apply_yarn_scaling = {};
+  std::optional<bool> apply_scale = {};        // Mistral's name of it
+  std::optional<double> beta = {};             // llama_4_scaling_beta of the rope parameters
+  std::optional<int64_t> top_length = {};      // the top-level original_max_position_embeddings
+  std::optional<double> mistral_beta = {};     // the top-level llama_4_scaling
+  std::optional<int64_t> mistral_length = {};  // its original_max_position_embeddings
+  std::optional<bool> attn_temperature_tuning = {};
+  std::optional<double> attn_scale = {};
+  std::optional<int64_t> floor_scale = {};
+};
+
 // The embedding of one layer of a config.json.
 struct LayerConfig {
   RopeConfig config;
@@ -72,6 +87,7 @@ struct LayerConfig {
   std::vector<std::string> architectures = {};
   // partial_rotary_factor is among the rope parameters, and not at the top level.
   bool fraction_in_parameters = false;
+  std::shared_ptr<const ScaleKeys> scale = {};  // null: the file says nothing of it
   // About the file: unknown keys, assumed defaults. rope_remarks.h has those about the values.
   std::vector<Remark> remarks = {};
 

@@ -29,6 +29,7 @@ constexpr KindFacts kKinds[] = {
     {kRotaryChannels, "rotary-channels", kNote},
     {kTopLevelParameters, "top-level-parameters", kNote},
     {kNoHeadDim, "no-head-dim", kNote},
+    {kSoftmaxScale, "softmax-scale", kNote},
     {kUnknownModelType, "unknown-model-type", kWarning},
     {kNearMissKey, "near-miss-key", kWarning},
     {kRemoteCode, "remote-code", kWarning},

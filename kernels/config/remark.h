@@ -33,6 +33,7 @@ enum class RemarkKind {
   kRotaryChannels,      // rotary_dim is truncated, or the window ends past head_dim
   kTopLevelParameters,  // the rope parameters are the file itself
   kNoHeadDim,           // a fragment without a head_dim
+  kSoftmaxScale,        // what multiplies the softmax, or should
   // Warnings.
   kUnknownModelType,  // nothing is known of this model's code
   kNearMissKey,       // a key that is one or two letters from one that is read

@@ -15,6 +15,8 @@ inline constexpr int64_t kTablesRowsMax = 64 * 1024;
 inline constexpr int64_t kTablesBytesMax = 16 * kMiB;
 // Bytes of the rows of Describe: 4096 positions of 256 frequencies, which take 0.3 seconds.
 inline constexpr int64_t kDescribeBytesMax = 16 * kMiB;
+// Of memory: one KeyIdentity with its text and its message.
+inline constexpr int64_t kIdentityBytesMax = 16 * kMiB;
 // Bytes of a page of ListModels, unless its only model is larger. gRPC's clients accept 4 MiB.
 inline constexpr int64_t kModelsPageBytesMax = 1 * kMiB;
 

@@ -336,17 +336,12 @@ SpecCache::Value ModelRegistry::Keep(const std::string& key, const std::string& 
   return cache_.Add(key, std::move(value));
 }
 
-// Builds and checks the model without a lock; Insert locks and decides whether the name is free.
-absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::string& name,
-                                                                  const v1::RopeSpec& spec,
-                                                                  const std::string& owner) {
-  ROPE_RETURN_IF_ERROR(CheckModelName("name", name));
+absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, absl::string_view place,
+                                            absl::string_view want, std::string& field) {
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
-  ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
-                        proto::ReadPairing(spec.pairing()));
   Model model;
   bool has_precision = spec.precision() != v1::PRECISION_UNSPECIFIED;
-  std::string field = "rope.config_id: ";
+  field = "rope.config_id: ";
   if (!spec.has_config_id()) {
     ROPE_ASSIGN_OR_RETURN(const ModelPtr source, ReadModel(spec, field));
     model = *source;
@@ -357,18 +352,31 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
     model.pairing = entry->pairing();
   }
   if (spec.compat() != v1::COMPAT_UNSPECIFIED) {
-    return InvalidField("rope.compat", "it in a model", "it in requests that name the model");
+    return InvalidField("rope.compat", absl::StrCat("it in a ", place), want);
   }
   if (has_precision) {
-    return InvalidField("rope.precision", "it in a model", "it in requests that name the model");
+    return InvalidField("rope.precision", absl::StrCat("it in a ", place), want);
   }
   const kernels::LayerChoice choice = ChoiceOf(spec);
   if (choice.layer.has_value() || !choice.layer_type.empty()) {
     ROPE_ASSIGN_OR_RETURN(model.config, model.Layer(choice, field));
     model.composite_json.clear();
   }
+  return model;
+}
+
+// Builds and checks the model without a lock; Insert locks and decides whether the name is free.
+absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::string& name,
+                                                                  const v1::RopeSpec& spec,
+                                                                  const std::string& owner) {
+  ROPE_RETURN_IF_ERROR(CheckModelName("name", name));
+  std::string field;
+  ROPE_ASSIGN_OR_RETURN(Model model,
+                        CopyOf(spec, "model", "it in requests that name the model", field));
   v1::RegisterModelResponse response;
   std::vector<std::string> warnings;
+  ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
+                        proto::ReadPairing(spec.pairing()));
   ROPE_RETURN_IF_ERROR(CheckLayers(model, explicit_pairing, field, warnings));
   for (const std::string& warning : warnings) response.add_warnings(warning);
   if (explicit_pairing.has_value()) model.pairing = explicit_pairing;

@@ -166,6 +166,13 @@ class ModelRegistry {
   // REQUIRES: the spec has a first_layer, and no layer and no layer_type; count is above 0.
   absl::StatusOr<RopeEntries> FindLayers(const v1::RopeSpec& spec, int64_t count);
 
+  // A copy of the config that `spec` names, with all its layers unless it picks some, and without
+  // the spec's own pairing. `field`: set to the path that errors of the config begin with.
+  // INVALID_ARGUMENT, NOT_FOUND: as Find; the spec has a compat or a precision: "got it in a
+  // <place>, want <want>".
+  absl::StatusOr<Model> CopyOf(const v1::RopeSpec& spec, absl::string_view place,
+                               absl::string_view want, std::string& field);
+
   // Adds a model: a copy of the config that `spec` names, with all its layers unless the spec picks
   // one. Every layer must have a pairing. It is resolved now, unless its head_dim comes with a
   // tensor. The model belongs to `owner` (peers.h); every client may use it.

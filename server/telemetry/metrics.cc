@@ -27,9 +27,9 @@ constexpr int64_t kBatchBytesBounds[] = {1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 <
                                          1 << 20, 1 << 22, 1 << 24, 1 << 26};
 
 constexpr std::string_view kMethodNames[kMethodCount] = {
-    "Rotate",          "RotateStream",   "Describe",         "ListModels",     "RegisterModel",
-    "UnregisterModel", "RegisterRegion", "UnregisterRegion", "ListRegions",    "GetServerInfo",
-    "WarmUp",          "GetTables",      "Prepare",          "ListConnections"};
+    "Rotate",          "RotateStream",   "Describe",         "ListModels",      "RegisterModel",
+    "UnregisterModel", "RegisterRegion", "UnregisterRegion", "ListRegions",     "GetServerInfo",
+    "WarmUp",          "GetTables",      "Prepare",          "ListConnections", "Fingerprint"};
 constexpr const char* kStageNames[] = {"decode", "validate", "queue", "execute"};
 constexpr const char* kClosedByNames[kClosedByCount] = {"direct",   "drained", "bytes", "tokens",
                                                         "requests", "rows",    "jobs"};

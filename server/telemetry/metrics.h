@@ -104,8 +104,9 @@ enum class Method {
   kGetTables,
   kPrepare,
   kListConnections,
+  kFingerprint,
 };
-inline constexpr int kMethodCount = 14;
+inline constexpr int kMethodCount = 15;
 
 // "Rotate".
 std::string_view Name(Method method);

@@ -124,7 +124,8 @@ TEST(LintTest, IgnoredRulesAndTheBaselineAreNotCounted) {
   EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=warning", "--ignore=lone-mscale"}).status, 0);
   EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note", "--ignore=lone-mscale"}).status, 1);
   EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note", "--ignore=lone-mscale,rounded-ramp",
-                     "--ignore=default-assumed", "--ignore=read-differently"})
+                     "--ignore=default-assumed", "--ignore=read-differently",
+                     "--ignore=scaled-differently"})
                 .status,
             0);
   const std::string baseline = "--baseline=" + folder + "/baseline.json";

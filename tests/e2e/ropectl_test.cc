@@ -142,6 +142,33 @@ TEST_F(RopectlTest, ConfigIdsWithoutAServerAreTheServers) {
   EXPECT_EQ(ids.begin()->size(), 32u);
 }
 
+TEST_F(RopectlTest, FingerprintPrintsTheNameOfKAndSameSaysWhatTwoHaveInCommon) {
+  const std::string configs = ROPE_SOURCE_DIR "/tests/conformance/configs/";
+  const std::string llama = configs + "llama-3.1-8b.json";
+  const std::string phi = configs + "phi-3.5-mini.json";
+  const std::string here =
+      RunProgram({RopectlProgram(), "fingerprint", llama, "--engine=vllm", "--dtype=bf16"}).output;
+  EXPECT_THAT(here, MatchesRegex("[0-9a-f]{32}\n"));
+  EXPECT_THAT(Run({"fingerprint", llama, "--engine=vllm", "--dtype=bf16"}), Exits(0, Eq(here)));
+  EXPECT_THAT(Run({"fingerprint", "--model=llama-3.1-8b", "--engine=vllm", "--dtype=bf16"}),
+              Exits(0, Eq(here)));
+
+  EXPECT_THAT(Run({"same", llama, llama, "--engine=vllm@0.33.0,vllm@0.11.0"}),
+              Exits(0, HasSubstr("same: an engine writes the same bits of K")));
+  EXPECT_THAT(Run({"same", llama, "--engine=vllm,llamacpp"}),
+              Exits(1, AllOf(HasSubstr("in another order"),
+                             HasSubstr("channel order: half | interleaved"))));
+  EXPECT_THAT(Run({"same", phi, "--engine=vllm", "--max_model_len=4096,8192"}),
+              Exits(1, AllOf(HasSubstr("convertible by one rotation"), HasSubstr("inv_freq[0]"))));
+  EXPECT_THAT(Run({"same", phi, "--engine=vllm"}), Exits(2, HasSubstr("same: got one side")));
+  EXPECT_THAT(Run({"same", phi, phi, "--engine=vllm"}),
+              Exits(2, HasSubstr("key.max_model_len: got nothing")));
+  EXPECT_THAT(Run({"same", llama, "--engine=hf,vllm,sglang"}),
+              Exits(2, HasSubstr("--engine: got 3 values, want at most 2")));
+  EXPECT_THAT(Run({"fingerprint", llama, "--dtype=int8"}), Exits(2, HasSubstr("fp32, fp16 or")));
+  EXPECT_THAT(Run({"fingerprint"}), Exits(2, HasSubstr("want CONFIG or --model")));
+}
+
 TEST_F(RopectlTest, DescribeWithoutATargetNamesTheNearestPresetIfNoServerAnswers) {
   EXPECT_THAT(RunProgram({RopectlProgram(), "describe", "--model=kimi-k3"}),
               Exits(1, HasSubstr("did you mean kimi-k2?")));

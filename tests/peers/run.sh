@@ -10,6 +10,7 @@
 #        tests/peers/run.sh --engines [ENGINE VERSION]: what the code of hf, sglang or vllm makes of
 #          many configs, recorded anew (engines/record_ENGINE.py) and compared with what describe
 #          says of it. Without arguments: all of engines/packages.txt; a new release joins it.
+#          For hf and vllm also the scale of attention (engines/record_scale.py).
 #        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
 # The packages of requirements.txt go into build/peers, with 5 GB for torch. vLLM goes into
 # build/vllm_venv, with 5 GB more. Exit status: 0: nothing is different; 77: PyPI is not reachable.
@@ -78,19 +79,27 @@ record() {
   [[ -d $folder ]] || pip_into "$vllm" --no-deps --target "$folder" "${@:3}"
   find "$folder"/{sglang,vllm} -name "*.so" -delete 2>/dev/null || true
   PYTHONPATH=$folder "$python" -W ignore "tests/peers/engines/record_$1.py"
+  # The scale: of the release that the command names, and of those that have a file.
+  local scale=tests/peers/engines/data/scale_${1/hf/transformers}_$2.jsonl
+  if [[ $1 != sglang && (-f $scale || $2 == "$named") ]]; then
+    PYTHONPATH=$folder "$python" -W ignore tests/peers/engines/record_scale.py "$1"
+  fi
 }
 
 if [[ ${1-} == --engines ]]; then
   own_package
   make_vllm_venv "$vllm"
   python3 -B tests/peers/engines/stress.py
-  packages=tests/peers/engines/packages.txt
+  packages=tests/peers/engines/packages.txt named=${3-}
   if [[ $# == 3 ]] && ! grep -q "^$2 $3 " "$packages"; then
     echo "$2 $3 ${2/hf/transformers}==$3" >>"$packages"
   fi
   grep "^${2:-[a-z]*} ${3-}" "$packages" | while read -ra words; do
     record "${words[@]}" </dev/null
   done
+  "$venv/bin/python" -B tests/peers/engines/keys.py hf
+  pip_into "$vllm" --force-reinstall --no-deps build/dist/ropeserve-*.whl
+  "$vllm/bin/python" -B tests/peers/engines/keys.py vllm
   exec "$venv/bin/python" -B tests/peers/engines/compare.py
 fi
 if [[ ${1-} == --integrations ]]; then
@@ -98,7 +107,7 @@ if [[ ${1-} == --integrations ]]; then
   make_vllm_venv "$vllm"
   status=0
   for each in "$venv torch_test.py transformers_test.py diagnose_test.py ray_test.py" \
-    "$vllm vllm_test.py"; do
+    "$vllm vllm_test.py vllm_keys_test.py"; do
     read -ra tests <<<"$each"
     python=$PWD/${tests[0]}/bin
     pip_into "${tests[0]}" --force-reinstall --no-deps build/dist/ropeserve*.whl

@@ -33,6 +33,12 @@ void PrintSettings(const Rotation& a, const Rotation& b) {
   if (a.mrope != b.mrope || !a.mrope.empty())
     PrintBoth("mrope", or_none(a.mrope), or_none(b.mrope));
   if (a.xpos != b.xpos || !a.xpos.empty()) PrintBoth("xpos", or_none(a.xpos), or_none(b.xpos));
+  if (a.softmax_scale != b.softmax_scale) {
+    PrintBoth("softmax scale", or_none(a.softmax_scale), or_none(b.softmax_scale));
+  }
+  if (a.temperature != b.temperature) {
+    PrintBoth("temperature of q", or_none(a.temperature), or_none(b.temperature));
+  }
   PrintBoth("attention factor", absl::StrFormat("%.17g", a.turns.factor),
             absl::StrFormat("%.17g", b.turns.factor));
 }
@@ -61,6 +67,7 @@ void PrintDifference(const LayerDifference& difference, double error) {
     return PrintBoth("rotates", rotates(*difference.a), rotates(*difference.b));
   }
   PrintSettings(*difference.a, *difference.b);
+  if (!difference.note.empty()) absl::PrintF("  %s\n", difference.note);
   if (difference.frequency.has_value()) {
     absl::PrintF("  inv_freq          first differs at index %d: %.17g | %.17g\n",
                  difference.frequency->index, difference.frequency->a, difference.frequency->b);
@@ -71,12 +78,15 @@ void PrintDifference(const LayerDifference& difference, double error) {
                PositionText(difference));
 }
 
-// The model of a config.json. The outer status: the file cannot be read.
-Result<absl::StatusOr<kernels::ModelConfig>> ModelOf(const std::string& path,
-                                                     const std::string& sub_config) {
-  const Result<std::string> text = ReadConfig(path);
+// A side of the comparison: one file or one engine is that of both. The outer status: the file
+// cannot be read, or there is no such engine.
+Result<DiffSide> ReadSide(const Arguments& arguments, size_t which) {
+  const std::vector<std::string>& paths = arguments.positional();
+  const std::vector<std::string> engines = arguments.Texts("engine");
+  const Result<std::string> text = ReadConfig(paths[std::min(which, paths.size() - 1)]);
   if (!text.ok()) return text.status();
-  return kernels::ModelConfig::Parse(*text, sub_config);
+  const std::string engine = engines.empty() ? "" : engines[std::min(which, engines.size() - 1)];
+  return SideOf(*text, arguments.Text("sub_config"), engine);
 }
 
 // A config that cannot be compared, like wrong usage, has status 2.
@@ -91,6 +101,8 @@ std::vector<Flag> DiffFlags() {
   return {
       {"error", FlagKind::kNumber, "E",
        "Print the first position whose cos or sin differ by more. Default 1e-3."},
+      {"engine", FlagKind::kTexts, "NAME[@VERSION]",
+       "Compare what this engine makes of both; two, with a comma: A's and B's."},
       {"sub_config", FlagKind::kText, "NAME",
        "Compare the configs of this path inside both files: vision_config."},
       {"json", FlagKind::kSwitch, "", "Print an array with an object for each layer type."},
@@ -99,14 +111,17 @@ std::vector<Flag> DiffFlags() {
 
 int RunDiff(const Arguments& arguments) {
   const std::vector<std::string>& paths = arguments.positional();
-  if (paths.size() != 2) {
-    return Misuse(absl::StrCat("diff: got ", paths.size(), " files, want two: A B"));
+  const size_t engines = arguments.Texts("engine").size();
+  if (engines > 2) return Misuse(absl::StrCat("--engine: got ", engines, ", want one or two"));
+  if (paths.size() != 2 && (paths.size() != 1 || engines != 2)) {
+    return Misuse(
+        absl::StrCat("diff: got ", paths.size(), " files, want two: A B; or one and --engine=A,B"));
   }
   const double error = arguments.Number("error").value_or(kErrorDefault);
   if (!(error > 0)) return Misuse(absl::StrCat("--error: got ", error, ", want more than 0"));
-  const auto a = ModelOf(paths[0], arguments.Text("sub_config"));
+  const Result<DiffSide> a = ReadSide(arguments, 0);
   if (!a.ok()) return FailToRead(a.status());
-  const auto b = ModelOf(paths[1], arguments.Text("sub_config"));
+  const Result<DiffSide> b = ReadSide(arguments, 1);
   if (!b.ok()) return FailToRead(b.status());
   const Result<std::vector<LayerDifference>> differences = Diff(*a, *b, error);
   if (!differences.ok()) return FailToRead(differences.status());

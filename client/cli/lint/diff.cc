@@ -10,7 +10,10 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/json_text.h"
 #include "client/error.h"
+#include "kernels/compat/attention_scale.h"
+#include "kernels/compat/model_family.h"
 #include "kernels/config/config_json.h"
+#include "kernels/describe.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/status_macros.h"
 #include "proto/error.h"
@@ -26,23 +29,46 @@ constexpr int64_t kPositionsMax = int64_t{1} << 30;
 struct Layer {
   kernels::LayerConfig config;
   std::shared_ptr<const kernels::ResolvedRope> rope;  // null: it does not rotate
+  std::optional<AttentionScale> scale = {};           // unset: not known
+  bool permuted = false;                              // llama.cpp permutes q and k
 };
 
 absl::Status Refused(absl::string_view name, const absl::Status& status) {
   return proto::Prefixed(absl::StrCat(name, ": "), status);
 }
 
-absl::StatusOr<Layer> ReadLayer(absl::string_view name, const kernels::ModelConfig& config,
+// The rotation of `layer`, by the side's engine if it has one.
+absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> ResolveAs(
+    const kernels::EngineVersion& engine, const kernels::LayerConfig& layer) {
+  if (engine.engine.empty()) return kernels::Resolve(layer.config);
+  ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
+  ROPE_ASSIGN_OR_RETURN(
+      const kernels::EngineConfig read,
+      kernels::ReadAs(layer.config, engine, kernels::NamesOf(layer), std::nullopt));
+  return kernels::Resolve(read.read.config);
+}
+
+absl::StatusOr<Layer> ReadLayer(absl::string_view name, const DiffSide& side,
                                 const std::string& type) {
   kernels::LayerChoice choice;
-  choice.layer_type = config.layer_types().empty() ? "" : type;
-  auto layer = config.Layer(choice);
+  choice.layer_type = side.config->layer_types().empty() ? "" : type;
+  auto layer = side.config->Layer(choice);
   if (!layer.ok()) return Refused(name, layer.status());
   Layer read = {*std::move(layer), nullptr};
-  if (!read.config.rotates) return read;
-  auto rope = kernels::Resolve(read.config.config);
-  if (!rope.ok()) return Refused(name, rope.status());
-  read.rope = *std::move(rope);
+  const kernels::EngineVersion& engine = side.engine;
+  if (read.config.rotates) {
+    auto rope = ResolveAs(engine, read.config);
+    if (!rope.ok()) return Refused(name, rope.status());
+    read.rope = *std::move(rope);
+  }
+  const double factor = read.rope == nullptr ? 1 : read.rope->attention_factor();
+  if (!engine.engine.empty()) {
+    read.scale = kernels::ScaleAs(read.config, engine, factor);
+  } else if (!read.config.model_type.empty()) {
+    read.scale = kernels::ScaleOf(read.config, read.config.config, factor);
+  }
+  read.permuted =
+      engine.engine == "llamacpp" && kernels::LlamaCppPermutes(kernels::NamesOf(read.config));
   return read;
 }
 
@@ -58,6 +84,11 @@ std::string MropeText(const kernels::Mrope& mrope) {
 Rotation RotationOf(const Layer& layer, int64_t seq_len) {
   Rotation rotation;
   rotation.rotates = layer.rope != nullptr;
+  rotation.permuted = layer.permuted;
+  if (layer.scale.has_value()) {
+    rotation.softmax_scale = absl::StrCat("times ", layer.scale->softmax);
+    rotation.temperature = kernels::TemperatureText(*layer.scale);
+  }
   if (!rotation.rotates) return rotation;
   const kernels::ResolvedRope& rope = *layer.rope;
   const auto& pairing = layer.config.pairing;
@@ -87,19 +118,33 @@ std::optional<FrequencyPair> FirstFrequency(const Turns& a, const Turns& b) {
   return std::nullopt;
 }
 
+// A text that is not known is no difference.
+bool EqualIfKnown(const std::string& a, const std::string& b) {
+  return a == b || a.empty() || b.empty();
+}
+
 bool EqualSettings(const Rotation& a, const Rotation& b) {
   return a.rotates == b.rotates && a.pairing == b.pairing && a.head_dim == b.head_dim &&
          a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset && a.mrope == b.mrope &&
-         a.xpos == b.xpos && Equal(a.turns.factor, b.turns.factor);
+         a.xpos == b.xpos && EqualIfKnown(a.softmax_scale, b.softmax_scale) &&
+         EqualIfKnown(a.temperature, b.temperature);
 }
 
-void Compare(double error, LayerDifference& difference) {
+// `by_error`: `error` decides; otherwise every bit does.
+void Compare(double error, bool by_error, LayerDifference& difference) {
   const Rotation& a = *difference.a;
   const Rotation& b = *difference.b;
+  if (a.permuted != b.permuted) {
+    difference.note =
+        "llama.cpp permutes q and k of this model: its channels stand in another order";
+  }
   difference.frequency = FirstFrequency(a.turns, b.turns);
-  difference.equal = EqualSettings(a, b) && !difference.frequency.has_value();
+  difference.equal = EqualSettings(a, b) && Equal(a.turns.factor, b.turns.factor) &&
+                     !difference.frequency.has_value();
   if (!a.rotates || !b.rotates || !a.xpos.empty() || !b.xpos.empty()) return;
   difference.first = FindFirstDifference(a.turns, b.turns, error, difference.end);
+  if (!by_error) return;
+  difference.equal = EqualSettings(a, b) && !difference.first->position.has_value();
 }
 
 // The positions that both models may have; all, where neither says.
@@ -113,11 +158,10 @@ bool FollowsLength(const Layer& layer) {
   return layer.rope != nullptr && layer.rope->DependsOnSeqLen();
 }
 
-absl::Status CompareType(const kernels::ModelConfig& a, const kernels::ModelConfig& b,
-                         const std::string& type, double error,
-                         std::vector<LayerDifference>& differences) {
-  const auto has = [&type](const kernels::ModelConfig& config) {
-    const std::vector<std::string>& types = config.layer_types();
+absl::Status CompareType(const DiffSide& a, const DiffSide& b, const std::string& type,
+                         double error, std::vector<LayerDifference>& differences) {
+  const auto has = [&type](const DiffSide& side) {
+    const std::vector<std::string>& types = side.config->layer_types();
     return types.empty() || std::ranges::find(types, type) != types.end();
   };
   LayerDifference difference;
@@ -137,17 +181,18 @@ absl::Status CompareType(const kernels::ModelConfig& a, const kernels::ModelConf
     difference.seq_len = length;
     if (has(a)) difference.a = RotationOf(first, length.value_or(1));
     if (has(b)) difference.b = RotationOf(second, length.value_or(1));
-    if (difference.a.has_value() && difference.b.has_value()) Compare(error, difference);
+    if (difference.a.has_value() && difference.b.has_value()) {
+      Compare(error, !a.engine.engine.empty() || !b.engine.engine.empty(), difference);
+    }
     differences.push_back(difference);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<LayerDifference>> Differences(const kernels::ModelConfig& first,
-                                                         const kernels::ModelConfig& second,
-                                                         double error) {
-  std::vector<std::string> types = first.layer_types();
-  for (const std::string& type : second.layer_types()) {
+absl::StatusOr<std::vector<LayerDifference>> Differences(const DiffSide& first,
+                                                         const DiffSide& second, double error) {
+  std::vector<std::string> types = first.config->layer_types();
+  for (const std::string& type : second.config->layer_types()) {
     if (std::ranges::find(types, type) == types.end()) types.push_back(type);
   }
   if (types.empty()) types.emplace_back();
@@ -168,17 +213,16 @@ Json JsonOf(const std::optional<Rotation>& rotation) {
           {"rotary_offset", rotation->rotary_offset},
           {"mrope", rotation->mrope},
           {"xpos", rotation->xpos},
-          {"attention_factor", rotation->turns.factor}};
+          {"attention_factor", rotation->turns.factor},
+          {"softmax_scale", rotation->softmax_scale},
+          {"temperature", rotation->temperature}};
 }
 
 Json JsonOf(const LayerDifference& difference) {
-  Json json = {{"layer_type", difference.layer_type},
-               {"equal", difference.equal},
-               {"seq_len", nullptr},
-               {"a", JsonOf(difference.a)},
-               {"b", JsonOf(difference.b)},
-               {"inv_freq", nullptr},
-               {"first_position", nullptr}};
+  Json json = {
+      {"layer_type", difference.layer_type}, {"equal", difference.equal}, {"seq_len", nullptr},
+      {"a", JsonOf(difference.a)},           {"b", JsonOf(difference.b)}, {"inv_freq", nullptr},
+      {"first_position", nullptr},           {"note", difference.note}};
   if (difference.seq_len.has_value()) json["seq_len"] = *difference.seq_len;
   if (difference.frequency.has_value()) {
     json["inv_freq"] = {{"index", difference.frequency->index},
@@ -201,20 +245,22 @@ Json JsonOf(const LayerDifference& difference) {
 
 }  // namespace
 
-Result<std::vector<LayerDifference>> Diff(const absl::StatusOr<kernels::ModelConfig>& a,
-                                          const absl::StatusOr<kernels::ModelConfig>& b,
-                                          double error) {
-  if (!a.ok()) return ToStatus(Refused("A", a.status()));
-  if (!b.ok()) return ToStatus(Refused("B", b.status()));
-  auto differences = Differences(*a, *b, error);
+Result<std::vector<LayerDifference>> Diff(const DiffSide& a, const DiffSide& b, double error) {
+  if (!a.config.ok()) return ToStatus(Refused("A", a.config.status()));
+  if (!b.config.ok()) return ToStatus(Refused("B", b.config.status()));
+  auto differences = Differences(a, b, error);
   if (!differences.ok()) return ToStatus(differences.status());
   return *std::move(differences);
 }
 
-Result<std::vector<LayerDifference>> DiffTexts(const std::string& a, const std::string& b,
-                                               const std::string& sub_config, double error) {
-  return Diff(kernels::ModelConfig::Parse(a, sub_config),
-              kernels::ModelConfig::Parse(b, sub_config), error);
+Result<DiffSide> SideOf(const std::string& text, const std::string& sub_config,
+                        const std::string& engine) {
+  DiffSide side = {.config = kernels::ModelConfig::Parse(text, sub_config)};
+  if (engine.empty()) return side;
+  auto parsed = kernels::ParseEngine(engine);
+  if (!parsed.ok()) return ToStatus(parsed.status());
+  side.engine = *std::move(parsed);
+  return side;
 }
 
 std::string DiffJson(const std::vector<LayerDifference>& differences) {

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/lint/lint.h"
+#include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "rope/status.h"
 
@@ -29,6 +30,16 @@ struct Rotation {
   std::string mrope;  // "sections 16, 24, 24"; empty: one axis
   std::string xpos;   // "scale_base 512, centre 0"; empty: none
   Turns turns;
+  // What multiplies logits and q beside it, in words; empty: not known.
+  std::string softmax_scale;
+  std::string temperature;
+  bool permuted = false;  // llama.cpp permutes q and k
+};
+
+// One side of a comparison.
+struct DiffSide {
+  absl::StatusOr<kernels::ModelConfig> config;
+  kernels::EngineVersion engine = {};  // whose reading; without a name: as the config is written
 };
 
 // One frequency of both.
@@ -49,17 +60,19 @@ struct LayerDifference {
   std::optional<FirstDifference> first;
   int64_t end = 0;  // the positions 0 to end - 1 were searched
   bool equal = false;
+  std::string note;  // "llama.cpp permutes ..."; empty: nothing to say
 };
 
 // Compares the layer types of both. Where one config has a single type for all layers, it is
 // compared with each type of the other. A config whose numbers follow the length is compared at
-// length 1 and at the larger max_position_embeddings. `error` is that of cos and sin, above 0.
-Result<std::vector<LayerDifference>> Diff(const absl::StatusOr<kernels::ModelConfig>& a,
-                                          const absl::StatusOr<kernels::ModelConfig>& b,
-                                          double error);
-// Of the texts of two config.json, or of their sub-configs of that path.
-Result<std::vector<LayerDifference>> DiffTexts(const std::string& a, const std::string& b,
-                                               const std::string& sub_config, double error);
+// length 1 and at the larger max_position_embeddings. `error` is that of cos and sin, above 0. With
+// an engine it decides whether the rotations are equal; without one every bit does.
+// INVALID_ARGUMENT: a config; an engine that has no such rotation, or was not checked.
+Result<std::vector<LayerDifference>> Diff(const DiffSide& a, const DiffSide& b, double error);
+// The side of the text of a config.json, or of its sub-config of that path. INVALID_ARGUMENT, of
+// "engine": kernels::ParseEngine; empty: no engine.
+Result<DiffSide> SideOf(const std::string& text, const std::string& sub_config,
+                        const std::string& engine);
 
 // An array with an object for each layer type.
 std::string DiffJson(const std::vector<LayerDifference>& differences);

@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/local_describe.h"
+#include "kernels/compat/attention_scale.h"
 #include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
 #include "kernels/compat/rope_readings.h"
@@ -259,19 +260,10 @@ Finding FindingOf(const Reading& reading) {
   return finding;
 }
 
-// Whether `version` is one from `first` to `last`. Commits are compared as text.
-bool IsBetween(absl::string_view first, absl::string_view version, absl::string_view last) {
-  const auto from = kernels::ParseRelease({first.data(), first.size()});
-  const auto asked = kernels::ParseRelease({version.data(), version.size()});
-  const auto to = kernels::ParseRelease({last.data(), last.size()});
-  if (!from.has_value() || !asked.has_value() || !to.has_value()) return version == first;
-  return *from <= *asked && *asked <= *to;
-}
-
-// The same of "0.12.0 to 0.21.0" or one version.
-bool HasVersion(absl::string_view versions, absl::string_view version) {
-  const std::vector<absl::string_view> ends = absl::StrSplit(versions, " to ");
-  return IsBetween(ends.front(), version, ends.back());
+// Whether "0.12.0 to 0.21.0", or one version, has `version`.
+bool HasVersion(absl::string_view versions, const std::string& version) {
+  const std::vector<std::string> ends = absl::StrSplit(versions, " to ");
+  return kernels::IsBetween(ends.front(), version, ends.back());
 }
 
 absl::string_view View(std::string_view text) {
@@ -286,11 +278,7 @@ bool Passes(const Finding& finding, const EngineFilter& filter) {
 }  // namespace
 
 std::vector<std::string> EngineNames() {
-  std::vector<std::string> names;
-  for (const kernels::EngineEntry& entry : kernels::EngineTable()) {
-    if (names.empty() || names.back() != entry.engine) names.emplace_back(entry.engine);
-  }
-  return names;
+  return kernels::EngineNames();
 }
 
 Status CheckVersion(const EngineFilter& filter) {
@@ -316,14 +304,11 @@ namespace {
 // What to say of a version that was never compared; unset: it was, or none is asked for.
 std::optional<Finding> VersionFinding(const EngineFilter& filter) {
   if (filter.version.empty()) return std::nullopt;
-  std::vector<std::string> compared;
-  for (const kernels::EngineEntry& entry : kernels::EngineTable()) {
-    if (View(entry.engine) != filter.name) continue;
-    if (IsBetween(View(entry.first), filter.version, View(entry.last))) return std::nullopt;
-    const std::string versions = kernels::Versions(entry.first, entry.last);
-    if (compared.empty() || compared.back() != versions) compared.push_back(versions);
-  }
-  absl::c_reverse(compared);
+  const std::vector<std::string> compared = kernels::ComparedVersions(filter.name);
+  const auto has_version = [&filter](const std::string& versions) {
+    return HasVersion(versions, filter.version);
+  };
+  if (absl::c_any_of(compared, has_version)) return std::nullopt;
   return Finding{
       .rule = &RuleOf(kVersionNotCompared),
       .message = absl::StrCat(filter.name, " ", filter.version,
@@ -439,6 +424,22 @@ class Linter {
     if (!resolved.ok()) return AddRefusal(type, resolved.status());
     for (Finding& finding : EngineReadings(*rope, **resolved, filter_)) {
       Add(type, std::move(finding));
+    }
+    LintScale(type, *rope);
+  }
+
+  // The engines that scale attention in another way than the model's code.
+  void LintScale(const std::string& type, const kernels::LayerRope& rope) {
+    const auto factor = static_cast<double>(kernels::AttentionFactor(rope.stated));
+    const AttentionScale own = kernels::ScaleOf(rope.layer, rope.stated, factor);
+    for (const ScaleReading& reading :
+         kernels::ScaleReadings(rope.layer, rope.stated, own, factor)) {
+      Finding finding = {
+          .rule = &RuleOf(kScaledDifferently),
+          .message = absl::StrCat(reading.engine, " ", reading.version, ": ", reading.difference),
+          .engine = reading.engine,
+          .version = reading.version};
+      if (Passes(finding, filter_)) Add(type, std::move(finding));
     }
   }
 

@@ -29,6 +29,7 @@ constexpr Rule kRules[] = {
     {"lone-mscale", kWarning, "Only one of mscale and mscale_all_dim is given."},
     {"missing-part", kWarning, "Not all files of a split GGUF model were read."},
     {kReadDifferently, kReading, "An engine computes other frequencies or another factor."},
+    {kScaledDifferently, kReading, "An engine scales the softmax, q or the logits differently."},
     {kNoSuchRotation, kReading, "An engine does not have this rotation."},
     {kVersionNotCompared, kReading, "The version that was asked for was never compared."},
     {"default-assumed", kNote, "An absent value is taken from the config class or a formula."},
@@ -42,6 +43,7 @@ constexpr Rule kRules[] = {
     {"rotary-channels", kNote, "The number of rotated channels is rounded, or passes head_dim."},
     {"top-level-parameters", kNote, "The rope parameters are the file itself."},
     {"no-head-dim", kNote, "Without head_dim no engine's reading is compared."},
+    {"softmax-scale", kNote, "The scale of the softmax has a factor beside the rotation."},
     {kTowerNotSupported, kNote, "This program does not compute the rotation of a sub-config."},
 };
 

@@ -37,6 +37,7 @@ inline constexpr absl::string_view kInvalidValue = "invalid-value";
 inline constexpr absl::string_view kNotSupported = "not-supported";
 inline constexpr absl::string_view kTowerNotSupported = "tower-not-supported";
 inline constexpr absl::string_view kReadDifferently = "read-differently";
+inline constexpr absl::string_view kScaledDifferently = "scaled-differently";
 inline constexpr absl::string_view kNoSuchRotation = "no-such-rotation";
 inline constexpr absl::string_view kVersionNotCompared = "version-not-compared";
 

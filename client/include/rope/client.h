@@ -41,6 +41,7 @@
 #include "rope/async.h"
 #include "rope/connection.h"
 #include "rope/describe.h"
+#include "rope/fingerprint.h"
 #include "rope/options.h"
 #include "rope/prepared.h"
 #include "rope/rotate.h"
@@ -135,6 +136,14 @@ class Client {
   Result<std::string> DescribeJson(const DescribeRequest& request,
                                    const CallOptions& options = {}) const;
 
+  // Names the rotation of K as an engine computes it; with `other`, names and compares two. Errors:
+  // as Rotate; INVALID_ARGUMENT: an engine, or a reading of this model, that was not checked.
+  Result<FingerprintReply> Fingerprint(const FingerprintRequest& request,
+                                       const CallOptions& options = {}) const;
+  // The same answer as JSON, with the field names of proto/rope/v1/fingerprint.proto.
+  Result<std::string> FingerprintJson(const FingerprintRequest& request,
+                                      const CallOptions& options = {}) const;
+
   // Exact cos and sin in the layout of an engine. They are computed for the call: about 0.3
   // microseconds for each pair, a second for the largest tables.
   // INVALID_ARGUMENT, OUT_OF_RANGE: the field and its range. RESOURCE_EXHAUSTED: too many rows or
@@ -181,8 +190,9 @@ class Client {
   int forks_;  // of this process when the client was made
 };
 
-// A reply as the JSON that DescribeJson returns for it.
+// A reply as the JSON that DescribeJson or FingerprintJson returns for it.
 Result<std::string> ToJson(const DescribeReply& reply);
+Result<std::string> ToJson(const FingerprintReply& reply);
 
 }  // namespace rope::client
 

@@ -19,6 +19,7 @@
 #include "rope/arena.h"
 #include "rope/async.h"
 #include "rope/describe.h"
+#include "rope/fingerprint.h"
 #include "rope/options.h"
 #include "rope/prepared.h"
 #include "rope/rotate.h"
@@ -48,6 +49,8 @@ class Connection {
 
   virtual Result<DescribeReply> Describe(const DescribeRequest& request,
                                          const CallOptions& options) = 0;
+  virtual Result<FingerprintReply> Fingerprint(const FingerprintRequest& request,
+                                               const CallOptions& options) = 0;
   virtual Result<TablesReply> GetTables(const TablesRequest& request,
                                         const CallOptions& options) = 0;
   virtual Result<std::vector<Model>> ListModels(const CallOptions& options) = 0;

@@ -36,6 +36,27 @@ struct Reading {
   double inv_freq_max_relative = 0;
 };
 
+// What the model's code multiplies logits and q by, beside the rotation and beside 1 / sqrt(d), for
+// heads of d channels, those without rotation included.
+struct AttentionScale {
+  double softmax = 1;  // multiplies the scale of the softmax
+  // On the rotated channels: softmax * attention_factor^2. On others it is `softmax` alone.
+  double logits = 1;
+  // q at position p is multiplied by 1 + beta ln(1 + floor((p + offset) / length)), after the
+  // rotation. beta 0: it is not.
+  double temperature_beta = 0;
+  int64_t temperature_length = 0;
+  int64_t temperature_offset = 0;
+};
+
+// An engine that scales attention in another way.
+struct ScaleReading {
+  std::string engine = {};   // as Reading::engine
+  std::string version = {};  // as Reading::version
+  std::string difference = {};
+  AttentionScale scale = {};
+};
+
 // The range in which a type blends kept and divided frequencies. Indices of frequencies may be
 // fractions; wavelengths are in positions per turn.
 struct Ramp {
@@ -70,6 +91,8 @@ struct DescribeReply {
   std::vector<double> wavelengths = {};  // [rotary_dim/2], positions per turn
   std::vector<std::string> warnings = {};
   std::vector<Reading> readings = {};
+  std::optional<AttentionScale> scale = {};  // unset: none, or not known
+  std::vector<ScaleReading> scale_readings = {};
   std::optional<Ramp> ramp = {};               // unset: this rope_type has no ramp
   std::vector<FrequencyScaling> scaling = {};  // [rotary_dim/2]
   std::vector<Row> rows = {};                  // one for each requested position, in order
@@ -83,11 +106,13 @@ struct DescribeReply {
 
 namespace rope::client {
 
+using rope::AttentionScale;
 using rope::DescribeReply;
 using rope::FrequencyScaling;
 using rope::Ramp;
 using rope::Reading;
 using rope::Row;
+using rope::ScaleReading;
 
 struct DescribeRequest {
   RopeSpec rope = {};

@@ -47,6 +47,8 @@ class MockConnection : public Connection {
   MOCK_METHOD(Status, Fence, (const CallOptions&), (override));
   MOCK_METHOD(Result<DescribeReply>, Describe, (const DescribeRequest&, const CallOptions&),
               (override));
+  MOCK_METHOD(Result<FingerprintReply>, Fingerprint,
+              (const FingerprintRequest&, const CallOptions&), (override));
   MOCK_METHOD(Result<TablesReply>, GetTables, (const TablesRequest&, const CallOptions&),
               (override));
   MOCK_METHOD(Result<std::vector<Model>>, ListModels, (const CallOptions&), (override));

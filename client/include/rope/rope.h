@@ -120,6 +120,11 @@ rope_error* rope_fence(const rope_client* client, const rope_call_options* optio
 // names of proto/rope/v1/describe.proto. Free `json` with rope_string_free. Errors: as rope_rotate.
 rope_error* rope_describe(const rope_client* client, const rope_describe_request* request,
                           const rope_call_options* options, char** json);
+// Names the rotation of K as an engine computes it, and compares two, as JSON with the names of
+// proto/rope/v1/fingerprint.proto. Free `json` with rope_string_free. Errors: as
+// Client::Fingerprint in client.h.
+rope_error* rope_fingerprint(const rope_client* client, const rope_fingerprint_request* request,
+                             const rope_call_options* options, char** json);
 void rope_string_free(char* text);
 
 // Exact cos and sin for programs that rotate by themselves; at most 65,536 rows and 16 MiB. Errors:

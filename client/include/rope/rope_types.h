@@ -274,6 +274,26 @@ typedef struct rope_describe_request {
 #define ROPE_DESCRIBE_REQUEST_INIT \
   { sizeof(rope_describe_request), 0, 0, 0, 0, 0, 0, 0 }
 
+// Whose K: a config, and the engine that computes it. `rope` has no compat and no precision.
+typedef struct rope_key_source {
+  size_t struct_size;
+  const rope_spec* rope;         // required
+  const char* engine;            // "vllm" or "vllm@0.33.0"; null: the config as it is written
+  const int64_t* max_model_len;  // required where the engine chooses longrope's list by it
+  const int64_t* head_dim;       // required if the config does not contain it
+  int64_t dtype;                 // of K; 0: the fingerprint says nothing of rounding
+} rope_key_source;
+#define ROPE_KEY_SOURCE_INIT \
+  { sizeof(rope_key_source), 0, 0, 0, 0, 0 }
+
+typedef struct rope_fingerprint_request {
+  size_t struct_size;
+  const rope_key_source* key;    // required
+  const rope_key_source* other;  // null, or identified too, and compared with `key`
+} rope_fingerprint_request;
+#define ROPE_FINGERPRINT_REQUEST_INIT \
+  { sizeof(rope_fingerprint_request), 0, 0 }
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -29,9 +29,11 @@ std::string Lint(const std::string& file, const std::string& text, const std::st
 }
 
 std::string Diff(const std::string& a, const std::string& b, double error,
-                 const std::string& sub_config) {
-  return client::DiffJson(
-      Take(WithoutGil([&] { return client::DiffTexts(a, b, sub_config, error); })));
+                 const std::string& sub_config, const std::string& engine_a,
+                 const std::string& engine_b) {
+  const client::DiffSide first = Take(client::SideOf(a, sub_config, engine_a));
+  const client::DiffSide second = Take(client::SideOf(b, sub_config, engine_b));
+  return client::DiffJson(Take(WithoutGil([&] { return client::Diff(first, second, error); })));
 }
 
 }  // namespace

@@ -17,15 +17,17 @@ from .errors import (BudgetFull, Cancelled, ConfigIdNotFound, ConfigWarning, Con
                      ModelExists, ModelNotFound, NotBuilt, Permission, PositionOutOfRange,
                      PreparedNotFound, QueueFull, RegionExists, RegionNotFound, RegionOutOfRange,
                      RopeError, ServiceNotFound, SharedMemoryOff, UnknownField, WrongState)
+from .keys import KeyComparison, KeyIdentity, fingerprint, same
 from .rope import Rope, Tensor
 
 __all__ = [
     "AsyncClient", "BudgetFull", "CallArguments", "Cancelled", "Client", "ConfigIdNotFound",
     "ConfigWarning", "ConnectionLost", "Deadline", "Description", "DeviceFault", "Draining",
-    "Finding", "Internal", "InvalidField", "LayerDifference", "LimitExceeded", "Model",
+    "Finding", "Internal", "InvalidField", "KeyComparison", "KeyIdentity", "LayerDifference",
+    "LimitExceeded", "Model",
     "ModelExists", "ModelNotFound", "NotBuilt", "Permission", "PositionOutOfRange", "Prepared",
     "PreparedNotFound", "QueueFull", "RegionExists", "RegionNotFound", "RegionOutOfRange", "Rope",
     "RopeArguments", "RopeError", "ServiceNotFound", "SharedMemoryOff", "Tables", "Tensor",
-    "UnknownField", "WrongState", "__version__", "aconnect", "connect", "diff", "engines", "lint",
-    "local",
+    "UnknownField", "WrongState", "__version__", "aconnect", "connect", "diff", "engines",
+    "fingerprint", "lint", "local", "same",
 ]

@@ -113,6 +113,9 @@ def _description_lines(told: Description) -> list[str]:
     for reading in told.readings:
         engine = _engine(reading["engine"], reading["version"])
         findings.append(f"{engine} reads this differently: {reading['difference']}")
+    for reading in told.scale_readings:
+        engine = _engine(reading["engine"], reading["version"])
+        findings.append(f"{engine} scales attention differently: {reading['difference']}")
     if not told.rotates:
         return ["This layer has no rotary embedding: tensors come back unchanged.", *findings]
     settings = {**told.config, "pairing": told.pairing or "not said: rotate needs it",

@@ -33,6 +33,9 @@ class Description:
         warnings: what is doubtful about the config.
         readings: engines that read the config in another way: engine, version, difference,
             attention_factor, inv_freq_max_relative.
+        scale: what multiplies logits and q beside the rotation: softmax, logits, and the
+            temperature of q, as AttentionScale of proto/rope/v1/describe.proto; None: nothing does.
+        scale_readings: engines that scale attention in another way.
         rows: for each position that was asked for: position, cos, sin, [rotary_dim / 2] each.
         json: the whole answer, with the names of proto/rope/v1/describe.proto.
     """
@@ -49,6 +52,8 @@ class Description:
     wavelengths: np.ndarray
     warnings: list[str]
     readings: list[dict[str, Any]]
+    scale: dict[str, Any] | None
+    scale_readings: list[dict[str, Any]]
     rows: list[dict[str, Any]]
     json: dict[str, Any] = dataclasses.field(repr=False)
 
@@ -56,7 +61,8 @@ class Description:
 # int64 is a string in Protobuf's JSON.
 _INTEGERS = frozenset({
     "head_dim", "rotary_dim", "max_position_embeddings", "original_max_position_embeddings",
-    "rotary_offset", "seq_len", "position", "float32_angle_position", "centre"})
+    "rotary_offset", "seq_len", "position", "float32_angle_position", "centre",
+    "temperature_length", "temperature_offset"})
 
 
 def _with_integers(value: Any, name: str = "") -> Any:
@@ -73,6 +79,9 @@ def described(text: str, warnings: Sequence[str] = ()) -> Description:
     pairing = reply["pairing"].removeprefix("PAIRING_").lower()
     config = reply.get("config", {})  # none where the layer does not rotate
     given = {key: value for key, value in config.items() if value != []}
+    readings, scale_readings = (
+        [{"engine": reading["implementation"], **reading} for reading in reply[name]]
+        for name in ("readings", "scale_readings"))
     rows = [{"position": row["position"], "cos": np.array(row["cos"]), "sin": np.array(row["sin"])}
             for row in reply["rows"]]
     return Description(
@@ -83,7 +92,8 @@ def described(text: str, warnings: Sequence[str] = ()) -> Description:
         attention_factor=reply["attention_factor"],
         inv_freq=np.array(reply["inv_freq"], np.float64),
         wavelengths=np.array([float(value) for value in reply["wavelengths"]], np.float64),
-        warnings=[*warnings, *reply["warnings"]], readings=reply["readings"], rows=rows, json=reply)
+        warnings=[*warnings, *reply["warnings"]], readings=readings,
+        scale=reply.get("scale"), scale_readings=scale_readings, rows=rows, json=reply)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,8 +167,8 @@ class LayerDifference:
         inv_freq: index, a and b of the first frequency that differs.
         first_position: the first position whose cos or sin differ by more than `error`; None:
             there is none up to searched_up_to, or it was not searched.
-        note: why a pairing that differs is right: llama.cpp permutes the weights of some models.
-            Empty in every other case.
+        note: llama.cpp permutes the weights of some models: why a pairing that differs is right,
+            or that only the order of the channels does. Empty in every other case.
     """
 
     layer_type: str
@@ -237,8 +247,8 @@ def _with_notes(model: GgufModel, found: list[Finding]) -> list[Finding]:
     return sorted(notes, key=lambda finding: WEIGHTS.index(finding.weight))
 
 
-def diff(a: object, b: object, *, error: float = 1e-3,
-         sub_config: str | None = None) -> list[LayerDifference]:
+def diff(a: object, b: object, *, error: float = 1e-3, sub_config: str | None = None,
+         engine: str | tuple[str, str] | None = None) -> list[LayerDifference]:
     """How the rotations of two configs differ, for each layer type.
 
     Args:
@@ -246,6 +256,8 @@ def diff(a: object, b: object, *, error: float = 1e-3,
             GGUF file.
         error: first_position is the first whose cos or sin differ by more.
         sub_config: compare the configs of this path inside both.
+        engine: compare what this engine makes of both, such as "vllm@0.33.0"; a tuple: of a, of b.
+            `error` then decides whether they are equal.
     """
     if not error > 0:
         raise invalid("error", error, "more than 0")
@@ -254,10 +266,13 @@ def diff(a: object, b: object, *, error: float = 1e-3,
     if has_gguf:
         from .gguf import judged, rounded
         text_a, text_b = rounded(text_a), rounded(text_b)
-    layers = json.loads(_core.diff(text_a, text_b, error, sub_config or ""))
+    engine_a, engine_b = engine if isinstance(engine, tuple) else (engine, engine)
+    layers = json.loads(_core.diff(text_a, text_b, error, sub_config or "", engine_a or "",
+                                   engine_b or ""))
     differences = []
     for each in layers:
-        equal, note = judged(each, model_a, model_b) if has_gguf else (each["equal"], "")
+        equal, note = (judged(each, model_a, model_b) if has_gguf
+                       else (each["equal"], each["note"]))
         first = each["first_position"] or {}
         differences.append(LayerDifference(
             layer_type=each["layer_type"], equal=equal, seq_len=each["seq_len"], a=each["a"],

@@ -547,7 +547,9 @@ def judged(layer: Mapping[str, Any], a: GgufModel | None, b: GgufModel | None) -
     one, other, first = layer["a"], layer["b"], layer["first_position"]
     if one is None or other is None or first is None:
         return layer["equal"], ""
-    differing = {key for key in one if one[key] != other[key]} - {"attention_factor"}
+    # The file does not say what scales the softmax.
+    differing = {key for key in one if one[key] != other[key]}
+    differing -= {"attention_factor", "softmax_scale", "temperature"}
     note = ""
     model, file, checkpoint = (a, one, other) if b is None else (b, other, one)
     if model is not None and (a is None or b is None) and model.permuted and (

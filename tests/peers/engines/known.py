@@ -8,13 +8,11 @@ NEWEST = {"hf": "5.23.0", "vllm": "0.33.0"}
 _CHATGLM = "a warning says that code of its repository decides, and how it turns"
 _LLAMA4 = "the engine reorders the weights of q and k when it loads them, and so turns halves"
 _INDEXER = "its indexer, which chooses tokens, turns heads of its own by halves"
-_DEEPSEEK = "its class makes yarn of every rope_type; only yarn's reading is claimed, by design"
 _QUARTER = "lists for whole heads: the engine's class turns a quarter and drops them"
 _MINISTRAL = "SGLang's class takes 16384 for max_position_embeddings; no released file has longrope"
 
 # (engines, configs, reason): the first two are regular expressions.
 MISSING = (
-    ("vllm|sglang", r"deepseek_v[23]/(linear|dynamic|llama3|longrope)( \d+)?", _DEEPSEEK),
     ("vllm|sglang", "glm-4-9b-chat", _CHATGLM),
     ("vllm|sglang", "deepseek-v3.2", _INDEXER),
     ("vllm|sglang", "llama-4-scout", _LLAMA4),

@@ -148,17 +148,21 @@ class Recorder:
         """The context of each run: none, and for longrope one above the original length."""
         return (None, LONG) if "longrope" in json.dumps(config) else (None,)
 
-    def record(self, config, length=None):
+    def built(self, config, length=None):
+        """(model, context) of a config with its first layers; length: the context, or None."""
         self.made.clear()
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            if metadata.version("transformers").startswith("4."):
+                config = in_older_keys(config)
+            (path / "config.json").write_text(json.dumps(shrink(config)))
+            know(config.get("model_type"))
+            return self.build(path, length)
+
+    def record(self, config, length=None):
         signal.alarm(SECONDS)
         try:
-            with tempfile.TemporaryDirectory() as folder:
-                path = pathlib.Path(folder)
-                if metadata.version("transformers").startswith("4."):
-                    config = in_older_keys(config)
-                (path / "config.json").write_text(json.dumps(shrink(config)))
-                know(config.get("model_type"))
-                model, length = self.build(path, length)
+            model, length = self.built(config, length)
             return {
                 "class": type(model).__name__,
                 "max_model_len": length,

@@ -322,6 +322,34 @@ static void test_describe(const rope_client* client) {
   rope_string_free(json);
 }
 
+static void test_fingerprint(const rope_client* client) {
+  rope_spec rope = ROPE_SPEC_INIT;
+  rope.model = "llama-3.1-8b";
+  rope_key_source key = ROPE_KEY_SOURCE_INIT;
+  key.rope = &rope;
+  key.engine = "vllm@0.33.0";
+  key.dtype = ROPE_DTYPE_BF16;
+  rope_key_source other = key;
+  other.engine = "llamacpp";
+  const int64_t length = 8192;
+  other.max_model_len = &length;
+  rope_fingerprint_request request = ROPE_FINGERPRINT_REQUEST_INIT;
+  request.key = &key;
+  request.other = &other;
+  char* json = NULL;
+  CHECK_OK(rope_fingerprint(client, &request, NULL, &json));
+  CHECK(strstr(json, "\"fingerprint\"") && strstr(json, "KEY_MATCH_REORDERED"));
+  rope_string_free(json);
+  other.engine = "vllm@9";
+  rope_error* error = rope_fingerprint(client, &request, NULL, &json);
+  CHECK_TEXT(rope_error_field(error), "other.engine");
+  rope_error_free(error);
+  request.key = NULL;
+  error = rope_fingerprint(client, &request, NULL, &json);
+  CHECK_TEXT(rope_error_field(error), "key");
+  rope_error_free(error);
+}
+
 static void test_errors(const rope_client* client) {
   job it;
   start_job(&it, 0);
@@ -470,6 +498,7 @@ int main(int argc, char** argv) {
   test_prepared(client);
   test_tables(client);
   test_describe(client);
+  test_fingerprint(client);
   test_errors(client);
   test_arena(argv[1]);
   printf("%s: %s\n", argv[1], rope_transport_name(client));

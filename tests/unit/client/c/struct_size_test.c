@@ -18,6 +18,8 @@ _Static_assert(sizeof(rope_result) == 64, "");
 _Static_assert(sizeof(rope_tables_request) == 128, "");
 _Static_assert(sizeof(rope_array) == 40, "");
 _Static_assert(sizeof(rope_describe_request) == 56, "");
+_Static_assert(sizeof(rope_key_source) == 48, "");
+_Static_assert(sizeof(rope_fingerprint_request) == 24, "");
 
 enum { DIM = 4 };
 static const char kConfig[] =

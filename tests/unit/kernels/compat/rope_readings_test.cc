@@ -148,7 +148,40 @@ TEST(ApplyCompatTest, ModelsThatWereNotCheckedAreRefused) {
   EXPECT_THAT(ApplyCompat(Yarn(4), Compat::kVllm, {.model_type = "deepseek_v4"}),
               IsInvalid("compat: got vllm, which has no reading of this model"));
   EXPECT_THAT(ApplyCompat(Dynamic(), Compat::kVllm, {.model_type = "deepseek_v3"}),
-              IsInvalid("no reading that was checked of rope_type dynamic"));
+              IsInvalid("no rope_type dynamic of this model without a factor and an original"));
+}
+
+RopeConfig ReadBy(const std::string& engine, const std::string& version, const RopeConfig& config,
+                  const ModelNames& names) {
+  const auto read = ReadAs(config, {engine, version}, names, std::nullopt);
+  EXPECT_THAT(read, IsOk());
+  return read.ok() ? read->read.config : RopeConfig();
+}
+
+TEST(ReadAsTest, DeepSeeksClassMakesYarnOfEveryType) {
+  const ModelNames names = {.model_type = "deepseek_v3"};
+  RopeConfig linear = {.rope_type = RopeType::kLinear, .head_dim = 64};
+  linear.factor = 4;
+  linear.max_position_embeddings = 8192;
+  const RopeConfig read = ReadBy("sglang", "0.5.23", linear, names);
+  EXPECT_EQ(read.rope_type, RopeType::kYarn);
+  EXPECT_EQ(read.original_max_position_embeddings, 8192);
+  EXPECT_NEAR(static_cast<double>(AttentionFactor(read)), 1.1386294, 1e-7);
+  EXPECT_THAT(ReadAs(linear, {"vllm", "0.33.0"}, names, std::nullopt),
+              IsInvalid("engine: got vllm@0.33.0, which has no rope_type linear"));
+  // Without a name the config is hardly one of DeepSeek's.
+  EXPECT_THAT(ReadAs(linear, {"vllm", "0.33.0"}, {}, std::nullopt), IsOk());
+}
+
+TEST(ReadAsTest, ClassesDropTheScalingOrTheBaseInTheVersionsThatDo) {
+  RopeConfig linear = {.rope_type = RopeType::kLinear, .rope_theta = 500000, .head_dim = 64};
+  linear.factor = 4;
+  const ModelNames gemma = {.model_type = "gemma2", .architectures = {"Gemma2ForCausalLM"}};
+  EXPECT_EQ(ReadBy("vllm", "0.11.2", linear, gemma).rope_type, RopeType::kDefault);
+  EXPECT_EQ(ReadBy("vllm", "0.12.0", linear, gemma).rope_type, RopeType::kLinear);
+  const ModelNames exaone = {.model_type = "exaone4", .architectures = {"Exaone4ForCausalLM"}};
+  EXPECT_EQ(ReadBy("sglang", "0.5.16", linear, exaone).rope_theta, 1e6);
+  EXPECT_EQ(ReadBy("sglang", "0.5.9", linear, exaone).rope_theta, 500000);
 }
 
 TEST(ApplyCompatTest, VllmEnlargesTheOriginalLengthOfMrope) {

@@ -19,7 +19,7 @@ absl::StatusOr<kernels::ModelConfig> Parse(const std::string& json) {
 }
 
 std::vector<LayerDifference> Differences(const std::string& a, const std::string& b) {
-  auto differences = Diff(Parse(a), Parse(b), 1e-3);
+  auto differences = Diff({Parse(a)}, {Parse(b)}, 1e-3);
   EXPECT_TRUE(differences.ok()) << differences.status().ToString();
   return differences.ok() ? *differences : std::vector<LayerDifference>();
 }
@@ -101,9 +101,9 @@ TEST(DiffTest, LayerThatDoesNotRotateIsDifferent) {
 TEST(DiffTest, ConfigThatIsRefusedIsNamed) {
   const std::string good = Llama(R"("rope_theta": 10000)");
   EXPECT_THAT(
-      Diff(Parse(good), Parse("{"), 1e-3),
+      Diff({Parse(good)}, {Parse("{")}, 1e-3),
       StatusIs(StatusCode::kInvalidArgument, HasSubstr("B: config_json: got a syntax error")));
-  const auto invalid = Diff(Parse(Llama(R"("rope_theta": -1)")), Parse(good), 1e-3);
+  const auto invalid = Diff({Parse(Llama(R"("rope_theta": -1)"))}, {Parse(good)}, 1e-3);
   EXPECT_THAT(invalid.status().message(), HasSubstr("A: rope_theta: got -1"));
 }
 

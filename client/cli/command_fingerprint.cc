@@ -1,0 +1,177 @@
+// fingerprint: names the rotation of K as an engine computes it, for the key of a KV cache.
+// same: whether the K of two configs, or of two engines, is the same.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/arguments.h"
+#include "client/cli/commands.h"
+#include "client/cli/npy.h"
+
+namespace rope::client {
+namespace {
+
+std::vector<Flag> KeyFlags(absl::string_view how_many) {
+  return {
+      {"engine", FlagKind::kTexts, "NAME[@VERSION]",
+       how_many.empty() ? "Whose K: hf, vllm, sglang, llamacpp, deepseek. Default: as written."
+                        : "Whose K: hf, vllm, sglang, llamacpp, deepseek; or A's, a comma, B's."},
+      {"max_model_len", FlagKind::kIntegers, "N", "The length that the engine is started with."},
+      {"dtype", FlagKind::kTexts, "DTYPE", "Of K: fp32, fp16 or bf16. Default: left out."},
+      {"model", FlagKind::kText, "NAME", "A model that the engine knows, in place of a file."},
+      {"sub_config", FlagKind::kText, "NAME", "The config inside a composite config.json."},
+      {"head_dim", FlagKind::kInteger, "N", "Channels of a head, where the config does not say."},
+      kJsonFlag,
+  };
+}
+
+// The value of A or of B: the only one is that of both.
+template <typename T>
+std::optional<T> Of(size_t which, const std::vector<T>& values) {
+  if (values.empty()) return std::nullopt;
+  return values[std::min(which, values.size() - 1)];
+}
+
+Result<std::optional<DType>> DTypeNamed(const std::string& name) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    if (NameOf(dtype) == name) return std::optional<DType>(dtype);
+  }
+  return Misused(absl::StrCat("--dtype: got ", name, ", want fp32, fp16 or bf16"));
+}
+
+Result<RopeSpec> SpecOf(const Arguments& arguments, size_t which) {
+  RopeSpec spec = {.model = arguments.Text("model")};
+  spec.sub_config = arguments.Text("sub_config");
+  const std::vector<std::string>& paths = arguments.positional();
+  if (paths.empty() == spec.model.empty()) {
+    return Misused(absl::StrCat("got ", paths.size(), " files", spec.model.empty() ? "" : " and a ",
+                                spec.model.empty() ? "" : "--model", ", want CONFIG or --model"));
+  }
+  if (paths.empty()) return spec;
+  Result<std::string> text = ReadConfig(paths[std::min(which, paths.size() - 1)]);
+  if (!text.ok()) return text.status();
+  spec.config_json = *std::move(text);
+  return spec;
+}
+
+Result<KeySource> KeyOf(const Arguments& arguments, size_t which) {
+  Result<RopeSpec> spec = SpecOf(arguments, which);
+  if (!spec.ok()) return spec.status();
+  KeySource key = {.rope = *std::move(spec),
+                   .engine = Of(which, arguments.Texts("engine")).value_or(""),
+                   .max_model_len = Of(which, arguments.Integers("max_model_len")),
+                   .head_dim = arguments.Integer("head_dim")};
+  if (const auto name = Of(which, arguments.Texts("dtype")); name.has_value()) {
+    const Result<std::optional<DType>> dtype = DTypeNamed(*name);
+    if (!dtype.ok()) return dtype.status();
+    key.dtype = *dtype;
+  }
+  return key;
+}
+
+// At most `count` of each value.
+Status CheckCounts(const Arguments& arguments, size_t count) {
+  const std::pair<absl::string_view, size_t> counts[] = {
+      {"", arguments.positional().size()},
+      {"--engine", arguments.Texts("engine").size()},
+      {"--max_model_len", arguments.Integers("max_model_len").size()},
+      {"--dtype", arguments.Texts("dtype").size()}};
+  for (const auto& [name, got] : counts) {
+    if (got <= count) continue;
+    return Misused(absl::StrCat(name, name.empty() ? "got " : ": got ", got,
+                                name.empty() ? " files" : " values", ", want at most ", count));
+  }
+  return {};
+}
+
+Result<FingerprintReply> Ask(const Arguments& arguments, size_t count) {
+  if (const Status status = CheckCounts(arguments, count); !status.ok()) return status;
+  FingerprintRequest request;
+  Result<KeySource> key = KeyOf(arguments, 0);
+  if (!key.ok()) return key.status();
+  request.key = *std::move(key);
+  if (count > 1) {
+    Result<KeySource> other = KeyOf(arguments, 1);
+    if (!other.ok()) return other.status();
+    request.other = *std::move(other);
+  }
+  const Result<Client> client = ConnectToAny(arguments);
+  if (!client.ok()) return client.status();
+  return client->Fingerprint(request, CallOptionsOf(arguments));
+}
+
+int PrintJson(const FingerprintReply& reply) {
+  const Result<std::string> json = ToJson(reply);
+  if (!json.ok()) return Fail(json.status());
+  absl::PrintF("%s", *json);
+  return kExitOk;
+}
+
+absl::string_view SentenceOf(KeyMatch match) {
+  switch (match) {
+    case KeyMatch::kSame:
+      return "same: an engine writes the same bits of K on one machine";
+    case KeyMatch::kRounding:
+      return "same rotation: bits of K may differ by rounding";
+    case KeyMatch::kReordered:
+      return "same rotation: the channels of K stand in another order";
+    case KeyMatch::kConvertible:
+      return "convertible by one rotation, in the first layer: the keys of deeper layers come from "
+             "hidden states that A's rotation shaped";
+    case KeyMatch::kDifferent:
+      return "different: no rotation turns K of A into K of B";
+    case KeyMatch::kUnspecified:
+      break;
+  }
+  return "not compared: the server does not say";
+}
+
+}  // namespace
+
+std::vector<Flag> FingerprintFlags() {
+  return KeyFlags("");
+}
+
+std::vector<Flag> SameFlags() {
+  return KeyFlags("two");
+}
+
+int RunFingerprint(const Arguments& arguments) {
+  const Result<FingerprintReply> reply = Ask(arguments, 1);
+  if (!reply.ok()) return FailOrMisuse(reply.status());
+  if (arguments.Has("json")) return PrintJson(*reply);
+  absl::PrintF("%s\n", reply->key.fingerprint);
+  return kExitOk;
+}
+
+int RunSame(const Arguments& arguments) {
+  const bool two = arguments.positional().size() >= 2 || arguments.Texts("engine").size() >= 2 ||
+                   arguments.Integers("max_model_len").size() >= 2 ||
+                   arguments.Texts("dtype").size() >= 2;
+  if (arguments.positional().size() < 2 && !two) {
+    return Misuse(
+        "same: got one side, want two files, or two values of --engine, "
+        "--max_model_len or --dtype");
+  }
+  const Result<FingerprintReply> reply = Ask(arguments, 2);
+  if (!reply.ok()) {
+    FailOrMisuse(reply.status());
+    return kExitUsage;
+  }
+  const KeyComparison comparison = reply->comparison.value_or(KeyComparison{});
+  if (arguments.Has("json")) {
+    if (const int status = PrintJson(*reply); status != kExitOk) return status;
+  } else {
+    absl::PrintF("%s\n", SentenceOf(comparison.match));
+    for (const std::string& difference : comparison.differences) {
+      absl::PrintF("  %s\n", difference);
+    }
+  }
+  return comparison.match == KeyMatch::kSame ? kExitOk : kExitFailed;
+}
+
+}  // namespace rope::client

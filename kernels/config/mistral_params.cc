@@ -1,0 +1,98 @@
+#include "kernels/config/mistral_params.h"
+
+#include <string_view>
+#include <utility>
+
+namespace rope::kernels {
+namespace {
+
+using Json = nlohmann::json;
+
+// Source: transformers_utils/configs/mistral.py of vLLM 0.33.0. Its keys, and those of a
+// config.json.
+constexpr std::pair<const char*, const char*> kSizes[] = {
+    {"dim", "hidden_size"},
+    {"n_heads", "num_attention_heads"},
+    {"n_kv_heads", "num_key_value_heads"},
+    {"n_layers", "num_hidden_layers"},
+    {"max_seq_len", "max_position_embeddings"}};
+constexpr std::pair<const char*, const char*> kYarn[] = {
+    {"factor", "factor"},
+    {"original_max_position_embeddings", "original_max_position_embeddings"},
+    {"beta", "beta_fast"},
+    {"alpha", "beta_slow"},
+    {"apply_scale", "apply_yarn_scaling"}};
+
+// Null and 0 count as absent, as in Python.
+bool Given(const Json& file, const char* key) {
+  const auto found = file.find(key);
+  return found != file.end() && !found->is_null() && *found != 0;
+}
+
+void Move(Json& from, const char* key, Json& to, const char* name) {
+  const auto found = from.find(key);
+  if (found == from.end()) return;
+  Json value = std::move(*found);
+  from.erase(found);
+  if (!Given(to, name)) to[name] = std::move(value);
+}
+
+// Without apply_scale the magnitude is 1 everywhere. Else it is the attention factor, or with
+// latent attention the scale of the softmax.
+void ReadYarn(Json& file, bool latent) {
+  const auto found = file.find("yarn");
+  if (found == file.end() || found->is_null()) return;
+  Json yarn = std::move(*found);
+  file.erase(found);
+  if (!yarn.is_object()) {  // the reader refuses it
+    file["rope_parameters"] = std::move(yarn);
+    return;
+  }
+  Json parameters = {{"rope_type", "yarn"}};
+  for (const auto& [key, name] : kYarn) Move(yarn, key, parameters, name);
+  Move(file, "rope_theta", parameters, "rope_theta");
+  if (parameters.value("apply_yarn_scaling", Json(true)) == false) {
+    parameters["attention_factor"] = 1.0;
+  }
+  if (latent) {
+    parameters["mscale"] = 1.0;
+    parameters["mscale_all_dim"] = 1.0;
+  }
+  for (auto& [key, value] : yarn.items()) {  // the reader names what it does not know
+    if (!parameters.contains(key)) parameters[key] = std::move(value);
+  }
+  file["rope_parameters"] = std::move(parameters);
+}
+
+// DistilBERT's config.json has the keys, and a model_type. Meta's params.json has multiple_of.
+bool IsParams(const Json& file) {
+  const auto type = file.find("model_type");
+  if (type != file.end() && !type->is_null() && *type != "transformer") return false;
+  for (const char* key : {"dim", "n_layers", "n_heads", "hidden_dim"}) {
+    if (!Given(file, key)) return false;
+  }
+  return !Given(file, "hidden_size") && !file.contains("multiple_of");
+}
+
+}  // namespace
+
+std::vector<Remark> ReadMistralParams(Json& file) {
+  if (!IsParams(file)) return {};
+  const bool latent = Given(file, "qk_nope_head_dim");
+  for (const auto& [key, name] : kSizes) Move(file, key, file, name);
+  const bool mixture = Given(file, "moe");
+  const std::string_view type = latent ? "deepseek_v3" : mixture ? "mixtral" : "mistral";
+  file["model_type"] = type;
+  file["architectures"] = {latent    ? "MistralLarge3ForCausalLM"
+                           : mixture ? "MixtralForCausalLM"
+                                     : "MistralForCausalLM"};
+  file["rope_interleave"] = true;
+  if (latent) file.erase("head_dim");  // qk_rope_head_dim has the rotated slice
+  ReadYarn(file, latent);
+  return {{RemarkKind::kDefaultAssumed,
+           std::string("the file is Mistral's params.json, read as the config.json of ") +
+               std::string(type) + " with interleaved pairs",
+           "model_type"}};
+}
+
+}  // namespace rope::kernels

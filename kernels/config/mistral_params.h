@@ -1,0 +1,22 @@
+// Mistral's params.json, the config beside consolidated weights, as a config.json that says the
+// same.
+//
+// Threading:  Pure functions; any thread.
+#ifndef ROPE_KERNELS_CONFIG_MISTRAL_PARAMS_H_
+#define ROPE_KERNELS_CONFIG_MISTRAL_PARAMS_H_
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "kernels/config/remark.h"
+
+namespace rope::kernels {
+
+// Rewrites `file` if it is a params.json, and returns a note that says so. The pairs of
+// consolidated weights are interleaved. Invalid values are left for the reader of a config.json,
+// which names them by its own keys.
+std::vector<Remark> ReadMistralParams(nlohmann::json& file);
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_CONFIG_MISTRAL_PARAMS_H_

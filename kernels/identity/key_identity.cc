@@ -1,0 +1,306 @@
+#include "kernels/identity/key_identity.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "kernels/compat/engine_table.h"
+#include "kernels/compat/model_family.h"
+#include "kernels/config/rope_config.h"
+#include "kernels/error.h"
+#include "kernels/frequencies/frequencies.h"
+#include "kernels/status_macros.h"
+
+namespace rope::kernels {
+namespace {
+
+// Raise the number when the text changes: fingerprints of before then match nothing.
+constexpr std::string_view kFormat = "rope.v1/k_fingerprint/1\n";
+
+constexpr int64_t kColumnsMax = int64_t{1} << 16;
+
+// The rows of some layers, and their text.
+struct Rows {
+  KeyRows rows;
+  std::string text;
+};
+
+std::string Hex(long double number) {
+  std::array<char, 64> digits;
+  char* const begin = digits.data();
+  // Adding 0 turns -0 into 0.
+  return {begin,
+          std::to_chars(begin, begin + digits.size(), number + 0, std::chars_format::hex).ptr};
+}
+
+std::string Hex(const std::vector<InverseFrequency>& numbers) {
+  return absl::StrJoin(numbers, ",",
+                       [](std::string* out, InverseFrequency number) { out->append(Hex(number)); });
+}
+
+// Reads layers as one engine does.
+class KeyReader {
+ public:
+  explicit KeyReader(const KeyOptions& options) : options_(options) {}
+
+  absl::StatusOr<Rows> Read(const LayerConfig& layer) {
+    Rows read;
+    if (!layer.rotates) {
+      read.text = "still\n";
+      return read;
+    }
+    ROPE_RETURN_IF_ERROR(Validate(layer.config, options_.head_dim));
+    ROPE_ASSIGN_OR_RETURN(const RopeConfig config, ConfigOf(layer));
+    ROPE_ASSIGN_OR_RETURN(const auto rope, Resolve(config, options_.head_dim));
+    const bool two_lists =
+        rope->config().rope_type == RopeType::kLongrope && rope->DependsOnSeqLen();
+    columns_ += rope->rotary_dim() / (two_lists ? 1 : 2);
+    if (columns_ > kColumnsMax) {
+      return InvalidField("rope", StrCat("layers with ", columns_, " different columns"),
+                          StrCat("at most ", kColumnsMax));
+    }
+    AddShape(layer, *rope, read);
+    AddFrequencies(*rope, read);
+    return read;
+  }
+
+  // Engine, versions and notes. REQUIRES: all layers are read.
+  void AddTo(KeyIdentity& identity) const {
+    identity.engine = options_.engine.engine;
+    identity.version = versions_;
+    identity.notes = notes_;
+    if (options_.dtype.has_value()) identity.dtype = std::string(Name(*options_.dtype));
+    const bool float32 = identity.engine.empty() || KeepsFloat32Tables(identity.engine);
+    identity.table_dtype = float32 ? "fp32" : identity.dtype;
+  }
+
+ private:
+  bool exact() const { return options_.engine.engine.empty(); }
+
+  // The config as the engine reads it.
+  absl::StatusOr<RopeConfig> ConfigOf(const LayerConfig& layer) {
+    if (exact()) return layer.config;
+    const ModelNames names = {layer.model_type, layer.architectures, layer.fraction_in_parameters};
+    ROPE_ASSIGN_OR_RETURN(EngineConfig engine,
+                          ReadAs(layer.config, options_.engine, names, options_.max_model_len));
+    RopeConfig& config = engine.read.config;
+    const bool by_context =
+        config.longrope_branch.has_value() && !layer.config.longrope_branch.has_value();
+    if (by_context && !options_.max_model_len.has_value()) {
+      return InvalidField("max_model_len", "nothing",
+                          StrCat("the length that ", engine.who,
+                                 " is started with: it chooses longrope's list by it"));
+    }
+    versions_ = engine.versions;
+    for (std::string& change : engine.read.changes) {
+      if (std::find(notes_.begin(), notes_.end(), change) == notes_.end()) {
+        notes_.push_back(std::move(change));
+      }
+    }
+    // Engines compute frequencies in the float32 steps of precision hf.
+    if (!config.xpos.has_value()) config.precision = Precision::kHf;
+    return config;
+  }
+
+  void AddShape(const LayerConfig& layer, const ResolvedRope& rope, Rows& read) const {
+    KeyRows& rows = read.rows;
+    rows.rotates = true;
+    rows.pairing = options_.pairing.has_value() ? options_.pairing : layer.pairing;
+    // The order that Hugging Face's code leaves; the other engines and this service turn in place.
+    if (options_.engine.engine == "hf" && rows.pairing == layer.pairing) {
+      rows.channel_order = layer.channel_order;
+    }
+    if (options_.engine.engine == "llamacpp" && rows.pairing == Pairing::kHalf &&
+        LlamaCppPermutes({layer.model_type, layer.architectures})) {
+      rows.channel_order = Pairing::kInterleaved;
+    }
+    // Consolidated weights of Mistral have interleaved pairs: vLLM permutes q and k when it loads
+    // them, and llama.cpp permutes those of Hugging Face instead.
+    const bool consolidated = (layer.model_type == "mistral" || layer.model_type == "mixtral") &&
+                              layer.pairing == Pairing::kInterleaved &&
+                              !options_.pairing.has_value();
+    if (consolidated && options_.engine.engine == "vllm") rows.pairing = Pairing::kHalf;
+    if (consolidated && options_.engine.engine == "llamacpp") {
+      rows.pairing = Pairing::kHalf;
+      rows.channel_order = Pairing::kInterleaved;
+    }
+    rows.head_dim = rope.head_dim();
+    rows.rotary_offset = rope.rotary_offset();
+    rows.rotary_dim = rope.rotary_dim();
+    const auto name = [](std::optional<Pairing> pairing) {
+      return pairing.has_value() ? std::string_view(Name(*pairing)) : std::string_view("unset");
+    };
+    read.text = StrCat(
+        "pairing=", name(rows.pairing),
+        "\norder=", name(rows.channel_order.has_value() ? rows.channel_order : rows.pairing),
+        "\nhead=", rows.head_dim, "\nwindow=", rows.rotary_offset, ",", rows.rotary_dim, "\n");
+    const std::optional<Mrope>& mrope = rope.config().mrope;
+    if (!mrope.has_value()) return;
+    for (int64_t j = 0; j < rows.rotary_dim / 2; ++j) rows.axes.push_back(AxisOf(*mrope, j));
+    // One axis for all is no map.
+    if (std::all_of(rows.axes.begin(), rows.axes.end(), [](int32_t axis) { return axis == 0; })) {
+      rows.axes.clear();
+    }
+    read.text += StrCat("axes=", absl::StrJoin(rows.axes, ","), "\n");
+  }
+
+  void AddFrequencies(const ResolvedRope& rope, Rows& read) const {
+    const RopeConfig& config = rope.config();
+    KeyRows& rows = read.rows;
+    rows.factor = exact() ? rope.attention_factor() : static_cast<float>(rope.attention_factor());
+    const std::vector<InverseFrequency> numbers = rope.Evaluate(1).inv_freq;
+    rows.inv_freq.assign(numbers.begin(), numbers.end());
+    read.text += StrCat("factor=", Hex(rows.factor), "\ninv_freq=", Hex(numbers), "\n");
+    if (config.xpos.has_value()) {
+      rows.xpos = StrCat("scale_base ", config.xpos->scale_base, ", centre ", config.xpos->centre);
+      read.text += StrCat("xpos=", Hex(config.xpos->scale_base), ",", config.xpos->centre, "\n");
+    }
+    if (rope.DependsOnSeqLen()) AddLengths(rope, read);
+  }
+
+  // dynamic and longrope with both lists.
+  static void AddLengths(const ResolvedRope& rope, Rows& read) {
+    const RopeConfig& config = rope.config();
+    KeyRows& rows = read.rows;
+    const bool of_call = config.seq_len_policy == SeqLenPolicy::kBatch;
+    const std::string_view who = of_call ? "calls" : "sequences";
+    if (config.rope_type == RopeType::kLongrope) {
+      const int64_t original = *OriginalLength(config);
+      const std::vector<InverseFrequency> numbers = rope.Evaluate(original + 1).inv_freq;
+      rows.long_inv_freq.assign(numbers.begin(), numbers.end());
+      rows.by_length = StrCat("long_inv_freq for ", who, " above ", original);
+      read.text += StrCat("long=", Hex(numbers), "\n");
+    } else {
+      const int64_t length = *config.max_position_embeddings;
+      rows.by_length = StrCat("dynamic NTK by factor ", *config.factor, " of base ",
+                              config.rope_theta, " for ", who, " above ", length);
+      read.text += StrCat("dynamic=", Hex(*config.factor), ",", Hex(config.rope_theta), "\n");
+    }
+    read.text += StrCat("by_length=", rows.by_length, "\n");
+  }
+
+  const KeyOptions& options_;
+  int64_t columns_ = 0;
+  std::string versions_;
+  std::vector<std::string> notes_;
+};
+
+// Collects the different rows, and which layer has which.
+class KeyLayers {
+ public:
+  // The index of these rows among the different ones.
+  absl::StatusOr<int32_t> Add(Rows rows) {
+    for (size_t i = 0; i < different_.size(); ++i) {
+      if (different_[i].text == rows.text) return static_cast<int32_t>(i);
+    }
+    if (different_.size() == kLayerTypesMax) {
+      return InvalidField("rope", "layers with more different rows",
+                          StrCat("at most ", kLayerTypesMax));
+    }
+    different_.push_back(std::move(rows));
+    return static_cast<int32_t>(different_.size() - 1);
+  }
+
+  size_t size() const { return different_.size(); }
+
+  // Completes `key`, which has the layers or their types.
+  void MoveTo(IdentifiedKey& key) {
+    KeyIdentity& identity = key.identity;
+    if (different_.size() == 1) {
+      identity.layers.clear();
+      identity.layer_types.clear();
+    }
+    key.text = StrCat(kFormat, "engine=", identity.engine, "\ndtype=", identity.dtype, "\n");
+    for (size_t i = 0; i < different_.size(); ++i) {
+      key.text += StrCat("rows ", i, "\n");
+      key.text += std::exchange(different_[i].text, {});
+      identity.rows.push_back(std::move(different_[i].rows));
+    }
+    key.text += StrCat("layers=", absl::StrJoin(identity.layers, ","), "\n");
+    for (const std::string& type : identity.layer_types) {  // may hold any byte
+      key.text += StrCat("type=", type.size(), ":", type, "\n");
+    }
+  }
+
+ private:
+  std::vector<Rows> different_;
+};
+
+// Fills the layers of a model that numbers them.
+absl::Status ReadNumbered(const ModelConfig& model, int64_t count, KeyReader& reader,
+                          KeyLayers& layers, std::vector<int32_t>& by_layer) {
+  std::vector<int64_t> read;  // layers that differ from each other
+  for (int64_t layer = 0; layer < count; ++layer) {
+    const auto same = std::find_if(read.begin(), read.end(),
+                                   [&](int64_t other) { return model.SameLayers(other, layer); });
+    if (same != read.end()) {
+      by_layer.push_back(by_layer[static_cast<size_t>(*same)]);
+      continue;
+    }
+    if (read.size() == kLayerTypesMax) {
+      return InvalidField("rope", "layers that differ in more ways",
+                          StrCat("at most ", kLayerTypesMax));
+    }
+    ROPE_ASSIGN_OR_RETURN(const LayerConfig config, model.Layer({.layer = layer}));
+    ROPE_ASSIGN_OR_RETURN(Rows rows, reader.Read(config));
+    ROPE_ASSIGN_OR_RETURN(const int32_t index, layers.Add(std::move(rows)));
+    by_layer.push_back(index);
+    read.push_back(layer);
+  }
+  return absl::OkStatus();
+}
+
+// Fills the layer types of a model that numbers no layers; each type has rows of its own.
+absl::Status ReadTypes(const ModelConfig& model, KeyReader& reader, KeyLayers& layers,
+                       std::vector<std::string>& by_rows) {
+  std::vector<std::string> types = model.layer_types();
+  std::sort(types.begin(), types.end());
+  for (const std::string& type : types) {
+    ROPE_ASSIGN_OR_RETURN(const LayerConfig config, model.Layer({.layer_type = type}));
+    ROPE_ASSIGN_OR_RETURN(Rows rows, reader.Read(config));
+    ROPE_ASSIGN_OR_RETURN(const int32_t index, layers.Add(std::move(rows)));
+    by_rows.resize(layers.size());
+    std::string& names = by_rows[static_cast<size_t>(index)];
+    names += StrCat(names.empty() ? "" : ", ", type);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<IdentifiedKey> IdentifyKey(const LayerConfig& layer, const KeyOptions& options) {
+  KeyReader reader(options);
+  KeyLayers layers;
+  IdentifiedKey key;
+  ROPE_ASSIGN_OR_RETURN(Rows rows, reader.Read(layer));
+  ROPE_RETURN_IF_ERROR(layers.Add(std::move(rows)).status());
+  reader.AddTo(key.identity);
+  layers.MoveTo(key);
+  return key;
+}
+
+absl::StatusOr<IdentifiedKey> IdentifyKey(const ModelConfig& model, const KeyOptions& options) {
+  const std::optional<int64_t> count = model.numbered_layers();
+  if (!count.has_value() && model.layer_types().empty()) {
+    ROPE_ASSIGN_OR_RETURN(const LayerConfig layer, model.Layer({}));
+    return IdentifyKey(layer, options);
+  }
+  KeyReader reader(options);
+  KeyLayers layers;
+  IdentifiedKey key;
+  if (count.has_value()) {
+    ROPE_RETURN_IF_ERROR(ReadNumbered(model, *count, reader, layers, key.identity.layers));
+  } else {
+    ROPE_RETURN_IF_ERROR(ReadTypes(model, reader, layers, key.identity.layer_types));
+  }
+  reader.AddTo(key.identity);
+  layers.MoveTo(key);
+  return key;
+}
+
+}  // namespace rope::kernels

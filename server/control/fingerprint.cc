@@ -1,0 +1,117 @@
+#include "server/control/fingerprint.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "kernels/compat/rope_readings.h"
+#include "kernels/dtype/dtype.h"
+#include "kernels/identity/key_comparison.h"
+#include "kernels/identity/key_identity.h"
+#include "kernels/status_macros.h"
+#include "proto/wire/message_hash.h"
+#include "proto/wire/rope_config.h"
+#include "server/control/limits.h"
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+constexpr size_t kEngineBytesMax = 128;
+
+absl::StatusOr<std::optional<kernels::DType>> ReadKeyDType(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_UNSPECIFIED:
+      return std::optional<kernels::DType>();
+    case v1::DTYPE_FP32:
+      return kernels::DType::kFloat32;
+    case v1::DTYPE_FP16:
+      return kernels::DType::kFloat16;
+    case v1::DTYPE_BF16:
+      return kernels::DType::kBFloat16;
+    default:
+      return InvalidField("dtype",
+                          v1::DType_IsValid(dtype)
+                              ? v1::DType_Name(dtype)
+                              : absl::StrCat("number ", static_cast<int>(dtype)),
+                          "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
+  }
+}
+
+absl::StatusOr<kernels::KeyOptions> ReadOptions(const v1::KeySource& source) {
+  kernels::KeyOptions options;
+  if (!source.engine().empty()) {
+    if (source.engine().size() > kEngineBytesMax) {
+      return InvalidField("engine", absl::StrCat(source.engine().size(), " bytes"),
+                          "NAME or NAME@VERSION");
+    }
+    ROPE_ASSIGN_OR_RETURN(options.engine, kernels::ParseEngine(source.engine()));
+  }
+  if (source.has_max_model_len()) {
+    if (source.max_model_len() < 1) {
+      return InvalidField("max_model_len", source.max_model_len(), "a length of 1 or more");
+    }
+    options.max_model_len = source.max_model_len();
+  }
+  ROPE_ASSIGN_OR_RETURN(options.dtype, ReadKeyDType(source.dtype()));
+  if (source.has_head_dim()) {
+    if (source.head_dim() < 2) {
+      return InvalidField("head_dim", source.head_dim(), "2 channels or more");
+    }
+    options.head_dim = source.head_dim();
+  }
+  return options;
+}
+
+// An error of the config gets the path of the config; the others are of the source's own fields.
+absl::Status InSource(const v1::KeySource& source, const std::string& config_field,
+                      const absl::Status& status) {
+  const proto::ErrorParts parts = proto::PartsOf(status);
+  const bool own = parts.field == "engine" || parts.field == "max_model_len" ||
+                   parts.field == "rope" ||
+                   (parts.field == "head_dim" && (source.has_head_dim() || parts.got == "nothing"));
+  return own ? status : InField(config_field, status);
+}
+
+absl::StatusOr<kernels::KeyIdentity> Identify(const v1::KeySource& source,
+                                              ModelRegistry& registry) {
+  std::string field;
+  ROPE_ASSIGN_OR_RETURN(kernels::KeyOptions options, ReadOptions(source));
+  ROPE_ASSIGN_OR_RETURN(const Model model,
+                        registry.CopyOf(source.rope(), "key", "engine in its place", field));
+  ROPE_ASSIGN_OR_RETURN(options.pairing, proto::ReadPairing(source.rope().pairing()));
+  if (!options.pairing.has_value()) options.pairing = model.pairing;
+  absl::StatusOr<kernels::IdentifiedKey> key = std::visit(
+      [&](const auto& config) { return kernels::IdentifyKey(config, options); }, model.config);
+  if (!key.ok()) return InSource(source, field, key.status());
+  key->identity.fingerprint = proto::HashId(key->text);
+  return std::move(key->identity);
+}
+
+absl::StatusOr<kernels::KeyIdentity> IdentifyAt(absl::string_view path, const v1::KeySource& source,
+                                                ModelRegistry& registry) {
+  absl::StatusOr<kernels::KeyIdentity> key = Identify(source, registry);
+  if (!key.ok()) return Prefixed(path, key.status());
+  return key;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::FingerprintResponse> Fingerprint(const v1::FingerprintRequest& request,
+                                                    ModelRegistry& registry,
+                                                    AdmitFingerprint admit) {
+  ROPE_RETURN_IF_ERROR(admit((request.has_other() ? 2 : 1) * limits::kIdentityBytesMax));
+  v1::FingerprintResponse response;
+  ROPE_ASSIGN_OR_RETURN(const auto key, IdentifyAt("key.", request.key(), registry));
+  *response.mutable_key() = proto::WriteKeyIdentity(key);
+  if (!request.has_other()) return response;
+  ROPE_ASSIGN_OR_RETURN(const auto other, IdentifyAt("other.", request.other(), registry));
+  *response.mutable_other() = proto::WriteKeyIdentity(other);
+  *response.mutable_comparison() = proto::WriteKeyComparison(kernels::CompareKeys(key, other));
+  return response;
+}
+
+}  // namespace rope::server
