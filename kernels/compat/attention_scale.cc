@@ -15,9 +15,7 @@
 namespace rope::kernels {
 namespace {
 
-using Names = std::initializer_list<std::string_view>;
-
-bool IsOneOf(std::string_view name, Names names) {
+bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -248,7 +246,7 @@ std::optional<AttentionScale> OfHuggingFace(const Model& model) {
   return HuggingFace(model);
 }
 
-constexpr ScaleEntry kEntries[] = {
+constexpr ScaleEntry kScaleEntries[] = {
     {"hf", "5.23.0", "5.23.0", OfHuggingFace}, {"vllm", "0.31.0", "0.33.0", Vllm33},
     {"vllm", "0.30.0", "0.30.0", Vllm30},      {"vllm", "0.29.0", "0.29.0", Vllm29},
     {"vllm", "0.21.0", "0.21.0", Vllm29},      {"vllm", "0.13.0", "0.13.0", Vllm29},
@@ -300,7 +298,7 @@ AttentionScale ScaleOf(const LayerConfig& layer, const RopeConfig& stated,
 
 std::optional<AttentionScale> ScaleAs(const LayerConfig& layer, const EngineVersion& engine,
                                       double attention_factor) {
-  for (const ScaleEntry& entry : kEntries) {
+  for (const ScaleEntry& entry : kScaleEntries) {
     if (entry.engine != engine.engine) continue;
     const std::string_view version = engine.version.empty() ? entry.last : engine.version;
     if (!IsBetween(entry.first, version, entry.last)) continue;
@@ -315,7 +313,7 @@ std::vector<ScaleReading> ScaleReadings(const LayerConfig& layer, const RopeConf
                                         const AttentionScale& own, double attention_factor) {
   std::vector<ScaleReading> readings;
   if (layer.model_type.empty()) return readings;
-  for (const ScaleEntry& entry : kEntries) {
+  for (const ScaleEntry& entry : kScaleEntries) {
     const Model model = {layer, stated};
     std::optional<AttentionScale> scale = entry.rule(model);
     if (!scale.has_value()) continue;

@@ -20,7 +20,7 @@ namespace rope::kernels {
 namespace {
 
 // Raise the number when the text changes: fingerprints of before then match nothing.
-constexpr std::string_view kFormat = "rope.v1/k_fingerprint/1\n";
+constexpr std::string_view kFingerprintFormat = "rope.v1/k_fingerprint/1\n";
 
 constexpr int64_t kColumnsMax = int64_t{1} << 16;
 
@@ -215,7 +215,8 @@ class KeyLayers {
       identity.layers.clear();
       identity.layer_types.clear();
     }
-    key.text = StrCat(kFormat, "engine=", identity.engine, "\ndtype=", identity.dtype, "\n");
+    key.text =
+        StrCat(kFingerprintFormat, "engine=", identity.engine, "\ndtype=", identity.dtype, "\n");
     for (size_t i = 0; i < different_.size(); ++i) {
       key.text += StrCat("rows ", i, "\n");
       key.text += std::exchange(different_[i].text, {});
