@@ -15,11 +15,9 @@
 namespace rope::client {
 namespace {
 
-std::vector<Flag> KeyFlags(absl::string_view how_many) {
+std::vector<Flag> KeyFlags(absl::string_view engine_help) {
   return {
-      {"engine", FlagKind::kTexts, "NAME[@VERSION]",
-       how_many.empty() ? "Whose K: hf, vllm, sglang, llamacpp, deepseek. Default: as written."
-                        : "Whose K: hf, vllm, sglang, llamacpp, deepseek; or A's, a comma, B's."},
+      {"engine", FlagKind::kTexts, "NAME[@VERSION]", engine_help},
       {"max_model_len", FlagKind::kIntegers, "N", "The length that the engine is started with."},
       {"dtype", FlagKind::kTexts, "DTYPE", "Of K: fp32, fp16 or bf16. Default: left out."},
       {"model", FlagKind::kText, "NAME", "A model that the engine knows, in place of a file."},
@@ -73,14 +71,17 @@ Result<KeySource> KeyOf(const Arguments& arguments, size_t which) {
   return key;
 }
 
+// How many values stand for A and B, by flag; files have no flag.
+std::vector<std::pair<absl::string_view, size_t>> CountsOf(const Arguments& arguments) {
+  return {{"", arguments.positional().size()},
+          {"--engine", arguments.Texts("engine").size()},
+          {"--max_model_len", arguments.Integers("max_model_len").size()},
+          {"--dtype", arguments.Texts("dtype").size()}};
+}
+
 // At most `count` of each value.
 Status CheckCounts(const Arguments& arguments, size_t count) {
-  const std::pair<absl::string_view, size_t> counts[] = {
-      {"", arguments.positional().size()},
-      {"--engine", arguments.Texts("engine").size()},
-      {"--max_model_len", arguments.Integers("max_model_len").size()},
-      {"--dtype", arguments.Texts("dtype").size()}};
-  for (const auto& [name, got] : counts) {
+  for (const auto& [name, got] : CountsOf(arguments)) {
     if (got <= count) continue;
     return Misused(absl::StrCat(name, name.empty() ? "got " : ": got ", got,
                                 name.empty() ? " files" : " values", ", want at most ", count));
@@ -133,11 +134,11 @@ absl::string_view SentenceOf(KeyMatch match) {
 }  // namespace
 
 std::vector<Flag> FingerprintFlags() {
-  return KeyFlags("");
+  return KeyFlags("Whose K: hf, vllm, sglang, llamacpp, deepseek. Default: as written.");
 }
 
 std::vector<Flag> SameFlags() {
-  return KeyFlags("two");
+  return KeyFlags("Whose K: hf, vllm, sglang, llamacpp, deepseek; or A's, a comma, B's.");
 }
 
 int RunFingerprint(const Arguments& arguments) {
@@ -149,10 +150,9 @@ int RunFingerprint(const Arguments& arguments) {
 }
 
 int RunSame(const Arguments& arguments) {
-  const bool two = arguments.positional().size() >= 2 || arguments.Texts("engine").size() >= 2 ||
-                   arguments.Integers("max_model_len").size() >= 2 ||
-                   arguments.Texts("dtype").size() >= 2;
-  if (arguments.positional().size() < 2 && !two) {
+  const auto counts = CountsOf(arguments);
+  if (std::none_of(counts.begin(), counts.end(),
+                   [](const auto& each) { return each.second >= 2; })) {
     return Misuse(
         "same: got one side, want two files, or two values of --engine, "
         "--max_model_len or --dtype");

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -65,22 +64,28 @@ void SetLlama4(const Model& model, AttentionScale& scale) {
   SetTemperature(keys.attn_scale.value_or(0.1), keys.floor_scale.value_or(8192), 1, scale);
 }
 
+// The llama_4_scaling_beta of the rope parameters.
+void SetMinistral(const Model& model, std::optional<int64_t> length, AttentionScale& scale) {
+  if (!model.layer.rotates) return;
+  SetTemperature(model.keys().beta.value_or(0), length.value_or(0), 0, scale);
+}
+
 // The top-level llama_4_scaling of Mistral's format.
+void SetMistral(const Model& model, std::optional<int64_t> length, AttentionScale& scale) {
+  SetTemperature(model.keys().mistral_beta.value_or(0), length.value_or(0), 0, scale);
+}
+
 void SetMistral(const Model& model, AttentionScale& scale) {
-  SetTemperature(model.keys().mistral_beta.value_or(0), model.keys().mistral_length.value_or(0), 0,
-                 scale);
+  SetMistral(model, model.keys().mistral_length, scale);
 }
 
 // -- Hugging Face 5.23.0, models/*/modeling_*.py --------------------------------------------------
 // yarn_apply_mscale: any type that is not default, if mscale_all_dim is not 0.
-constexpr std::string_view kMla[] = {
-    "axk1",        "axk2",           "bailing_hybrid",      "deepseek_v2",
-    "deepseek_v3", "deepseek_v32",   "glm4_moe_lite",       "glm_moe_dsa",
-    "hy_v4",       "kimi_k2",        "longcat_flash",       "minicpm3",
-    "mistral4",    "mistral_large4", "mistral_large4_text", "youtu"};
-
 bool IsMla(const Model& model) {
-  return std::find(std::begin(kMla), std::end(kMla), model.type) != std::end(kMla);
+  return IsOneOf(model.type,
+                 {"axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32",
+                  "glm4_moe_lite", "glm_moe_dsa", "hy_v4", "kimi_k2", "longcat_flash", "minicpm3",
+                  "mistral4", "mistral_large4", "mistral_large4_text", "youtu"});
 }
 
 AttentionScale HuggingFace(const Model& model) {
@@ -94,9 +99,8 @@ AttentionScale HuggingFace(const Model& model) {
     return scale;
   }
   if (IsMla(model) && model.scaled()) scale.softmax = SquaredMagnitude(model);
-  if (IsOneOf(model.type, {"ministral3", "mistral4"}) && model.layer.rotates) {
-    SetTemperature(model.keys().beta.value_or(0), OriginalLength(model.config()).value_or(0), 0,
-                   scale);
+  if (IsOneOf(model.type, {"ministral3", "mistral4"})) {
+    SetMinistral(model, OriginalLength(model.config()), scale);
   }
   if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
   if (model.mistral) SetMistral(model, scale);
@@ -121,7 +125,6 @@ bool IsDeepSeeks(const Model& model) {
 
 std::optional<double> VllmSoftmax(const Model& model, VllmRule rule) {
   if (IsOneOf(model.type, {"minicpm3", "bailing_hybrid", "hy_v4"})) return 1;
-  if (IsOneOf(model.type, {"mistral4", "axk2", "youtu"})) return HuggingFace(model).softmax;
   if (!IsMla(model)) return 1;
   const RopeType type = model.config().rope_type;
   if (type == RopeType::kLinear || type == RopeType::kDynamic) return std::nullopt;  // it fails
@@ -138,11 +141,12 @@ std::optional<double> VllmSoftmax(const Model& model, VllmRule rule) {
 // deepseek_v2.py read the top-level llama_4_scaling; that of rope_parameters nothing reads.
 std::optional<AttentionScale> Vllm(const Model& model, VllmRule rule) {
   constexpr int64_t kTunedFrom = 32768;
+  // Models of its Transformers backend.
+  if (IsOneOf(model.type, {"mistral4", "axk2", "youtu"})) return HuggingFace(model);
   AttentionScale scale;
   const std::optional<double> softmax = VllmSoftmax(model, rule);
   if (!softmax.has_value()) return std::nullopt;
   scale.softmax = *softmax;
-  if (model.type == "mistral4") return HuggingFace(model);
   if (model.config().max_position_embeddings.value_or(kTunedFrom + 1) > kTunedFrom) {
     SetLlama4(model, scale);
   }
@@ -177,9 +181,8 @@ std::optional<AttentionScale> Sglang(const Model& model, bool reads_apply_scale)
   if (IsMla(model) && model.type != "minicpm3" && model.scaled() && !off) {
     scale.softmax = SquaredMagnitude(model);
   }
-  if (model.type == "ministral3" && model.layer.rotates) {
-    SetTemperature(model.keys().beta.value_or(0), model.keys().top_length.value_or(16384), 0,
-                   scale);
+  if (model.type == "ministral3") {
+    SetMinistral(model, model.keys().top_length.value_or(16384), scale);
   }
   if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
   if (model.large3) SetMistral(model, scale);
@@ -200,10 +203,10 @@ std::optional<AttentionScale> Sglang23(const Model& model) {
 
 // -- llama.cpp 0c1e57098 --------------------------------------------------------------------------
 // src/llama-context.cpp and src/models/{deepseek2,deepseek32,glm-dsa}.cpp: the softmax has the
-// square of the factor on cos and sin times the magnitude of mscale_all_dim, which glm-dsa.cpp does
-// not load. deepseek2.cpp takes mscale as mscale_all_dim unless that is 1.
-// conversion/mistral.py writes 1 for params.json, whatever apply_scale says.
-// src/models/mistral3.cpp has Ministral's temperature, llama4.cpp constants.
+// square of the factor on cos and sin, M(mscale) / M(mscale_all_dim), times M(mscale_all_dim):
+// M(mscale)^2. glm-dsa.cpp does not load mscale_all_dim. deepseek2.cpp takes mscale as
+// mscale_all_dim unless that is 1. conversion/mistral.py writes 1 for params.json, whatever
+// apply_scale says. src/models/mistral3.cpp has Ministral's temperature, llama4.cpp constants.
 std::optional<AttentionScale> LlamaCpp(const Model& model) {
   AttentionScale scale;
   if (IsOneOf(model.type, {"axk1", "axk2", "longcat_flash", "bailing_hybrid", "mistral_large4",
@@ -212,22 +215,16 @@ std::optional<AttentionScale> LlamaCpp(const Model& model) {
   }
   if (IsMla(model) && !IsOneOf(model.type, {"minicpm3", "hy_v4"}) && model.scaled()) {
     if (model.config().rope_type != RopeType::kYarn) return std::nullopt;
-    const double factor = model.factor();
     const double all_dim = model.large3 ? 1 : model.type == "glm_moe_dsa" ? 0 : model.all_dim();
     const bool as_all_dim =
         !IsOneOf(model.type, {"deepseek_v32", "glm_moe_dsa", "mistral4"}) && all_dim != 1;
     const double mscale = all_dim != 0 && as_all_dim ? all_dim : 1;
-    const long double magnitude = YarnMagnitude(all_dim, factor);
-    scale.softmax = Squared(YarnMagnitude(mscale, factor) / magnitude * magnitude);
+    scale.softmax = Squared(YarnMagnitude(mscale, model.factor()));
   }
-  if (model.type == "ministral3" && model.layer.rotates) {
-    SetTemperature(model.keys().beta.value_or(0), OriginalLength(model.config()).value_or(0), 0,
-                   scale);
-  }
+  if (model.type == "ministral3") SetMinistral(model, OriginalLength(model.config()), scale);
   if (IsLlama4(model) && !model.layer.rotates) SetTemperature(0.1, 8192, 1, scale);
   if (model.large3 || model.mistral) {  // its converter takes yarn's length
-    SetTemperature(model.keys().mistral_beta.value_or(0),
-                   OriginalLength(model.config()).value_or(0), 0, scale);
+    SetMistral(model, OriginalLength(model.config()), scale);
   }
   return scale;
 }
@@ -313,8 +310,8 @@ std::vector<ScaleReading> ScaleReadings(const LayerConfig& layer, const RopeConf
                                         const AttentionScale& own, double attention_factor) {
   std::vector<ScaleReading> readings;
   if (layer.model_type.empty()) return readings;
+  const Model model = {layer, stated};
   for (const ScaleEntry& entry : kScaleEntries) {
-    const Model model = {layer, stated};
     std::optional<AttentionScale> scale = entry.rule(model);
     if (!scale.has_value()) continue;
     scale->logits = LogitsOf(layer, scale->softmax, FactorOf(entry, model, attention_factor));

@@ -77,6 +77,19 @@ absl::Status ClaimNothingButYarn(std::string_view, CompatConfig& result) {
   return NotChecked(StrCat("rope_type ", Name(type), " of this model"));
 }
 
+// The rotation of rope_type default with the same base, channels and axes.
+RopeConfig WithoutScaling(const RopeConfig& config) {
+  RopeConfig plain = {.rope_theta = config.rope_theta,
+                      .head_dim = config.head_dim,
+                      .rotary_dim = config.rotary_dim,
+                      .partial_rotary_factor = config.partial_rotary_factor,
+                      .max_position_embeddings = config.max_position_embeddings,
+                      .mrope = config.mrope,
+                      .rotary_offset = config.rotary_offset};
+  plain.precision = config.precision;
+  return plain;
+}
+
 // DeepSeek's class makes yarn of every other rope_type, from its factor and its two lengths.
 absl::Status MakeYarn(std::string_view who, bool with_defaults, CompatConfig& result) {
   const RopeConfig& config = result.config;
@@ -89,18 +102,13 @@ absl::Status MakeYarn(std::string_view who, bool with_defaults, CompatConfig& re
     return Lacks(StrCat("rope_type ", Name(config.rope_type),
                         " of this model without a factor and an original length"));
   }
-  RopeConfig yarn = {.rope_type = RopeType::kYarn,
-                     .rope_theta = config.rope_theta,
-                     .head_dim = config.head_dim,
-                     .rotary_dim = config.rotary_dim,
-                     .partial_rotary_factor = config.partial_rotary_factor,
-                     .max_position_embeddings = config.max_position_embeddings,
-                     .factor = config.factor.value_or(1)};
+  RopeConfig yarn = WithoutScaling(config);
+  yarn.rope_type = RopeType::kYarn;
+  yarn.factor = config.factor.value_or(1);
   yarn.original_max_position_embeddings =
       original.has_value() ? original : config.max_position_embeddings;
   yarn.mscale = config.mscale;
   yarn.mscale_all_dim = config.mscale_all_dim;
-  yarn.precision = config.precision;
   result.changes.push_back(
       StrCat(who, " makes yarn of rope_type ", Name(config.rope_type), " for this model"));
   result.config = std::move(yarn);
@@ -248,14 +256,7 @@ absl::Status DropProportionalFactor(std::string_view who, CompatConfig& result) 
 absl::Status DropScaling(std::string_view who, CompatConfig& result) {
   const RopeConfig& config = result.config;
   if (config.rope_type == RopeType::kDefault) return absl::OkStatus();
-  RopeConfig plain = {.rope_theta = config.rope_theta,
-                      .head_dim = config.head_dim,
-                      .rotary_dim = config.rotary_dim,
-                      .partial_rotary_factor = config.partial_rotary_factor,
-                      .max_position_embeddings = config.max_position_embeddings,
-                      .mrope = config.mrope,
-                      .rotary_offset = config.rotary_offset};
-  plain.precision = config.precision;
+  RopeConfig plain = WithoutScaling(config);
   result.changes.push_back(
       StrCat(who, " ignores rope_type ", Name(config.rope_type), " for this model"));
   result.config = std::move(plain);

@@ -65,17 +65,18 @@ _INTEGERS = frozenset({
     "temperature_length", "temperature_offset"})
 
 
-def _with_integers(value: Any, name: str = "") -> Any:
+def with_integers(value: Any, name: str = "") -> Any:
+    """A value of Protobuf's JSON, with numbers for the texts of _INTEGERS."""
     if isinstance(value, dict):
-        return {key: _with_integers(inner, key) for key, inner in value.items()}
+        return {key: with_integers(inner, key) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_with_integers(inner, name) for inner in value]
+        return [with_integers(inner, name) for inner in value]
     return int(value) if name in _INTEGERS else value
 
 
 def described(text: str, warnings: Sequence[str] = ()) -> Description:
     """`warnings`: those about the file that the config was read from."""
-    reply = _with_integers(json.loads(text))
+    reply = with_integers(json.loads(text))
     pairing = reply["pairing"].removeprefix("PAIRING_").lower()
     config = reply.get("config", {})  # none where the layer does not rotate
     given = {key: value for key, value in config.items() if value != []}

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ._arrays import core_dtype
-from .configs import named
+from .configs import named, with_integers
 from .rope import Rope
 
 if TYPE_CHECKING:
@@ -67,10 +67,7 @@ class KeyComparison:
 
 
 def _identity(reply: dict[str, Any]) -> KeyIdentity:
-    for rows in reply["rows"]:  # int64 is a string in Protobuf's JSON
-        rows.update({name: int(rows[name])
-                     for name in ("head_dim", "rotary_offset", "rotary_dim")})
-    return KeyIdentity(**reply)
+    return KeyIdentity(**with_integers(reply))
 
 
 def _key(config: object, engine: str | None, max_model_len: int | None, dtype: object,
