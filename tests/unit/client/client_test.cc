@@ -162,8 +162,9 @@ TEST_F(ClientTest, HealthOfAServiceThatIsNotThereIsNotFound) {
 
 TEST_F(ClientTest, TargetIsReadAsPeopleWriteIt) {
   EXPECT_TRUE(Client::Connect("http://" + server_.target() + "/").ok());
-  EXPECT_THAT(Client::Connect("rope.invalid", {.timeout = milliseconds(1)}),
-              StatusIs(StatusCode::kUnavailable, HasSubstr("rope.invalid:50051: ")));
+  // The code depends on whether the name server answers before the timeout.
+  EXPECT_THAT(Client::Connect("rope.invalid", {.timeout = milliseconds(1)}).status().message(),
+              HasSubstr("rope.invalid:50051: "));
 }
 
 TEST_F(ClientTest, MetadataGoesWithEachRpcOfACall) {
