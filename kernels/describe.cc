@@ -74,10 +74,6 @@ void AddScale(const LayerRope& rope, DescribeReply& reply) {
 
 }  // namespace
 
-ModelNames NamesOf(const LayerConfig& layer) {
-  return {layer.model_type, layer.architectures, layer.fraction_in_parameters};
-}
-
 std::vector<Remark> RemarksOf(const LayerRope& rope) {
   std::vector<Remark> remarks = rope.layer.remarks;
   if (!rope.layer.rotates) return remarks;

@@ -39,9 +39,6 @@ struct LayerRope {
   std::vector<std::string> warnings;
 };
 
-// The names by which engines choose the model's code.
-ModelNames NamesOf(const LayerConfig& layer);
-
 // Everything that is said of the file and of the values of its config, notes included.
 std::vector<Remark> RemarksOf(const LayerRope& rope);
 

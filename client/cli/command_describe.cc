@@ -100,13 +100,12 @@ void PrintFindings(const DescribeReply& reply, const std::vector<std::string>& n
   for (const std::string& note : notes) absl::PrintF("note: %s\n", note);
   for (const Reading& reading : reply.readings) {
     absl::PrintF(
-        "%s%s%s%s %s\n", reading.engine, reading.version.empty() ? "" : " ", reading.version,
+        "%s%s %s\n", EngineText(reading),
         reading.attention_factor == 0 ? "" : " reads this differently:",
         WithNumbers(reading.difference, reading.attention_factor, reading.inv_freq_max_relative));
   }
   for (const ScaleReading& reading : reply.scale_readings) {
-    absl::PrintF("%s %s scales attention differently: %s\n", reading.engine, reading.version,
-                 reading.difference);
+    absl::PrintF("%s scales attention differently: %s\n", EngineText(reading), reading.difference);
   }
 }
 

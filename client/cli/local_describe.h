@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/describe.h"
 #include "rope/describe.h"
 #include "rope/status.h"
@@ -25,6 +26,14 @@ Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request);
 // What is said of the values and defaults of that layer, notes only. Empty: there are none, or the
 // config cannot be read.
 std::vector<std::string> NotesOf(const RopeSpec& spec);
+
+// The engine and versions of a reading (Reading or ScaleReading): "vllm 0.22.0 to 0.29.0". Where no
+// code of these was run, it says so: "vllm 0.30.0 (read)".
+template <typename AnyReading>
+std::string EngineText(const AnyReading& reading) {
+  return absl::StrCat(reading.engine, reading.version.empty() ? "" : " ", reading.version,
+                      reading.version.empty() || !reading.executed.empty() ? "" : " (read)");
+}
 
 // A reading with its numbers: "ignores attn_factor (attention factor 1.2, inv_freq up to 0.5 off)".
 // A factor of 0 stands for a rotation that the engine does not have.

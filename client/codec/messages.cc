@@ -133,6 +133,7 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
   for (const v1::Reading& reading : message.readings()) {
     reply.readings.push_back({.engine = reading.implementation(),
                               .version = reading.version(),
+                              .executed = reading.executed(),
                               .difference = reading.difference(),
                               .attention_factor = reading.attention_factor(),
                               .inv_freq_max_relative = reading.inv_freq_max_relative()});
@@ -141,6 +142,7 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
   for (const v1::ScaleReading& reading : message.scale_readings()) {
     reply.scale_readings.push_back({.engine = reading.implementation(),
                                     .version = reading.version(),
+                                    .executed = reading.executed(),
                                     .difference = reading.difference(),
                                     .scale = FromMessage(reading.scale())});
   }

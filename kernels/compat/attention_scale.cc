@@ -229,12 +229,12 @@ std::optional<AttentionScale> LlamaCpp(const Model& model) {
   return scale;
 }
 
-// The versions are those whose files were read, or run (tests/peers/engines).
 struct ScaleEntry {
   std::string_view engine;
   std::string_view first;
   std::string_view last;
   std::optional<AttentionScale> (*rule)(const Model&);  // unset: how it scales was not checked
+  std::string_view executed = {};  // versions whose modules were run (tests/peers/engines)
 };
 
 std::optional<AttentionScale> OfHuggingFace(const Model& model) {
@@ -244,20 +244,24 @@ std::optional<AttentionScale> OfHuggingFace(const Model& model) {
 }
 
 constexpr ScaleEntry kScaleEntries[] = {
-    {"hf", "5.23.0", "5.23.0", OfHuggingFace}, {"vllm", "0.31.0", "0.33.0", Vllm33},
-    {"vllm", "0.30.0", "0.30.0", Vllm30},      {"vllm", "0.29.0", "0.29.0", Vllm29},
-    {"vllm", "0.21.0", "0.21.0", Vllm29},      {"vllm", "0.13.0", "0.13.0", Vllm29},
-    {"sglang", "0.5.23", "0.5.23", Sglang23},  {"sglang", "0.5.16", "0.5.16", Sglang16},
-    {"sglang", "0.5.9", "0.5.9", Sglang9},     {"llamacpp", "0c1e57098", "0c1e57098", LlamaCpp},
+    {"hf", "5.23.0", "5.23.0", OfHuggingFace, "5.23.0"},
+    {"vllm", "0.31.0", "0.33.0", Vllm33, "0.32.0"},
+    {"vllm", "0.30.0", "0.30.0", Vllm30},
+    {"vllm", "0.29.0", "0.29.0", Vllm29},
+    {"vllm", "0.21.0", "0.21.0", Vllm29},
+    {"vllm", "0.13.0", "0.13.0", Vllm29},
+    {"sglang", "0.5.23", "0.5.23", Sglang23},
+    {"sglang", "0.5.16", "0.5.16", Sglang16},
+    {"sglang", "0.5.9", "0.5.9", Sglang9},
+    {"llamacpp", "0c1e57098", "0c1e57098", LlamaCpp},
 };
 
 // The attention factor of the engine's own reading; `answered` where that was not checked.
 double FactorOf(const ScaleEntry& entry, const Model& model, double answered) {
   const LayerConfig& layer = model.layer;
   if (!layer.rotates) return answered;
-  const ModelNames names = {layer.model_type, layer.architectures, layer.fraction_in_parameters};
   const auto read = ReadAs(model.config(), {std::string(entry.engine), std::string(entry.last)},
-                           names, std::nullopt);
+                           NamesOf(layer), std::nullopt);
   if (!read.ok()) return answered;
   return static_cast<double>(AttentionFactor(read->read.config));
 }
@@ -319,6 +323,7 @@ std::vector<ScaleReading> ScaleReadings(const LayerConfig& layer, const RopeConf
     if (difference.empty()) continue;
     readings.push_back({.engine = std::string(entry.engine),
                         .version = Versions(entry.first, entry.last),
+                        .executed = std::string(entry.executed),
                         .difference = std::move(difference),
                         .scale = *scale});
   }

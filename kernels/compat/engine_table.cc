@@ -704,6 +704,17 @@ constexpr EngineEntry kEntries[] = {
     {"deepseek", "DeepSeek's code", "VL2-8ed2d7f", "VL2-8ed2d7f", kDeepSeekOld, kDeepSeekCode},
 };
 
+// -- Versions whose code was run -----------------------------------------------------------------
+// Each has a file in tests/peers/engines/data, the oldest first within an engine.
+struct ExecutedVersion {
+  std::string_view engine;
+  std::string_view version;
+};
+constexpr ExecutedVersion kExecuted[] = {
+    {"hf", "5.23.0"},   {"vllm", "0.11.2"}, {"vllm", "0.21.0"},  {"vllm", "0.29.0"},
+    {"vllm", "0.32.0"}, {"vllm", "0.33.0"}, {"sglang", "0.5.9"}, {"sglang", "0.5.23"},
+};
+
 }  // namespace
 
 bool EngineEntry::Covers(Family family) const {
@@ -742,6 +753,16 @@ std::vector<std::string> ComparedVersions(std::string_view engine) {
   }
   std::reverse(compared.begin(), compared.end());
   return compared;
+}
+
+std::string ExecutedVersions(std::string_view engine, std::string_view first,
+                             std::string_view last) {
+  std::string versions;
+  for (const ExecutedVersion& executed : kExecuted) {
+    if (executed.engine != engine || !IsBetween(first, executed.version, last)) continue;
+    versions += StrCat(versions.empty() ? "" : ", ", executed.version);
+  }
+  return versions;
 }
 
 // SGLang, layers/rotary_embedding/base.py: on CUDA. ggml-cpu/ops.cpp and rope.cu compute in

@@ -26,8 +26,8 @@ using ReadingStep = absl::Status (*)(std::string_view who, CompatConfig& result)
 struct EngineEntry {
   std::string_view engine;  // "vllm"
   std::string_view who;     // "vLLM", in sentences
-  // The oldest and the newest version whose files were read and say this; commits where an engine
-  // has no versions.
+  // The oldest and the newest version that read configs so; commits where an engine has no
+  // versions.
   std::string_view first;
   std::string_view last;
   std::span<const Family> families;  // empty: every model, also one without names
@@ -55,6 +55,11 @@ absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig&
 std::vector<std::string> EngineNames();
 // The versions of `engine` that were compared, the oldest first: "0.10.2 to 0.11.0".
 std::vector<std::string> ComparedVersions(std::string_view engine);
+
+// Those versions of `engine` from `first` to `last` whose own code was run on configs and gave the
+// numbers that the table says (tests/peers/engines/data), joined by ", ". Empty: files were read.
+std::string ExecutedVersions(std::string_view engine, std::string_view first,
+                             std::string_view last);
 
 // Whether the engine keeps cos and sin in float32. The others round them to the model's dtype.
 bool KeepsFloat32Tables(std::string_view engine);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/config/layer_config.h"
 #include "kernels/config/rope_config.h"
 
 namespace rope::kernels {
@@ -47,6 +48,11 @@ struct ModelNames {
   std::vector<std::string> architectures = {};
   bool fraction_in_parameters = false;
 };
+
+// The names by which engines choose the code of a layer's model.
+inline ModelNames NamesOf(const LayerConfig& layer) {
+  return {layer.model_type, layer.architectures, layer.fraction_in_parameters};
+}
 
 enum class Family {
   kOther,  // a named model that no other family has

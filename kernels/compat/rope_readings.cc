@@ -238,6 +238,8 @@ std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
       const std::string_view last = joins ? newer->last : outcome->entry->last;
       outcome->last = last;
       outcome->reading.version = Versions(outcome->entry->first, last);
+      outcome->reading.executed =
+          ExecutedVersions(outcome->entry->engine, outcome->entry->first, last);
       if (joins) readings.pop_back();
       readings.push_back(outcome->reading);
     }

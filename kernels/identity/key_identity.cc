@@ -85,9 +85,8 @@ class KeyReader {
   // The config as the engine reads it.
   absl::StatusOr<RopeConfig> ConfigOf(const LayerConfig& layer) {
     if (exact()) return layer.config;
-    const ModelNames names = {layer.model_type, layer.architectures, layer.fraction_in_parameters};
-    ROPE_ASSIGN_OR_RETURN(EngineConfig engine,
-                          ReadAs(layer.config, options_.engine, names, options_.max_model_len));
+    ROPE_ASSIGN_OR_RETURN(EngineConfig engine, ReadAs(layer.config, options_.engine, NamesOf(layer),
+                                                      options_.max_model_len));
     RopeConfig& config = engine.read.config;
     const bool by_context =
         config.longrope_branch.has_value() && !layer.config.longrope_branch.has_value();
@@ -145,6 +144,7 @@ class KeyReader {
     // One axis for all is no map.
     if (std::all_of(rows.axes.begin(), rows.axes.end(), [](int32_t axis) { return axis == 0; })) {
       rows.axes.clear();
+      return;
     }
     read.text += StrCat("axes=", absl::StrJoin(rows.axes, ","), "\n");
   }

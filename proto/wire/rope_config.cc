@@ -269,6 +269,7 @@ v1::DescribeResponse WriteDescribeReply(const DescribeReply& reply) {
     item.set_difference(reading.difference);
     item.set_attention_factor(reading.attention_factor);
     item.set_inv_freq_max_relative(reading.inv_freq_max_relative);
+    item.set_executed(reading.executed);
   }
   if (reply.scale.has_value()) *message.mutable_scale() = WriteScale(*reply.scale);
   for (const ScaleReading& reading : reply.scale_readings) {
@@ -277,6 +278,7 @@ v1::DescribeResponse WriteDescribeReply(const DescribeReply& reply) {
     item.set_version(reading.version);
     item.set_difference(reading.difference);
     *item.mutable_scale() = WriteScale(reading.scale);
+    item.set_executed(reading.executed);
   }
   if (reply.ramp.has_value()) {
     v1::Ramp& ramp = *message.mutable_ramp();

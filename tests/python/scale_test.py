@@ -112,7 +112,7 @@ def test_vllm_0_30_scales_mistral_large_3_although_apply_scale_is_false():
     assert told.scale["softmax"] == 1.0 and told.attention_factor == 1.0
     assert temperature(told.scale, 8192) == pytest.approx(1.0693147)
     assert findings(LARGE_3, "scaled-differently", "vllm@0.30.0") == [
-        "vllm 0.30.0: softmax scale times 1.84512, not 1; logits times 1.84512, not 1"]
+        "vllm 0.30.0 (read): softmax scale times 1.84512, not 1; logits times 1.84512, not 1"]
     assert not findings(LARGE_3, "scaled-differently", "vllm@0.33.0")
     assert not findings(LARGE_3, "scaled-differently", "vllm@0.29.0")
 
@@ -123,7 +123,7 @@ def test_a_softmax_scale_that_an_engine_must_have_is_named():
     assert own.describe(config=DEEPSEEK_LITE).scale["logits"] == pytest.approx(1.589626, abs=1e-6)
     assert "multiplies its softmax scale by 2.20583" in findings(MISTRAL4, "softmax-scale")[0]
     assert findings(MISTRAL4, "scaled-differently", "llamacpp") == [
-        "llamacpp 0c1e57098: temperature of q none, not 1 + 0.1 ln(1 + floor(p / 8192))"]
+        "llamacpp 0c1e57098 (read): temperature of q none, not 1 + 0.1 ln(1 + floor(p / 8192))"]
 
 
 def test_a_magnitude_that_cancels_is_named():

@@ -255,7 +255,7 @@ Finding FindingOf(const Reading& reading) {
                      .engine = reading.engine,
                      .version = reading.version};
   finding.message = absl::StrCat(
-      reading.engine, " ", reading.version, rotates ? ": " : " ",
+      EngineText(reading), rotates ? ": " : " ",
       WithNumbers(reading.difference, reading.attention_factor, reading.inv_freq_max_relative));
   return finding;
 }
@@ -434,11 +434,10 @@ class Linter {
     const AttentionScale own = kernels::ScaleOf(rope.layer, rope.stated, factor);
     for (const ScaleReading& reading :
          kernels::ScaleReadings(rope.layer, rope.stated, own, factor)) {
-      Finding finding = {
-          .rule = &RuleOf(kScaledDifferently),
-          .message = absl::StrCat(reading.engine, " ", reading.version, ": ", reading.difference),
-          .engine = reading.engine,
-          .version = reading.version};
+      Finding finding = {.rule = &RuleOf(kScaledDifferently),
+                         .message = absl::StrCat(EngineText(reading), ": ", reading.difference),
+                         .engine = reading.engine,
+                         .version = reading.version};
       if (Passes(finding, filter_)) Add(type, std::move(finding));
     }
   }

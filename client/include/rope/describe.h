@@ -30,6 +30,8 @@ struct Row {
 struct Reading {
   std::string engine = {};   // for example "vllm"
   std::string version = {};  // the versions that were checked, for example "0.22.0 to 0.29.0"
+  // Those of them whose code was run; empty: their files were only read.
+  std::string executed = {};
   std::string difference = {};
   double attention_factor = 0;  // 0: the engine does not support this rotation
   // Largest relative difference of any inverse frequency; infinity: other channels turn.
@@ -51,8 +53,9 @@ struct AttentionScale {
 
 // An engine that scales attention in another way.
 struct ScaleReading {
-  std::string engine = {};   // as Reading::engine
-  std::string version = {};  // as Reading::version
+  std::string engine = {};    // as Reading::engine
+  std::string version = {};   // as Reading::version
+  std::string executed = {};  // as Reading::executed
   std::string difference = {};
   AttentionScale scale = {};
 };

@@ -31,7 +31,8 @@ class Description:
         inv_freq: [rotary_dim / 2], radians per position.
         wavelengths: [rotary_dim / 2], positions per turn.
         warnings: what is doubtful about the config.
-        readings: engines that read the config in another way: engine, version, difference,
+        readings: engines that read the config in another way: engine, version, executed (those of
+            the versions whose code was run; empty: their files were only read), difference,
             attention_factor, inv_freq_max_relative.
         scale: what multiplies logits and q beside the rotation: softmax, logits, and the
             temperature of q, as AttentionScale of proto/rope/v1/describe.proto; None: nothing does.

@@ -177,6 +177,8 @@ class Judge:
             return ("agrees", "") if same else ("missing", numbers_of(answer, module))
         said = f"says at length {length}: {reading['difference']}"
         error = claim_error(answer, reading, module)
+        if self._version not in reading["executed"].split(", "):
+            error = f"executed is \"{reading['executed']}\", which lacks {self._version}"
         if error is None and same:
             error = "no number differs"
         if error is None:

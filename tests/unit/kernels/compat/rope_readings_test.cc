@@ -257,6 +257,7 @@ TEST(ReadingsTest, Ministral3FromVllm20To29) {
   EXPECT_EQ(MustResolve(config)->attention_factor(), 1);
   const auto readings = ReadingsOf(config, names);
   ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.20.0 to 0.29.0", "sglang 0.5.9 to 0.5.15"));
+  EXPECT_EQ(readings[0].executed, "0.21.0, 0.29.0");
   EXPECT_EQ(readings[0].attention_factor, 1.2772588722239782);
   EXPECT_EQ(readings[0].inv_freq_max_relative, 0);
   EXPECT_THAT(readings[0].difference, HasSubstr("ignores mscale and mscale_all_dim"));

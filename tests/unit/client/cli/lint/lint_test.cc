@@ -285,7 +285,7 @@ TEST(LintTest, EngineWithoutTheRotationIsNamedWithoutNumbers) {
     "max_position_embeddings": 4096, "rope_scaling": {"rope_type": "dynamic", "factor": 4}})");
   EXPECT_THAT(report.findings, Contains(AllOf(OfRule("no-such-rotation"),
                                               Field(&Finding::message,
-                                                    "llamacpp 0c1e57098 has no rope_type "
+                                                    "llamacpp 0c1e57098 (read) has no rope_type "
                                                     "dynamic"))));
 }
 
