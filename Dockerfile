@@ -72,15 +72,17 @@ HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=3 \
 
 # The default flags are part of the entry point, and arguments of `docker run IMAGE ARGUMENTS...`
 # follow them. With more arguments the server therefore still listens where published ports and the
-# health check reach it.
+# health check reach it. Publishing a port is what opens it; with --tls_cert and --tls_key it has
+# TLS, and ROPE_TLS_CA and ROPE_TLS_SERVER_NAME tell the health check so.
 FROM programs AS cpu
-ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", "--metrics_listen=0.0.0.0:9464"]
+ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", "--insecure_listen", \
+            "--metrics_listen=0.0.0.0:9464"]
 CMD []
 
 # The program contains the CUDA runtime; `--gpus all` provides the driver.
 FROM programs AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", \
+ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", "--insecure_listen", \
             "--metrics_listen=0.0.0.0:9464", "--device=cuda"]
 CMD []
 

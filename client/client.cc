@@ -69,7 +69,9 @@ Result<Client> Client::Connect(const std::string& target, const ConnectOptions& 
   if (!NoteConnect()) return ForkedAfterConnect();
   const auto timeout = BoundedTimeout(options.timeout);
   const auto begin = std::chrono::steady_clock::now();
-  auto connection = std::make_shared<RemoteConnection>(address, options);
+  ConnectOptions secured = options;
+  secured.tls.enabled = options.tls.enabled || AsksForTls(target);
+  auto connection = std::make_shared<RemoteConnection>(address, secured);
   if (Status status = connection->Connect(timeout); !status.ok()) return status;
   Client client(std::move(connection));
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -47,6 +47,7 @@ enum class Reason {
   kDeviceFault = 22,
   kInternal = 23,
   kPreparedNotFound = 24,
+  kCredentials = 25,
 };
 
 // Each reason has one status code.
@@ -78,6 +79,8 @@ constexpr absl::StatusCode CodeOf(Reason reason) {
     case Reason::kBudgetFull:
     case Reason::kLimitExceeded:
       return absl::StatusCode::kResourceExhausted;
+    case Reason::kCredentials:
+      return absl::StatusCode::kUnauthenticated;
     case Reason::kDraining:
     case Reason::kConnectionLost:
       return absl::StatusCode::kUnavailable;

@@ -1,5 +1,8 @@
 #include "server/control_methods.h"
 
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,8 +14,11 @@
 #include "server/control/fingerprint.h"
 #include "server/control/tables.h"
 #include "server/control/warm_up.h"
+#include "server/error.h"
+#include "server/memory/peers.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
@@ -92,7 +98,8 @@ void AddImmediate(Method method, const Answer<In, Out>& answer, RopeService& ser
 // Admits the memory of a call's answer.
 auto AdmitFor(const ControlParts& parts, const Caller& caller) {
   return [&parts, &caller](int64_t bytes) {
-    return parts.admission->Extend(caller.session, bytes, "request", *caller.permit);
+    return parts.admission->Extend(caller.session, bytes, "request", *caller.permit,
+                                   caller.identity == nullptr ? nullptr : caller.identity->use);
   };
 }
 
@@ -112,6 +119,41 @@ absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
   for (const std::string& warning : prepared->plan.warnings) response.add_warnings(warning);
   ROPE_RETURN_IF_ERROR(parts.prepared->Keep(std::move(prepared), caller.session));
   return response;
+}
+
+// What clients change for all others is a line for the operator.
+void Audit(const char* action, const std::string& model, const Caller& caller) {
+  LogLimited(LogKind::kRegistration, spdlog::level::info, "audit: {} model={} identity={} peer={}",
+             action, Quoted(model), Quoted(caller.identity == nullptr ? "" : caller.identity->name),
+             Quoted(caller.origin));
+}
+
+absl::Status CheckRegistration(const ControlParts& parts) {
+  if (parts.registration) return absl::OkStatus();
+  return MakeError(Reason::kWrongState, "registration", "a server with --enable_registration=false",
+                   "one whose models change");
+}
+
+absl::StatusOr<v1::RegisterModelResponse> Register(const ControlParts& parts,
+                                                   const v1::RegisterModelRequest& request,
+                                                   const Caller& caller) {
+  ROPE_RETURN_IF_ERROR(CheckRegistration(parts));
+  ROPE_ASSIGN_OR_RETURN(
+      v1::RegisterModelResponse response,
+      parts.registry->Register(
+          request.name(), request.rope(), caller.owner,
+          caller.identity == nullptr ? std::nullopt : caller.identity->max_models));
+  Audit("registered", request.name(), caller);
+  return response;
+}
+
+absl::StatusOr<v1::UnregisterModelResponse> Unregister(const ControlParts& parts,
+                                                       const v1::UnregisterModelRequest& request,
+                                                       const Caller& caller) {
+  ROPE_RETURN_IF_ERROR(CheckRegistration(parts));
+  ROPE_RETURN_IF_ERROR(parts.registry->Unregister(request.name(), caller.owner));
+  Audit("unregistered", request.name(), caller);
+  return v1::UnregisterModelResponse();
 }
 
 void AddModelMethods(const ControlParts& parts, RopeService& service) {
@@ -134,16 +176,14 @@ void AddModelMethods(const ControlParts& parts, RopeService& service) {
       service);
   AddStep<v1::RegisterModelRequest, v1::RegisterModelResponse>(
       Method::kRegisterModel,
-      [&registry](const auto& request, const Caller& caller) {
-        return registry.Register(request.name(), request.rope(), caller.owner);
+      [parts](const auto& request, const Caller& caller) {
+        return Register(parts, request, caller);
       },
       parts, service);
   AddStep<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
       Method::kUnregisterModel,
-      [&registry](const auto& request,
-                  const Caller& caller) -> absl::StatusOr<v1::UnregisterModelResponse> {
-        ROPE_RETURN_IF_ERROR(registry.Unregister(request.name(), caller.owner));
-        return v1::UnregisterModelResponse();
+      [parts](const auto& request, const Caller& caller) {
+        return Unregister(parts, request, caller);
       },
       parts, service);
 }
@@ -184,7 +224,10 @@ void AddServerMethods(const ControlParts& parts, RopeService& service) {
   AddImmediate<v1::ListConnectionsRequest, v1::ListConnectionsResponse>(
       Method::kListConnections,
       [&connections = *parts.connections](const auto& request, const Caller& caller) {
-        return ListConnections(request, caller.owner, connections);
+        // An identity that may call this sees what the server's own user sees.
+        return ListConnections(request,
+                               caller.identity == nullptr ? caller.owner : OwnerOfUser(geteuid()),
+                               connections);
       },
       service);
   AddSteps<v1::WarmUpRequest, v1::WarmUpResponse>(

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
+#include "server/access/access.h"
 #include "server/clock.h"
 #include "server/engine/batcher.h"
 #include "server/engine/device_router.h"
@@ -37,6 +38,7 @@
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
 #include "server/request/region_resolver.h"
+#include "server/telemetry/load_report.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::server {
@@ -51,6 +53,11 @@ class Core {
     RegionTable::Options regions = {};
     OwnerShares::Bounds connections = {};
     std::vector<std::string> trusted_proxies = {};
+    Access* access = nullptr;  // null: everybody may do everything
+    // Whether clients may register and unregister models.
+    bool registration = true;
+    // Whether unary answers carry a LoadReport.
+    bool load_reports = false;
     // Whether one session may have only half of the requests and their bytes.
     bool shares_by_session = true;
     // Whether results may overwrite what was received. The memory of a caller in this process may
@@ -101,6 +108,7 @@ class Core {
 
  private:
   Core(Options options, const Clock& clock);
+  LoadReport::Sources LoadSources() const;
   absl::Status Build();
 
   const Options options_;
@@ -117,6 +125,7 @@ class Core {
   Connections connections_;
   std::unique_ptr<BufferPool> pool_;
   MessageReads reads_;
+  LoadReport load_report_;
   const QueueCall::Parts calls_;
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;

@@ -87,9 +87,9 @@ void TakeLogs(const std::shared_ptr<spdlog::logger>& logger, const std::string& 
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function(&LogGrpc);
 }
 
-// Waits for a stop signal or the loss of the device, which it returns. Other signals that it gets
-// are logged once each.
-int AwaitStopSignal(sigset_t signals) {
+// Waits for a stop signal or the loss of the device, which it returns. At SIGHUP the server reads
+// its files again. The first write beyond the limit of a file is logged.
+int AwaitStopSignal(sigset_t signals, rope::server::Server& server) {
   sigaddset(&signals, DeviceLostSignal());
   sigset_t all = signals;
   sigaddset(&all, SIGHUP);
@@ -99,17 +99,18 @@ int AwaitStopSignal(sigset_t signals) {
     sigwait(&all, &received);
     if (sigismember(&signals, received) == 1) return received;
     if (received == SIGHUP) {
-      spdlog::warn("SIGHUP: ignored, a server reads its flags once");
-    } else {
-      spdlog::warn("SIGXFSZ: ignored, a file has reached its limit (RLIMIT_FSIZE)");
+      spdlog::info("SIGHUP: reads the files of access and TLS again; flags stay");
+      server.Reload();
+      continue;
     }
+    spdlog::warn("SIGXFSZ: ignored, a file has reached its limit (RLIMIT_FSIZE)");
     sigdelset(&all, received);
   }
 }
 
 // Waits for a stop, then for the lead time or a stop signal. Returns the exit status.
 int WaitForStop(const sigset_t& signals, rope::server::Server& server, absl::Duration lead) {
-  const int received = AwaitStopSignal(signals);
+  const int received = AwaitStopSignal(signals, server);
   const bool device_lost = received == DeviceLostSignal();
   const std::string why = device_lost ? "device lost" : "signal " + std::to_string(received);
   spdlog::info("{}: not serving, draining after {}", why, absl::FormatDuration(lead));
@@ -176,7 +177,7 @@ int main(int argc, char** argv) {
   }
   rope::server::LimitArenas(rope::server::PollThreads(rope::server::ProcessorCount()));
   const sigset_t signals = BlockSignals();
-  const rope::server::LogOutput log(STDERR_FILENO);
+  const rope::server::LogOutput log(STDERR_FILENO, options->log_format);
   TakeLogs(log.logger(), options->log_level);
   return Serve(*options, signals);
 }

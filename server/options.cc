@@ -1,13 +1,14 @@
 #include "server/options.h"
 
+#include <arpa/inet.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
+#include <filesystem>
 #include <functional>
 #include <memory>
-#include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -17,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "proto/flags/flags.h"
+#include "server/access/file_watch.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/memory/limits.h"
@@ -97,10 +99,16 @@ Check OneOf(std::vector<std::string> choices) {
   };
 }
 
+Check AnyText() {
+  return [](const std::string&) { return std::string(); };
+}
+
 // Flags as they were given, before files are read and addresses compared.
 struct Given {
   std::vector<std::string> listen;
   std::vector<std::string> models;
+  std::string model_dir;
+  bool insecure_listen = false;
   std::optional<int64_t> shared_memory_bytes;
   std::optional<int64_t> session_memory_bytes;
 };
@@ -169,6 +177,28 @@ void AddAddresses(Flags& flags, ServerOptions& options, Given& given) {
              CheckHostPort, [&options](const std::string& text) { options.metrics_listen = text; });
 }
 
+void AddAccess(Flags& flags, ServerOptions& options, Given& given) {
+  const auto file = [&flags](const char* name, const char* help, std::string& path) {
+    flags.Text(name, "FILE", help, AnyText(), [&path](const std::string& text) { path = text; });
+  };
+  file("tls_cert", "TLS on TCP: the server's certificate chain, PEM; replaced files are seen.",
+       options.tls.cert);
+  file("tls_key", "The key of --tls_cert, PEM.", options.tls.key);
+  file("tls_client_ca", "Mutual TLS: clients need a certificate of one of these, PEM.",
+       options.tls.client_ca);
+  file("access_file", "Who may do what, JSON; read again when it changes (default all all).",
+       options.access_file);
+  flags.Switch("insecure_listen", "Allow TCP beyond loopback without TLS (default off).",
+               given.insecure_listen);
+  flags.Switch("enable_reflection", "Serve reflection, which grpcurl uses (default on).",
+               options.reflection);
+  flags.Switch("enable_load_reports",
+               "Send ORCA's load report with each unary answer (default off).",
+               options.load_reports);
+  flags.Switch("enable_registration", "Let clients register models (default on).",
+               options.registration);
+}
+
 void AddConnections(Flags& flags, ServerOptions& options) {
   flags.Texts("trusted_proxy", "uid:N|ip:ADDRESS",
               "Believe this proxy's x-forwarded-client-cert and x-forwarded-for; repeatable.",
@@ -186,6 +216,8 @@ void AddWork(Flags& flags, ServerOptions& options, Given& given) {
              [&options](const std::string& text) { options.device = text; });
   flags.Texts("model", "NAME=CONFIG.json",
               "Serve this Hugging Face config.json as NAME; repeatable.", CheckModel, given.models);
+  flags.Text("model_dir", "DIR", "Serve each NAME.json of this folder as NAME.", AnyText(),
+             [&given](const std::string& text) { given.model_dir = text; });
   flags.Integer("threads", "Processors to use; 0 all there are (default 0).", 0, 1024,
                 [&options](int64_t n) { options.threads = static_cast<int>(n); });
   flags.Integer("poll_spin_us",
@@ -194,6 +226,10 @@ void AddWork(Flags& flags, ServerOptions& options, Given& given) {
   flags.Text("log_level", "LEVEL", "debug, info, warn or error (default info).",
              OneOf({"debug", "info", "warn", "error"}),
              [&options](const std::string& text) { options.log_level = text; });
+  flags.Text("log_format", "FORMAT", "logfmt or json (default logfmt).", OneOf({"logfmt", "json"}),
+             [&options](const std::string& text) {
+               options.log_format = text == "json" ? LogFormat::kJson : LogFormat::kLogfmt;
+             });
 }
 
 void AddTimes(Flags& flags, ServerOptions& options) {
@@ -248,6 +284,7 @@ std::unique_ptr<CLI::App> MakeApp(ServerOptions& options, Given& given) {
   auto app = proto::NewApp("rope_server", "rope_server: rotary position embeddings over gRPC");
   Flags flags(*app);
   AddAddresses(flags, options, given);
+  AddAccess(flags, options, given);
   AddConnections(flags, options);
   AddWork(flags, options, given);
   AddTimes(flags, options);
@@ -277,19 +314,64 @@ void AddListen(const std::vector<std::string>& given, std::vector<std::string>& 
 
 absl::StatusOr<ModelRegistry::ModelFile> ReadModel(const std::string& value) {
   const size_t equals = value.find('=');
-  const std::string path = value.substr(equals + 1);
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  // A folder opens, but nothing can be read from it.
-  if (!file.is_open() || file.bad() || text.fail()) {
-    return absl::NotFoundError(absl::StrCat("--model: got ", path, ", want a file with a config"));
+  ROPE_ASSIGN_OR_RETURN(std::string json,
+                        ReadFile("--model", value.substr(equals + 1), limits::kConfigJsonBytesMax));
+  return ModelRegistry::ModelFile{value.substr(0, equals), std::move(json)};
+}
+
+// Each NAME.json of a folder, by name. A folder that Kubernetes mounts has links to files, and
+// hidden names.
+absl::Status ReadModelFolder(const std::string& folder,
+                             std::vector<ModelRegistry::ModelFile>& models) {
+  std::error_code error;
+  std::vector<std::filesystem::path> paths;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::filesystem::path& path = entry->path();
+    const bool is_hidden = absl::StartsWith(path.filename().string(), ".");
+    std::error_code ignored;  // what cannot be looked at cannot be read either: it is named below
+    const bool is_folder = entry->is_directory(ignored);
+    if (!is_hidden && !is_folder && path.extension() == ".json") paths.push_back(path);
   }
-  if (static_cast<int64_t>(text.str().size()) > limits::kConfigJsonBytesMax) {
-    return InvalidField("--model", absl::StrCat(text.str().size(), " bytes in ", path),
-                        absl::StrCat("at most ", limits::kConfigJsonBytesMax));
+  if (error) {
+    return absl::NotFoundError(
+        absl::StrCat("--model_dir: got ", folder, ", want a folder (", error.message(), ")"));
   }
-  return ModelRegistry::ModelFile{value.substr(0, equals), text.str()};
+  std::sort(paths.begin(), paths.end());
+  for (const std::filesystem::path& path : paths) {
+    ROPE_ASSIGN_OR_RETURN(std::string json,
+                          ReadFile("--model_dir", path.string(), limits::kConfigJsonBytesMax));
+    models.push_back({path.stem().string(), std::move(json)});
+  }
+  return absl::OkStatus();
+}
+
+// "localhost" and numbers; any other name may be everywhere.
+bool IsLoopback(const std::string& address) {
+  absl::string_view host = address;
+  host = host.substr(0, host.rfind(':'));
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  in_addr v4{};
+  return host == "localhost" || host == "::1" ||
+         (inet_pton(AF_INET, std::string(host).c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
+}
+
+absl::Status CheckAccess(const ServerOptions& options, const Given& given) {
+  const TlsFiles& tls = options.tls;
+  if (tls.cert.empty() != tls.key.empty()) {
+    return InvalidField(tls.cert.empty() ? "--tls_key" : "--tls_cert", "it alone",
+                        "--tls_cert and --tls_key");
+  }
+  if (!tls.enabled() && !tls.client_ca.empty()) {
+    return InvalidField("--tls_client_ca", "it alone", "--tls_cert and --tls_key too");
+  }
+  for (const std::string& address : options.listen) {
+    const bool is_open = !absl::StartsWith(address, "unix:") && !IsLoopback(address);
+    if (!is_open || tls.enabled() || given.insecure_listen) continue;
+    return InvalidField("--listen", absl::StrCat(address, " without TLS"),
+                        "a loopback address, --tls_cert and --tls_key, or --insecure_listen");
+  }
+  return absl::OkStatus();
 }
 
 void DivideSharedMemory(const Given& given, ServerOptions& options) {
@@ -316,7 +398,7 @@ absl::Status CheckMemory(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
-// Flags that were given without effect.
+// Flags that were given without effect, or have one that their reader may not expect.
 std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& options) {
   const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, "unix:"); };
   const RegionTable::Options& shared = options.shared_memory;
@@ -327,9 +409,15 @@ std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& opt
     std::string reason;
   };
   const std::string off = "has no effect without --enable_shared_memory";
+  const auto is_address = [](const std::string& owner) { return absl::StartsWith(owner, "ip:"); };
   const Rule rules[] = {
       {"--socket_mode", std::ranges::none_of(options.listen, is_unix),
        "has no effect: no --listen is unix:PATH"},
+      {"--trusted_proxy",
+       !options.access_file.empty() && options.tls.client_ca.empty() &&
+           std::ranges::any_of(options.trusted_proxies, is_address),
+       "by address, without --tls_client_ca: whoever calls from there may pass for any certificate "
+       "of --access_file"},
       {"--shm_prefix", !shared.enabled, off},
       {"--shared_memory_bytes", !shared.enabled, off},
       {"--session_memory_bytes", !shared.enabled, off},
@@ -374,6 +462,10 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
     ROPE_ASSIGN_OR_RETURN(ModelRegistry::ModelFile model, ReadModel(value));
     options.models.push_back(std::move(model));
   }
+  if (!given.model_dir.empty()) {
+    ROPE_RETURN_IF_ERROR(ReadModelFolder(given.model_dir, options.models));
+  }
+  ROPE_RETURN_IF_ERROR(CheckAccess(options, given));
   ROPE_RETURN_IF_ERROR(CheckMemory(options));
   DivideSharedMemory(given, options);
   options.warnings = IdleFlags(*app, options);

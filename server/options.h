@@ -15,10 +15,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/grpc/tls_credentials.h"
 #include "server/ipc/limits.h"
 #include "server/memory/memory_limit.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 
@@ -29,6 +31,11 @@ int64_t DefaultMaxConnections();
 struct ServerOptions {
   std::vector<std::string> listen = {"127.0.0.1:50051"};  // HOST:PORT (port 0: any) or unix:PATH
   std::optional<mode_t> socket_mode;  // of Unix sockets; none: what the umask leaves
+  TlsFiles tls;                       // of TCP; none: without TLS
+  std::string access_file;            // who may do what (access.h); empty: everybody everything
+  bool reflection = true;             // serve gRPC's reflection
+  bool registration = true;           // let clients register models
+  bool load_reports = false;          // ORCA's, with unary answers
   std::string device = "auto";        // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;
   std::string metrics_listen;  // HOST:PORT; empty: off
@@ -48,6 +55,7 @@ struct ServerOptions {
   std::optional<int64_t> table_cache_bytes;
   int threads = 0;  // 0: as many as there are processors
   std::string log_level = "info";
+  LogFormat log_format = LogFormat::kLogfmt;
   // Flags that change nothing, or not what they seem to, each with the reason.
   std::vector<std::string> warnings;
 

@@ -54,6 +54,7 @@ Server::~Server() {
 
 absl::Status Server::Build(const Batcher::Options& batches) {
   const int threads = options_.threads > 0 ? options_.threads : ProcessorCount();
+  ROPE_RETURN_IF_ERROR(LoadAccess());
   ROPE_RETURN_IF_ERROR(BuildCore(threads, batches));
   connection_watch_ = std::make_unique<ConnectionWatch>(core_->connections(), WatchOptions());
   memory_watch_ = std::make_unique<MemoryWatch>(
@@ -67,14 +68,28 @@ absl::Status Server::Build(const Batcher::Options& batches) {
           v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService"),
           grpc::health::v1::HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")},
       core_->calls());
-  unknown_methods_ = std::make_unique<UnknownMethods>(reflection_->service_names(), core_->calls(),
-                                                      core_->metrics());
+  std::vector<std::string> services = reflection_->service_names();
+  if (!options_.reflection) services.pop_back();  // its own is the last
+  unknown_methods_ = std::make_unique<UnknownMethods>(services, core_->calls(), core_->metrics());
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   BuildGrpcServer(threads);
+  if (tls_ != nullptr && !tls_->is_served()) {
+    return InvalidField("--tls_cert", "files that gRPC refuses", "certificates and key in PEM");
+  }
   ROPE_RETURN_IF_ERROR(Listen());
   ArmAndStart();
   LogStart({options_, shares_, threads, core_->devices(), core_->registry(), addresses_,
             metrics_address_});
+  return absl::OkStatus();
+}
+
+absl::Status Server::LoadAccess() {
+  if (!options_.access_file.empty()) {
+    ROPE_ASSIGN_OR_RETURN(access_, Access::Load(options_.access_file, clock_));
+  }
+  if (options_.tls.enabled()) {
+    ROPE_ASSIGN_OR_RETURN(tls_, TlsCredentials::Load(options_.tls));
+  }
   return absl::OkStatus();
 }
 
@@ -87,6 +102,9 @@ absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
   options.regions = options_.shared_memory;
   options.connections = {.all = options_.max_connections, .owner = options_.max_connections / 2};
   options.trusted_proxies = options_.trusted_proxies;
+  options.access = access_.get();
+  options.registration = options_.registration;
+  options.load_reports = options_.load_reports;
   options.batches = batches;
   options.on_fault = [this](std::string_view device, const absl::Status& status) {
     OnDeviceFault(device, status);
@@ -142,7 +160,7 @@ void Server::BuildGrpcServer(int threads) {
       grpc::ResourceQuota("rope").Resize(static_cast<size_t>(shares_.transport)));
   builder.RegisterService(&core_->rope_service().service());
   builder.RegisterService(&health_->service());
-  builder.RegisterService(&reflection_->service());
+  if (options_.reflection) builder.RegisterService(&reflection_->service());
   builder.RegisterAsyncGenericService(&unknown_methods_->service());
   poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
     // A read has started: poll once more, so that its request can gather with the others.
@@ -150,6 +168,14 @@ void Server::BuildGrpcServer(int threads) {
     if (core_->reads().count() > 0) memory_watch_->Wake();
     return core_->batcher().RunGathered();
   });
+  if (tls_ != nullptr) {
+    builder.AddChannelArgument(
+        GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(options_.handshake_timeout)));
+    tls_acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        TlsCredentials::ForGrpc(tls_));
+  }
   grpc_server_ = builder.BuildAndStart();
   ROPE_CHECK(grpc_server_ != nullptr);
 }
@@ -164,7 +190,13 @@ absl::Status Server::Listen() {
     const auto places = static_cast<int64_t>(2 * options_.listen.size());
     listening.pending_connections_max =
         std::clamp<int64_t>(DefaultMaxConnections() / places, 1, listening.pending_connections_max);
-    listening.hand_on = [this](int fd) { grpc::AddInsecureChannelFromFd(grpc_server_.get(), fd); };
+    listening.tls = tls_ != nullptr && !absl::StartsWith(address, kUnixPrefix);
+    if (access_ != nullptr) {
+      listening.admit_memory = [this](const Peer& peer) {
+        return access_->Admit({.owner = peer.owner}, Right::kRotate).status();
+      };
+    }
+    listening.hand_on = [this, tls = listening.tls](int fd) { HandOn(fd, tls); };
     ROPE_ASSIGN_OR_RETURN(auto listener,
                           Listener::Create(address, core_->regions(), std::move(listening)));
     addresses_.push_back(listener->address());
@@ -186,12 +218,31 @@ void Server::ArmAndStart() {
   for (const auto& queue : poll_loop_->queues()) {
     core_->rope_service().Arm(*queue, limits::kArmedCalls);
     health_->Arm(*queue);
-    reflection_->Arm(*queue);
+    if (options_.reflection) reflection_->Arm(*queue);
     unknown_methods_->Arm(*queue);
   }
   poll_loop_->Start();
   memory_watch_->Start();
   health_->SetServing(true);
+}
+
+// gRPC takes no credentials with a descriptor. With TLS its acceptor does the handshake, and names
+// the connection by the peer's address.
+void Server::HandOn(int fd, bool tls) {
+  if (!tls) return grpc::AddInsecureChannelFromFd(grpc_server_.get(), fd);
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.fd = fd;
+  tls_acceptor_->HandleNewConnection(&connection);
+}
+
+void Server::Reload() {
+  if (tls_ != nullptr) tls_->Reload();
+  if (access_ == nullptr) return;
+  if (const absl::Status status = access_->Reload(); !status.ok()) {
+    spdlog::error("access file: kept as it was: {}", std::string(status.message()));
+    return;
+  }
+  spdlog::info("access file: read again, identities={}", access_->identity_count());
 }
 
 void Server::StopAdvertising() {
@@ -258,6 +309,10 @@ Gauges Server::ReadGauges() const {
   gauges.table_cache_budget_bytes = core_->tables().budget_bytes();
   gauges.budgets = Budgets();
   gauges.log_drops = LogDrops();
+  if (tls_ != nullptr) {
+    gauges.certificate_expiry = tls_->expiry();
+    gauges.tls_failures = tls_->failures();
+  }
   const auto closed = connection_watch_->closed();
   for (size_t i = 0; i < closed.size(); ++i) {
     gauges.connections_closed.emplace_back(

@@ -6,14 +6,16 @@
 // If the device that --device names is lost, health turns NOT_SERVING and OnDeviceLost runs. Until
 // the caller drains the server, the CPU runs its requests.
 //
-// Threading:  Create, Drain and the destructor run on one thread, EndDrain on any. Each part states
-//             its own rule.
+// Threading:  Create, Drain and the destructor run on one thread, EndDrain and Reload on any. Each
+//             part states its own rule.
 // Ownership:  Members are declared in the order of their dependencies and destroyed in reverse.
-// Errors:     Create: INVALID_ARGUMENT, UNIMPLEMENTED (device), UNAVAILABLE (an address in use).
+// Errors:     Create: INVALID_ARGUMENT, UNIMPLEMENTED (device), NOT_FOUND (a file), UNAVAILABLE (an
+//             address in use).
 #ifndef ROPE_SERVER_SERVER_H_
 #define ROPE_SERVER_SERVER_H_
 
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 
 #include <atomic>
 #include <functional>
@@ -24,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "rope/v1/rope_service.pb.h"
+#include "server/access/access.h"
 #include "server/clock.h"
 #include "server/core.h"
 #include "server/engine/batcher.h"
@@ -32,6 +35,7 @@
 #include "server/grpc/memory_watch.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/reflection.h"
+#include "server/grpc/tls_credentials.h"
 #include "server/grpc/unknown_methods.h"
 #include "server/ipc/listener.h"
 #include "server/ipc/ring.h"
@@ -67,17 +71,23 @@ class Server {
   void Drain(absl::Duration grace);
   // Ends the waiting of a Drain on another thread, as if its grace had passed.
   void EndDrain();
+  // Reads the access file again, and the TLS files at the next handshake. What cannot be read stays
+  // as it was. Any thread.
+  void Reload();
 
  private:
   Server(const ServerOptions& options, const Clock& clock, OnDeviceLost on_device_lost);
   absl::Status Build(const Batcher::Options& batches);
   absl::Status BuildCore(int threads, const Batcher::Options& batches);
+  absl::Status LoadAccess();
   ConnectionWatch::Options WatchOptions();
   absl::Status BuildRingLoop(int threads);
   void BuildGrpcServer(int threads);
   // Time for which a thread polls before it sleeps.
   absl::Duration Spin(int threads) const;
   absl::Status Listen();
+  // Gives gRPC a connection.
+  void HandOn(int fd, bool tls);
   void ArmAndStart();
   Gauges ReadGauges() const;
   std::vector<BudgetUse> Budgets() const;
@@ -89,12 +99,15 @@ class Server {
   const MemoryShares shares_;
   const OnDeviceLost on_device_lost_;  // may be null
 
+  std::unique_ptr<Access> access_;       // null: everybody may do everything
+  std::shared_ptr<TlsCredentials> tls_;  // null: TCP without TLS
   std::unique_ptr<Core> core_;
   std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory
   std::unique_ptr<Health> health_;
   std::unique_ptr<Reflection> reflection_;
   std::unique_ptr<UnknownMethods> unknown_methods_;
   std::unique_ptr<PollLoop> poll_loop_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> tls_acceptor_;  // null: no TLS
   std::unique_ptr<grpc::Server> grpc_server_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::string> addresses_;

@@ -331,8 +331,17 @@ Status ReadOptions(const rope_connect_options* source, client::ConnectOptions* o
   }
   if (given.max_message_bytes != 0) options->max_message_bytes = given.max_message_bytes;
   options->arena_bytes = given.arena_bytes;
+  if (given.reserved != 0) return Invalid("reserved", std::to_string(given.reserved), "0");
+  const auto text = [](const char* from) { return std::string(from == nullptr ? "" : from); };
+  options->tls.ca_file = text(given.tls_ca_file);
+  options->tls.cert_file = text(given.tls_cert_file);
+  options->tls.key_file = text(given.tls_key_file);
+  options->tls.server_name = text(given.tls_server_name);
+  options->token = text(given.token);
+  options->token_file = text(given.token_file);
   bool allow_not_serving = false;
   Status status = ReadMilliseconds(given.timeout_ms, "timeout_ms", &options->timeout);
+  if (status.ok()) status = ReadFlag(given.tls, "options", "tls", &options->tls.enabled);
   if (status.ok()) {
     status = ReadSize(given.spin_us, "spin_us",
                       [&](int64_t us) { options->spin = std::chrono::microseconds(us); });

@@ -58,6 +58,17 @@ std::vector<Flag> CommonFlags(Command::Asks asks) {
       {"target", FlagKind::kText, "HOST:PORT", target, /*environment=*/true},
       {"timeout", FlagKind::kDuration, "DURATION", "For each call. Default 30s.",
        /*environment=*/true},
+      {"tls_ca", FlagKind::kText, "FILE",
+       "TLS with a server of these authorities, PEM; https://HOST:PORT takes the system's.",
+       /*environment=*/true},
+      {"tls_cert", FlagKind::kText, "FILE", "The client's own certificate chain, PEM.",
+       /*environment=*/true},
+      {"tls_key", FlagKind::kText, "FILE", "The key of --tls_cert, PEM.", /*environment=*/true},
+      {"tls_server_name", FlagKind::kText, "NAME",
+       "The name in the server's certificate. Default: the host of --target.",
+       /*environment=*/true},
+      {"token_file", FlagKind::kText, "FILE", "Its first line goes as bearer token.",
+       /*environment=*/true},
   };
 }
 
@@ -188,6 +199,11 @@ CallOptions CallOptionsOf(const Arguments& arguments) {
 
 Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options) {
   options.timeout = std::min(options.timeout, CallOptionsOf(arguments).timeout);
+  options.tls.ca_file = arguments.Text("tls_ca");
+  options.tls.cert_file = arguments.Text("tls_cert");
+  options.tls.key_file = arguments.Text("tls_key");
+  options.tls.server_name = arguments.Text("tls_server_name");
+  options.token_file = arguments.Text("token_file");
   return Client::Connect(
       arguments.Has("target") ? arguments.Text("target") : std::string(kDefaultTarget), options);
 }

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
+#include "client/transport/credentials.h"
 #include "client/transport/target.h"
 #include "proto/ipc/file_descriptor.h"
 
@@ -62,7 +63,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
     arguments.SetServiceConfigJSON(
         absl::StrCat(R"({"loadBalancingConfig": [{"round_robin": {}}])", health, "}"));
   }
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  if (!options.tls.server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls.server_name);
+  }
+  return grpc::CreateCustomChannel(target, MakeChannelCredentials(options.tls), arguments);
 }
 
 std::optional<std::string> UnixPathOf(const std::string& target) {

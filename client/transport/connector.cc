@@ -83,6 +83,7 @@ Connector::Connector(const Connector& first, std::shared_ptr<ArenaMemory> memory
         return options;
       }()),
       outputs_(first.outputs_),
+      token_(first.token_),
       callback_owner_(first.callback_owner_),
       imported_(std::move(memory)) {}
 
@@ -115,7 +116,7 @@ Status Connector::CheckOptions() const {
                                      " and staged_bytes ", options_.staged_bytes),
                         "one");
   }
-  return {};
+  return CheckTls(target_, options_.tls);
 }
 
 bool Connector::MayShareMemory() const {
@@ -132,6 +133,9 @@ bool Connector::MayStage() const {
 
 Status Connector::Connect(microseconds timeout) {
   if (Status status = CheckOptions(); !status.ok()) return status;
+  Result<std::shared_ptr<BearerToken>> token = BearerToken::Make(options_);
+  if (!token.ok()) return token.status();
+  token_ = *std::move(token);
   const auto deadline = Clock::now() + timeout;
   Result<Dialed> dialed = MayShareMemory()
                               ? ConnectShared(deadline)
@@ -250,7 +254,7 @@ Result<Connector::Dialed> Connector::Greet(
 
 std::shared_ptr<const Link> Connector::LinkOn(proto::FileDescriptor socket, Region region,
                                               std::shared_ptr<Ring> ring) const {
-  const Stub stub(MakeChannelOn(std::move(socket), options_), options_);
+  const Stub stub(MakeChannelOn(std::move(socket), options_), options_, token_);
   std::shared_ptr<RotateTransport> rotate;
   if (ring == nullptr) {
     rotate = std::make_shared<RpcTransport>(stub);
@@ -264,7 +268,7 @@ std::shared_ptr<const Link> Connector::LinkOn(proto::FileDescriptor socket, Regi
 }
 
 std::shared_ptr<Link> Connector::OwnChannel() const {
-  const Stub stub(MakeChannel(target_, options_), options_);
+  const Stub stub(MakeChannel(target_, options_), options_, token_);
   return std::make_shared<Link>(Link{.stub = stub,
                                      .rotate = std::make_shared<RpcTransport>(stub),
                                      .of_several = IsOfSeveral(target_)});
@@ -307,6 +311,7 @@ Result<Connector::Dialed> Connector::Redial(const Link& lost) const {
 }
 
 void Connector::Note(const Link& link, const Status& status) {
+  if (status.code() == StatusCode::kUnauthenticated && token_ != nullptr) token_->OnRefused();
   const proto::MutexLock lock(&mu_);
   // A status from the server itself says whether the call ran.
   const bool is_gone =

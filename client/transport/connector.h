@@ -34,6 +34,7 @@
 #include "client/memory/arena_memory.h"
 #include "client/memory/output_pool.h"
 #include "client/memory/region.h"
+#include "client/transport/credentials.h"
 #include "client/transport/ring.h"
 #include "client/transport/rpc_transport.h"
 #include "client/transport/stub.h"
@@ -127,6 +128,7 @@ class Connector {
   const std::string target_;
   const ConnectOptions options_;
   const std::shared_ptr<OutputPool> outputs_;
+  std::shared_ptr<BearerToken> token_;  // set by Connect; null: none
   const std::shared_ptr<const CallbackOwner> callback_owner_;
   const std::shared_ptr<ArenaMemory> imported_ = nullptr;  // null: Connect creates the arena
   std::shared_ptr<ArenaMemory> arena_;                     // set by Connect

@@ -123,8 +123,9 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
   return Status(code, std::move(message), std::move(detail));
 }
 
-Stub::Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options)
-    : channel_(std::move(channel)), spin_(SpinOf(options)) {}
+Stub::Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options,
+           std::shared_ptr<const BearerToken> token)
+    : channel_(std::move(channel)), spin_(SpinOf(options)), token_(std::move(token)) {}
 
 bool Stub::WaitForConnected(microseconds timeout) const {
   return channel_->WaitForConnected(DeadlineAfter(timeout));
@@ -144,6 +145,7 @@ void Stub::Start(const std::string& method, const grpc::ByteBuffer& request,
                  UnaryAttempt& attempt) const {
   attempt.context.set_deadline(DeadlineAfter(options.timeout));
   if (options.metadata != nullptr) AddMetadata(*options.metadata, attempt.context);
+  if (token_ != nullptr) token_->AddTo(attempt.context);
   attempt.reader =
       grpc::GenericStub(channel_).PrepareUnaryCall(&attempt.context, method, request, queue);
   attempt.reader->StartCall();
@@ -157,6 +159,7 @@ Result<grpc::ByteBuffer> Stub::ResultOf(const UnaryAttempt& attempt) {
 
 std::unique_ptr<grpc::GenericClientAsyncReaderWriter> Stub::PrepareStream(
     const std::string& method, grpc::ClientContext* context, grpc::CompletionQueue* queue) const {
+  if (token_ != nullptr) token_->AddTo(*context);
   return grpc::GenericStub(channel_).PrepareCall(context, method, queue);
 }
 

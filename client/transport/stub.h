@@ -20,6 +20,7 @@
 #include <string>
 
 #include "client/codec/message_call.h"
+#include "client/transport/credentials.h"
 #include "rope/options.h"
 #include "rope/status.h"
 
@@ -59,7 +60,9 @@ inline std::string RopeMethod(const char* name) {
 
 class Stub {
  public:
-  Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options);
+  // `token` goes with each RPC; null: none does.
+  Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options,
+       std::shared_ptr<const BearerToken> token = nullptr);
 
   // Starts to connect and waits; true: the channel is ready. REQUIRES: the channel is from
   // MakeChannel.
@@ -86,6 +89,7 @@ class Stub {
  private:
   std::shared_ptr<grpc::Channel> channel_;
   std::chrono::microseconds spin_;
+  std::shared_ptr<const BearerToken> token_;
 };
 
 }  // namespace rope::client

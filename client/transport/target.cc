@@ -17,6 +17,7 @@ namespace rope::client {
 namespace {
 
 constexpr char kDefaultPort[] = ":50051";
+constexpr char kTlsPrefix[] = "https://";
 constexpr absl::string_view kSchemesOfSeveral[] = {"ipv4:", "ipv6:", "dns:"};
 
 bool HasScheme(absl::string_view target) {
@@ -56,6 +57,10 @@ Result<std::string> ReadSeveral(absl::string_view written) {
 
 }  // namespace
 
+bool AsksForTls(absl::string_view written) {
+  return absl::StartsWith(written, kTlsPrefix);
+}
+
 bool IsOfSeveral(absl::string_view target) {
   return std::any_of(
       std::begin(kSchemesOfSeveral), std::end(kSchemesOfSeveral),
@@ -63,11 +68,10 @@ bool IsOfSeveral(absl::string_view target) {
 }
 
 Result<std::string> ReadTarget(absl::string_view written) {
-  if (absl::StartsWith(written, "https://")) {
-    return InvalidField("target", written, "HOST:PORT or unix:PATH; TLS is not supported");
-  }
   absl::string_view target = written;
-  if (absl::ConsumePrefix(&target, "http://")) absl::ConsumeSuffix(&target, "/");
+  if (absl::ConsumePrefix(&target, "http://") || absl::ConsumePrefix(&target, kTlsPrefix)) {
+    absl::ConsumeSuffix(&target, "/");
+  }
   if (target.empty()) return InvalidField("target", "nothing", "HOST:PORT or unix:PATH");
   if (HasScheme(target)) return std::string(target);
   if (absl::StrContains(target, ',')) return ReadSeveral(target);

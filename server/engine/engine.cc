@@ -59,8 +59,9 @@ Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& 
       side_thread_(clock) {}
 
 absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
-  ROPE_ASSIGN_OR_RETURN(request->permit,
-                        admission_.Admit(request->arrival.session, DecodedBytes(*request)));
+  ROPE_ASSIGN_OR_RETURN(
+      request->permit,
+      admission_.Admit(request->arrival.session, DecodedBytes(*request), request->arrival.use()));
   const absl::Status status = PlanOrEnqueue(request);
   if (!status.ok()) request->permit = Permit();
   return status;

@@ -279,7 +279,9 @@ bool ConnectionWatch::Close(const Sample& sample, CloseReason reason) {
   const Connection::Counts counts = sample.connection->counts();
   const bool has_call = counts.calls_in_flight() > 0 || counts.reply_bytes > 0;
   const std::string frame = has_call ? "" : GoAwayFrame(NameOf(reason), is_idle);
-  if (!sample.connection->ShutDown(frame)) return false;
+  // Through TLS only gRPC can send one.
+  const bool is_plain = sample.connection->name().empty();
+  if (!sample.connection->ShutDown(is_plain ? frame : "")) return false;
   closed_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   LogLimited(LogKind::kConnection, is_idle ? spdlog::level::info : spdlog::level::warn,
              "connection closed: owner={} reason={}", sample.connection->owner(), NameOf(reason));

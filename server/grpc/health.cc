@@ -56,6 +56,8 @@ class Health::WatchCall final : public QueueCall {
   WatchCall(Health& health, std::shared_ptr<CallArming> arming)
       : QueueCall(health.parts_, std::move(arming), /*releases=*/3), health_(health) {}
 
+  const Needs& needs() const override { return health_.check_.needs; }  // none
+
   void OnArrived() override {
     auto place = health_.places_.Take(owner());
     if (place.ok()) {

@@ -1,11 +1,17 @@
 #include "server/grpc/queue_call.h"
 
+#include <grpc/grpc_security_constants.h>
+
 #include <iterator>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "server/memory/peers.h"
 #include "server/request/request.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
@@ -14,14 +20,6 @@ namespace {
 constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(50);
 // Calls that are ended under one lock.
 constexpr int64_t kEndedAtOnce = 64;
-
-// The value of a header; of the last one if there are several.
-absl::string_view LastHeader(const RawContext& context, const char* name) {
-  const auto [first, end] = context.client_metadata().equal_range(name);
-  if (first == end) return {};
-  const grpc::string_ref value = std::prev(end)->second;
-  return {value.data(), value.size()};
-}
 
 }  // namespace
 
@@ -125,22 +123,94 @@ void MessageReads::End(Entry& entry, const absl::Status& status) {
   entry.EndRead(status);
 }
 
+absl::string_view QueueCall::Header(const char* name) const {
+  const auto [first, end] = context_.client_metadata().equal_range(name);
+  if (first == end) return {};
+  const grpc::string_ref value = std::prev(end)->second;
+  return {value.data(), value.size()};
+}
+
 void QueueCall::Arrived(bool ok) {
   if (!ok) {  // shutdown before a call came: gRPC sends no done notification
     delete this;
     return;
   }
   const std::string peer = context_.peer();
-  session_ = SessionOfPeer(peer);
   connection_ = parts_.connections->Of(peer);
+  // gRPC's name of a connection with TLS is not that of its descriptor, which names its session.
+  session_ =
+      connection_->name().empty() ? SessionOfPeer(peer) : SessionOfDescriptor(connection_->fd());
   if (connection_->is_proxy()) {
-    forwarded_owner_ = ForwardedOwner(LastHeader(context_, "x-forwarded-client-cert"),
-                                      LastHeader(context_, "x-forwarded-for"));
+    forwarded_owner_ = ForwardedOwner(Header("x-forwarded-client-cert"), Header("x-forwarded-for"));
   }
   connection_->BeginCall();
   arming_->Take();
-  OnArrived();
+  const absl::Status admitted = Admit();
+  if (admitted.ok()) {
+    OnArrived();
+  } else {
+    refused_ = true;
+    releases_left_ = 2;  // its last step and its done notification
+    StartFinish(admitted);
+  }
   arming_->ArmIfFew();
+}
+
+// A refusal is a line for the operator, since the client may not be who it should.
+absl::Status QueueCall::Admit() {
+  if (parts_.access == nullptr || !needs().right.has_value()) return absl::OkStatus();
+  const Credentials credentials = {CertificateNames(), Token(), origin()};
+  auto identity = parts_.access->Admit(credentials, *needs().right);
+  if (identity.ok()) {
+    identity_ = *std::move(identity);
+    return absl::OkStatus();
+  }
+  LogLimited(LogKind::kRefusal, spdlog::level::warn,
+             "audit: refused method={} peer={} code={} message={}", needs().method,
+             Quoted(origin()), absl::StatusCodeToString(identity.status().code()),
+             Quoted(identity.status().message()));
+  return identity.status();
+}
+
+// Of anything but one bearer token nobody is known.
+std::string QueueCall::Token() const {
+  constexpr absl::string_view kBearer = "Bearer ";
+  const std::string header(Header("authorization"));
+  if (context_.client_metadata().count("authorization") > 1)
+    return absl::StrCat("several: ", header);
+  const bool has_token =
+      header.size() > kBearer.size() && absl::StartsWithIgnoreCase(header, kBearer);
+  return has_token ? header.substr(kBearer.size()) : header;
+}
+
+// A proxy that is trusted has verified its client's certificate.
+std::vector<std::string> QueueCall::CertificateNames() const {
+  if (connection_->is_proxy()) {
+    absl::string_view forwarded = forwarded_owner_;
+    if (absl::ConsumePrefix(&forwarded, "cert:")) return {std::string(forwarded)};
+    return {};
+  }
+  std::vector<std::string> names;
+  const std::shared_ptr<const grpc::AuthContext> about = context_.auth_context();
+  if (connection_->is_unix() || about == nullptr || !about->IsPeerAuthenticated()) return names;
+  const auto add = [&](const char* property) {
+    for (const grpc::string_ref& name : about->FindPropertyValues(property)) {
+      names.emplace_back(name.data(), name.size());
+    }
+  };
+  add(GRPC_PEER_URI_PROPERTY_NAME);
+  add(GRPC_PEER_DNS_PROPERTY_NAME);
+  // An authority may let its clients choose the common name beside a name that it has checked.
+  if (about->FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME).empty()) {
+    add(GRPC_X509_CN_PROPERTY_NAME);
+  }
+  return names;
+}
+
+void QueueCall::Ended(bool ok) {
+  if (!refused_) return OnEnded(ok);
+  if (ok) arming_->Refill();
+  Release();
 }
 
 // The message counts before its read ends, so that its bytes always have a reason.
@@ -156,7 +226,8 @@ void QueueCall::Done(bool) {
     if (time_left() > kDeadlineSlack) connection_->LoseCall();
   }
   connection_->EndCall();
-  OnDone();
+  if (!refused_) return OnDone();
+  Release();
 }
 
 void CallArming::Start(CallQueue& queue, const RequestCall& request, int wanted, Make make) {

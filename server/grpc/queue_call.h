@@ -13,19 +13,24 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "google/protobuf/descriptor.h"
 #include "kernels/check.h"
 #include "proto/mutex.h"
+#include "server/access/access.h"
 #include "server/clock.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
 #include "server/memory/connections.h"
+#include "server/telemetry/load_report.h"
 
 namespace rope::server {
 
@@ -180,6 +185,7 @@ class MessageReads {
 // QueueCall: one RPC with bytes in and bytes out, from being armed to being freed.
 //
 //   armed -> arrived (headers): has a connection -> read, write and finish, as the class decides
+//                          \-> refused: its client lacks the right (access.h)
 //
 // gRPC reports that an RPC is over (done) besides its last step. A class waits for some of these
 // events, and each of them releases the call. The last release deletes it.
@@ -188,11 +194,18 @@ class MessageReads {
 // Ownership:  Owns itself from Arm on.
 class QueueCall : protected MessageReads::Entry {
  public:
+  // What a method needs of its caller, where there is an access file.
+  struct Needs {
+    std::optional<Right> right = {};  // unset: nothing, as health
+    std::string method = {};          // for the log
+  };
   // What calls share. It outlives them.
   struct Parts {
     CallsInFlight* in_flight = nullptr;
     Connections* connections = nullptr;
     MessageReads* reads = nullptr;
+    Access* access = nullptr;           // null: everybody may do everything
+    LoadReport* load_report = nullptr;  // that goes with answers; null: none does
   };
 
   ~QueueCall() override = default;
@@ -200,11 +213,18 @@ class QueueCall : protected MessageReads::Entry {
   QueueCall& operator=(const QueueCall&) = delete;
 
   uint64_t session() const { return session_; }
-  // The client's: of its connection, or what a trusted proxy says.
-  const std::string& owner() const {
+  // The client's: its identity, or where it calls from.
+  const std::string& owner() const { return identity_ == nullptr ? origin() : identity_->owner; }
+  // Where the client calls from: its connection, or what a trusted proxy says.
+  const std::string& origin() const {
     return connection_->is_proxy() ? forwarded_owner_ : connection_->owner();
   }
+  // Null: there is no access file, or the method needs no right.
+  std::shared_ptr<const Identity> identity() const { return identity_; }
   Connection& connection() const { return *connection_; }
+  // The value of a header; of the last one if there are several; empty: there is none. REQUIRES:
+  // the call has not ended.
+  absl::string_view Header(const char* name) const;
   // Time until the client's deadline.
   absl::Duration time_left() const { return TimeLeft(context_); }
   // gRPC's name for the client.
@@ -221,6 +241,7 @@ class QueueCall : protected MessageReads::Entry {
         stream_(&context_),
         releases_left_(releases) {}
 
+  virtual const Needs& needs() const = 0;
   // The steps. Shutdown before a call came deletes it without one.
   virtual void OnArrived() = 0;
   virtual void OnRead(bool /*ok*/) {}
@@ -258,7 +279,7 @@ class QueueCall : protected MessageReads::Entry {
   RawContext context_;
   RawStream stream_;
   grpc::ByteBuffer message_;  // being read
-  CallEvent<QueueCall> ended_{this, &QueueCall::OnEnded};
+  CallEvent<QueueCall> ended_{this, &QueueCall::Ended};
 
  private:
   friend class CallArming;
@@ -269,13 +290,22 @@ class QueueCall : protected MessageReads::Entry {
     request(&context_, &stream_, &arming_->queue().completion_queue(), &arrived_);
   }
   void Arrived(bool ok);
+  // UNAUTHENTICATED, PERMISSION_DENIED: as Access::Admit. Sets identity_.
+  absl::Status Admit();
+  // The bearer token that the client has sent; empty: no authorization header.
+  std::string Token() const;
+  // Names of the certificate that the client has shown.
+  std::vector<std::string> CertificateNames() const;
   void Read(bool ok);
+  void Ended(bool ok);
   void Done(bool ok);
 
   int releases_left_;
-  uint64_t session_ = 0;                    // set on arrival
-  std::shared_ptr<Connection> connection_;  // set on arrival
-  std::string forwarded_owner_;             // set on arrival from a proxy
+  uint64_t session_ = 0;                      // set on arrival
+  std::shared_ptr<Connection> connection_;    // set on arrival
+  std::string forwarded_owner_;               // set on arrival from a proxy
+  std::shared_ptr<const Identity> identity_;  // set on arrival
+  bool refused_ = false;                      // before its first step
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   CallEvent<QueueCall> arrived_{this, &QueueCall::Arrived};
   CallEvent<QueueCall> read_{this, &QueueCall::Read};

@@ -75,6 +75,8 @@ class Reflection::Stream final : public QueueCall {
   Stream(Reflection& reflection, std::shared_ptr<CallArming> arming)
       : QueueCall(reflection.parts_, std::move(arming), /*releases=*/2), reflection_(reflection) {}
 
+  const Needs& needs() const override { return reflection_.needs_; }
+
   void OnArrived() override {
     auto place = reflection_.streams_.Take(owner());
     if (!place.ok()) return StartFinish(place.status());

@@ -56,6 +56,7 @@ class Reflection {
   Service service_;
   const RequestCall request_;
   const QueueCall::Parts parts_;
+  const QueueCall::Needs needs_ = {Right::kInspect, "ServerReflectionInfo"};
   const Services services_;
   // What the server shows. It is no part of the generated pool, which a program may fill with
   // google.rpc's own files.

@@ -31,6 +31,62 @@ std::string Written(const google::protobuf::Map<std::string, std::string>& label
   return absl::StrCat(" labels=", Quoted(ShortText(text)));
 }
 
+// The trace id of W3C's "00-TRACE-PARENT-FLAGS"; empty: it is none.
+absl::string_view TraceIdOf(absl::string_view traceparent) {
+  constexpr size_t kBegin = 3;
+  constexpr size_t kDigits = 32;
+  if (traceparent.size() < kBegin + kDigits + 1 || traceparent[kBegin - 1] != '-' ||
+      traceparent[kBegin + kDigits] != '-') {
+    return {};
+  }
+  const absl::string_view id = traceparent.substr(kBegin, kDigits);
+  return id.find_first_not_of("0123456789abcdef") == absl::string_view::npos ? id
+                                                                             : absl::string_view();
+}
+
+Right RightOf(Method method) {
+  switch (method) {
+    case Method::kDescribe:
+    case Method::kFingerprint:
+    case Method::kGetTables:
+    case Method::kListModels:
+      return Right::kDescribe;
+    case Method::kRegisterModel:
+    case Method::kUnregisterModel:
+    case Method::kWarmUp:
+      return Right::kRegister;
+    case Method::kGetServerInfo:
+    case Method::kListConnections:
+    case Method::kListRegions:
+      return Right::kInspect;
+    case Method::kRotate:
+    case Method::kRotateStream:
+    case Method::kPrepare:
+    case Method::kRegisterRegion:
+    case Method::kUnregisterRegion:
+      return Right::kRotate;
+  }
+  return Right::kInspect;
+}
+
+QueueCall::Needs NeedsOf(Method method) {
+  return {RightOf(method), std::string(Name(method))};
+}
+
+// Of a log line: where the call came from, who made it, and what the caller calls it.
+std::string Written(const RopeService::Origin& origin, const Identity* identity) {
+  std::string text;
+  const auto add = [&text](absl::string_view key, absl::string_view value) {
+    if (value.empty()) return;
+    absl::StrAppend(&text, " ", key, "=", Quoted(ShortText(value, limits::kRequestIdBytesMax)));
+  };
+  add("peer", origin.peer);
+  if (identity != nullptr) add("identity", identity->name);
+  add("x_request_id", origin.request_id);
+  add("trace_id", TraceIdOf(origin.traceparent));
+  return text;
+}
+
 int64_t BytesOf(const grpc::ByteBuffer& message) {
   return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
 }
@@ -40,6 +96,18 @@ Permit PermitOf(Request& finished, const grpc::ByteBuffer& reply) {
   Permit permit = std::move(finished.permit);
   permit.KeepReply(BytesOf(reply));
   return permit;
+}
+
+template <typename Call>
+auto OriginOf(const Call& call) {
+  return [&call] {
+    return RopeService::Origin{std::string(call.origin()), std::string(call.Header("x-request-id")),
+                               std::string(call.Header("traceparent"))};
+  };
+}
+
+auto OriginOf(const LocalCall& call) {
+  return [&call] { return RopeService::Origin{.peer = call.origin()}; };
 }
 
 grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
@@ -65,12 +133,14 @@ RopeService::RopeService(Parts parts)
       parts_.calls,
       &open_streams_,
       limits::kStreamBytesMax,
-      limits::kStreamRequestsMax};
+      limits::kStreamRequestsMax,
+      NeedsOf(Method::kRotateStream)};
 }
 
 void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
-  methods_[static_cast<size_t>(method)] = std::make_unique<UnaryCall::Method>(UnaryCall::Method{
-      service_.RequestOf(std::string(Name(method))), std::move(handler), parts_.calls});
+  methods_[static_cast<size_t>(method)] = std::make_unique<UnaryCall::Method>(
+      UnaryCall::Method{service_.RequestOf(std::string(Name(method))), std::move(handler),
+                        parts_.calls, NeedsOf(method)});
 }
 
 void RopeService::Arm(CallQueue& queue, int calls) {
@@ -91,6 +161,7 @@ Arrival RopeService::ArrivalOf(const Call& call, int64_t message_bytes) const {
   arrival.session = call.session();
   arrival.deadline = arrival.received + call.time_left();
   arrival.cancelled = call.cancelled();
+  if constexpr (!std::is_same_v<Call, LocalCall>) arrival.identity = call.identity();
   arrival.message_bytes = message_bytes;
   arrival.on_stream = std::is_same_v<Call, StreamCall>;
   return arrival;
@@ -127,13 +198,13 @@ void RopeService::Rotate(ServiceCall& call) {
   auto decoded = DecodeWith(
       [&] { return DecodeRequest(call.request(), parts_.max_message_bytes, arrival); }, arrival);
   if (!decoded.ok()) {
-    Record(Method::kRotate, arrival, nullptr, decoded.status(), 0);
+    Record({Method::kRotate, arrival, nullptr, OriginOf(call)}, decoded.status(), 0);
     return call.Finish(decoded.status(), grpc::ByteBuffer());
   }
   Submit(std::move(arrival), *std::move(decoded),
          [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
            const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
-           RecordRotation(Method::kRotate, *finished, status, BytesOf(reply));
+           RecordRotation(Method::kRotate, *finished, OriginOf(call), status, BytesOf(reply));
            Permit permit = PermitOf(*finished, reply);
            finished.reset();  // frees received bytes before the client can call again
            call.Finish(status, reply, std::move(permit));
@@ -164,7 +235,7 @@ void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
            grpc::ByteBuffer reply = status.ok()
                                         ? EncodeReply(*finished, sequence)
                                         : StreamError(sequence, finished->arrival.id, status);
-           RecordRotation(Method::kRotateStream, *finished, status, BytesOf(reply));
+           RecordRotation(Method::kRotateStream, *finished, OriginOf(call), status, BytesOf(reply));
            const int64_t message_bytes = finished->arrival.message_bytes;
            Permit permit = PermitOf(*finished, reply);
            finished.reset();
@@ -176,8 +247,17 @@ void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
 void RopeService::RefuseOnStream(StreamCall& call, uint64_t sequence, const Arrival& arrival,
                                  const Labels* labels, const absl::Status& status) {
   grpc::ByteBuffer reply = StreamError(sequence, arrival.id, status);
-  Record(Method::kRotateStream, arrival, labels, status, BytesOf(reply));
+  Record({Method::kRotateStream, arrival, labels, OriginOf(call)}, status, BytesOf(reply));
   call.Answer(reply, arrival.message_bytes, Permit());
+}
+
+// A ring lasts; its user's right may not.
+absl::Status RopeService::AdmitLocal(const LocalCall& call, Arrival& arrival) {
+  if (parts_.calls.access == nullptr) return absl::OkStatus();
+  const std::string origin = call.origin();
+  ROPE_ASSIGN_OR_RETURN(arrival.identity,
+                        parts_.calls.access->Admit({.owner = origin}, Right::kRotate));
+  return absl::OkStatus();
 }
 
 void RopeService::RotateLocal(LocalCall& call) {
@@ -185,11 +265,15 @@ void RopeService::RotateLocal(LocalCall& call) {
   Arrival arrival = ArrivalOf(call, call.message_bytes());
   arrival.reply_bytes_max = call.reply_bytes_max();
   auto decoded = DecodeWith(
-      [&] { return DecodeSmallRequest(call.CopyMessage(), parts_.max_message_bytes, arrival); },
+      [&]() -> absl::StatusOr<Decoded> {
+        ROPE_RETURN_IF_ERROR(AdmitLocal(call, arrival));
+        return DecodeSmallRequest(call.CopyMessage(), parts_.max_message_bytes, arrival);
+      },
       arrival);
   if (!decoded.ok()) {
     const std::string reply = ErrorReply(arrival.id, decoded.status()).SerializeAsString();
-    Record(Method::kRotate, arrival, nullptr, decoded.status(), static_cast<int64_t>(reply.size()));
+    Record({Method::kRotate, arrival, nullptr, OriginOf(call)}, decoded.status(),
+           static_cast<int64_t>(reply.size()));
     call.Answer(decoded.status().code(), reply);
     return parts_.calls.in_flight->Remove();
   }
@@ -198,7 +282,8 @@ void RopeService::RotateLocal(LocalCall& call) {
            const std::string reply =
                status.ok() ? EncodeSmallReply(*finished)
                            : ErrorReply(finished->arrival.id, status).SerializeAsString();
-           RecordRotation(Method::kRotate, *finished, status, static_cast<int64_t>(reply.size()));
+           RecordRotation(Method::kRotate, *finished, OriginOf(call), status,
+                          static_cast<int64_t>(reply.size()));
            finished.reset();
            call.Answer(status.code(), reply);
            parts_.calls.in_flight->Remove();
@@ -217,15 +302,16 @@ absl::Status RopeService::AdmitMessage(ControlCall& control) {
       CheckAtMost(bytes, limits::kControlMessageBytesMax, "request", " bytes", " of this method"));
   if (bytes <= limits::kControlSmallBytes) return absl::OkStatus();
   return parts_.admission->Extend(control.arrival.session, bytes * (1 + limits::kSkeletonFactor),
-                                  "request", control.permit);
+                                  "request", control.permit, control.arrival.use());
 }
 
 absl::Status RopeService::AdmitAndEncode(const google::protobuf::Message& response,
                                          ControlCall& control, grpc::ByteBuffer& reply) {
   const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
   if (bytes > limits::kControlSmallBytes) {
-    ROPE_RETURN_IF_ERROR(parts_.admission->Extend(
-        control.arrival.session, bytes - control.permit.bytes(), "reply", control.permit));
+    ROPE_RETURN_IF_ERROR(parts_.admission->Extend(control.arrival.session,
+                                                  bytes - control.permit.bytes(), "reply",
+                                                  control.permit, control.arrival.use()));
   }
   return WithinMemory([&] {
     reply = EncodeMessage(response);
@@ -237,45 +323,51 @@ absl::Status RopeService::AdmitAndEncode(const google::protobuf::Message& respon
 void RopeService::Answer(ServiceCall& call, ControlCall& control, const absl::Status& status,
                          const grpc::ByteBuffer& reply) {
   const int64_t reply_bytes = BytesOf(reply);
-  Record(control.method, control.arrival, nullptr, status, reply_bytes);
+  Record({control.method, control.arrival, nullptr, OriginOf(call)}, status, reply_bytes);
   call.request().Clear();
   control.permit.KeepReply(reply_bytes);
   control.answered = true;
   call.Finish(status, reply, std::move(control.permit));
 }
 
-void RopeService::RecordRotation(Method method, const Request& request, const absl::Status& status,
-                                 int64_t reply_bytes) {
+void RopeService::RecordRotation(Method method, const Request& request, OriginOfCall origin,
+                                 const absl::Status& status, int64_t reply_bytes) {
   if (status.ok()) {
     const StageTimes& stages = request.stages;
     parts_.metrics->CountRotation(
         {stages.decode, stages.validate, stages.queue, stages.execute, request.plan.tokens});
   }
-  Record(method, request.arrival, &request.values().labels(), status, reply_bytes);
+  Record({method, request.arrival, &request.values().labels(), origin}, status, reply_bytes);
 }
 
-void RopeService::Record(Method method, const Arrival& arrival, const Labels* labels,
-                         const absl::Status& status, int64_t reply_bytes) {
-  parts_.metrics->CountRequest({method, status.code(), parts_.clock->Now() - arrival.received,
-                                arrival.message_bytes, reply_bytes});
-  Log(method, arrival.id, labels, status);
+void RopeService::Record(const Finished& call, const absl::Status& status, int64_t reply_bytes) {
+  const absl::Duration duration = parts_.clock->Now() - call.arrival.received;
+  parts_.metrics->CountRequest(
+      {call.method, status.code(), duration, call.arrival.message_bytes, reply_bytes});
+  Log(call, status, duration, reply_bytes);
 }
 
-void RopeService::Log(Method method, const std::string& id, const Labels* labels,
-                      const absl::Status& status) {
+void RopeService::Log(const Finished& call, const absl::Status& status, absl::Duration duration,
+                      int64_t reply_bytes) {
   auto level = spdlog::level::info;
   if (status.ok()) level = spdlog::level::debug;
   if (status.code() == absl::StatusCode::kInternal) level = spdlog::level::err;
   if (!parts_.logger->should_log(level)) return;
-  const auto left_out = log_limiter_.Admit(LogKindOf(method, status.code()));
+  const auto left_out = log_limiter_.Admit(LogKindOf(call.method, status.code()));
   if (!left_out.has_value()) return;
   // An id that was refused may have any length.
-  const std::string request = Quoted(absl::string_view(id).substr(0, limits::kRequestIdBytesMax));
+  const std::string request =
+      Quoted(absl::string_view(call.arrival.id).substr(0, limits::kRequestIdBytesMax));
   const std::string message =
       status.ok() ? "" : absl::StrCat(" message=", Quoted(ShortText(status.message())));
-  parts_.logger->log(level, "request={} method={} code={}{}{}{}", request, Name(method),
-                     absl::StatusCodeToString(status.code()), message,
-                     labels == nullptr ? "" : Written(*labels), LeftOut(*left_out));
+  parts_.logger->log(level,
+                     "request={} method={} code={}{}{}{} duration_us={} received_bytes={} "
+                     "sent_bytes={}{}",
+                     request, Name(call.method), absl::StatusCodeToString(status.code()), message,
+                     call.labels == nullptr ? "" : Written(*call.labels),
+                     Written(call.origin(), call.arrival.identity.get()),
+                     absl::ToInt64Microseconds(duration), call.arrival.message_bytes, reply_bytes,
+                     LeftOut(*left_out));
 }
 
 std::string RopeService::MakeId() {

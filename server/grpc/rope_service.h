@@ -16,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
 #include "kernels/status_macros.h"
@@ -51,6 +52,8 @@ class RopeService {
   struct Caller {
     uint64_t session = 0;
     std::string owner;                             // peers.h
+    std::string origin;                            // where it calls from (peers.h)
+    std::shared_ptr<const Identity> identity;      // null: there is no access file
     std::shared_ptr<std::atomic<bool>> cancelled;  // true once it has gone or cancelled
     // Of the request's arrays.
     const proto::SplitMessage& payloads;
@@ -66,6 +69,13 @@ class RopeService {
   // not called it, and never does: the call is then answered with RESOURCE_EXHAUSTED.
   template <typename In, typename Out>
   using Answerer = std::function<void(const In& request, const Caller& caller, Done<Out> done)>;
+
+  // Where a call comes from, and what its caller calls it.
+  struct Origin {
+    std::string peer = {};         // peers.h
+    std::string request_id = {};   // x-request-id
+    std::string traceparent = {};  // W3C
+  };
 
   explicit RopeService(Parts parts);
 
@@ -86,6 +96,10 @@ class RopeService {
 
  private:
   void AddHandler(Method method, UnaryCall::Handler handler);
+  // Whether the user of a ring may rotate. Sets the identity. As Access::Admit.
+  absl::Status AdmitLocal(const LocalCall& call, Arrival& arrival);
+  // Asked only if a line is written: reading headers costs.
+  using OriginOfCall = absl::FunctionRef<Origin()>;
 
   void Rotate(ServiceCall& call);
   void OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes);
@@ -124,12 +138,18 @@ class RopeService {
               const grpc::ByteBuffer& reply);
 
   // Counts and logs a finished request, before its answer is sent.
-  void RecordRotation(Method method, const Request& request, const absl::Status& status,
-                      int64_t reply_bytes);
-  // `labels`: the request's; null if it has none.
-  void Record(Method method, const Arrival& arrival, const Labels* labels,
-              const absl::Status& status, int64_t reply_bytes);
-  void Log(Method method, const std::string& id, const Labels* labels, const absl::Status& status);
+  void RecordRotation(Method method, const Request& request, OriginOfCall origin,
+                      const absl::Status& status, int64_t reply_bytes);
+  // What the log says of a call.
+  struct Finished {
+    Method method;
+    const Arrival& arrival;
+    const Labels* labels;  // the request's; null: it has none
+    OriginOfCall origin;
+  };
+  void Record(const Finished& call, const absl::Status& status, int64_t reply_bytes);
+  void Log(const Finished& call, const absl::Status& status, absl::Duration duration,
+           int64_t reply_bytes);
   std::string MakeId();
 
   const Parts parts_;
@@ -156,10 +176,11 @@ void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
       ROPE_RETURN_IF_ERROR(AdmitMessage(*control));
       const auto received = std::make_shared<Received<In>>();
       ROPE_RETURN_IF_ERROR(DecodeMessage(call.request(), received->request, received->payloads));
-      answer(received->request,
-             {call.session(), call.owner(), call.cancelled(), received->payloads.split, received,
-              std::shared_ptr<Permit>(control, &control->permit)},
-             done);
+      answer(
+          received->request,
+          {call.session(), call.owner(), call.origin(), call.identity(), call.cancelled(),
+           received->payloads.split, received, std::shared_ptr<Permit>(control, &control->permit)},
+          done);
       return absl::OkStatus();
     });
     if (!status.ok() && !control->answered) done(status);

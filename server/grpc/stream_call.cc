@@ -64,7 +64,9 @@ void StreamCall::Arm(const Method& method, CallQueue& queue, int calls) {
   });
 }
 
+// gRPC makes its map of headers when they are first asked for. On a stream several threads may ask.
 void StreamCall::OnArrived() {
+  static_cast<void>(context_.client_metadata());
   parts_.in_flight->Add();
   method_.open->Add(*this);
   connection().OpenStream();

@@ -69,6 +69,7 @@ class StreamCall final : public QueueCall {
     OpenStreams* open = nullptr;
     int64_t unanswered_bytes_max = 0;
     int64_t unanswered_max = 0;
+    Needs needs = {};
   };
 
   // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
@@ -107,6 +108,7 @@ class StreamCall final : public QueueCall {
   StreamCall(const Method& method, std::shared_ptr<CallArming> arming)
       : QueueCall(method.parts, std::move(arming), /*releases=*/1), method_(method) {}
 
+  const Needs& needs() const override { return method_.needs; }
   void OnArrived() override;
   void OnRead(bool ok) override;
   void OnWritten(bool ok) override;

@@ -39,6 +39,12 @@ class ServiceCall {
   virtual const std::string& owner() const = 0;  // peers.h
   // The time until the caller's deadline.
   virtual absl::Duration time_left() const = 0;
+  // Where the caller calls from (peers.h).
+  virtual const std::string& origin() const { return owner(); }
+  // The value of a header; empty: there is none. REQUIRES: Finish has not been called.
+  virtual absl::string_view Header(const char* /*name*/) const { return {}; }
+  // Who calls; null: there is no access file.
+  virtual std::shared_ptr<const Identity> identity() const { return nullptr; }
   // True once the caller has gone or cancelled. May be read after the call has ended.
   virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
   // Sends the answer. The handler must not touch the call afterwards. `permit` is released when the
@@ -57,6 +63,7 @@ class UnaryCall final : public QueueCall, public ServiceCall {
     RequestCall request;
     Handler handler;
     Parts parts;
+    Needs needs = {};
   };
 
   // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
@@ -66,6 +73,9 @@ class UnaryCall final : public QueueCall, public ServiceCall {
   grpc::ByteBuffer& request() override { return message_; }
   uint64_t session() const override { return QueueCall::session(); }
   const std::string& owner() const override { return QueueCall::owner(); }
+  const std::string& origin() const override { return QueueCall::origin(); }
+  absl::string_view Header(const char* name) const override { return QueueCall::Header(name); }
+  std::shared_ptr<const Identity> identity() const override { return QueueCall::identity(); }
   absl::Duration time_left() const override { return QueueCall::time_left(); }
   const std::shared_ptr<std::atomic<bool>>& cancelled() const override {
     return QueueCall::cancelled();
@@ -77,6 +87,7 @@ class UnaryCall final : public QueueCall, public ServiceCall {
   UnaryCall(const Method& method, std::shared_ptr<CallArming> arming)
       : QueueCall(method.parts, std::move(arming), /*releases=*/3), method_(method) {}
 
+  const Needs& needs() const override { return method_.needs; }
   void OnArrived() override { StartRead(); }
   void OnRead(bool ok) override;
   void OnEnded(bool ok) override;

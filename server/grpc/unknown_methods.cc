@@ -27,6 +27,8 @@ class UnknownMethods::Call final : public QueueCall {
   Call(UnknownMethods& methods, std::shared_ptr<CallArming> arming)
       : QueueCall(methods.parts_, std::move(arming), /*releases=*/2), methods_(methods) {}
 
+  const Needs& needs() const override { return methods_.needs_; }
+
   void OnArrived() override {
     methods_.metrics_.CountUnknownMethod();
     const std::string method =

@@ -46,6 +46,7 @@ class UnknownMethods {
   const RequestCall request_;
   const std::string want_;  // of the error
   const QueueCall::Parts parts_;
+  const QueueCall::Needs needs_;  // none
   Metrics& metrics_;
 };
 

@@ -182,6 +182,7 @@ absl::StatusOr<ListenSockets> ListenAt(const std::string& address, std::optional
 namespace {
 
 constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+constexpr char kTlsFirstByte = 0x16;  // a record of the handshake
 
 HelloReader::Next Failed() {
   const bool nothing_yet = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
@@ -190,9 +191,9 @@ HelloReader::Next Failed() {
 
 }  // namespace
 
-HelloReader::Next HelloReader::Advance(int socket, bool hello) {
+HelloReader::Next HelloReader::Advance(int socket, Speaks speaks) {
   if (hello_.have == 0) {
-    const Next next = Look(socket, hello);
+    const Next next = Look(socket, speaks);
     if (next != Next::kHello) return next;
   }
   while (!hello_.is_complete()) {
@@ -203,12 +204,14 @@ HelloReader::Next HelloReader::Advance(int socket, bool hello) {
   return Next::kHello;
 }
 
-HelloReader::Next HelloReader::Look(int socket, bool hello) const {
+// The rest of a handshake with TLS is gRPC's, which bounds its time.
+HelloReader::Next HelloReader::Look(int socket, Speaks speaks) const {
   std::array<char, kHttp2Preface.size()> first{};
   const ssize_t got = recv(socket, first.data(), first.size(), MSG_PEEK | MSG_DONTWAIT);
   if (got < 0) return Failed();
   if (got == 0) return Next::kClose;
-  if (hello && first[0] == proto::kHelloFirstByte) return Next::kHello;
+  if (speaks == Speaks::kTls) return first[0] == kTlsFirstByte ? Next::kPlain : Next::kClose;
+  if (speaks == Speaks::kHttp2OrHello && first[0] == proto::kHelloFirstByte) return Next::kHello;
   const std::string_view bytes(first.data(), static_cast<size_t>(got));
   const bool is_part = bytes.size() < kHttp2Preface.size() && kHttp2Preface.starts_with(bytes);
   return is_part ? Next::kWait : Next::kPlain;
@@ -387,7 +390,7 @@ void Listener::Accept(int listening) {
 void Listener::OnPending(uint64_t number) {
   const auto found = pending_.find(number);
   PendingConnection& connection = found->second;
-  const HelloReader::Next next = connection.reader.Advance(connection.socket.get(), is_unix());
+  const HelloReader::Next next = connection.reader.Advance(connection.socket.get(), Speaks());
   if (next == HelloReader::Next::kWait) return;
   PendingConnection taken = std::move(connection);
   pending_.erase(found);
@@ -433,8 +436,10 @@ absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
     return absl::ResourceExhaustedError("no file descriptor is left to watch the connection");
   }
   Watched watched = {.fd = second.get()};
-  ROPE_ASSIGN_OR_RETURN(watched.place, options_.connections->Enter(fd, connection.peer.owner,
-                                                                   is_unix(), std::move(second)));
+  const std::string name = options_.tls ? PeerNameOf(fd) : "";
+  ROPE_ASSIGN_OR_RETURN(
+      watched.place,
+      options_.connections->Enter(fd, connection.peer.owner, is_unix(), std::move(second), name));
   if (regions_.options().enabled) {
     // A client of a proxy may be anywhere. Ends the session of an earlier connection with the same
     // number.
@@ -451,6 +456,9 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
     const absl::StatusOr<proto::ClientHello>& hello, PendingConnection& connection,
     uint64_t token) {
   ROPE_RETURN_IF_ERROR(hello.status());
+  if (options_.admit_memory != nullptr) {
+    ROPE_RETURN_IF_ERROR(options_.admit_memory(connection.peer));
+  }
   const bool has_ring = hello->ring_bytes != 0;
   ROPE_ASSIGN_OR_RETURN(auto descriptors, connection.reader.ReleaseDescriptors(has_ring ? 2 : 1));
   const uint64_t session = SessionOfDescriptor(connection.socket.get());
@@ -458,7 +466,8 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
   ROPE_ASSIGN_OR_RETURN(brought.region_id,
                         regions_.RegisterMemfd(session, std::move(descriptors[0]), hello->bytes));
   if (!has_ring || options_.rings == nullptr) return brought;
-  auto doorbell = OpenRing(hello->ring_bytes, session, token, std::move(descriptors[1]));
+  auto doorbell =
+      OpenRing(hello->ring_bytes, session, token, std::move(descriptors[1]), connection.peer.owner);
   if (doorbell.ok()) {
     brought.doorbell = *std::move(doorbell);
   } else {  // the region works without its ring
@@ -469,9 +478,10 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
 
 absl::StatusOr<proto::FileDescriptor> Listener::OpenRing(uint64_t bytes, uint64_t session,
                                                          uint64_t token,
-                                                         proto::FileDescriptor memfd) {
+                                                         proto::FileDescriptor memfd,
+                                                         std::string origin) {
   ROPE_ASSIGN_OR_RETURN(auto memory, Ring::MapMemory(std::move(memfd), bytes));
-  return options_.rings->Open(token, session, std::move(memory));
+  return options_.rings->Open(token, session, std::move(memory), std::move(origin));
 }
 
 // A hello whose region is refused is answered with the status code, and the connection stays

@@ -58,7 +58,8 @@ absl::StatusOr<ListenSockets> ListenAt(const std::string& address,
 bool RemoveSocketFile(const std::string& path);
 
 // HelloReader: reads the first bytes of a new connection as they arrive. They are a hello with its
-// descriptors (proto/ipc/hello.h), or the preface of HTTP/2, which stays in the socket.
+// descriptors (proto/ipc/hello.h), the preface of HTTP/2 or the begin of TLS, which stay in the
+// socket.
 //
 // Threading:  Confined to one thread. Never blocks.
 // Ownership:  The caller owns the socket. The reader owns descriptors until they are taken.
@@ -68,20 +69,21 @@ class HelloReader {
  public:
   enum class Next {
     kWait,   // more bytes must come
-    kPlain,  // HTTP/2's whole preface, or neither; all bytes are still in the socket
+    kPlain,  // for gRPC: HTTP/2's whole preface, or neither; all bytes are still in the socket
     kHello,  // bytes() is complete
-    kClose,  // the client has gone
+    kClose,  // the client has gone, or does not speak TLS
   };
+  enum class Speaks { kHttp2, kHttp2OrHello, kTls };
 
-  // Reads the bytes that have come. If `hello` is false, every connection is plain.
-  Next Advance(int socket, bool hello);
+  // Reads the bytes that have come.
+  Next Advance(int socket, Speaks speaks);
 
   const proto::HelloBytes& bytes() const { return hello_.bytes; }
   // Returns the received descriptors. INVALID_ARGUMENT: their number is not `count`.
   absl::StatusOr<std::vector<proto::FileDescriptor>> ReleaseDescriptors(size_t count);
 
  private:
-  Next Look(int socket, bool hello) const;
+  Next Look(int socket, Speaks speaks) const;
 
   proto::PartialHello hello_;
 };
@@ -109,6 +111,10 @@ class Listener {
     // How long a connection may stay pending.
     absl::Duration handshake_timeout = limits::kHandshakeTimeout;
     std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
+    // Clients begin with TLS, which gRPC does. Not for Unix sockets.
+    bool tls = false;
+    // Whether a Unix socket's user may bring memory and a ring. Null: everybody may.
+    std::function<absl::Status(const Peer&)> admit_memory = nullptr;
     // Serves rings that come with hellos; null: no rings. Must outlive the listener.
     RingLoop* rings = nullptr;
     // Accounts for what is passed to gRPC. Required; must outlive the listener.
@@ -154,6 +160,10 @@ class Listener {
            RegionTable& regions, Options options);
 
   bool is_unix() const { return !sockets_.path.empty(); }
+  HelloReader::Speaks Speaks() const {
+    if (options_.tls) return HelloReader::Speaks::kTls;
+    return is_unix() ? HelloReader::Speaks::kHttp2OrHello : HelloReader::Speaks::kHttp2;
+  }
   void Wake() const;
   void Loop();
   // The timeout of the loop's epoll_wait in milliseconds; -1: infinite.
@@ -178,7 +188,7 @@ class Listener {
   absl::StatusOr<Brought> RegisterBrought(const absl::StatusOr<proto::ClientHello>& hello,
                                           PendingConnection& connection, uint64_t token);
   absl::StatusOr<proto::FileDescriptor> OpenRing(uint64_t bytes, uint64_t session, uint64_t token,
-                                                 proto::FileDescriptor memfd);
+                                                 proto::FileDescriptor memfd, std::string origin);
 
   ListenSockets sockets_;               // the loop closes the sockets
   const proto::FileDescriptor wake_;    // eventfd: written to stop listening, and to end

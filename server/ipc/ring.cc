@@ -33,6 +33,10 @@ uint64_t RingCall::session() const {
   return ring_->session_;
 }
 
+std::string RingCall::origin() const {
+  return ring_->origin_;
+}
+
 const std::shared_ptr<std::atomic<bool>>& RingCall::cancelled() const {
   return ring_->cancelled_;
 }
@@ -63,8 +67,9 @@ absl::StatusOr<std::unique_ptr<Region>> Ring::MapMemory(proto::FileDescriptor me
   return Region::MapMemfd(std::move(memfd), bytes);
 }
 
-Ring::Ring(uint64_t session, std::unique_ptr<Region> memory)
+Ring::Ring(uint64_t session, std::unique_ptr<Region> memory, std::string origin)
     : session_(session),
+      origin_(std::move(origin)),
       memory_(std::move(memory)),
       shared_(*reinterpret_cast<proto::Ring*>(memory_->mapped())) {
   for (uint32_t i = 0; i < proto::kRingSlots; ++i) {
@@ -184,9 +189,10 @@ RingLoop::~RingLoop() {
 }
 
 absl::StatusOr<proto::FileDescriptor> RingLoop::Open(uint64_t token, uint64_t session,
-                                                     std::unique_ptr<Region> memory) {
+                                                     std::unique_ptr<Region> memory,
+                                                     std::string origin) {
   ServedRing served;
-  served.ring = std::make_shared<Ring>(session, std::move(memory));
+  served.ring = std::make_shared<Ring>(session, std::move(memory), std::move(origin));
   served.doorbell = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   proto::FileDescriptor for_client(fcntl(served.doorbell.get(), F_DUPFD_CLOEXEC, 0));
   if (!for_client.ok() || !Watch(served.doorbell.get())) return TooManyFiles();

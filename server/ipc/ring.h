@@ -47,6 +47,7 @@ class RingCall final : public LocalCall {
   int64_t message_bytes() const override { return message_bytes_; }
   std::string CopyMessage() const override;
   int64_t reply_bytes_max() const override { return kReplyBytesMax; }
+  std::string origin() const override;
   void Answer(absl::StatusCode code, std::string_view reply) override;
 
  private:
@@ -72,7 +73,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
                                                            uint64_t bytes);
 
   // REQUIRES: MapMemory made `memory`.
-  Ring(uint64_t session, std::unique_ptr<Region> memory);
+  // `origin`: where its calls come from (peers.h).
+  Ring(uint64_t session, std::unique_ptr<Region> memory, std::string origin = {});
 
   uint64_t session() const { return session_; }
 
@@ -104,6 +106,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   bool Take(uint32_t index, const Handler& handler);
 
   const uint64_t session_;
+  const std::string origin_;
   const std::unique_ptr<Region> memory_;
   proto::Ring& shared_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
@@ -138,7 +141,8 @@ class RingLoop {
   // Serves the ring of a session, which has a token that no other session has
   // (RegionTable::OpenSession). Returns the doorbell, for the client.
   absl::StatusOr<proto::FileDescriptor> Open(uint64_t token, uint64_t session,
-                                             std::unique_ptr<Region> memory);
+                                             std::unique_ptr<Region> memory,
+                                             std::string origin = {});
   // Closes the ring of a session that has closed. Does nothing if it has none.
   void Close(uint64_t token);
   // Hands on what has been submitted, and closes all rings.

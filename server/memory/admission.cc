@@ -50,28 +50,42 @@ constexpr absl::string_view kOfASession = " for one connection (--memory_bytes)"
 
 Permit::~Permit() {
   if (admission_ == nullptr) return;
-  Admission::Session& session = (*admission_->sessions_)[session_];
-  if (!answered_) admission_->GiveRequest(session);
-  admission_->GiveBytes(session, bytes_);
+  if (!answered_) GiveRequest();
+  GiveBytes(bytes_);
+}
+
+void Permit::GiveRequest() {
+  admission_->GiveRequest((*admission_->sessions_)[session_]);
+  if (use_ != nullptr) use_->GiveRequest();
+}
+
+void Permit::GiveBytes(int64_t bytes) {
+  admission_->GiveBytes((*admission_->sessions_)[session_], bytes);
+  if (use_ != nullptr) use_->GiveBytes(bytes);
 }
 
 absl::Status Permit::Grow(int64_t bytes, absl::string_view what) {
   if (bytes <= 0) return absl::OkStatus();
+  if (use_ != nullptr) ROPE_RETURN_IF_ERROR(use_->TakeBytes(bytes, bytes_, what));
   Admission::Session& session = (*admission_->sessions_)[session_];
-  ROPE_RETURN_IF_ERROR(admission_->AdmitBytes(session, bytes_, bytes, what));
-  bytes_ += bytes;
-  return absl::OkStatus();
+  absl::Status status = admission_->AdmitBytes(session, bytes_, bytes, what);
+  if (status.ok()) {
+    bytes_ += bytes;
+  } else if (use_ != nullptr) {
+    use_->GiveBytes(bytes);
+  }
+  return status;
 }
 
 void Permit::Shrink(int64_t bytes) {
   if (bytes >= bytes_) return;
-  admission_->GiveBytes((*admission_->sessions_)[session_], bytes_ - bytes);
+  GiveBytes(bytes_ - bytes);
   bytes_ = bytes;
 }
 
 void Permit::KeepReply(int64_t bytes) {
   if (admission_ == nullptr) return;
-  admission_->GiveRequest((*admission_->sessions_)[session_]);
+  GiveRequest();
   answered_ = true;
   Shrink(bytes);
 }
@@ -82,26 +96,26 @@ Admission::Admission(const Options& options)
       bytes_(static_cast<uint64_t>(options.bytes_max)),
       sessions_(std::make_unique<std::array<Session, kSessionSlots>>()) {}
 
-absl::StatusOr<Permit> Admission::Admit(uint64_t session, int64_t bytes) {
+absl::StatusOr<Permit> Admission::Admit(uint64_t session, int64_t bytes,
+                                        std::shared_ptr<IdentityUse> use) {
   const size_t slot = session % kSessionSlots;
-  Session& part = (*sessions_)[slot];
-  ROPE_RETURN_IF_ERROR(AdmitRequest(part));
-  if (absl::Status status = AdmitBytes(part, 0, bytes, "request"); !status.ok()) {
-    part.requests.fetch_sub(1);
-    requests_.Give(1);
+  if (use != nullptr) ROPE_RETURN_IF_ERROR(use->TakeRequest());
+  if (absl::Status status = AdmitRequest((*sessions_)[slot]); !status.ok()) {
+    if (use != nullptr) use->GiveRequest();
     return status;
   }
   Permit permit;
   permit.admission_ = this;
+  permit.use_ = std::move(use);
   permit.session_ = static_cast<uint32_t>(slot);
-  permit.bytes_ = bytes;
+  ROPE_RETURN_IF_ERROR(permit.Grow(bytes, "request"));
   return permit;
 }
 
 absl::Status Admission::Extend(uint64_t session, int64_t bytes, absl::string_view what,
-                               Permit& permit) {
+                               Permit& permit, std::shared_ptr<IdentityUse> use) {
   if (permit.admitted()) return permit.Grow(bytes, what);
-  ROPE_ASSIGN_OR_RETURN(Permit admitted, Admit(session, 0));
+  ROPE_ASSIGN_OR_RETURN(Permit admitted, Admit(session, 0, std::move(use)));
   ROPE_RETURN_IF_ERROR(admitted.Grow(bytes, what));
   permit = std::move(admitted);
   return absl::OkStatus();

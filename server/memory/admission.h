@@ -9,7 +9,8 @@
 //            1 request, n bytes               the reply's bytes
 //            Grow: n increases
 //
-// One session may use only a part of each budget, so that it cannot starve other sessions.
+// One session may use only a part of each budget, so that it cannot starve other sessions. The
+// limits of the caller's identity (access.h) hold beside.
 //
 // Threading:  Thread-safe, without a lock. A Permit is confined to its owner.
 // Ownership:  A Permit returns its share when destroyed. It may not outlive the Admission.
@@ -31,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/access/access.h"
 
 namespace rope::server {
 
@@ -68,6 +70,7 @@ class Permit {
   Permit(Permit&& other) noexcept { *this = std::move(other); }
   Permit& operator=(Permit&& other) noexcept {
     std::swap(admission_, other.admission_);
+    std::swap(use_, other.use_);
     std::swap(session_, other.session_);
     std::swap(bytes_, other.bytes_);
     std::swap(answered_, other.answered_);
@@ -89,7 +92,12 @@ class Permit {
 
  private:
   friend class Admission;
+  // Give back, to the session, the server and the identity.
+  void GiveRequest();
+  void GiveBytes(int64_t bytes);
+
   Admission* admission_ = nullptr;
+  std::shared_ptr<IdentityUse> use_;  // null: there is no access file
   int64_t bytes_ = 0;
   uint32_t session_ = 0;  // the session's slot
   bool answered_ = false;
@@ -122,11 +130,14 @@ class Admission {
   // REQUIRES: no bound is negative.
   explicit Admission(const Options& options);
 
-  // Acquires a place for one request and `bytes` of memory for it.
-  absl::StatusOr<Permit> Admit(uint64_t session, int64_t bytes);
+  // Acquires a place for one request and `bytes` of memory for it. `use`: of the identity that
+  // calls, whose limits hold too; null: there is none.
+  absl::StatusOr<Permit> Admit(uint64_t session, int64_t bytes,
+                               std::shared_ptr<IdentityUse> use = nullptr);
   // Adds `bytes` to a permit of the session, which is admitted first if it holds nothing yet.
   // Errors: as Permit::Grow.
-  absl::Status Extend(uint64_t session, int64_t bytes, absl::string_view what, Permit& permit);
+  absl::Status Extend(uint64_t session, int64_t bytes, absl::string_view what, Permit& permit,
+                      std::shared_ptr<IdentityUse> use = nullptr);
 
   const Options& options() const { return options_; }
   int64_t requests() const { return static_cast<int64_t>(requests_.held()); }

@@ -9,6 +9,7 @@
 #include <array>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 
@@ -70,13 +71,26 @@ void Connection::CloseSocket() {
 }
 
 absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string& owner,
-                                                      bool is_unix, proto::FileDescriptor socket) {
+                                                      bool is_unix, proto::FileDescriptor socket,
+                                                      const std::string& name) {
   ROPE_ASSIGN_OR_RETURN(OwnerShares::Place share, shares_.Take(owner));
   proto::WriterMutexLock lock(&mutex_);
-  auto connection = std::make_shared<Connection>(
-      Connection::About{++last_id_, fd, owner, is_unix, std::ranges::count(proxies_, owner) > 0},
-      std::move(socket));
-  accounts_[fd] = connection;
+  auto connection =
+      std::make_shared<Connection>(Connection::About{++last_id_, fd, owner, is_unix,
+                                                     std::ranges::count(proxies_, owner) > 0, name},
+                                   std::move(socket));
+  const auto named = by_name_.find(name);
+  if (named != by_name_.end() && open_.contains(named->second->id())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("another connection has its address and port: ", name));
+  }
+  std::shared_ptr<Connection>& account = accounts_[fd];
+  if (account != nullptr) {  // that has ended; its name may be of a later one by now
+    const auto old = by_name_.find(account->name());
+    if (old != by_name_.end() && old->second == account) by_name_.erase(old);
+  }
+  account = connection;
+  if (!name.empty()) by_name_[name] = connection;
   open_[connection->id()] = connection;
   ++version_;
   return Place(this, std::move(connection), std::move(share));
@@ -91,10 +105,16 @@ void Connections::Leave(Connection& connection) {
 
 std::shared_ptr<Connection> Connections::Of(absl::string_view peer) const {
   int fd = -1;
-  if (!absl::ConsumePrefix(&peer, "fd:") || !absl::SimpleAtoi(peer, &fd)) return unknown_;
+  if (absl::ConsumePrefix(&peer, "fd:")) {
+    if (!absl::SimpleAtoi(peer, &fd)) return unknown_;
+    proto::ReaderMutexLock lock(&mutex_);
+    const auto found = accounts_.find(fd);
+    return found == accounts_.end() ? unknown_ : found->second;
+  }
+  const std::string name = PlainPeerName(peer);
   proto::ReaderMutexLock lock(&mutex_);
-  const auto found = accounts_.find(fd);
-  return found == accounts_.end() ? unknown_ : found->second;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? unknown_ : found->second;
 }
 
 Connections::List Connections::Open() const {

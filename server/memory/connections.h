@@ -5,9 +5,10 @@
 //   Listener: Enter -> Place ... its end: the connection no longer counts
 //   calls: Of(peer) -> Connection, which they report to; ConnectionWatch reads it and may close it
 //
-// gRPC names a connection by the descriptor that it was given ("fd:17"). The descriptor stays open
-// while a call of the connection lives, so that its account is right for each of these calls. The
-// next connection with the same descriptor replaces the account.
+// gRPC names a connection by the descriptor that it was given ("fd:17"), or, with TLS, by the
+// address at the other end. The descriptor stays open while a call of the connection lives, so that
+// its account is right for each of these calls. The next connection with the same descriptor
+// replaces the account.
 //
 // Threading:  Thread-safe. Counts are relaxed: a reader may see one change before another.
 // Ownership:  Connections must outlive each Place. Calls and Places share a Connection, which owns
@@ -67,6 +68,7 @@ class Connection {
     std::string owner = kUnknownOwner;
     bool is_unix = true;
     bool is_proxy = false;
+    std::string name = {};  // gRPC's (PeerNameOf), where that is not the descriptor
   };
 
   // `socket`: a second descriptor of the connection's socket; none for an account without one.
@@ -76,6 +78,7 @@ class Connection {
   // Grows from connection to connection.
   uint64_t id() const { return about_.id; }
   int fd() const { return about_.fd; }
+  const std::string& name() const { return about_.name; }
   const std::string& owner() const { return about_.owner; }
   bool is_unix() const { return about_.is_unix; }
   // Whether a trusted proxy is at the other end. Each of its calls has an owner of its own.
@@ -168,12 +171,13 @@ class Connections {
         proxies_(std::move(proxies)) {}
 
   // The connection of `owner` that is about to be handed to gRPC as descriptor `fd`. `socket`: a
-  // second descriptor. RESOURCE_EXHAUSTED: a bound is reached.
+  // second descriptor. `name`: gRPC's of the peer; empty: that of the descriptor.
+  // RESOURCE_EXHAUSTED: a bound is reached.
   absl::StatusOr<Place> Enter(int fd, const std::string& owner, bool is_unix,
-                              proto::FileDescriptor socket);
+                              proto::FileDescriptor socket, const std::string& name = {});
 
-  // The account for gRPC's name of the peer ("fd:17"). Never null: any other name has the account
-  // of an unknown owner, which is in no list.
+  // The account for gRPC's name of the peer ("fd:17", "ipv4:192.0.2.7:1234"). Never null: any other
+  // name has the account of an unknown owner, which is in no list.
   std::shared_ptr<Connection> Of(absl::string_view peer) const;
   // All that have a place, the oldest first.
   List Open() const;
@@ -193,6 +197,8 @@ class Connections {
   mutable proto::SharedMutex mutex_;
   absl::flat_hash_map<int, std::shared_ptr<Connection>> accounts_
       ABSL_GUARDED_BY(mutex_);  // by descriptor; also of connections that have ended
+  absl::flat_hash_map<std::string, std::shared_ptr<Connection>> by_name_
+      ABSL_GUARDED_BY(mutex_);  // those of accounts_ that have a name
   std::map<uint64_t, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);  // by id
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {
@@ -106,6 +107,38 @@ std::string ForwardedOwner(absl::string_view certificates, absl::string_view add
   if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return Of(v4).owner;
   if (inet_pton(AF_INET6, text.c_str(), &v6) == 1) return Of(v6, 0).owner;
   return kUnknownOwner;
+}
+
+std::string PeerNameOf(int socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
+    return absl::StrCat("ipv4:", text.data(), ":", ntohs(v4.sin_port));
+  }
+  if (address.ss_family != AF_INET6) return {};
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  const uint16_t port = ntohs(v6.sin6_port);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text.data(), text.size());
+    return absl::StrCat("ipv4:", text.data(), ":", port);
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
+  return absl::StrCat("ipv6:[", text.data(), "]:", port);
+}
+
+// gRPC writes an address as a URI, with %5B for [, and a link-local address with its zone.
+std::string PlainPeerName(absl::string_view name) {
+  std::string plain = absl::StrReplaceAll(name, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+  const size_t zone = plain.find('%');
+  const size_t end = plain.find(']');
+  if (zone != std::string::npos && end != std::string::npos && zone < end) {
+    plain.erase(zone, end - zone);
+  }
+  return plain;
 }
 
 Peer PeerAt(const sockaddr_storage& address) {

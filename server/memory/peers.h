@@ -40,6 +40,11 @@ std::string OwnerOfUser(uid_t uid);
 std::string ForwardedOwner(absl::string_view certificates, absl::string_view addresses);
 // The peer of a connected socket.
 Peer PeerOf(int socket, bool is_unix);
+// gRPC's name of a TCP socket's peer, where gRPC was not given the socket as a descriptor:
+// "ipv4:192.0.2.7:1234", "ipv6:[2001:db8::1]:1234". Empty: it has none.
+std::string PeerNameOf(int socket);
+// What gRPC says of a peer, as PeerNameOf writes it.
+std::string PlainPeerName(absl::string_view name);
 // The peer that has this address on a TCP socket.
 Peer PeerAt(const sockaddr_storage& address);
 

@@ -33,16 +33,17 @@ absl::Status TooManyBytes(int64_t bytes, int64_t beside, int64_t max, absl::stri
 
 }  // namespace
 
-absl::Status RegisteredCounts::Add(const std::string& owner, int64_t bytes) {
+absl::Status RegisteredCounts::Add(const std::string& owner, int64_t bytes,
+                                   std::optional<int64_t> models_max) {
   const auto found = by_owner_.find(owner);
   const Count own = found == by_owner_.end() ? Count() : found->second;
   constexpr char kOwn[] = " of this client";
   if (all_.models >= limits::kRegisteredModelsMax) {
     return TooManyModels(all_.models + 1, limits::kRegisteredModelsMax, "");
   }
-  if (own.models >= limits::kOwnersModelsMax) {
-    return TooManyModels(own.models + 1, limits::kOwnersModelsMax, kOwn);
-  }
+  const int64_t most =
+      std::min(limits::kOwnersModelsMax, models_max.value_or(limits::kOwnersModelsMax));
+  if (own.models >= most) return TooManyModels(own.models + 1, most, kOwn);
   if (bytes > bytes_max_ - all_.bytes) {
     return TooManyBytes(bytes, all_.bytes, bytes_max_, "");
   }
@@ -366,9 +367,9 @@ absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, absl::stri
 }
 
 // Builds and checks the model without a lock; Insert locks and decides whether the name is free.
-absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::string& name,
-                                                                  const v1::RopeSpec& spec,
-                                                                  const std::string& owner) {
+absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(
+    const std::string& name, const v1::RopeSpec& spec, const std::string& owner,
+    std::optional<int64_t> models_max) {
   ROPE_RETURN_IF_ERROR(CheckModelName("name", name));
   std::string field;
   ROPE_ASSIGN_OR_RETURN(Model model,
@@ -385,7 +386,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   model.Summarize();
   model.bytes = model.KeptBytes() + kernels::KeptBytes(name);
   *response.mutable_model() = WriteModel(name, model);
-  ROPE_RETURN_IF_ERROR(Insert(name, std::move(model)));
+  ROPE_RETURN_IF_ERROR(Insert(name, std::move(model), models_max));
   return response;
 }
 
@@ -420,7 +421,8 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
   return absl::OkStatus();
 }
 
-absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
+absl::Status ModelRegistry::Insert(const std::string& name, Model model,
+                                   std::optional<int64_t> models_max) {
   proto::WriterMutexLock lock(&mutex_);
   // A preset's other names included: what one client registers must not change what they mean.
   if (const ModelPtr known = FindNamed(name); known != nullptr) {
@@ -428,7 +430,7 @@ absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
                      absl::StrCat("\"", name, "\", which is ", known->origin, " already"),
                      "a name that is free");
   }
-  ROPE_RETURN_IF_ERROR(registered_.Add(model.owner, model.bytes));
+  ROPE_RETURN_IF_ERROR(registered_.Add(model.owner, model.bytes, models_max));
   if (model.width > kWidthHereMax) had_wide_models_.store(true, std::memory_order_relaxed);
   model.generation = ++last_generation_;
   models_.emplace(name, std::make_shared<const Model>(std::move(model)));

@@ -41,7 +41,9 @@ class RegisteredCounts {
   explicit RegisteredCounts(int64_t bytes_max) : bytes_max_(bytes_max) {}
 
   // Counts one more model, unless a bound is reached.
-  absl::Status Add(const std::string& owner, int64_t bytes);
+  // `models_max`: of the owner, below what every owner may have; unset: that.
+  absl::Status Add(const std::string& owner, int64_t bytes,
+                   std::optional<int64_t> models_max = std::nullopt);
   // REQUIRES: the model was added.
   void Remove(const std::string& owner, int64_t bytes);
 
@@ -178,9 +180,9 @@ class ModelRegistry {
   // tensor. The model belongs to `owner` (peers.h); every client may use it.
   // INVALID_ARGUMENT: as Find; an invalid name, no pairing. NOT_FOUND: as Find. ALREADY_EXISTS: the
   // name is in use. RESOURCE_EXHAUSTED: too many models or bytes (RegisteredCounts::Add).
-  absl::StatusOr<v1::RegisterModelResponse> Register(const std::string& name,
-                                                     const v1::RopeSpec& spec,
-                                                     const std::string& owner);
+  absl::StatusOr<v1::RegisterModelResponse> Register(
+      const std::string& name, const v1::RopeSpec& spec, const std::string& owner,
+      std::optional<int64_t> models_max = std::nullopt);
 
   // Removes a registered model, and the config_ids that only specs with its name had. Requests that
   // hold its entry keep it.
@@ -258,7 +260,7 @@ class ModelRegistry {
   static absl::Status CheckLayers(const Model& model,
                                   std::optional<kernels::Pairing> explicit_pairing,
                                   const std::string& field, std::vector<std::string>& warnings);
-  absl::Status Insert(const std::string& name, Model model);
+  absl::Status Insert(const std::string& name, Model model, std::optional<int64_t> models_max);
 
   const Options options_;
   std::vector<FileReport> file_reports_;  // only Create writes it

@@ -23,6 +23,7 @@
 #include "kernels/tables/table_page.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
+#include "server/access/access.h"
 #include "server/memory/admission.h"
 #include "server/memory/buffer_pool.h"
 #include "server/memory/regions.h"
@@ -77,6 +78,8 @@ class LocalCall {
   // REQUIRES: the handler has not returned.
   virtual std::string CopyMessage() const = 0;
   virtual int64_t reply_bytes_max() const = 0;
+  // Where the caller calls from (peers.h); empty: this process.
+  virtual std::string origin() const { return {}; }
   // Sends the reply and ends the call, which must not be used afterwards. REQUIRES: `reply` has at
   // most reply_bytes_max() bytes.
   virtual void Answer(absl::StatusCode code, std::string_view reply) = 0;
@@ -111,7 +114,9 @@ struct Arrival {
   std::optional<int64_t> reply_bytes_max;  // set: the reply must fit a slot of a ring
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;  // may be null
+  std::shared_ptr<const Identity> identity;      // that calls; null: there is no access file
 
+  std::shared_ptr<IdentityUse> use() const { return identity == nullptr ? nullptr : identity->use; }
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
   }

@@ -3,6 +3,8 @@
 #include <limits.h>
 #include <poll.h>
 #include <spdlog/async.h>
+#include <spdlog/formatter.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -12,11 +14,13 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
@@ -111,6 +115,98 @@ std::string Quoted(absl::string_view text) {
   return out;
 }
 
+namespace {
+
+// The text between the quotes of Quoted. \xNN stays, because its byte may be no text.
+std::string Unquoted(absl::string_view quoted) {
+  std::string text;
+  for (size_t i = 0; i < quoted.size(); ++i) {
+    const char next = i + 1 < quoted.size() ? quoted[i + 1] : '\0';
+    if (quoted[i] != '\\' || next == 'x') {
+      text.push_back(quoted[i]);
+      continue;
+    }
+    text.push_back(next == 'n' ? '\n' : next);
+    ++i;
+  }
+  return text;
+}
+
+std::string JsonText(absl::string_view text) {
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Takes the next word of `line`, which ends at a space outside of quotes.
+absl::string_view TakeWord(absl::string_view& line) {
+  bool is_quoted = false;
+  size_t end = 0;
+  for (; end < line.size() && (is_quoted || line[end] != ' '); ++end) {
+    if (line[end] == '\\' && is_quoted)
+      ++end;
+    else if (line[end] == '"')
+      is_quoted = !is_quoted;
+  }
+  end = std::min(end, line.size());
+  const absl::string_view word = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  return word;
+}
+
+// The length of the key of "key=value"; 0: the word is none.
+size_t KeyLength(absl::string_view word) {
+  const size_t length = word.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789");
+  return length != absl::string_view::npos && word[length] == '=' ? length : 0;
+}
+
+// JSON of a value as it stands in a line.
+std::string JsonValue(absl::string_view value) {
+  int64_t number = 0;
+  if (absl::SimpleAtoi(value, &number) && absl::StrCat(number) == value) return std::string(value);
+  const bool is_quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
+  return JsonText(is_quoted ? Unquoted(value.substr(1, value.size() - 2)) : std::string(value));
+}
+
+class JsonFormatter final : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& line, spdlog::memory_buf_t& out) override {
+    begin_.format(line, out);
+    const absl::string_view text(line.payload.data(), line.payload.size());
+    std::string members = JsonMembers(text);
+    if (out.size() + members.size() + kEnd.size() > PIPE_BUF) {
+      members = absl::StrCat("\"msg\":", JsonText(text.substr(0, PIPE_BUF / 8)));
+    }
+    for (const std::string_view part : {std::string_view(members), kEnd}) {
+      out.append(part.begin(), part.end());
+    }
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<JsonFormatter>();
+  }
+
+ private:
+  static constexpr std::string_view kEnd = "}\n";
+  spdlog::pattern_formatter begin_{R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",)",
+                                   spdlog::pattern_time_type::local, ""};
+};
+
+}  // namespace
+
+std::string JsonMembers(absl::string_view line) {
+  std::string words;
+  std::string pairs;
+  while (!line.empty()) {
+    const absl::string_view word = TakeWord(line);
+    const size_t key = KeyLength(word);
+    if (key == 0) {
+      absl::StrAppend(&words, words.empty() ? "" : " ", word);
+    } else {
+      absl::StrAppend(&pairs, ",\"", word.substr(0, key), "\":", JsonValue(word.substr(key + 1)));
+    }
+  }
+  return absl::StrCat("\"msg\":", JsonText(words), pairs);
+}
+
 std::string LeftOut(int64_t lines) {
   return lines == 0 ? "" : absl::StrCat(" left_out=", lines);
 }
@@ -188,7 +284,7 @@ bool LogSink::AwaitRoom() const {
   return ready == 1 && (room.revents & POLLOUT) != 0;
 }
 
-LogOutput::LogOutput(int fd)
+LogOutput::LogOutput(int fd, LogFormat format)
     : thread_(std::make_shared<spdlog::details::thread_pool>(limits::kLogQueueLines, 1)) {
   // Only the queue's thread calls `lost`, and the queue joins that thread.
   const auto lost = [queue = thread_.get()] {
@@ -198,6 +294,7 @@ LogOutput::LogOutput(int fd)
   logger_ = std::make_shared<spdlog::async_logger>("rope", sink_, thread_,
                                                    spdlog::async_overflow_policy::overrun_oldest);
   logger_->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+  if (format == LogFormat::kJson) logger_->set_formatter(std::make_unique<JsonFormatter>());
   // The library's default handler writes to standard error and blocks on it.
   logger_->set_error_handler([](const std::string&) {});
 }

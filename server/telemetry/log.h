@@ -37,6 +37,14 @@ namespace rope::server {
 // \x and two digits for each byte). Other characters are unchanged.
 std::string Quoted(absl::string_view text);
 
+// How lines are written: as they are logged, words and key=value pairs, or as one JSON object each.
+enum class LogFormat { kLogfmt, kJson };
+
+// The members of a JSON object that says what a line says: `"msg":"audit: refused","peer":"uid:7"`.
+// The words before and between the pairs are "msg". Values are texts, numbers where they are whole
+// numbers without quotes.
+std::string JsonMembers(absl::string_view line);
+
 // The suffix of a line that follows `lines` dropped ones of its kind: " left_out=7", or nothing.
 std::string LeftOut(int64_t lines);
 
@@ -79,16 +87,18 @@ class LogLimiter {
 
 // Kinds of lines that clients can cause. The service has its own kinds for calls (rope_service.h).
 enum class LogKind {
-  kConnection,  // a client connects
-  kHello,       // a hello is refused, or served in part
-  kRing,        // a client breaks a rule of the ring
-  kRegion,      // a system error about a client's memory
-  kProtobuf,    // a Protobuf error about a client's bytes
-  kGrpc,        // a gRPC error about a client's connection
-  kDevice,      // the accelerator refuses a batch
-  kMethod,      // a client calls a method that no service has
+  kConnection,    // a client connects
+  kHello,         // a hello is refused, or served in part
+  kRing,          // a client breaks a rule of the ring
+  kRegion,        // a system error about a client's memory
+  kProtobuf,      // a Protobuf error about a client's bytes
+  kGrpc,          // a gRPC error about a client's connection
+  kDevice,        // the accelerator refuses a batch
+  kMethod,        // a client calls a method that no service has
+  kRefusal,       // a client lacks the credentials or the right
+  kRegistration,  // a client registers or unregisters a model
 };
-inline constexpr int kLogKindCount = 8;
+inline constexpr int kLogKindCount = 10;
 
 // LogLimiter::Admit on the process's limiter.
 std::optional<int64_t> AdmitLine(LogKind kind);
@@ -117,9 +127,9 @@ void LogLimited(LogKind kind, spdlog::level::level_enum level,
 // Ownership:  The descriptor belongs to the caller. Its flags stay unchanged: O_NONBLOCK would
 //             apply to every process that shares the open file description.
 // Limits:     A line is one write of at most PIPE_BUF bytes, so that a pipe with room accepts it
-//             whole. Longer lines are truncated. A write may still block on a terminal, or on a
-//             pipe that another process fills between poll and write; LogOutput ends in bounded
-//             time even then.
+//             whole. Longer lines are truncated; in JSON their members are one cut "msg". A write
+//             may still block on a terminal, or on a pipe that another process fills between poll
+//             and write; LogOutput ends in bounded time even then.
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   using Instant = std::chrono::steady_clock::time_point;
@@ -169,7 +179,7 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
 //             in a write then is abandoned until the process ends.
 class LogOutput {
  public:
-  explicit LogOutput(int fd);
+  explicit LogOutput(int fd, LogFormat format = LogFormat::kLogfmt);
   // Writes the queued lines.
   ~LogOutput();
   LogOutput(const LogOutput&) = delete;

@@ -118,6 +118,14 @@ void CollectConnections(const Gauges& gauges, Families& families) {
   families.push_back({"rope_connections_closed_total",
                       "Connections that the server closed because of their cost, by reason",
                       MetricType::Counter, std::move(closed)});
+  if (!gauges.certificate_expiry.has_value()) return;
+  families.push_back(
+      MakeMetric(MetricType::Gauge, "rope_tls_certificate_expiry_timestamp_seconds",
+                 "When the server's certificate ends, in seconds since 1970",
+                 absl::ToDoubleSeconds(*gauges.certificate_expiry - absl::UnixEpoch())));
+  families.push_back(MakeMetric(MetricType::Counter, "rope_tls_reload_failures_total",
+                                "Changed TLS files that could not be used; those before stay",
+                                static_cast<double>(gauges.tls_failures)));
 }
 
 void CollectLogDrops(const Gauges& gauges, Families& families) {
@@ -185,6 +193,14 @@ void Metrics::CountRequest(const RequestReport& report) {
   method.duration.Observe(absl::ToInt64Nanoseconds(report.duration));
   Add(received_bytes_, report.received_bytes);
   Add(sent_bytes_, report.sent_bytes);
+}
+
+int64_t Metrics::answered() const {
+  int64_t sum = 0;
+  for (const PerMethod& method : methods_) {
+    for (const Counter& answers : method.answers) sum += answers.load(std::memory_order_relaxed);
+  }
+  return sum;
 }
 
 void Metrics::CountRotation(const RotationReport& report) {

@@ -157,6 +157,8 @@ struct Gauges {
   std::vector<BudgetUse> budgets;
   std::array<int64_t, kLogDropCount> log_drops = {};                     // by LogDrop
   std::vector<std::pair<std::string_view, int64_t>> connections_closed;  // by reason
+  std::optional<absl::Time> certificate_expiry;  // of the server's; unset: no TLS
+  int64_t tls_failures = 0;                      // changed files that could not be used
 };
 
 // A family of one value without labels.
@@ -179,6 +181,8 @@ class Metrics {
           const std::vector<std::string>& devices);
 
   void CountRequest(const RequestReport& report);
+  // Requests since the process started, of all methods.
+  int64_t answered() const;
   void CountRotation(const RotationReport& report);
   void CountBatch(const BatchReport& report);
   // Counts a call of a method that no service of the server has.

@@ -66,6 +66,7 @@ std::vector<Row> ShippedRows();
 std::vector<Row> SharedMemoryRows();
 std::vector<Row> PreparedRows();
 std::vector<Row> ProcessRows();
+std::vector<Row> AccessRows();
 std::vector<Row> ElsewhereRows();
 std::vector<Row> AllRows();
 

@@ -15,7 +15,7 @@ namespace rope::bench {
 std::vector<Row> AllRows() {
   std::vector<Row> rows = KernelRows();
   for (const auto& more : {BystanderRows(), ServiceRows(), ShippedRows(), SharedMemoryRows(),
-                           PreparedRows(), ProcessRows(), ElsewhereRows()}) {
+                           PreparedRows(), AccessRows(), ProcessRows(), ElsewhereRows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;

@@ -13,7 +13,7 @@ INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HE
                 "RUN", "STOPSIGNAL", "USER", "WORKDIR"}
 # Syntax that the builders of 2020 do not support, or only some of them.
 NEWER = re.compile(r"<<-?[\"']?[A-Z]|--(mount|link|chmod|network|security|parents|exclude)\b")
-LISTENS = ["--listen=0.0.0.0:50051", "--metrics_listen=0.0.0.0:9464"]
+LISTENS = ["--listen=0.0.0.0:50051", "--insecure_listen", "--metrics_listen=0.0.0.0:9464"]
 
 
 def instructions_of(text):

@@ -214,19 +214,36 @@ TEST(LogTest, RefusedHellosWithoutEndMakeFewLinesAndACount) {
   EXPECT_GT(LeftOut(lines), 0);
 }
 
-TEST(LogTest, SignalsThatOthersDieOfAreLoggedOnceEach) {
+TEST(LogTest, LineHasTheIdsThatTheCallerSent) {
   TestServer server({}, Process::Errors::kPipe);
   const auto stub = server.NewStub();
-  const std::map<int, std::string> names = {{SIGHUP, " SIGHUP"}, {SIGXFSZ, " SIGXFSZ"}};
-  for (const auto& [signal, name] : names) {
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "mine 7");
+  context.AddMetadata("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+  v1::DescribeResponse response;
+  EXPECT_FALSE(stub->Describe(&context, v1::DescribeRequest(), &response).ok());
+  EXPECT_THAT(NextLineOf(server, " method=Describe "),
+              HasSubstr(" peer=\"ip:loopback\" x_request_id=\"mine 7\" "
+                        "trace_id=\"0af7651916cd43dd8448eb211c80319c\" duration_us="));
+  grpc::ClientContext other;
+  other.AddMetadata("traceparent", "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+  EXPECT_FALSE(stub->Describe(&other, v1::DescribeRequest(), &response).ok());
+  EXPECT_THAT(NextLineOf(server, " method=Describe "), Not(HasSubstr("trace_id"))) << "no hex";
+}
+
+TEST(LogTest, SignalsThatOthersDieOfAreLogged) {
+  TestServer server({}, Process::Errors::kPipe);
+  const auto stub = server.NewStub();
+  const std::map<int, std::string> lines = {{SIGHUP, " SIGHUP: reads "},
+                                            {SIGXFSZ, " SIGXFSZ: ignored, "}};
+  for (const auto& [signal, line] : lines) {
     server.process().Signal(signal);
-    EXPECT_THAT(NextLineOf(server, ": ignored, "), HasSubstr(name));
+    EXPECT_THAT(NextLineOf(server, line), HasSubstr(line));
+    EXPECT_TRUE(ServesInTime(*stub)) << line;
   }
-  for (const auto& [signal, name] : names) {
-    server.process().Signal(signal);
-    EXPECT_TRUE(ServesInTime(*stub)) << name;
-  }
-  EXPECT_THAT(LinesOf(server, ": ignored, "), IsEmpty());
+  server.process().Signal(SIGXFSZ);
+  EXPECT_TRUE(ServesInTime(*stub));
+  EXPECT_THAT(LinesOf(server, lines.at(SIGXFSZ)), IsEmpty()) << "once";
 }
 
 // A server that a shell starts with `redirections` of its standard descriptors.

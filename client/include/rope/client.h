@@ -56,17 +56,17 @@ class Client {
   explicit Client(std::shared_ptr<Connection> connection);
 
   // Connects to "HOST:PORT" or "unix:PATH" and checks the server's health; or to "inproc:", the
-  // engine in this process (embedded.h). HOST without a port means 50051, and "http://" before it
-  // is ignored.
+  // engine in this process (embedded.h). HOST without a port means 50051; "https://" before it
+  // means TLS, "http://" is ignored.
   //
   // Several servers: "10.0.0.1:50051,10.0.0.2:50051", or "dns:///NAME:PORT" for every address of a
   // name. Calls take turns among the servers that say they serve (grpc.health.v1 Watch), or among
   // all that answer without require_serving. What one server knows the others may not: names and
   // config_ids are looked up on each, lists are those of the server that answers, and a prepared
   // rotation goes whole to a server that does not know it yet.
-  // INVALID_ARGUMENT: an empty target, https, names or paths among several addresses, a negative
-  // size, or transports that the sizes rule out. UNAVAILABLE: no connection within the timeout, or
-  // the server does not serve (unless require_serving is false). FAILED_PRECONDITION: none of
+  // INVALID_ARGUMENT: an empty target, names or paths among several addresses, a negative size,
+  // transports that the sizes rule out, or TLS files and tokens that options.h does not admit.
+  // UNAVAILABLE: no connection within the timeout, or the server does not serve (unless require_serving is false). FAILED_PRECONDITION: none of
   // ConnectOptions::transports is available; "inproc:" without rope::embedded::Enable; Forks.
   // RESOURCE_EXHAUSTED: not enough memory for arena_bytes.
   static Result<Client> Connect(const std::string& target, const ConnectOptions& options = {});

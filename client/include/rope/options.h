@@ -32,6 +32,21 @@ struct ChosenTransport {
   std::string reason = {};  // why no faster transport was available; empty for the fastest
 };
 
+// TLS of a TCP connection. Files are PEM. They are read at Connect, and again within a minute after
+// they changed, for new connections.
+struct TlsOptions {
+  bool enabled = false;  // "https://" before the target and each file below say the same
+  // The authorities that the server's certificate must come from. Empty: gRPC's own or the
+  // system's.
+  std::string ca_file = {};
+  // The client's certificate chain and its key, for servers that ask for them. Both or neither.
+  std::string cert_file = {};
+  std::string key_file = {};
+  // The name that the server's certificate must have. Empty: the host of the target. Required for
+  // several addresses, whose certificates share it.
+  std::string server_name = {};
+};
+
 struct ConnectOptions {
   // Time limit of Connect: to establish the connection and get the answer of the health check.
   std::chrono::milliseconds timeout{5000};
@@ -61,6 +76,14 @@ struct ConnectOptions {
   // after their tensors have been destroyed. Beyond this the least recently used memory is freed.
   // 0: none is kept.
   int64_t pooled_bytes = int64_t{256} << 20;
+  // INVALID_ARGUMENT: with a Unix target; a file that cannot be read.
+  TlsOptions tls = {};
+  // Goes with each RPC as "authorization: Bearer TOKEN"; without TLS anybody on the way can read
+  // it. A ring has no RPCs: there the server knows the client by its Unix user. Printable ASCII.
+  std::string token = {};
+  // A file whose first line is the token, instead of `token`. It is read at Connect, and again
+  // after the server has refused the token (UNAUTHENTICATED).
+  std::string token_file = {};
 };
 
 // gRPC metadata: names of a-z 0-9 - _ . and their values, in printable ASCII, or of any bytes where

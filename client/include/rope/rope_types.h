@@ -26,9 +26,17 @@ typedef struct rope_connect_options {
   int64_t pooled_bytes;       // 0: 256 MiB; -1: none
   uint32_t transports;        // ROPE_TRANSPORT_... joined by |; 0: all
   int32_t allow_not_serving;  // 1: connects to a server that starts or drains
+  int32_t tls;                // 1: as "https://" before the target; implied by the files
+  int32_t reserved;           // 0
+  const char* tls_ca_file;    // PEM, as the next two; each may be null
+  const char* tls_cert_file;
+  const char* tls_key_file;
+  const char* tls_server_name;
+  const char* token;  // "authorization: Bearer TOKEN" of each RPC
+  const char* token_file;
 } rope_connect_options;
 #define ROPE_CONNECT_OPTIONS_INIT \
-  { sizeof(rope_connect_options), 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(rope_connect_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 // A model to know by name, beside the presets: the text of its config.json.
 typedef struct rope_model_config {

@@ -68,6 +68,7 @@ enum class Reason {
   kDeviceFault = 22,
   kInternal = 23,
   kPreparedNotFound = 24,
+  kCredentials = 25,
 };
 
 // "INVALID_FIELD", "QUEUE_FULL" and so on.

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -291,9 +293,19 @@ std::vector<client::Transport> TransportsOf(const std::vector<std::string>& name
   return transports;
 }
 
+// `secrets`: the fields of TlsOptions, token and token_file, by name.
 PyClient* Connect(const std::string& target, double timeout, int64_t arena_bytes,
-                  const std::vector<std::string>& transports) {
+                  const std::vector<std::string>& transports, bool tls,
+                  const std::map<std::string, std::string>& secrets) {
   client::ConnectOptions options;
+  options.tls.enabled = tls;
+  for (const auto& [name, field] :
+       {std::pair("ca_file", &options.tls.ca_file), std::pair("cert_file", &options.tls.cert_file),
+        std::pair("key_file", &options.tls.key_file),
+        std::pair("server_name", &options.tls.server_name), std::pair("token", &options.token),
+        std::pair("token_file", &options.token_file)}) {
+    if (const auto found = secrets.find(name); found != secrets.end()) *field = found->second;
+  }
   options.timeout = OptionsOf(timeout).timeout;
   options.arena_bytes = arena_bytes;
   if (!transports.empty()) options.transports = TransportsOf(transports);

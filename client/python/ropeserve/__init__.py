@@ -13,21 +13,21 @@ from .client import (AsyncClient, CallArguments, Client, Prepared, RopeArguments
                      connect, local)
 from .configs import (Description, Finding, LayerDifference, Model, Tables, diff, engines, lint)
 from .errors import (BudgetFull, Cancelled, ConfigIdNotFound, ConfigWarning, ConnectionLost,
-                     Deadline, DeviceFault, Draining, Internal, InvalidField, LimitExceeded,
-                     ModelExists, ModelNotFound, NotBuilt, Permission, PositionOutOfRange,
-                     PreparedNotFound, QueueFull, RegionExists, RegionNotFound, RegionOutOfRange,
-                     RopeError, ServiceNotFound, SharedMemoryOff, UnknownField, WrongState)
+                     Credentials, Deadline, DeviceFault, Draining, Internal, InvalidField,
+                     LimitExceeded, ModelExists, ModelNotFound, NotBuilt, Permission,
+                     PositionOutOfRange, PreparedNotFound, QueueFull, RegionExists,
+                     RegionNotFound, RegionOutOfRange, RopeError, ServiceNotFound,
+                     SharedMemoryOff, UnknownField, WrongState)
 from .keys import KeyComparison, KeyIdentity, fingerprint, same
 from .rope import Rope, Tensor
 
 __all__ = [
     "AsyncClient", "BudgetFull", "CallArguments", "Cancelled", "Client", "ConfigIdNotFound",
-    "ConfigWarning", "ConnectionLost", "Deadline", "Description", "DeviceFault", "Draining",
-    "Finding", "Internal", "InvalidField", "KeyComparison", "KeyIdentity", "LayerDifference",
-    "LimitExceeded", "Model",
-    "ModelExists", "ModelNotFound", "NotBuilt", "Permission", "PositionOutOfRange", "Prepared",
-    "PreparedNotFound", "QueueFull", "RegionExists", "RegionNotFound", "RegionOutOfRange", "Rope",
-    "RopeArguments", "RopeError", "ServiceNotFound", "SharedMemoryOff", "Tables", "Tensor",
-    "UnknownField", "WrongState", "__version__", "aconnect", "connect", "diff", "engines",
-    "fingerprint", "lint", "local", "same",
+    "ConfigWarning", "ConnectionLost", "Credentials", "Deadline", "Description", "DeviceFault",
+    "Draining", "Finding", "Internal", "InvalidField", "KeyComparison", "KeyIdentity",
+    "LayerDifference", "LimitExceeded", "Model", "ModelExists", "ModelNotFound", "NotBuilt",
+    "Permission", "PositionOutOfRange", "Prepared", "PreparedNotFound", "QueueFull", "RegionExists",
+    "RegionNotFound", "RegionOutOfRange", "Rope", "RopeArguments", "RopeError", "ServiceNotFound",
+    "SharedMemoryOff", "Tables", "Tensor", "UnknownField", "WrongState", "__version__", "aconnect",
+    "connect", "diff", "engines", "fingerprint", "lint", "local", "same",
 ]

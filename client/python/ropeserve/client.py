@@ -685,7 +685,10 @@ _TRANSPORTS = ("ring", "memfd", "inline")
 
 
 def connect(target: str | None = None, *, timeout: float = 5.0, arena_bytes: int = 0,
-            transports: Sequence[str] = ()) -> Client:
+            transports: Sequence[str] = (), tls: bool = False, ca_file: str | None = None,
+            cert_file: str | None = None, key_file: str | None = None,
+            server_name: str | None = None, token: str | None = None,
+            token_file: str | None = None) -> Client:
     """Connects to a rope_server.
 
     Args:
@@ -695,15 +698,27 @@ def connect(target: str | None = None, *, timeout: float = 5.0, arena_bytes: int
         arena_bytes: memory for Client.empty, which the server shares. Without it arrays are copied
             to shared memory on a Unix socket.
         transports: of "ring", "memfd" and "inline"; without it the fastest that both sides have.
+        tls: TLS with a server of the system's authorities, as "https://" before the target.
+        ca_file: TLS with a server of these authorities, PEM.
+        cert_file, key_file: the client's own certificate chain and its key, PEM.
+        server_name: the name in the server's certificate; without it the host of the target.
+        token: goes with each call as bearer token; token_file: a file whose first line it is, read
+            again after the server has refused it. A ring has no token: there the server knows the
+            client by its Unix user. A pickled client has all of these with it, the token in plain.
     Raises:
         ConnectionLost, Deadline: nobody answers.
+        InvalidField: a file that cannot be read, TLS for a Unix target.
     """
     if wrong := [name for name in transports if name not in _TRANSPORTS]:
         raise invalid("transports", wrong[0], "some of " + ", ".join(_TRANSPORTS))
     target = target or os.environ.get("ROPE_TARGET") or "127.0.0.1:50051"
-    return Client(_core.connect(target, timeout, arena_bytes, list(transports)),
+    given = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file,
+             "server_name": server_name, "token": token, "token_file": token_file}
+    secrets = {name: os.fspath(value) for name, value in given.items() if value is not None}
+    return Client(_core.connect(target, timeout, arena_bytes, list(transports), tls, secrets),
                   functools.partial(connect, target, timeout=timeout, arena_bytes=arena_bytes,
-                                    transports=tuple(transports)), is_local=False)
+                                    transports=tuple(transports), tls=tls, **secrets),
+                  is_local=False)
 
 
 def local(*, threads: int = 0, memory_bytes: int = 0) -> Client:

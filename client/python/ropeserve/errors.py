@@ -97,7 +97,7 @@ class SharedMemoryOff(RopeError):
 
 
 class Permission(RopeError, PermissionError):
-    """Something belongs to somebody else."""
+    """Something belongs to somebody else, or the caller lacks the right."""
 
 
 class QueueFull(RopeError):
@@ -138,6 +138,10 @@ class Internal(RopeError):
 
 class PreparedNotFound(RopeError, LookupError):
     """The server does not know a prepared rotation; the library then sends it again itself."""
+
+
+class Credentials(RopeError, PermissionError):
+    """The server knows nobody by this certificate, token or user."""
 
 
 class ConfigWarning(UserWarning):

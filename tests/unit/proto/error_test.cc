@@ -13,7 +13,8 @@ TEST(ReasonTest, ValuesAreThoseOfTheSchemaAndEachHasACode) {
   EXPECT_EQ(static_cast<int>(Reason::kUnspecified), v1::REASON_UNSPECIFIED);
   EXPECT_EQ(static_cast<int>(Reason::kInternal), v1::REASON_INTERNAL);
   EXPECT_EQ(static_cast<int>(Reason::kPreparedNotFound), v1::REASON_PREPARED_NOT_FOUND);
-  EXPECT_EQ(schema.value_count(), static_cast<int>(v1::REASON_PREPARED_NOT_FOUND) + 1);
+  EXPECT_EQ(static_cast<int>(Reason::kCredentials), v1::REASON_CREDENTIALS);
+  EXPECT_EQ(schema.value_count(), static_cast<int>(v1::REASON_CREDENTIALS) + 1);
   EXPECT_EQ(static_cast<int>(Reason::kInvalidField), v1::REASON_INVALID_FIELD);
   EXPECT_EQ(static_cast<int>(Reason::kUnknownField), v1::REASON_UNKNOWN_FIELD);
   EXPECT_EQ(static_cast<int>(Reason::kNotBuilt), v1::REASON_NOT_BUILT);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include <filesystem>
 #include <fstream>
 #include <optional>
 
@@ -31,6 +32,11 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
   EXPECT_THAT(options.models, IsEmpty());
   EXPECT_EQ(options.metrics_listen, "");
   EXPECT_FALSE(options.shared_memory.enabled);
+  EXPECT_FALSE(options.tls.enabled());
+  EXPECT_EQ(options.access_file, "");
+  EXPECT_TRUE(options.reflection);
+  EXPECT_TRUE(options.registration);
+  EXPECT_FALSE(options.load_reports);
   EXPECT_EQ(options.poll_spin, absl::Microseconds(200));
   EXPECT_EQ(options.drain_lead, absl::ZeroDuration());
   EXPECT_EQ(options.drain_timeout, absl::Seconds(10));
@@ -44,13 +50,33 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
 }
 
 TEST(OptionsTest, EveryFlagIsTaken) {
-  const ServerOptions options =
-      Parse({"--device=cpu", "--metrics_listen=0.0.0.0:9464", "--enable_shared_memory",
-             "--poll_spin_us=0", "--drain_lead=5s", "--max_message_bytes=1048576",
-             "--table_cache_bytes=77", "--threads=3", "--log_level=warn", "--drain_timeout=3s",
-             "--receive_timeout=200ms", "--memory_bytes=768MiB", "--max_connections=12",
-             "--handshake_timeout=1s", "--idle_timeout=2s", "--trusted_proxy=uid:7",
-             "--trusted_proxy=ip:2001:db8::7"});
+  const ServerOptions options = Parse({"--device=cpu",
+                                       "--metrics_listen=0.0.0.0:9464",
+                                       "--enable_shared_memory",
+                                       "--poll_spin_us=0",
+                                       "--drain_lead=5s",
+                                       "--max_message_bytes=1048576",
+                                       "--table_cache_bytes=77",
+                                       "--threads=3",
+                                       "--log_level=warn",
+                                       "--drain_timeout=3s",
+                                       "--receive_timeout=200ms",
+                                       "--memory_bytes=768MiB",
+                                       "--max_connections=12",
+                                       "--handshake_timeout=1s",
+                                       "--idle_timeout=2s",
+                                       "--trusted_proxy=uid:7",
+                                       "--trusted_proxy=ip:2001:db8::7",
+                                       "--access_file=/a",
+                                       "--enable_reflection=false",
+                                       "--enable_registration=false",
+                                       "--log_format=json",
+                                       "--enable_load_reports"});
+  EXPECT_TRUE(options.load_reports);
+  EXPECT_EQ(options.log_format, LogFormat::kJson);
+  EXPECT_EQ(options.access_file, "/a");
+  EXPECT_FALSE(options.reflection);
+  EXPECT_FALSE(options.registration);
   EXPECT_THAT(options.trusted_proxies, ElementsAre("uid:7", "ip:2001:db8::7"));
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.metrics_listen, "0.0.0.0:9464");
@@ -120,15 +146,29 @@ TEST(OptionsTest, TrustedProxyIsAnOwner) {
 }
 
 TEST(OptionsTest, ListenReplacesTheDefaultAndRepeats) {
-  EXPECT_THAT(Parse({"--listen=0.0.0.0:1", "--listen", "unix:/tmp/s", "--listen=[::1]:0"}).listen,
-              ElementsAre("0.0.0.0:1", "unix:/tmp/s", "[::1]:0"));
-  EXPECT_THAT(Parse({"--listen=a:2"}).listen, ElementsAre("a:2"));
+  EXPECT_THAT(Parse({"--listen=127.0.0.2:1", "--listen", "unix:/tmp/s", "--listen=[::1]:0"}).listen,
+              ElementsAre("127.0.0.2:1", "unix:/tmp/s", "[::1]:0"));
+  EXPECT_THAT(Parse({"--listen=localhost:2"}).listen, ElementsAre("localhost:2"));
+}
+
+TEST(OptionsTest, AddressBeyondLoopbackNeedsTlsOrIsSaidToBeOpen) {
+  for (const char* address : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "host:1", "127.0.0.1.x:1"}) {
+    const std::string listen = absl::StrCat("--listen=", address);
+    ExpectInvalid({listen}, absl::StrCat("--listen: got ", address, " without TLS"));
+    EXPECT_THAT(Parse({listen, "--insecure_listen"}).listen, ElementsAre(address));
+    const TlsFiles tls = Parse({listen, "--tls_cert=a", "--tls_key=b", "--tls_client_ca=c"}).tls;
+    EXPECT_EQ(tls.cert + tls.key + tls.client_ca, "abc");
+  }
+  ExpectInvalid({"--tls_cert=a"}, "--tls_cert: got it alone");
+  ExpectInvalid({"--tls_key=a"}, "--tls_key: got it alone");
+  ExpectInvalid({"--tls_client_ca=a"}, "--tls_client_ca: got it alone");
 }
 
 TEST(OptionsTest, AddressThatIsGivenTwiceCountsOnce) {
-  EXPECT_THAT(Parse({"--listen=0.0.0.0:1", "--listen=unix:/s", "--listen=0.0.0.0:1"}).listen,
-              ElementsAre("0.0.0.0:1", "unix:/s"));
-  EXPECT_THAT(Parse({"--listen=a:0", "--listen=a:0"}).listen, ElementsAre("a:0", "a:0"))
+  EXPECT_THAT(Parse({"--listen=[::1]:1", "--listen=unix:/s", "--listen=[::1]:1"}).listen,
+              ElementsAre("[::1]:1", "unix:/s"));
+  EXPECT_THAT(Parse({"--listen=localhost:0", "--listen=localhost:0"}).listen,
+              ElementsAre("localhost:0", "localhost:0"))
       << "two free ports";
 }
 
@@ -269,12 +309,41 @@ TEST(ModelOptionTest, BadValuesAndFilesNameTheFlag) {
   }
 }
 
+// As Kubernetes mounts a ConfigMap.
+TEST(OptionsTest, FolderOfModelsIsReadByName) {
+  const std::string folder = rope::testing::TemporaryFolder();
+  std::filesystem::create_directory(folder + "/..data");
+  std::ofstream(folder + "/..data/mine.json") << "{\"head_dim\": 64}";
+  std::filesystem::create_symlink("..data/mine.json", folder + "/mine.json");
+  std::ofstream(folder + "/a-model.json") << "{}";
+  std::ofstream(folder + "/README.md") << "no model";
+  std::filesystem::create_directory(folder + "/folder.json");
+  const ServerOptions options =
+      Parse({"--model_dir=" + folder, "--model=first=" + folder + "/mine.json"});
+  ASSERT_EQ(options.models.size(), 3U);
+  EXPECT_EQ(options.models[0].name, "first");
+  EXPECT_EQ(options.models[1].name, "a-model");
+  EXPECT_EQ(options.models[2].name, "mine");
+  EXPECT_EQ(options.models[2].config_json, "{\"head_dim\": 64}");
+  EXPECT_THAT(ParseOptions({"--model_dir=" + folder + "x"}),
+              IsNotFound("--model_dir: got " + folder + "x, want a folder"));
+}
+
 TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
   const std::string help = Help();
   for (const char* flag : {"--listen",
                            "--socket_mode",
+                           "--tls_cert",
+                           "--tls_key",
+                           "--tls_client_ca",
+                           "--access_file",
+                           "--insecure_listen",
+                           "--enable_reflection",
+                           "--enable_registration",
+                           "--enable_load_reports",
                            "--device",
                            "--model",
+                           "--model_dir",
                            "--metrics_listen",
                            "--enable_shared_memory",
                            "--poll_spin_us",
@@ -290,6 +359,7 @@ TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
                            "--table_cache_bytes",
                            "--threads",
                            "--log_level",
+                           "--log_format",
                            "--config_file",
                            "-h,--help",
                            "--version"}) {

@@ -437,7 +437,7 @@ static void test_errors(const rope_client* client) {
   rope_client* none = NULL;
   CHECK_REFUSED(rope_connect(NULL, NULL, &none), "target");
   CHECK_REFUSED(rope_connect("inproc:", NULL, NULL), "client");
-  CHECK_REFUSED(rope_connect("https://host", NULL, &none), "target");
+  CHECK_REFUSED(rope_connect("https://", NULL, &none), "target");
   rope_connect_options options = ROPE_CONNECT_OPTIONS_INIT;
   options.timeout_ms = 200;
   error = rope_connect("unix:/nowhere/rope.sock", &options, &none);
@@ -448,6 +448,27 @@ static void test_errors(const rope_client* client) {
   options.transports = 0;
   options.max_message_bytes = -1;
   CHECK_REFUSED(rope_connect("inproc:", &options, &none), "max_message_bytes");
+
+  options = (rope_connect_options)ROPE_CONNECT_OPTIONS_INIT;
+  options.tls_ca_file = "/nowhere";
+  CHECK_REFUSED(rope_connect("127.0.0.1:1", &options, &none), "tls.ca_file");
+  options.tls_ca_file = NULL;
+  options.tls_cert_file = "/nowhere";
+  CHECK_REFUSED(rope_connect("127.0.0.1:1", &options, &none), "tls.cert_file");
+  options.tls_cert_file = NULL;
+  options.tls = 1;
+  CHECK_REFUSED(rope_connect("unix:/nowhere", &options, &none), "tls");
+  options.tls = 2;
+  CHECK_REFUSED(rope_connect("inproc:", &options, &none), "options.tls");
+  options.tls = 0;
+  options.token = "a b";
+  CHECK_REFUSED(rope_connect("127.0.0.1:1", &options, &none), "token");
+  options.token = NULL;
+  options.token_file = "/nowhere";
+  CHECK_REFUSED(rope_connect("127.0.0.1:1", &options, &none), "token_file");
+  options.token_file = NULL;
+  options.reserved = 1;
+  CHECK_REFUSED(rope_connect("inproc:", &options, &none), "reserved");
 
   CHECK(rope_error_code(NULL) == ROPE_OK);
   CHECK_TEXT(rope_error_message(NULL), "");

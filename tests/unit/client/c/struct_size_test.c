@@ -4,7 +4,7 @@
 #include "check.h"
 
 /* Sizes of this version. A change of one is a change of the ABI. */
-_Static_assert(sizeof(rope_connect_options) == 64, "");
+_Static_assert(sizeof(rope_connect_options) == 120, "");
 _Static_assert(sizeof(rope_model_config) == 24, "");
 _Static_assert(sizeof(rope_engine_options) == 40, "");
 _Static_assert(sizeof(rope_call_options) == 56, "");

@@ -23,6 +23,7 @@ TEST(TargetTest, IsReadAsPeopleWriteIt) {
       {"[::1]:1", "[::1]:1"},
       {"http://host:1/", "host:1"},
       {"http://host", "host:50051"},
+      {"https://host/", "host:50051"},
       {"unix:/a/b", "unix:/a/b"},
       {"unix:/a,b", "unix:/a,b"},
       {"dns:///host:1", "dns:///host:1", true},
@@ -42,8 +43,7 @@ TEST(TargetTest, OthersAreRefusedByName) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "target: got nothing, want HOST:PORT or unix:PATH"},
       {"http://", "target: got nothing, want HOST:PORT or unix:PATH"},
-      {"https://host",
-       "target: got https://host, want HOST:PORT or unix:PATH; TLS is not supported"},
+      {"https://", "target: got nothing, want HOST:PORT or unix:PATH"},
       {"10.0.0.1,host", "target: got host:50051, want IPv4 or IPv6 addresses"},
       {"10.0.0.1:1,[::1]:2", "target: got [::1]:2, want IPv4"},
       {"[::1]:1,10.0.0.1:2", "target: got 10.0.0.1:2, want IPv4"},

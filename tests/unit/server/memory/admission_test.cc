@@ -181,5 +181,39 @@ TEST(PermitTest, EmptyOneHoldsNothing) {
   EXPECT_EQ(admission.requests(), 0);
 }
 
+// A permit holds of its identity what it holds of its session, over all sessions.
+TEST(AdmissionTest, LimitsOfAnIdentityHoldOverItsSessions) {
+  Admission admission(Whole(9, 1000));
+  const auto use = std::make_shared<IdentityUse>("one");
+  use->SetLimits(2, 100);
+  auto first = admission.Admit(kSession, 60, use);
+  ASSERT_THAT(first, IsOk());
+  EXPECT_THAT(admission.Admit(kOther, 41, use), IsExhausted("request"));
+  auto second = admission.Admit(kOther, 30, use);
+  ASSERT_THAT(second, IsOk());
+  EXPECT_THAT(admission.Admit(kOther, 0, use), IsExhausted("queue"));
+  EXPECT_THAT(admission.Admit(kOther, 500), IsOk()) << "another identity";
+  EXPECT_THAT(second->Grow(11, "reply"), IsExhausted("reply"));
+  EXPECT_THAT(second->Grow(10, "reply"), IsOk());
+  first->KeepReply(5);
+  auto third = admission.Admit(kSession, 55, use);
+  EXPECT_THAT(third, IsOk());
+  EXPECT_THAT(third->Grow(1, "reply"), IsExhausted("reply"));
+  *first = *second = *third = Permit();
+  EXPECT_THAT(admission.Admit(kSession, 100, use), IsOk());
+  EXPECT_EQ(admission.bytes(), 0);
+}
+
+TEST(AdmissionTest, WhatTheServerRefusesAnIdentityDoesNotHold) {
+  Admission admission(Whole(1, 50));
+  const auto use = std::make_shared<IdentityUse>("one");
+  use->SetLimits(1, 100);
+  EXPECT_THAT(admission.Admit(kSession, 60, use), Not(IsOk())) << "more than there is";
+  auto held = admission.Admit(kOther, 1);
+  EXPECT_THAT(admission.Admit(kSession, 1, use), IsExhausted("queue")) << "no place";
+  *held = Permit();
+  EXPECT_THAT(admission.Admit(kSession, 50, use), IsOk());
+}
+
 }  // namespace
 }  // namespace rope::server

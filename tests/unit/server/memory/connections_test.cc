@@ -40,6 +40,40 @@ TEST(ConnectionsTest, DescriptorIsWhoeverHasItNow) {
   EXPECT_EQ(connections.Of("fd:17")->owner(), "uid:0");
 }
 
+TEST(ConnectionsTest, ConnectionWithTlsIsNamedByItsAddress) {
+  Connections connections({.all = 4, .owner = 2});
+  const auto enter = [&](int fd, const std::string& name) {
+    return connections.Enter(fd, "ip:loopback", /*is_unix=*/false, proto::FileDescriptor(), name);
+  };
+  ASSERT_OK(v4, enter(17, "ipv4:127.0.0.1:4000"));
+  ASSERT_OK(v6, enter(18, "ipv6:[::1]:4000"));
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 17);
+  EXPECT_EQ(connections.Of("ipv6:%5B::1%5D:4000")->fd(), 18);
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4001")->owner(), "unknown");
+  v4 = Connections::Place();
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 17) << "its last calls may end later";
+  ASSERT_OK(next, enter(17, "ipv4:127.0.0.1:4002"));
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->owner(), "unknown");
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4002")->fd(), 17);
+}
+
+TEST(ConnectionsTest, NameThatIsTakenAgainIsOfTheLaterConnection) {
+  Connections connections({.all = 4, .owner = 4});
+  const auto enter = [&](int fd, const std::string& name) {
+    return connections.Enter(fd, "ip:loopback", /*is_unix=*/false, proto::FileDescriptor(), name);
+  };
+  ASSERT_OK(first, enter(17, "ipv4:127.0.0.1:4000"));
+  EXPECT_THAT(enter(18, "ipv4:127.0.0.1:4000"),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("another connection has its address and port")))
+      << "both are open";
+  first = Connections::Place();
+  ASSERT_OK(second, enter(18, "ipv4:127.0.0.1:4000"));
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 18);
+  ASSERT_OK(third, enter(17, "ipv4:127.0.0.1:4001"));
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 18) << "17 had that name before";
+}
+
 TEST(ConnectionsTest, ProxiesAreOwnersByName) {
   Connections connections({.all = 4, .owner = 2}, {"uid:7", "ip:192.0.2.7"});
   ASSERT_OK(proxy, Enter(connections, 5, "uid:7"));

@@ -75,6 +75,13 @@ TEST(ForwardedOwnerTest, IsTheLastCertificateOrElseTheLastAddress) {
   EXPECT_EQ(ForwardedOwner("Hash=" + std::string(257, 'a'), "192.0.2.7"), "unknown");
 }
 
+TEST(PeerNameTest, GrpcWritesAddressesAsUris) {
+  EXPECT_EQ(PlainPeerName("ipv4:192.0.2.7:80"), "ipv4:192.0.2.7:80");
+  EXPECT_EQ(PlainPeerName("ipv6:%5B2001:db8::7%5D:80"), "ipv6:[2001:db8::7]:80");
+  EXPECT_EQ(PlainPeerName("ipv6:%5Bfe80::7%25eth0%5D:80"), "ipv6:[fe80::7]:80");
+  EXPECT_EQ(PlainPeerName(""), "");
+}
+
 TEST(PeerOfTest, UnixSocketSaysItsUser) {
   int ends[2] = {-1, -1};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);

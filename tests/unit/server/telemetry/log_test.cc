@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -320,6 +321,42 @@ TEST(LogOutputTest, LinesAreWrittenInTheirOrderBeforeItEnds) {
   EXPECT_NE(at, std::string::npos) << text;
   const std::string first = text.substr(0, text.find('\n'));
   EXPECT_THAT(first, MatchesRegex("[0-9-]+T[0-9:.]+[+-][0-9:]+ info line 0\\."));
+}
+
+TEST(JsonMembersTest, PairsAreMembersAndWordsAreTheMessage) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"", R"("msg":"")"},
+      {"drained", R"("msg":"drained")"},
+      {R"(audit: refused method=Rotate peer="uid:7" code=OK)",
+       R"("msg":"audit: refused","method":"Rotate","peer":"uid:7","code":"OK")"},
+      {"a=1 b=-2 c=1.5 d=01 e=", R"("msg":"","a":1,"b":-2,"c":"1.5","d":"01","e":"")"},
+      {R"(request="a b=\"c\" \\ \n \x01 é" n=3)",
+       R"("msg":"","request":"a b=\"c\" \\ \n \\x01 é","n":3)"},
+      {"--listen: got A=b, want =c 5=d", R"("msg":"--listen: got A=b, want =c","5":"d")"},
+      {R"(x="no end)", R"("msg":"","x":"\"no end")"},
+      {R"(x="ends in \)", R"("msg":"","x":"\"ends in \\")"},
+      {"\xff a=\xff", "\"msg\":\"\xEF\xBF\xBD\",\"a\":\"\xEF\xBF\xBD\""},
+  };
+  for (const auto& [line, members] : cases) EXPECT_EQ(JsonMembers(line), members) << line;
+}
+
+TEST(LogOutputTest, InJsonEveryLineIsAnObjectHoweverLong) {
+  const testing::LogPipe pipe(1 << 16);
+  {
+    const LogOutput output(pipe.fd(), LogFormat::kJson);
+    output.logger()->warn("request={} code=OK", Quoted("a\"b"));
+    output.logger()->info("x={}", Quoted(std::string(10'000, '\x01')));
+  }
+  std::istringstream text(pipe.Read());
+  std::string line;
+  std::getline(text, line);
+  const auto first = nlohmann::json::parse(line);
+  EXPECT_EQ(first["level"], "warning");
+  EXPECT_EQ(first["request"], "a\"b");
+  EXPECT_THAT(first["time"].get<std::string>(), MatchesRegex("[0-9-]+T[0-9:.]+[+-][0-9:]+"));
+  std::getline(text, line);
+  EXPECT_LT(line.size(), PIPE_BUF);
+  EXPECT_EQ(nlohmann::json::parse(line)["level"], "info");
 }
 
 TEST(LogOutputTest, PipeThatIsNeverReadHoldsUpNeitherLoggingNorTheEnd) {

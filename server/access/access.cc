@@ -1,0 +1,353 @@
+#include "server/access/access.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <spdlog/spdlog.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/telemetry/log.h"
+
+namespace rope::server {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+constexpr size_t kNameBytesMax = 128;
+constexpr Right kRights[] = {Right::kRotate, Right::kDescribe, Right::kRegister, Right::kInspect};
+
+absl::Status Wrong(absl::string_view path, absl::string_view got, absl::string_view want) {
+  return InvalidField(absl::StrCat("access_file.", path), got, want);
+}
+
+// What a person finds in an error: the value, cut.
+std::string Shown(const Json& value) {
+  if (value.is_structured()) return value.is_array() ? "a list" : "an object";
+  return ShortText(value.dump(-1, ' ', true, Json::error_handler_t::replace), 64);
+}
+
+absl::StatusOr<std::vector<std::string>> ReadTexts(const Json& object, const char* key,
+                                                   const std::string& path) {
+  std::vector<std::string> texts;
+  const auto found = object.find(key);
+  if (found == object.end()) return texts;
+  const std::string where = absl::StrCat(path, ".", key);
+  if (!found->is_array()) return Wrong(where, Shown(*found), "a list of texts");
+  for (const Json& item : *found) {
+    if (!item.is_string() || item.get_ref<const std::string&>().empty()) {
+      return Wrong(where, Shown(item), "a text");
+    }
+    texts.push_back(item.get<std::string>());
+  }
+  return texts;
+}
+
+absl::StatusOr<std::optional<int64_t>> ReadLimit(const Json& object, const char* key,
+                                                 const std::string& path) {
+  const auto found = object.find(key);
+  if (found == object.end()) return std::optional<int64_t>();
+  if (!found->is_number_integer() || found->get<int64_t>() < 0) {
+    return Wrong(absl::StrCat(path, ".", key), Shown(*found), "a number, 0 or more");
+  }
+  return std::optional<int64_t>(found->get<int64_t>());
+}
+
+absl::Status CheckKeys(const Json& object, const std::set<std::string>& known,
+                       const std::string& path) {
+  for (const auto& [key, value] : object.items()) {
+    if (known.contains(key)) continue;
+    std::string want;
+    for (const std::string& name : known) absl::StrAppend(&want, want.empty() ? "" : ", ", name);
+    return Wrong(absl::StrCat(path.empty() ? "" : absl::StrCat(path, "."), ShortText(key, 64)),
+                 "an unknown key", absl::StrCat("one of ", want));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> ReadRights(const Json& object, const std::string& path) {
+  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ReadTexts(object, "rights", path));
+  uint32_t rights = 0;
+  for (const std::string& name : names) {
+    uint32_t one = 0;
+    for (const Right right : kRights) {
+      if (name == Name(right)) one = static_cast<uint32_t>(right);
+    }
+    if (one == 0) {
+      return Wrong(absl::StrCat(path, ".rights"), ShortText(name, 64),
+                   "rotate, describe, register or inspect");
+    }
+    rights |= one;
+  }
+  return rights;
+}
+
+}  // namespace
+
+const char* Name(Right right) {
+  switch (right) {
+    case Right::kRotate:
+      return "rotate";
+    case Right::kDescribe:
+      return "describe";
+    case Right::kRegister:
+      return "register";
+    case Right::kInspect:
+      return "inspect";
+  }
+  return "unknown";
+}
+
+absl::Status IdentityUse::TakeRequest() {
+  const int64_t max = requests_max_.load(std::memory_order_relaxed);
+  if (requests_.fetch_add(1, std::memory_order_relaxed) < max) return absl::OkStatus();
+  GiveRequest();
+  if (max == 0) {
+    return MakeError(Reason::kLimitExceeded, "queue", "1 request",
+                     absl::StrCat("none for identity ", name_));
+  }
+  return RetryLater(Reason::kQueueFull, "queue", absl::StrCat("1 request while ", max, " are held"),
+                    absl::StrCat("at most ", max, " for identity ", name_));
+}
+
+absl::Status IdentityUse::TakeBytes(int64_t bytes, int64_t held, absl::string_view what) {
+  const int64_t max = bytes_max_.load(std::memory_order_relaxed);
+  if (bytes > max - held) {
+    return MakeError(Reason::kLimitExceeded, what, absl::StrCat(bytes, " bytes to hold"),
+                     absl::StrCat("at most ", max - held, " for identity ", name_));
+  }
+  if (bytes_.fetch_add(bytes, std::memory_order_relaxed) <= max - bytes) return absl::OkStatus();
+  GiveBytes(bytes);
+  return RetryLater(Reason::kBudgetFull, what, absl::StrCat(bytes, " bytes"),
+                    absl::StrCat("at most ", max, " with those that identity ", name_, " holds"));
+}
+
+// Reads one file.
+class AccessParser {
+ public:
+  using List = Access::List;
+
+  // `uses`: by name, of the identities before; gets those of new ones.
+  explicit AccessParser(std::map<std::string, std::shared_ptr<IdentityUse>>& uses) : uses_(uses) {}
+
+  absl::StatusOr<std::shared_ptr<const List>> Parse(const std::string& text) {
+    bool is_twice = false;  // a key in one object
+    std::vector<std::set<std::string>> keys;
+    const auto note = [&](int, Json::parse_event_t event, Json& value) {
+      if (event == Json::parse_event_t::object_start) keys.emplace_back();
+      if (event == Json::parse_event_t::object_end) keys.pop_back();
+      if (event == Json::parse_event_t::key) {
+        is_twice = is_twice || !keys.back().insert(value.get<std::string>()).second;
+      }
+      return true;
+    };
+    const Json root = Json::parse(text, note, /*allow_exceptions=*/false);
+    if (is_twice) return InvalidField("access_file", "a key twice in one object", "each key once");
+    if (!root.is_object()) {
+      return InvalidField("access_file", "no JSON object", "{\"identities\": [...]}");
+    }
+    ROPE_RETURN_IF_ERROR(CheckKeys(root, {"identities"}, ""));
+    const auto found = root.find("identities");
+    if (found == root.end() || !found->is_array()) {
+      return Wrong("identities", found == root.end() ? "nothing" : Shown(*found), "a list");
+    }
+    if (found->size() > Access::kIdentitiesMax) {
+      return Wrong("identities", absl::StrCat(found->size()),
+                   absl::StrCat("at most ", Access::kIdentitiesMax));
+    }
+    for (size_t i = 0; i < found->size(); ++i) {
+      ROPE_RETURN_IF_ERROR(ReadIdentity((*found)[i], absl::StrCat("identities[", i, "]")));
+    }
+    return list_;
+  }
+
+ private:
+  absl::Status ReadIdentity(const Json& object, const std::string& path) {
+    if (!object.is_object()) return Wrong(path, Shown(object), "an object");
+    ROPE_RETURN_IF_ERROR(CheckKeys(object,
+                                   {"name", "tokens_sha256", "certificates", "uids", "rights",
+                                    "max_requests", "max_bytes", "max_models"},
+                                   path));
+    const auto name = object.find("name");
+    if (name == object.end() || !name->is_string() || name->get_ref<const std::string&>().empty() ||
+        name->get_ref<const std::string&>().size() > kNameBytesMax) {
+      return Wrong(absl::StrCat(path, ".name"), name == object.end() ? "nothing" : Shown(*name),
+                   absl::StrCat("a text of 1 to ", kNameBytesMax, " bytes"));
+    }
+    const auto identity = std::make_shared<Identity>();
+    identity->name = name->get<std::string>();
+    identity->owner = absl::StrCat("id:", identity->name);
+    if (!names_.insert(identity->name).second) {
+      return Wrong(absl::StrCat(path, ".name"), identity->name, "each name once");
+    }
+    ROPE_ASSIGN_OR_RETURN(identity->rights, ReadRights(object, path));
+    ROPE_ASSIGN_OR_RETURN(const auto requests, ReadLimit(object, "max_requests", path));
+    ROPE_ASSIGN_OR_RETURN(const auto bytes, ReadLimit(object, "max_bytes", path));
+    ROPE_ASSIGN_OR_RETURN(identity->max_models, ReadLimit(object, "max_models", path));
+    std::shared_ptr<IdentityUse>& use = uses_[identity->name];
+    if (use == nullptr) use = std::make_shared<IdentityUse>(identity->name);
+    limits_.push_back(
+        {use, requests.value_or(IdentityUse::kNoLimit), bytes.value_or(IdentityUse::kNoLimit)});
+    identity->use = use;
+    list_->identities.push_back(identity);
+    return ReadCredentials(object, path, identity);
+  }
+
+  absl::Status ReadCredentials(const Json& object, const std::string& path,
+                               const Access::IdentityPtr& identity) {
+    ROPE_ASSIGN_OR_RETURN(const auto digests, ReadTexts(object, "tokens_sha256", path));
+    for (const std::string& digest : digests) {
+      ROPE_RETURN_IF_ERROR(AddToken(digest, absl::StrCat(path, ".tokens_sha256"), identity));
+    }
+    ROPE_ASSIGN_OR_RETURN(const auto certificates, ReadTexts(object, "certificates", path));
+    for (const std::string& name : certificates) {
+      if (!list_->certificates.emplace(name, identity).second) {
+        return Wrong(absl::StrCat(path, ".certificates"), name, "each name once");
+      }
+    }
+    const auto uids = object.find("uids");
+    const bool has_uids = uids != object.end();
+    if (has_uids && !uids->is_array()) {
+      return Wrong(absl::StrCat(path, ".uids"), Shown(*uids), "a list of numbers");
+    }
+    for (const Json& uid : has_uids ? *uids : Json::array()) {
+      const bool legal =
+          uid.is_number_unsigned() && uid.get<uint64_t>() < std::numeric_limits<uint32_t>::max();
+      if (!legal ||
+          !list_->owners.emplace(absl::StrCat("uid:", uid.get<uint64_t>()), identity).second) {
+        return Wrong(absl::StrCat(path, ".uids"), Shown(uid), "numbers of users, each once");
+      }
+    }
+    if (digests.empty() && certificates.empty() && (!has_uids || uids->empty())) {
+      return Wrong(path, "nothing to know it by", "tokens_sha256, certificates or uids");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddToken(const std::string& text, const std::string& path,
+                        const Access::IdentityPtr& identity) {
+    Access::Digest digest{};
+    const std::string bytes = absl::HexStringToBytes(text);
+    const bool is_hex = text.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+    if (text.size() != 2 * digest.size() || !is_hex) {
+      return Wrong(path, absl::StrCat(text.size(), " characters"), "64 hexadecimal digits each");
+    }
+    std::copy(bytes.begin(), bytes.end(), digest.begin());
+    if (!digests_.insert(digest).second) return Wrong(path, "one for the second time", "each once");
+    if (list_->tokens.size() == Access::kTokensMax) {
+      return Wrong(path, absl::StrCat(Access::kTokensMax + 1, " in the file"),
+                   absl::StrCat("at most ", Access::kTokensMax));
+    }
+    list_->tokens.emplace_back(digest, identity);
+    return absl::OkStatus();
+  }
+
+ public:
+  struct Limits {
+    std::shared_ptr<IdentityUse> use;
+    int64_t requests;
+    int64_t bytes;
+  };
+  // Of the identities, to be set once the whole file is right.
+  const std::vector<Limits>& limits() const { return limits_; }
+
+ private:
+  std::map<std::string, std::shared_ptr<IdentityUse>>& uses_;
+  const std::shared_ptr<List> list_ = std::make_shared<List>();
+  std::set<std::string> names_;
+  std::set<Access::Digest> digests_;
+  std::vector<Limits> limits_;
+};
+
+absl::StatusOr<std::unique_ptr<Access>> Access::Load(const std::string& path, const Clock& clock) {
+  std::unique_ptr<Access> access(new Access(path, clock));  // owned by the result
+  ROPE_RETURN_IF_ERROR(access->Reload());
+  return access;
+}
+
+Access::Access(std::string path, const Clock& clock)
+    : clock_(clock), path_(path), file_({std::move(path)}), next_look_(clock.Now()) {}
+
+absl::Status Access::Reload() {
+  proto::MutexLock lock(&mutex_);
+  file_.HasChanged();
+  return Read();
+}
+
+absl::Status Access::Read() {
+  next_look_ = clock_.Now() + kLookEvery;
+  const auto text = ReadFile("--access_file", path_, kFileBytesMax);
+  if (!text.ok()) {  // it may be readable at the next look, without another change
+    file_.Forget();
+    return text.status();
+  }
+  AccessParser parser(uses_);
+  ROPE_ASSIGN_OR_RETURN(list_, parser.Parse(*text));
+  for (const auto& [use, requests, bytes] : parser.limits()) use->SetLimits(requests, bytes);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const Access::List> Access::Current() {
+  proto::MutexLock lock(&mutex_);
+  if (clock_.Now() < next_look_) return list_;
+  next_look_ = clock_.Now() + kLookEvery;
+  if (!file_.HasChanged()) return list_;
+  const absl::Status status = Read();
+  if (status.ok()) spdlog::info("access file: read again, identities={}", list_->identities.size());
+  if (!status.ok() && status != last_error_) {
+    spdlog::error("access file: kept as it was: {}", std::string(status.message()));
+  }
+  last_error_ = status;
+  return list_;
+}
+
+// Every token is compared with every digest to its end, so that the time says nothing of them.
+const Access::IdentityPtr* Access::Find(const List& list, const Credentials& credentials) {
+  for (const std::string& name : credentials.certificates) {
+    const auto found = list.certificates.find(name);
+    if (found != list.certificates.end()) return &found->second;
+  }
+  if (!credentials.token.empty()) {
+    Digest digest{};
+    SHA256(reinterpret_cast<const uint8_t*>(credentials.token.data()), credentials.token.size(),
+           digest.data());
+    const IdentityPtr* match = nullptr;
+    for (const auto& [known, identity] : list.tokens) {
+      if (CRYPTO_memcmp(known.data(), digest.data(), digest.size()) == 0) match = &identity;
+    }
+    return match;  // a token that was taken from the file must not pass as the user who has it
+  }
+  const auto found = list.owners.find(credentials.owner);
+  return found == list.owners.end() ? nullptr : &found->second;
+}
+
+absl::StatusOr<std::shared_ptr<const Identity>> Access::Admit(const Credentials& credentials,
+                                                              Right right) {
+  const std::shared_ptr<const List> list = Current();
+  const IdentityPtr* const identity = Find(*list, credentials);
+  if (identity == nullptr) {
+    std::string got = "a connection without any";
+    if (!credentials.certificates.empty()) got = "a certificate that nobody has";
+    if (!credentials.token.empty()) got = "a token that nobody has";
+    return MakeError(Reason::kCredentials, "credentials", got,
+                     "those of an identity of the server's access file");
+  }
+  if ((*identity)->May(right)) return *identity;
+  return MakeError(Reason::kPermission, "identity", (*identity)->name,
+                   absl::StrCat("one with the right \"", Name(right), "\""));
+}
+
+int64_t Access::identity_count() const {
+  proto::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(list_->identities.size());
+}
+
+}  // namespace rope::server

@@ -1,0 +1,149 @@
+// Access: who may do what. An access file names identities, how each is recognised, its rights and
+// its limits:
+//
+//   {"identities": [
+//     {"name": "pipeline", "tokens_sha256": ["9f86d0..."], "rights": ["rotate", "describe"]},
+//     {"name": "engine", "certificates": ["spiffe://cluster/engine"], "rights": ["rotate"],
+//      "max_requests": 64, "max_bytes": 268435456, "max_models": 4},
+//     {"name": "operator", "uids": [1000], "rights": ["rotate", "register", "inspect"]}]}
+//
+// A call's certificate counts before its token, and its token before the user at the other end of
+// its Unix socket. A certificate that no identity has leaves it to the token; a token that no
+// identity has is refused, and so is a call that matches none. Tokens are compared as SHA-256
+// digests, in a time that does not depend on their bytes, and the file does not tell them.
+//
+// Threading:  Thread-safe.
+// Errors:     Load, Reload: NOT_FOUND, INVALID_ARGUMENT with the path of the key. Admit:
+//             UNAUTHENTICATED, PERMISSION_DENIED.
+// Limits:     kIdentitiesMax identities, kTokensMax tokens, a file of kFileBytesMax.
+#ifndef ROPE_SERVER_ACCESS_ACCESS_H_
+#define ROPE_SERVER_ACCESS_ACCESS_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/mutex.h"
+#include "server/access/file_watch.h"
+#include "server/clock.h"
+
+namespace rope::server {
+
+// What a call does.
+enum class Right {
+  kRotate = 1,    // Rotate, RotateStream, Prepare, RegisterRegion, UnregisterRegion, rings
+  kDescribe = 2,  // Describe, Fingerprint, GetTables, ListModels
+  kRegister = 4,  // RegisterModel, UnregisterModel, WarmUp
+  kInspect = 8,   // GetServerInfo, ListConnections, ListRegions, reflection
+};
+
+// "rotate", "describe", "register" or "inspect".
+const char* Name(Right right);
+
+// What one identity holds at a time, over all its connections. It outlives reloads of the file.
+class IdentityUse {
+ public:
+  static constexpr int64_t kNoLimit = INT64_MAX;
+
+  explicit IdentityUse(std::string name) : name_(std::move(name)) {}
+
+  void SetLimits(int64_t requests, int64_t bytes) {
+    requests_max_.store(requests, std::memory_order_relaxed);
+    bytes_max_.store(bytes, std::memory_order_relaxed);
+  }
+  // RESOURCE_EXHAUSTED with a retry delay: the limit is reached. `what` names the request's field.
+  // Without a delay: it can never be within the limit. `held`: what the request holds already.
+  absl::Status TakeRequest();
+  absl::Status TakeBytes(int64_t bytes, int64_t held, absl::string_view what);
+  void GiveRequest() { requests_.fetch_sub(1, std::memory_order_relaxed); }
+  void GiveBytes(int64_t bytes) { bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+ private:
+  const std::string name_;
+  std::atomic<int64_t> requests_max_ = kNoLimit;
+  std::atomic<int64_t> bytes_max_ = kNoLimit;
+  std::atomic<int64_t> requests_ = 0;
+  std::atomic<int64_t> bytes_ = 0;
+};
+
+// Somebody of the access file.
+struct Identity {
+  std::string name;
+  std::string owner;                       // "id:" and the name: of its models (peers.h)
+  uint32_t rights = 0;                     // of Right
+  std::optional<int64_t> max_models = {};  // that it may have registered at a time
+  std::shared_ptr<IdentityUse> use;        // never null
+
+  bool May(Right right) const { return (rights & static_cast<uint32_t>(right)) != 0; }
+};
+
+// What a client shows.
+struct Credentials {
+  // Names in its verified certificate: URIs, DNS names, the common name. Empty: it has none.
+  std::vector<std::string> certificates = {};
+  std::string token = {};        // of "authorization: Bearer TOKEN"; empty: none
+  absl::string_view owner = {};  // "uid:1000" at a Unix socket; anything else is nobody
+};
+
+class Access {
+ public:
+  static constexpr int64_t kFileBytesMax = int64_t{1} << 20;
+  static constexpr size_t kIdentitiesMax = 1000;
+  static constexpr size_t kTokensMax = 2000;  // each call with a token is compared with all
+
+  // Reads the file. `clock` must outlive the result.
+  static absl::StatusOr<std::unique_ptr<Access>> Load(const std::string& path, const Clock& clock);
+
+  // Reads the file again. After an error the identities stay as they were.
+  absl::Status Reload();
+
+  // The identity of a call that needs `right`. Looks at most once a second whether the file has
+  // changed, and then reads it. UNAUTHENTICATED: nobody is known by these credentials.
+  // PERMISSION_DENIED: the identity lacks the right.
+  absl::StatusOr<std::shared_ptr<const Identity>> Admit(const Credentials& credentials,
+                                                        Right right);
+
+  int64_t identity_count() const;
+
+ private:
+  using Digest = std::array<uint8_t, 32>;
+  using IdentityPtr = std::shared_ptr<const Identity>;
+  struct List {
+    std::vector<IdentityPtr> identities;
+    std::vector<std::pair<Digest, IdentityPtr>> tokens;
+    std::map<std::string, IdentityPtr, std::less<>> certificates;
+    std::map<std::string, IdentityPtr, std::less<>> owners;  // by "uid:1000"
+  };
+  friend class AccessParser;
+
+  Access(std::string path, const Clock& clock);
+  // Reads the file, whether it has changed or not.
+  absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The list, read again if the file has changed.
+  std::shared_ptr<const List> Current();
+  static const IdentityPtr* Find(const List& list, const Credentials& credentials);
+
+  const Clock& clock_;
+  const std::string path_;
+  mutable proto::Mutex mutex_;
+  FileWatch file_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const List> list_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<IdentityUse>> uses_ ABSL_GUARDED_BY(mutex_);  // by name
+  absl::Time next_look_ ABSL_GUARDED_BY(mutex_);
+  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // that was logged
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_ACCESS_ACCESS_H_

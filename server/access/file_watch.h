@@ -1,0 +1,85 @@
+// FileWatch: tells when files were replaced or written, from what the file system says of them. An
+// operator who replaces several files (certificate and key) is seen between two of them: the reader
+// must take the old content if the new one does not fit together.
+//
+// Threading:  Confined to its owner.
+#ifndef ROPE_SERVER_ACCESS_FILE_WATCH_H_
+#define ROPE_SERVER_ACCESS_FILE_WATCH_H_
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/error.h"
+
+namespace rope::server {
+
+class FileWatch {
+ public:
+  explicit FileWatch(std::vector<std::string> paths) : paths_(std::move(paths)) {}
+
+  // Whether a file is another one, or has other content, than at the call before. True at the first
+  // call. Follows links, as those of a mounted Kubernetes secret.
+  bool HasChanged() {
+    std::vector<Stamp> now;
+    for (const std::string& path : paths_) now.push_back(StampOf(path));
+    if (now == seen_) return false;
+    seen_ = std::move(now);
+    return true;
+  }
+
+  // The next HasChanged is true: what was seen could not be read.
+  void Forget() { seen_.clear(); }
+
+ private:
+  struct Stamp {
+    uint64_t device = 0;
+    uint64_t inode = 0;
+    int64_t size = -1;  // -1: there is no such file
+    int64_t written_s = 0;
+    int64_t written_ns = 0;
+    int64_t changed_s = 0;  // also its owner and mode
+    int64_t changed_ns = 0;
+    friend bool operator==(const Stamp&, const Stamp&) = default;
+  };
+
+  static Stamp StampOf(const std::string& path) {
+    struct stat about {};
+    if (stat(path.c_str(), &about) != 0) return {};
+    return {about.st_dev,          about.st_ino,         about.st_size,        about.st_mtim.tv_sec,
+            about.st_mtim.tv_nsec, about.st_ctim.tv_sec, about.st_ctim.tv_nsec};
+  }
+
+  const std::vector<std::string> paths_;
+  std::vector<Stamp> seen_;
+};
+
+// The content of a file. NOT_FOUND, with the flag's name: it cannot be read. INVALID_ARGUMENT: it
+// has more than `bytes_max`.
+inline absl::StatusOr<std::string> ReadFile(absl::string_view flag, const std::string& path,
+                                            int64_t bytes_max) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  // A folder opens, but nothing can be read from it.
+  if (!file.is_open() || file.bad() || text.fail()) {
+    return absl::NotFoundError(absl::StrCat(flag, ": got ", path, ", want a file with content"));
+  }
+  std::string content = text.str();
+  if (static_cast<int64_t>(content.size()) > bytes_max) {
+    return InvalidField(flag, absl::StrCat(content.size(), " bytes in ", path),
+                        absl::StrCat("at most ", bytes_max));
+  }
+  return content;
+}
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_ACCESS_FILE_WATCH_H_

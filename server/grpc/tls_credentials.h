@@ -1,0 +1,92 @@
+// TlsCredentials: the server's certificate, its key and the authorities of its clients, from files
+// that may be replaced while it runs.
+//
+//   each handshake -> have the files changed? -> read -> do they fit together? -> the new ones
+//                                                                            \-> those before
+//
+// gRPC's own credentials of files (FileWatcherCertificateProvider) have no certificate for a while
+// when certificate and key are read from two different pairs; these keep the pair before.
+//
+// Threading:  Thread-safe. gRPC asks for the files on its own threads, during handshakes.
+// Errors:     Load: NOT_FOUND, INVALID_ARGUMENT, with the flag's name.
+#ifndef ROPE_SERVER_GRPC_TLS_CREDENTIALS_H_
+#define ROPE_SERVER_GRPC_TLS_CREDENTIALS_H_
+
+#include <grpc/grpc_security.h>
+#include <grpcpp/security/server_credentials.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/mutex.h"
+#include "server/access/file_watch.h"
+
+namespace rope::server {
+
+// PEM files.
+struct TlsFiles {
+  std::string cert = {};       // the server's certificate, then those between it and an authority
+  std::string key = {};        // of the first certificate
+  std::string client_ca = {};  // authorities; empty: clients need no certificate
+
+  bool enabled() const { return !cert.empty(); }
+};
+
+class TlsCredentials {
+ public:
+  static absl::StatusOr<std::shared_ptr<TlsCredentials>> Load(const TlsFiles& files);
+
+  // The next handshake reads the files, whether they have changed or not.
+  void Reload();
+  // When the server's certificate ends.
+  absl::Time expiry() const;
+  // How often changed files could not be used.
+  int64_t failures() const;
+  // Whether gRPC has taken them for an address.
+  bool is_served() const { return is_served_; }
+
+  // For gRPC. They keep `credentials`.
+  static std::shared_ptr<grpc::ServerCredentials> ForGrpc(
+      std::shared_ptr<TlsCredentials> credentials);
+
+ private:
+  explicit TlsCredentials(const TlsFiles& files)
+      : files_(files), watch_({files.cert, files.key, files.client_ca}) {}
+
+  class ForServer;  // as gRPC has them
+  struct Pems {
+    std::string cert;
+    std::string key;
+    std::string client_ca;
+    absl::Time expiry;
+  };
+  // Reads the files and checks that they fit together, and that OpenSSL takes them.
+  absl::StatusOr<Pems> Read() const;
+  // Those of Load at the first call; later what the files have now, if they have changed. Nullopt:
+  // they have not, or are of no use.
+  std::optional<Pems> TakeNew() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What gRPC asks for at the start and at each handshake.
+  static grpc_ssl_certificate_config_reload_status Fetch(
+      void* credentials, grpc_ssl_server_certificate_config** config);
+
+  const TlsFiles files_;
+  mutable proto::Mutex mutex_;
+  FileWatch watch_ ABSL_GUARDED_BY(mutex_);
+  bool must_read_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Pems> loaded_ ABSL_GUARDED_BY(mutex_);  // that gRPC has not taken yet
+  absl::Time expiry_ ABSL_GUARDED_BY(mutex_);
+  int64_t failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // that was logged
+  std::atomic<bool> is_served_ = false;
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_GRPC_TLS_CREDENTIALS_H_
