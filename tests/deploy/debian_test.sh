@@ -93,7 +93,7 @@ cpack --config "$build/CPackConfig.cmake" -B "$debs" >"$folder/cpack.log" 2>&1 |
 version=$(cache_value CMAKE_PROJECT_VERSION)
 architecture=$(dpkg --print-architecture)
 got=$(cd "$debs" && echo *.deb)
-c_library=librope${version%.*}
+c_library=librope0
 want=$(printf "%s_${version}_$architecture.deb " "$c_library" libropeserve-dev ropectl ropeserve)
 [[ $got == "${want% }" ]] || fail "got $got, want $want"
 expect_files ropectl 'bin/ropectl'

@@ -8,8 +8,9 @@
 // client.h explains the calls, rotate.h and tensor.h the fields of a request. All calls are
 // synchronous.
 //
-// ABI:        Not frozen before version 0.9.0. Until then every minor version may change structs,
-//             numbers and functions: compile with the header of the library that is loaded.
+// ABI:        From version 0.9.0 on a program runs with every later librope.so of the same soname.
+//             Later versions add functions, numbers and fields, and change none. Before 0.9.0,
+//             compile with the header of the library that is loaded.
 // Structs:    Each begins with struct_size, its size in bytes, which its INIT macro sets; only
 //             rope_metadata and rope_head_range never grow, and have none. All other
 //             fields may be 0: a pointer that is null is a value that is not given, and of a number
