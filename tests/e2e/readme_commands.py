@@ -10,7 +10,7 @@ import re
 # What a command begins with, after assignments of variables.
 PROGRAM = (
     r"(?:build/(?:bin|tests)/\S+|(?:deploy|tests)/\S*\.sh|\S+/bin/rope\w*|ropectl|rope_\w+|docker"
-    r"|ctest|cmake|curl|jq|grpcurl|git|pip|for|install|sudo|apt-get|python3?)"
+    r"|ctest|cmake|curl|jq|grpcurl|kubectl|git|pip|for|install|sudo|apt-get|python3?)"
 )
 _ASSIGNMENTS = r"(?:\w+=\S+ )*"
 _COMMAND = re.compile(_ASSIGNMENTS + PROGRAM + r"(?=\s|$)")

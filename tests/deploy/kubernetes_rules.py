@@ -1,0 +1,332 @@
+"""The rules of deploy/kubernetes, as functions of rendered objects. Each yields what is wrong."""
+
+import re
+
+GIB = 1 << 30
+SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": GIB, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": GIB}
+SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+PORTS = {"grpc": 50051, "metrics": 9464}
+# What a drain takes beside --drain_lead and --drain_timeout (server/README.md, "Drain").
+DRAIN_END_S = 2
+# What a CUDA context takes beside --memory_bytes (server/README.md, "Devices").
+GPU_BYTES = 256 << 20
+USER = 65532
+PATHS = {"startupProbe": "/readyz", "readinessProbe": "/readyz", "livenessProbe": "/livez"}
+# Flags whose values are files or folders of volumes.
+FILE_FLAGS = ("tls_cert", "tls_key", "tls_client_ca", "access_file", "model_dir")
+
+
+def size(text):
+    number, unit = re.fullmatch(r"(\d+)([KMG]iB?)?", str(text)).groups()
+    return int(number) * SIZES[unit or ""]
+
+
+def seconds(text):
+    number, unit = re.fullmatch(r"([\d.]+)(ms|s|m|h)", text).groups()
+    return float(number) * SECONDS[unit]
+
+
+def of_kind(objects, *kinds):
+    return [one for one in objects if one["kind"] in kinds]
+
+
+def templates(objects):
+    """The pods that the objects make: [(object, labels, spec)]."""
+    return [
+        (one, one["spec"]["template"]["metadata"]["labels"], one["spec"]["template"]["spec"])
+        for one in of_kind(objects, "Deployment", "DaemonSet")
+    ]
+
+
+def containers(spec):
+    return spec.get("initContainers", []) + spec["containers"]
+
+
+def is_server(container):
+    return container.get("command") == ["/usr/local/bin/rope_server"]
+
+
+class Flags:
+    """The flags of a server's container, from its arguments and its ROPE_ variables."""
+
+    def __init__(self, container):
+        self.all = []  # [(name, value)]; a switch has the value ""
+        self.bad = []
+        for argument in container.get("args", ()):
+            if found := re.fullmatch(r"--(\w+)(?:=(.+))?", argument):
+                self.all.append((found[1], found[2] or ""))
+            else:
+                self.bad.append(argument)
+        for variable in container.get("env", ()):
+            if variable["name"].startswith("ROPE_"):
+                self.all.append((variable["name"][5:].lower(), variable["value"]))
+
+    def get(self, name, default=None):
+        return next((value for flag, value in self.all if flag == name), default)
+
+    def has(self, name):
+        return self.get(name) is not None
+
+    def tcp(self):
+        listens = [value for flag, value in self.all if flag == "listen"]
+        return [value for value in listens if not value.startswith("unix:")]
+
+    def sockets(self):
+        listens = [value for flag, value in self.all if flag == "listen"]
+        return [value[5:] for value in listens if value.startswith("unix:")]
+
+
+def servers(objects):
+    """[(object, pod spec, container, flags)] of every server."""
+    return [
+        (one, spec, container, Flags(container))
+        for one, _, spec in templates(objects)
+        for container in containers(spec)
+        if is_server(container)
+    ]
+
+
+def name_of(one):
+    return f"{one['kind']} {one['metadata']['name']}"
+
+
+def flag_problems(objects, known):
+    """`known`: the flags of rope_server --help."""
+    for one, _, _, flags in servers(objects):
+        for argument in flags.bad:
+            yield f"{name_of(one)}: {argument}: want --NAME or --NAME=VALUE"
+        for name, _ in flags.all:
+            if name not in known:
+                yield f"{name_of(one)}: --{name}: rope_server does not know it"
+        has_tls = flags.has("tls_cert") and flags.has("tls_key")
+        is_wide = any(not address.startswith("127.") for address in flags.tcp())
+        if is_wide and has_tls == flags.has("insecure_listen"):
+            yield f"{name_of(one)}: want a certificate and its key, or --insecure_listen"
+        if is_wide and flags.get("enable_registration") != "false":
+            yield f"{name_of(one)}: models could be registered at one of several servers"
+        if has_tls != (flags.has("tls_client_ca") and flags.has("access_file")):
+            yield f"{name_of(one)}: TLS without clients' certificates, or without an access file"
+    if not servers(objects):
+        yield "no container runs rope_server"
+
+
+def mount_of(container, path):
+    mounts = container.get("volumeMounts", ())
+    return next((m for m in mounts if f"{path}/".startswith(m["mountPath"] + "/")), None)
+
+
+def _node_socket_problems(where, spec):
+    """What a socket in a folder of the node needs."""
+    if spec.get("hostUsers") is not True:
+        yield f"{where}: hostUsers: all clients would be one user"
+    if not any(f"{USER}:{USER}" in c["command"] for c in spec.get("initContainers", ())):
+        yield f"{where}: user {USER} cannot make its socket in the node's folder"
+
+
+def file_problems(objects):
+    """Files of flags lie in a volume of the right kind, and sockets in one that can be written."""
+    for one, spec, container, flags in servers(objects):
+        volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
+        for name, value in flags.all:
+            if name not in FILE_FLAGS:
+                continue
+            mount = mount_of(container, value)
+            kind = "configMap" if name == "model_dir" else "secret"
+            if mount is None or kind not in volumes[mount["name"]]:
+                yield f"{name_of(one)}: --{name}={value}: in no volume of a {kind}"
+        for path in flags.sockets():
+            mount = mount_of(container, path)
+            if mount is None or mount.get("readOnly"):
+                yield f"{name_of(one)}: {path}: in no volume that can be written"
+            volume = volumes[mount["name"]] if mount else {}
+            if "hostPath" in volume:
+                yield from _node_socket_problems(name_of(one), spec)
+            if not flags.has("socket_mode") or not flags.has("enable_shared_memory"):
+                yield f"{name_of(one)}: {path}: want --socket_mode and --enable_shared_memory"
+        for mount in container.get("volumeMounts", ()):
+            if "subPath" in mount:
+                yield f"{name_of(one)}: subPath: changed files would not reach the server"
+
+
+def _port(address):
+    return int(address.rsplit(":", 1)[1])
+
+
+def port_problems(objects):
+    for one, _, container, flags in servers(objects):
+        where = name_of(one)
+        listens = {"grpc": port for port in map(_port, flags.tcp())}
+        if flags.has("metrics_listen"):
+            listens["metrics"] = _port(flags.get("metrics_listen"))
+        declared = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+        if declared != listens:
+            yield f"{where}: ports: got {declared}, the flags say {listens}"
+        for name, port in listens.items():
+            if port != PORTS[name]:
+                yield f"{where}: {name}: got {port}, want {PORTS[name]}"
+        for probe, path in PATHS.items():
+            handler = {k: v for k, v in container.get(probe, {}).items() if isinstance(v, dict)}
+            is_grpc = "grpc" in listens and not flags.has("tls_cert")
+            port = {"port": listens["grpc"]} if is_grpc else {"path": path, "port": "metrics"}
+            want = {"grpc" if is_grpc else "httpGet": port}
+            if handler != want:
+                yield f"{where}: {probe}: got {handler}, want {want}"
+
+
+def _ports_of_pods(objects, selector):
+    """{name: number} of the pods that a selector finds; None: it finds none."""
+    found = [spec for _, labels, spec in templates(objects) if selector.items() <= labels.items()]
+    if not found or not selector:
+        return None
+    ports = [port for spec in found for c in containers(spec) for port in c.get("ports", ())]
+    return {port["name"]: port["containerPort"] for port in ports}
+
+
+def selector_problems(objects):
+    for one, labels, spec in templates(objects):
+        selectors = [one["spec"]["selector"]["matchLabels"]]
+        spread = spec.get("topologySpreadConstraints", ())
+        selectors += [constraint["labelSelector"]["matchLabels"] for constraint in spread]
+        for selector in selectors:
+            if not selector.items() <= labels.items():
+                yield f"{name_of(one)}: selects {selector}, its pods have {labels}"
+    for one in of_kind(objects, "PodDisruptionBudget"):
+        if _ports_of_pods(objects, one["spec"]["selector"]["matchLabels"]) is None:
+            yield f"{name_of(one)}: selects no pod"
+    for one in of_kind(objects, "HorizontalPodAutoscaler"):
+        target = one["spec"]["scaleTargetRef"]
+        named = [spec for other, _, spec in templates(objects)
+                 if name_of(other) == f"{target['kind']} {target['name']}"]
+        if not named:
+            yield f"{name_of(one)}: scales {target['kind']} {target['name']}, which does not exist"
+            continue
+        there = {container["name"] for container in containers(named[0])}
+        for metric in one["spec"]["metrics"]:
+            container = metric.get("containerResource", {}).get("container")
+            if container and container not in there:
+                yield f"{name_of(one)}: measures {container}, the pods have {sorted(there)}"
+
+
+def network_problems(objects):
+    """Services and NetworkPolicies name ports that their pods have."""
+    for one in of_kind(objects, "Service"):
+        ports = _ports_of_pods(objects, one["spec"]["selector"])
+        if ports is None:
+            yield f"{name_of(one)}: selects no pod"
+            continue
+        for port in one["spec"]["ports"]:
+            if ports.get(port["targetPort"]) != port["port"]:
+                yield f"{name_of(one)}: {port['name']}: the pods have {ports}"
+    for one in of_kind(objects, "NetworkPolicy"):
+        ports = _ports_of_pods(objects, one["spec"]["podSelector"]["matchLabels"])
+        if ports is None:
+            yield f"{name_of(one)}: selects no pod"
+            continue
+        admitted = {entry["port"] for rule in one["spec"]["ingress"] for entry in rule["ports"]}
+        if admitted != set(ports):
+            yield f"{name_of(one)}: admits {sorted(admitted)}, the pods have {sorted(ports)}"
+        if not all(rule.get("from") for rule in one["spec"]["ingress"]):
+            yield f"{name_of(one)}: admits everybody"
+
+
+def drain_problems(objects):
+    for one, spec, _, flags in servers(objects):
+        lead = seconds(flags.get("drain_lead", "0s"))
+        timeout = seconds(flags.get("drain_timeout", "10s"))
+        want = lead + 2 * timeout + DRAIN_END_S
+        got = spec.get("terminationGracePeriodSeconds", 30)
+        if got < want:
+            yield f"{name_of(one)}: {got} s of grace, a drain takes up to {want:g}"
+        if "grpc" in [p["name"] for c in containers(spec) for p in c.get("ports", ())] and not lead:
+            yield f"{name_of(one)}: no --drain_lead: clients hear of the end too late"
+
+
+def resource_problems(objects):
+    for one, _, container, flags in servers(objects):
+        where, resources = name_of(one), container["resources"]
+        limits, requests = resources["limits"], resources["requests"]
+        if any(requests[name] != limits[name] for name in ("cpu", "memory")):
+            yield f"{where}: requests are not the limits"
+        if not limits["cpu"].isdigit():
+            yield f"{where}: cpu: got {limits['cpu']}, want whole processors"
+        memory = size(flags.get("memory_bytes", "0"))
+        is_cuda = flags.get("device") == "cuda"
+        if is_cuda != ("nvidia.com/gpu" in limits):
+            yield f"{where}: a GPU and device=cuda, or neither"
+        shared = size(flags.get("shared_memory_bytes", "0"))
+        want = max(memory * 4 // 3, memory * 11 // 10 + shared) + (GPU_BYTES if is_cuda else 0)
+        if not 0 < want <= size(limits["memory"]):
+            yield f"{where}: {limits['memory']} of memory, the flags want {want / GIB:.2f}Gi"
+
+
+def security_problems(objects):
+    for one, _, spec in templates(objects):
+        where, pod = name_of(one), spec.get("securityContext", {})
+        if not pod.get("runAsNonRoot") or not pod.get("runAsUser") or not pod.get("runAsGroup"):
+            yield f"{where}: the pod may run as root"
+        if pod.get("seccompProfile") != {"type": "RuntimeDefault"}:
+            yield f"{where}: seccomp is not RuntimeDefault"
+        if spec.get("automountServiceAccountToken") is not False:
+            yield f"{where}: a token of the cluster is mounted"
+        if spec.get("enableServiceLinks") is not False:
+            yield f"{where}: Services set variables that begin with ROPE_"
+        for container in containers(spec):
+            own = container.get("securityContext", {})
+            if own.get("allowPrivilegeEscalation") is not False:
+                yield f"{where}: {container['name']}: may escalate privileges"
+            if not own.get("readOnlyRootFilesystem"):
+                yield f"{where}: {container['name']}: writes to its root"
+            if own.get("capabilities", {}).get("drop") != ["ALL"]:
+                yield f"{where}: {container['name']}: keeps capabilities"
+            if is_server(container) and ("runAsUser" in own or pod.get("runAsUser") != USER):
+                yield f"{where}: {container['name']}: want user {USER}"
+    for one in of_kind(objects, "ServiceAccount"):
+        if one.get("automountServiceAccountToken") is not False:
+            yield f"{name_of(one)}: mounts a token"
+
+
+def _references(spec):
+    """[(kind, name)] that the volumes and variables of a pod name."""
+    found = [("ServiceAccount", spec["serviceAccountName"])] if "serviceAccountName" in spec else []
+    for volume in spec.get("volumes", ()):
+        if "secret" in volume:
+            found.append(("Secret", volume["secret"]["secretName"]))
+        if "configMap" in volume:
+            found.append(("ConfigMap", volume["configMap"]["name"]))
+    return found
+
+
+def reference_problems(objects, page):
+    """`page`: the README, which says how Secrets are made and what the ConfigMaps are."""
+    there = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    for one, _, spec in templates(objects):
+        for kind, name in _references(spec):
+            if kind != "Secret" and (kind, name) not in there:
+                yield f"{name_of(one)}: {kind} {name}: not there"
+            if kind != "ServiceAccount" and f"`{name}`" not in page:
+                yield f"{name_of(one)}: {kind} {name}: README.md does not name it"
+    for one in of_kind(objects, "Secret"):
+        yield f"{name_of(one)}: a Secret in the tree"
+
+
+def image_problems(objects, version):
+    for one, _, spec in templates(objects):
+        for container in containers(spec):
+            name, _, tag = container["image"].rpartition(":")
+            if name == "rope-server" and tag.split("-")[0] != version or not name:
+                yield f"{name_of(one)}: {container['image']}: want rope-server:{version}"
+
+
+def problems(objects, known, page, version):
+    return [
+        *flag_problems(objects, known),
+        *file_problems(objects),
+        *port_problems(objects),
+        *selector_problems(objects),
+        *network_problems(objects),
+        *drain_problems(objects),
+        *resource_problems(objects),
+        *security_problems(objects),
+        *reference_problems(objects, page),
+        *image_problems(objects, version),
+    ]

@@ -1,0 +1,583 @@
+#!/usr/bin/env python3
+"""deploy/kubernetes: the schemas of Kubernetes, the rules of kubernetes_rules.py, and the servers
+that the manifests start.
+
+Usage: kubernetes_test.py BUILD_FOLDER. Needs kubernetes-validate of PyPI: ROPE_KUBERNETES_PYTHON
+names a Python that has it. A kubectl with kustomize 5, where there is one, renders the same.
+"""
+
+import copy
+import ctypes
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+if importlib.util.find_spec("kubernetes_validate") is None:
+    PYTHON = os.environ.pop("ROPE_KUBERNETES_PYTHON", "")
+    if PYTHON:
+        os.execv(PYTHON, [PYTHON, "-B", *sys.argv])
+    print("skipped: kubernetes-validate is not here: set ROPE_KUBERNETES_PYTHON to a Python of it")
+    sys.exit(77)
+
+import kubernetes_validate  # noqa: E402
+import yaml  # noqa: E402
+
+import kubernetes_manifests as manifests  # noqa: E402
+import kubernetes_rules as rules  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "deploy/kubernetes"
+EXAMPLES = FOLDER / "examples"
+BUILD = pathlib.Path()  # set by main
+NEWEST = "1.37"
+# The oldest Kubernetes of README.md: sidecars and gRPC probes are there without a feature gate.
+OLDEST = "1.29"
+# Kinds of projects beside Kubernetes, which have no schema here.
+CUSTOM = {"GRPCRoute", "ServiceMonitor", "Certificate", "Issuer"}
+LIMIT_S = 30
+TLS_FILES = {"ca": "ca.crt", "cert": "tls.crt", "key": "tls.key"}
+
+
+def overlays():
+    return ["base", *sorted(f"overlays/{path.name}" for path in (FOLDER / "overlays").iterdir())]
+
+
+def render(name):
+    return manifests.render(FOLDER / name)
+
+
+def page():
+    return (FOLDER / "README.md").read_text()
+
+
+def version():
+    text = (ROOT / "CMakeLists.txt").read_text()
+    return re.search(r"project\(\w+ VERSION ([\d.]+)", text)[1]
+
+
+def output_of(*command):
+    return subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    ).stdout
+
+
+def known_flags():
+    text = output_of(BUILD / "bin/rope_server", "--help")
+    return set(re.findall(r"^ +(?:-\w, *)?--(\w+)", text, re.MULTILINE))
+
+
+def example(name):
+    return manifests.documents(EXAMPLES / name)
+
+
+def one_of(objects, kind):
+    return next(one for one in objects if one["kind"] == kind)
+
+
+class SchemaTest(unittest.TestCase):
+    def test_every_object_is_valid_in_the_oldest_and_the_newest_kubernetes(self):
+        rendered = [(name, one) for name in overlays() for one in render(name)]
+        rendered += [
+            (path.name, one)
+            for path in sorted(EXAMPLES.iterdir())
+            for one in manifests.documents(path)
+            if "kind" in one and one["kind"] not in CUSTOM
+        ]
+        self.assertGreater(len(rendered), 25)
+        for name, one in rendered:
+            for release in (OLDEST, NEWEST):
+                with self.subTest(f"{name} {rules.name_of(one)} {release}"):
+                    kubernetes_validate.validate(one, release, strict=True)
+
+    def test_unknown_field_and_wrong_type_are_errors(self):
+        good = one_of(render("base"), "Deployment")
+        for field, value in (("replica", 2), ("minReadySeconds", "ten")):
+            bad = copy.deepcopy(good)
+            bad["spec"][field] = value
+            with self.subTest(field), self.assertRaises(kubernetes_validate.ValidationError):
+                kubernetes_validate.validate(bad, NEWEST, strict=True)
+
+    def test_page_names_the_oldest_kubernetes(self):
+        self.assertIn(f"Kubernetes {OLDEST}", page())
+
+
+class RenderTest(unittest.TestCase):
+    def test_kubectl_renders_the_same(self):
+        said = shutil.which("kubectl") and output_of("kubectl", "version", "--client")
+        if not said or not re.search(r"Kustomize Version: v5", said):
+            self.skipTest("kubectl with kustomize 5 is not installed")
+        for name in overlays():
+            with self.subTest(name):
+                text = output_of("kubectl", "kustomize", FOLDER / name)
+                text = re.sub(r"ropeserve-models-[a-z0-9]{10}", "ropeserve-models", text)
+                theirs = [one for one in yaml.safe_load_all(text) if one]
+                ours = sorted(render(name), key=manifests.identity)
+                self.assertEqual(ours, sorted(theirs, key=manifests.identity))
+
+    def test_patch_merges_lists_by_key_and_null_removes(self):
+        old = {"containers": [{"name": "a", "args": ["x"], "probe": {"grpc": 1}}, {"name": "b"}]}
+        patch = {"containers": [{"name": "a", "args": ["y"], "probe": {"grpc": None, "http": 2}}]}
+        want = {"containers": [{"name": "a", "args": ["y"], "probe": {"http": 2}}, {"name": "b"}]}
+        self.assertEqual(manifests.merged_with(old, patch), want)
+
+    def test_patch_of_nothing_and_unknown_keys_are_errors(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "patch.yaml").write_text("{kind: Service, metadata: {name: none}}")
+            for text in ("patches: [{path: patch.yaml}]", "commonLabels: {a: b}"):
+                (folder / "kustomization.yaml").write_text(text)
+                with self.subTest(text), self.assertRaises(ValueError):
+                    manifests.render(folder)
+
+
+class RulesTest(unittest.TestCase):
+    def setUp(self):
+        self.known = known_flags()
+
+    def problems(self, objects):
+        return rules.problems(objects, self.known, page(), version())
+
+    def test_overlays_break_no_rule(self):
+        for name in overlays():
+            with self.subTest(name):
+                self.assertEqual(self.problems(render(name)), [])
+
+    # (overlay, text of the rendered objects, its replacement, part of the problem)
+    BREACHES = (
+        ("base", "--drain_lead=", "--drain_leed=", "does not know it"),
+        ("base", "--memory_bytes=", "memory_bytes=", "want --NAME"),
+        ("overlays/gpu", '"ROPE_DEVICE"', '"ROPE_DEVISE"', "does not know it"),
+        ("base", "bin/rope_server", "bin/rope", "no container runs"),
+        ("base", "--insecure_listen", "--enable_shared_memory", "want a certificate"),
+        ("overlays/tls", "--tls_key=", "--insecure_listen=", "TLS without clients'"),
+        ("base", "registration=false", "registration=true", "one of several servers"),
+        ("overlays/tls", "--tls_client_ca=", "--model=", "TLS without clients'"),
+        ("base", "--model_dir=/etc/rope", "--model_dir=/etc/ropes", "in no volume of a configMap"),
+        ("overlays/tls", "--tls_cert=/etc", "--tls_cert=/run", "in no volume of a secret"),
+        ("overlays/tls", '"secretName": "ropeserve-tls"', '"secretName": "x"', "does not name it"),
+        ("overlays/sidecar", "unix:/run/rope/", "unix:/tmp/", "in no volume that can be written"),
+        ("overlays/sidecar", "--socket_mode=", "--threads=", "want --socket_mode"),
+        ("overlays/daemonset", '"hostUsers": true', '"hostUsers": false', "hostUsers"),
+        ("overlays/daemonset", '"65532:65532"', '"0:0"', "cannot make its socket"),
+        ("overlays/tls", '"readOnly": true', '"readOnly": true, "subPath": "a"', "subPath"),
+        ("base", "0.0.0.0:50051", "0.0.0.0:50052", "ports: got"),
+        ("base", "9464", "9465", "want 9464"),
+        ("base", '"containerPort": 50051', '"containerPort": 50052', "ports: got"),
+        ("base", '"livenessProbe": {"grpc"', '"livenessProbe": {"exec"', "livenessProbe: got"),
+        ("overlays/tls", '"path": "/readyz"', '"path": "/ready"', "startupProbe: got"),
+        ("overlays/sidecar", '"readinessProbe"', '"probe"', "readinessProbe: got"),
+        ("base", '"matchLabels": {', '"matchLabels": {"a": "b", ', "selects"),
+        ("base", '"name": "ropeserve"}, "minReplicas"', '"name": "x"}, "minReplicas"', "scales"),
+        ("base", '"container": "rope-server"', '"container": "x"', "measures x"),
+        ("base", '"targetPort": "metrics"', '"targetPort": "grpc"', "metrics: the pods have"),
+        ("base", '"ports": [{"port": "grpc"}]', '"ports": [{"port": "x"}]', "admits ['metrics'"),
+        ("base", '"from": [{"podSelector"', '"to": [{"podSelector"', "admits everybody"),
+        ("base", 'PeriodSeconds": 30', 'PeriodSeconds": 26', "a drain takes up to 27"),
+        ("base", "--drain_lead=5s", "--drain_lead=9s", "a drain takes up to 31"),
+        ("base", "--drain_timeout=10s", "--drain_timeout=12s", "a drain takes up to 31"),
+        ("base", "--drain_lead=5s", "--drain_lead=0s", "no --drain_lead"),
+        ("base", "--memory_bytes=1536MiB", "--memory_bytes=1537MiB", "the flags want"),
+        ("overlays/sidecar", "bytes=768MiB", "bytes=1GiB", "the flags want 2.10Gi"),
+        ("overlays/gpu", '"3Gi", "nvidia', '"2Gi", "nvidia', "the flags want"),
+        ("overlays/gpu", '"nvidia.com/gpu": "1"', '"amd.com/gpu": "1"', "a GPU and device=cuda"),
+        ("base", '"cpu": "2"', '"cpu": "1500m"', "requests are not the limits"),
+        ("base", '"runAsNonRoot": true, ', "", "may run as root"),
+        ("base", '"runAsUser": 65532', '"runAsUser": 1000', "want user 65532"),
+        ("base", '"RuntimeDefault"', '"Unconfined"', "seccomp"),
+        ("base", '"automountServiceAccountToken": false', '"x": 1', "token"),
+        ("base", '"enableServiceLinks": false', '"enableServiceLinks": true', "ROPE_"),
+        ("base", '"allowPrivilegeEscalation": false', '"x": 1', "may escalate"),
+        ("base", '"readOnlyRootFilesystem": true', '"x": 1', "writes to its root"),
+        ("base", '"drop": ["ALL"]', '"drop": ["NET_RAW"]', "keeps capabilities"),
+        ("base", '"serviceAccountName": "ropeserve"', '"serviceAccountName": "x"', "not there"),
+        ("base", '"configMap": {"name": "ropeserve', '"configMap": {"name": "x', "not there"),
+        ("base", '"kind": "ConfigMap"', '"kind": "Secret"', "a Secret in the tree"),
+        ("base", "rope-server:0", "rope-server:9", "want rope-server:"),
+    )
+
+    def test_each_rule_notices(self):
+        for name, old, new, want in self.BREACHES:
+            with self.subTest(f"{name}: {new}"):
+                text = json.dumps(render(name))
+                self.assertIn(old, text)
+                found = self.problems(json.loads(text.replace(old, new, 1)))
+                self.assertTrue([line for line in found if want in line], found)
+
+    def test_selectors_find_no_pods_of_another_overlay(self):
+        pods = {
+            labels["app.kubernetes.io/name"] + labels.get("app.kubernetes.io/component", ""): labels
+            for name in overlays()
+            for _, labels, _ in rules.templates(render(name))
+        }
+        self.assertEqual(len(pods), 3, "servers, servers of nodes, engines with a sidecar")
+        for name in overlays():
+            for one in rules.of_kind(render(name), "Service", "NetworkPolicy"):
+                selector = one["spec"].get("selector") or one["spec"]["podSelector"]["matchLabels"]
+                found = [pod for pod, labels in pods.items() if selector.items() <= labels.items()]
+                with self.subTest(f"{name} {rules.name_of(one)}"):
+                    self.assertEqual(len(found), 1, found)
+
+
+class ExamplesTest(unittest.TestCase):
+    def test_service_monitor_finds_the_metrics_ports(self):
+        monitor = one_of(example("service_monitor.yaml"), "ServiceMonitor")
+        self.assertEqual(monitor["apiVersion"], "monitoring.coreos.com/v1")
+        wanted = monitor["spec"]["selector"]["matchLabels"]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        self.assertEqual(endpoint["path"], "/metrics")
+        for name in ("base", "overlays/daemonset"):
+            service = one_of(render(name), "Service")
+            self.assertLessEqual(wanted.items(), service["metadata"]["labels"].items())
+            ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+            self.assertEqual(ports[endpoint["port"]], rules.PORTS["metrics"])
+
+    def test_route_goes_to_the_service_beside_it_and_that_to_the_servers(self):
+        objects = example("grpc_route.yaml")
+        route = one_of(objects, "GRPCRoute")
+        self.assertEqual(route["apiVersion"], "gateway.networking.k8s.io/v1")
+        self.assertEqual(list(rules.network_problems([*objects, *render("base")])), [])
+        (rule,) = route["spec"]["rules"]
+        service = one_of(objects, "Service")
+        want = {"name": service["metadata"]["name"], "port": service["spec"]["ports"][0]["port"]}
+        self.assertEqual(rule["backendRefs"], [want])
+        services = {match["method"]["service"] for match in rule["matches"]}
+        self.assertEqual(services, {"rope.v1.RopeService", "grpc.health.v1.Health"})
+
+    def test_certificate_makes_the_secret_of_the_tls_overlay(self):
+        objects = example("certificates.yaml")
+        (_, spec, _, flags), *_ = rules.servers(render("overlays/tls"))
+        secrets = [v["secret"]["secretName"] for v in spec["volumes"] if "secret" in v]
+        issuers, certificates = (
+            {one["metadata"]["name"]: one["spec"] for one in rules.of_kind(objects, kind)}
+            for kind in ("Issuer", "Certificate")
+        )
+        self.assertIn(certificates["ropeserve"]["secretName"], secrets)
+        service = one_of(render("overlays/tls"), "Service")["metadata"]["name"]
+        self.assertIn(service, certificates["ropeserve"]["dnsNames"])
+        keys = {flags.get(f"tls_{name}").rsplit("/", 1)[1] for name in ("cert", "key", "client_ca")}
+        self.assertEqual(keys, {"tls.crt", "tls.key", "ca.crt"})
+        self.assertEqual({one["issuerRef"]["name"] for one in certificates.values()}, set(issuers))
+        made = {one["secretName"] for one in certificates.values()}
+        self.assertIn(issuers["ropeserve"]["ca"]["secretName"], made)
+
+    def test_engines_dial_the_socket_that_their_server_listens_on(self):
+        for objects, engines in (
+            (render("overlays/sidecar"), render("overlays/sidecar")),
+            (render("overlays/daemonset"), example("engine.yaml")),
+        ):
+            (_, server_pod, server, flags), *_ = rules.servers(objects)
+            engine_pod = one_of(engines, "Deployment")["spec"]["template"]["spec"]
+            (engine,) = engine_pod["containers"]
+            (socket,) = flags.sockets()
+            self.assertEqual(rules.Flags(engine).get("target"), f"unix:{socket}")
+            for container in (server, engine):
+                mount = rules.mount_of(container, socket)
+                self.assertEqual((mount["name"], mount["mountPath"]), ("socket", "/run/rope"))
+            self.assertTrue(mount["readOnly"])
+            folders = [
+                next(v for v in pod["volumes"] if v["name"] == "socket")
+                for pod in (server_pod, engine_pod)
+            ]
+            if "hostPath" in folders[0]:
+                self.assertEqual(folders[0]["hostPath"]["path"], folders[1]["hostPath"]["path"])
+                groups = engine_pod["securityContext"]["supplementalGroups"]
+                self.assertEqual(groups, [server_pod["securityContext"]["runAsGroup"]])
+        self.assertEqual(list(rules.security_problems(example("engine.yaml"))), [])
+
+    def test_adapter_makes_the_metric_of_the_autoscaler_from_the_queue_time(self):
+        scaler = one_of(render("base"), "HorizontalPodAutoscaler")
+        (wanted,) = [m["pods"]["metric"]["name"] for m in scaler["spec"]["metrics"] if "pods" in m]
+        (adapter,) = example("prometheus_adapter.yaml")
+        made = {rule["name"]["as"]: rule["metricsQuery"] for rule in adapter["rules"]}
+        for part in ("sum", "count"):
+            series = f'rope_request_stage_seconds_{part}{{stage="queue"'
+            self.assertIn(series, made[wanted])
+        for name in made:
+            self.assertIn(name, page())
+
+
+class PageTest(unittest.TestCase):
+    def test_commands_name_folders_and_files_of_the_tree(self):
+        named = re.findall(r"kubectl [^\n`]*?-[kf] (\S+)", page())
+        self.assertGreater(len(named), 4)
+        for path in named:
+            with self.subTest(path):
+                self.assertTrue((ROOT / path).exists())
+        self.assertGreaterEqual(set(named), {f"deploy/kubernetes/{name}" for name in overlays()})
+
+    def test_own_folder_renders(self):
+        (text,) = re.findall(r"```yaml\n(.*?)```", page(), re.DOTALL)
+        own = yaml.safe_load(text)
+        self.assertEqual(own.pop("images")[0]["name"], "rope-server")
+        with tempfile.TemporaryDirectory() as name:
+            for entry in ("resources", "components"):
+                own[entry] = [str(ROOT / path.split("ropeserve/", 1)[1]) for path in own[entry]]
+            (pathlib.Path(name) / "kustomization.yaml").write_text(yaml.safe_dump(own))
+            objects = manifests.render(name)
+        self.assertEqual(rules.problems(objects, known_flags(), page(), version()), [])
+        (_, _, _, flags), *_ = rules.servers(objects)
+        self.assertTrue(flags.has("tls_cert") and flags.get("device") == "cuda")
+
+
+def write_models(folder, data):
+    """The files of a ConfigMap as the kubelet mounts them: names are links into a dated folder."""
+    dated = folder / "..2026_01_31_12_00_00.1"
+    dated.mkdir(parents=True)
+    (folder / "..data").symlink_to(dated.name)
+    for name, text in data.items():
+        (dated / name).write_text(text)
+        (folder / name).symlink_to(f"..data/{name}")
+
+
+def client_name():
+    """The name in the client's certificate of the example."""
+    (name,) = [one["spec"]["uris"] for one in example("certificates.yaml") if "uris" in one["spec"]]
+    return name[0]
+
+
+def write_secrets(folder):
+    """One certificate that is the server's, the client's and the authority; the access file."""
+    tls = folder / "tls"
+    tls.mkdir()
+    output_of(
+        *"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1".split(),
+        *("-subj", "/CN=test", "-keyout", tls / "tls.key", "-out", tls / "tls.crt"),
+        *("-addext", f"subjectAltName=DNS:ropeserve,URI:{client_name()}"),
+    )
+    shutil.copy(tls / "tls.crt", tls / "ca.crt")
+    (folder / "access").mkdir()
+    shutil.copy(EXAMPLES / "access.json", folder / "access")
+
+
+def client_flags(folder):
+    files = [f"--tls_{name}={folder}/tls/{file}" for name, file in TLS_FILES.items()]
+    return [*files, "--tls_server_name=ropeserve"]
+
+
+def arguments_of(flags, folder):
+    """The flags on free ports, with files in `folder`, on the processor."""
+    text = "\n".join(f"--{name}={value}" if value else f"--{name}" for name, value in flags.all)
+    text = text.replace("/etc/rope", str(folder)).replace("/run/rope", str(folder))
+    text = re.sub(r"0\.0\.0\.0:\d+", "127.0.0.1:0", text)
+    return text.replace("device=cuda", "device=cpu").splitlines()
+
+
+class Server:
+    """A rope_server; a context manager that stops it."""
+
+    def __init__(self, arguments, preexec_fn=None):
+        self.process = subprocess.Popen(
+            [BUILD / "bin/rope_server", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=preexec_fn,
+        )
+        self.address = self.process.stdout.readline().split()[-1:]
+        self.metrics = self.process.stdout.readline().split()[-1:]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(timeout=LIMIT_S)
+        self.process.stdout.close()
+
+    def get(self, path):
+        """(status, text)."""
+        url = self.metrics[0].replace("/metrics", path)
+        try:
+            with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, ""
+
+    def stop(self):
+        """The exit status; the second signal cuts --drain_lead short."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=LIMIT_S)
+
+
+class ServerTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+
+    def start(self, name):
+        folder = self.folder / name.replace("/", "_")
+        objects = render(name)
+        (_, _, _, flags), *_ = rules.servers(objects)
+        write_models(folder / "models", one_of(objects, "ConfigMap")["data"])
+        has_tls = flags.has("tls_cert")
+        if has_tls:
+            write_secrets(folder)
+        server = Server(arguments_of(flags, folder))
+        self.assertTrue(server.metrics, f"{name}: the server did not start")
+        return server, flags, client_flags(folder) if has_tls else []
+
+    def call(self, server, command, *arguments):
+        """(exit status, what ropectl says)."""
+        done = subprocess.run(
+            [BUILD / "bin/ropectl", command, f"--target={server.address[0]}", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def test_servers_start_answer_their_probes_and_end(self):
+        for name in overlays():
+            with self.subTest(name):
+                server, flags, secrets = self.start(name)
+                with server:
+                    self.check_serving(server, secrets)
+                    if flags.has("drain_lead"):
+                        self.check_lead(server)
+                    self.assertEqual(server.stop(), 0)
+
+    def check_serving(self, server, secrets):
+        for path in set(rules.PATHS.values()):
+            self.assertEqual(server.get(path)[0], 200, path)
+        (adapter,) = example("prometheus_adapter.yaml")
+        for rule in adapter["rules"]:
+            for series in re.findall(r"rope_\w+", rule["metricsQuery"]):
+                self.assertIn(f"\n{series}{{", server.get("/metrics")[1])
+        self.assertEqual(self.call(server, "health", *secrets), (0, "SERVING\n"))
+        self.assertIn("example-8b", self.call(server, "models", *secrets)[1])
+
+    def test_tls_overlay_admits_the_certificate_of_the_example_and_no_other_client(self):
+        server, _, secrets = self.start("overlays/tls")
+        with server:
+            self.assertEqual(self.call(server, "models", *secrets)[0], 0)
+            self.assertIn("PERMISSION_DENIED", self.call(server, "connections", *secrets)[1])
+            without = [flag for flag in secrets if "cert" not in flag and "key" not in flag]
+            for flags in (without, []):
+                self.assertNotEqual(self.call(server, "models", *flags)[0], 0)
+
+    def test_models_are_registered_at_a_server_that_stands_alone_only(self):
+        config = str(FOLDER / "models/example-8b.json")
+        for name, status in (("base", 1), ("overlays/sidecar", 0)):
+            with self.subTest(name):
+                server, _, _ = self.start(name)
+                with server:
+                    done = self.call(server, "register", "mine", f"--config={config}")
+                    self.assertEqual(done[0], status, done[1])
+
+    def check_lead(self, server):
+        server.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + LIMIT_S
+        while server.get("/readyz")[0] != 503:
+            self.assertLess(time.monotonic(), deadline, "still ready after SIGTERM")
+        self.assertEqual(server.get("/livez")[0], 200)
+
+    def test_models_have_no_findings(self):
+        for path in (FOLDER / "models").glob("*.json"):
+            output_of(BUILD / "bin/ropectl", "lint", path, "--fail_on=warning")
+
+
+NEW_USER_NAMESPACE = 0x10000000
+
+
+def enter_user_namespace(first, user):
+    """Makes this process `user` of a namespace whose users are first, first + 1, ... outside.
+
+    The kernel lets only a process outside write the map: a child, forked before.
+    """
+    process = os.getpid()
+    ready, go = os.pipe()
+    writer = os.fork()
+    if writer == 0:
+        os.read(ready, 1)
+        for name in ("uid_map", "gid_map"):
+            pathlib.Path(f"/proc/{process}/{name}").write_text(f"0 {first} 65536\n")
+        os._exit(0)
+    failed = ctypes.CDLL(None).unshare(NEW_USER_NAMESPACE)
+    os.write(go, b"x")
+    os.waitpid(writer, 0)
+    if failed:
+        raise OSError("unshare")
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def can_enter_user_namespace():
+    try:
+        subprocess.run(
+            [BUILD / "bin/ropectl", "--version"],
+            preexec_fn=lambda: enter_user_namespace(100000, 1000),
+            stdout=subprocess.DEVNULL,
+            timeout=LIMIT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+class UserNamespaceTest(unittest.TestCase):
+    """What the page says about SO_PEERCRED."""
+
+    def setUp(self):
+        if not can_enter_user_namespace():
+            self.skipTest("this user cannot run the programs in a user namespace")
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        os.chmod(self.folder.name, 0o777)
+        self.socket = f"unix:{self.folder.name}/rope.sock"
+
+    def owner(self, first, user=1000):
+        """The owner of the connection of a client in a namespace; 0: in that of this process."""
+        enter = (lambda: enter_user_namespace(first, user)) if first else None
+        text = subprocess.run(
+            [BUILD / "bin/ropectl", "connections", "--json", f"--target={self.socket}"],
+            capture_output=True,
+            text=True,
+            preexec_fn=enter,
+            timeout=LIMIT_S,
+            check=True,
+        ).stdout
+        mine = max(json.loads(text)["connections"], key=lambda one: int(one["connection_id"]))
+        return mine["owner"]
+
+    def serve(self, enter=None):
+        flags = [f"--listen={self.socket}", "--socket_mode=666", "--metrics_listen=127.0.0.1:0"]
+        return Server(flags, enter)
+
+    def test_server_of_the_node_tells_namespaces_apart(self):
+        with self.serve():
+            self.assertEqual(self.owner(100000), "uid:101000")
+            self.assertEqual(self.owner(200000), "uid:201000")
+            self.assertEqual(self.owner(0), "uid:0")
+
+    def test_server_in_a_namespace_sees_one_user_for_all_outside(self):
+        overflow = pathlib.Path("/proc/sys/fs/overflowuid").read_text().strip()
+        with self.serve(lambda: enter_user_namespace(300000, 65532)):
+            self.assertEqual(self.owner(100000), f"uid:{overflow}")
+            self.assertEqual(self.owner(0), f"uid:{overflow}")
+            self.assertEqual(self.owner(300000), "uid:1000")
+
+
+if __name__ == "__main__":
+    BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
