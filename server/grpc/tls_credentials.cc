@@ -46,7 +46,7 @@ absl::Time TimeOf(const ASN1_TIME* time) {
   return absl::FromTimeT(timegm(&parts));
 }
 
-// What gRPC does with them at a handshake: OpenSSL refuses keys that are too short, and old digests.
+// What gRPC does with them: OpenSSL refuses keys that are too short, and old digests.
 bool IsUsable(X509* certificate, EVP_PKEY* key) {
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_server_method()),
                                                                   &SSL_CTX_free);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
+#include "server/error.h"
 
 namespace rope::server {
 namespace {
@@ -81,8 +82,8 @@ absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string&
                                    std::move(socket));
   const auto named = by_name_.find(name);
   if (named != by_name_.end() && open_.contains(named->second->id())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("another connection has its address and port: ", name));
+    return RetryLater(Reason::kBudgetFull, "connection", absl::StrCat(name, " twice"),
+                      "one connection of an address and port");
   }
   std::shared_ptr<Connection>& account = accounts_[fd];
   if (account != nullptr) {  // that has ended; its name may be of a later one by now

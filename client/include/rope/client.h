@@ -66,9 +66,10 @@ class Client {
   // rotation goes whole to a server that does not know it yet.
   // INVALID_ARGUMENT: an empty target, names or paths among several addresses, a negative size,
   // transports that the sizes rule out, or TLS files and tokens that options.h does not admit.
-  // UNAVAILABLE: no connection within the timeout, or the server does not serve (unless require_serving is false). FAILED_PRECONDITION: none of
-  // ConnectOptions::transports is available; "inproc:" without rope::embedded::Enable; Forks.
-  // RESOURCE_EXHAUSTED: not enough memory for arena_bytes.
+  // UNAVAILABLE: no connection within the timeout, or the server does not serve (unless
+  // require_serving is false). FAILED_PRECONDITION: none of ConnectOptions::transports is
+  // available; "inproc:" without rope::embedded::Enable; Forks. RESOURCE_EXHAUSTED: not enough
+  // memory for arena_bytes.
   static Result<Client> Connect(const std::string& target, const ConnectOptions& options = {});
 
   // The arena of ConnectOptions::arena_bytes. Copies of the client share it. It is usable even if
