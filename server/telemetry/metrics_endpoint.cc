@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/telemetry/limits.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/process.h"
+#include "server/telemetry/status_page.h"
 
 namespace rope::server {
 namespace {
@@ -68,7 +70,7 @@ int MetricsEndpoint::Respond(mg_connection* connection, void* self) {
   if (!answer.has_value()) return 0;
   const std::string length = std::to_string(answer->body.size());
   mg_response_header_start(connection, answer->status);
-  mg_response_header_add(connection, "Content-Type", "text/plain; charset=utf-8", -1);
+  mg_response_header_add(connection, "Content-Type", answer->type, -1);
   mg_response_header_add(connection, "Cache-Control", "no-store", -1);
   mg_response_header_add(connection, "Content-Length", length.c_str(), -1);
   mg_response_header_send(connection);
@@ -81,10 +83,15 @@ std::optional<MetricsEndpoint::Answer> MetricsEndpoint::AnswerTo(std::string_vie
   if (path == "/readyz" || path == "/healthz") {
     return sources_.serving() ? Answer{200, "SERVING\n"} : Answer{503, "NOT_SERVING\n"};
   }
-  if (path != "/metrics") return std::nullopt;
+  const bool is_status = path == "/" || path == "/status";
+  if (path != "/metrics" && !is_status) return std::nullopt;
   proto::MutexLock lock(&mutex_);
   std::vector<prometheus::MetricFamily> families = sources_.metrics->Collect(sources_.gauges());
   CollectProcess(families);
+  if (is_status) {
+    return Answer{200, StatusPage(families, {.serving = sources_.serving(), .now = absl::Now()}),
+                  "text/html; charset=utf-8"};
+  }
   return Answer{200, prometheus::TextSerializer().Serialize(families)};
 }
 

@@ -1,5 +1,6 @@
 // MetricsEndpoint: serves HTTP while it exists.
 //
+//   GET /, /status          the status page, for people
 //   GET /metrics            the metrics, in the text format of Prometheus
 //   GET /livez              200 ALIVE: the process runs
 //   GET /readyz, /healthz   200 SERVING, or 503 NOT_SERVING: gRPC health of the whole server
@@ -49,6 +50,7 @@ class MetricsEndpoint {
   struct Answer {
     int status = 0;  // of HTTP
     std::string body;
+    const char* type = "text/plain; charset=utf-8";
   };
 
   MetricsEndpoint(std::string host, Sources sources, mg_context* library)

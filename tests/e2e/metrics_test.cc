@@ -56,8 +56,23 @@ TEST(MetricsTest, HealthHasPathsAndOthersAreNotFound) {
     EXPECT_THAT(answer, StartsWith("HTTP/1.0 200 OK\r\n")) << path;
     EXPECT_THAT(answer, EndsWith(body)) << path;
   }
-  for (const char* path : {"/", "/ready", "/readyz/", "/metrics/x"}) {
+  for (const char* path : {"/status/", "/ready", "/readyz/", "/metrics/x"}) {
     EXPECT_THAT(Get(path, port), StartsWith("HTTP/1.0 404 ")) << path;
+  }
+}
+
+TEST(MetricsTest, StatusPageIsHtmlAndCountsAnsweredCalls) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  ASSERT_TRUE(Serves(*server.NewStub()));
+  for (const char* path : {"/", "/status", "/status?x=1"}) {
+    const std::string answer = Get(path, MetricsPort(server));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.0 200 OK\r\n")) << path;
+    EXPECT_THAT(answer, HasSubstr("Content-Type: text/html; charset=utf-8\r\n")) << path;
+    EXPECT_THAT(answer, HasSubstr("<title>SERVING · RopeServe</title>")) << path;
+    EXPECT_THAT(answer, HasSubstr(absl::StrCat("version ", proto::kVersion, " · "))) << path;
+    EXPECT_THAT(answer, HasSubstr(" · up ")) << path;
+    EXPECT_THAT(answer, HasSubstr("<th scope=\"row\">Rotate</th><td>1</td>")) << path;
+    EXPECT_THAT(answer, EndsWith("</html>\n")) << path;
   }
 }
 
