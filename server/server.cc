@@ -73,9 +73,6 @@ absl::Status Server::Build(const Batcher::Options& batches) {
   unknown_methods_ = std::make_unique<UnknownMethods>(services, core_->calls(), core_->metrics());
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   BuildGrpcServer(threads);
-  if (tls_ != nullptr && !tls_->is_served()) {
-    return InvalidField("--tls_cert", "files that gRPC refuses", "certificates and key in PEM");
-  }
   ROPE_RETURN_IF_ERROR(Listen());
   ArmAndStart();
   LogStart({options_, shares_, threads, core_->devices(), core_->registry(), addresses_,

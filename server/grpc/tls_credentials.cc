@@ -56,28 +56,25 @@ bool IsUsable(X509* certificate, EVP_PKEY* key) {
   return usable;
 }
 
-}  // namespace
-
 // gRPC's C++ has no server credentials that ask for their files; its C core has.
-class TlsCredentials::ForServer final : public grpc::ServerCredentials {
+class AskingCredentials final : public grpc::ServerCredentials {
  public:
-  ForServer(std::shared_ptr<TlsCredentials> files, grpc_server_credentials* credentials)
-      : files_(std::move(files)), credentials_(credentials, &grpc_server_credentials_release) {}
+  AskingCredentials(std::shared_ptr<void> keeps, grpc_server_credentials* credentials)
+      : keeps_(std::move(keeps)), credentials_(credentials, &grpc_server_credentials_release) {}
 
   void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
 
  private:
-  // gRPC goes on without the address if this is 0.
   int AddPortToServer(const std::string& address, grpc_server* server) override {
-    const int port = grpc_server_add_http2_port(server, address.c_str(), credentials_.get());
-    files_->is_served_ = port != 0;
-    return port;
+    return grpc_server_add_http2_port(server, address.c_str(), credentials_.get());
   }
 
-  const std::shared_ptr<TlsCredentials> files_;
+  const std::shared_ptr<void> keeps_;
   const std::unique_ptr<grpc_server_credentials, decltype(&grpc_server_credentials_release)>
       credentials_;
 };
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<TlsCredentials>> TlsCredentials::Load(const TlsFiles& files) {
   const std::shared_ptr<TlsCredentials> credentials(new TlsCredentials(files));  // owned by itself
@@ -175,7 +172,7 @@ std::shared_ptr<grpc::ServerCredentials> TlsCredentials::ForGrpc(
       grpc_ssl_server_credentials_create_options_using_config_fetcher(
           request, &TlsCredentials::Fetch, credentials.get());
   grpc_server_credentials* const made = grpc_ssl_server_credentials_create_with_options(options);
-  return std::make_shared<ForServer>(std::move(credentials), made);
+  return std::make_shared<AskingCredentials>(std::move(credentials), made);
 }
 
 }  // namespace rope::server

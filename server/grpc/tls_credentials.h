@@ -15,7 +15,6 @@
 #include <grpc/grpc_security.h>
 #include <grpcpp/security/server_credentials.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,8 +48,6 @@ class TlsCredentials {
   absl::Time expiry() const;
   // How often changed files could not be used.
   int64_t failures() const;
-  // Whether gRPC has taken them for an address.
-  bool is_served() const { return is_served_; }
 
   // For gRPC. They keep `credentials`.
   static std::shared_ptr<grpc::ServerCredentials> ForGrpc(
@@ -60,7 +57,6 @@ class TlsCredentials {
   explicit TlsCredentials(const TlsFiles& files)
       : files_(files), watch_({files.cert, files.key, files.client_ca}) {}
 
-  class ForServer;  // as gRPC has them
   struct Pems {
     std::string cert;
     std::string key;
@@ -84,7 +80,6 @@ class TlsCredentials {
   absl::Time expiry_ ABSL_GUARDED_BY(mutex_);
   int64_t failures_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // that was logged
-  std::atomic<bool> is_served_ = false;
 };
 
 }  // namespace rope::server
