@@ -172,7 +172,7 @@ std::string Seconds(double seconds) {
 std::string Count(double number) {
   std::string text = absl::StrFormat("%.0f", number);
   for (size_t end = text.size(); end > 3 && text[end - 4] != '-'; end -= 3) {
-    text.insert(end - 3, ",");
+    text.insert(end - 3, 1, ',');
   }
   return text;
 }
