@@ -43,7 +43,7 @@ class Caller {
 };
 
 Measurement NotMeasured() {
-  return {.yardstick = "needs the program openssl", .measured = false};
+  return {.unit = "", .yardstick = "needs the program openssl", .measured = false};
 }
 
 Measurement DecodeToken(Kind kind) {

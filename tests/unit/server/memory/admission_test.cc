@@ -199,7 +199,7 @@ TEST(AdmissionTest, LimitsOfAnIdentityHoldOverItsSessions) {
   auto third = admission.Admit(kSession, 55, use);
   EXPECT_THAT(third, IsOk());
   EXPECT_THAT(third->Grow(1, "reply"), IsExhausted("reply"));
-  *first = *second = *third = Permit();
+  for (Permit* held : {&*first, &*second, &*third}) *held = Permit();
   EXPECT_THAT(admission.Admit(kSession, 100, use), IsOk());
   EXPECT_EQ(admission.bytes(), 0);
 }

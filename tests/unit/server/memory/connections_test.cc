@@ -45,12 +45,13 @@ TEST(ConnectionsTest, ConnectionWithTlsIsNamedByItsAddress) {
   const auto enter = [&](int fd, const std::string& name) {
     return connections.Enter(fd, "ip:loopback", /*is_unix=*/false, proto::FileDescriptor(), name);
   };
-  ASSERT_OK(v4, enter(17, "ipv4:127.0.0.1:4000"));
+  auto v4 = enter(17, "ipv4:127.0.0.1:4000");
+  ASSERT_THAT(v4, IsOk());
   ASSERT_OK(v6, enter(18, "ipv6:[::1]:4000"));
   EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 17);
   EXPECT_EQ(connections.Of("ipv6:%5B::1%5D:4000")->fd(), 18);
   EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4001")->owner(), "unknown");
-  v4 = Connections::Place();
+  *v4 = Connections::Place();
   EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 17) << "its last calls may end later";
   ASSERT_OK(next, enter(17, "ipv4:127.0.0.1:4002"));
   EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->owner(), "unknown");
@@ -62,11 +63,12 @@ TEST(ConnectionsTest, NameThatIsTakenAgainIsOfTheLaterConnection) {
   const auto enter = [&](int fd, const std::string& name) {
     return connections.Enter(fd, "ip:loopback", /*is_unix=*/false, proto::FileDescriptor(), name);
   };
-  ASSERT_OK(first, enter(17, "ipv4:127.0.0.1:4000"));
+  auto first = enter(17, "ipv4:127.0.0.1:4000");
+  ASSERT_THAT(first, IsOk());
   EXPECT_THAT(enter(18, "ipv4:127.0.0.1:4000"),
               IsExhausted("want one connection of an address and port"))
       << "both are open";
-  first = Connections::Place();
+  *first = Connections::Place();
   ASSERT_OK(second, enter(18, "ipv4:127.0.0.1:4000"));
   EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 18);
   ASSERT_OK(third, enter(17, "ipv4:127.0.0.1:4001"));
