@@ -304,6 +304,7 @@ check_compose() {
   prometheus=$(compose port prometheus 9090) && target=$(compose port rope 50051) || return 1
   until_true rotates "$target" && until_true prometheus_says 'up{job="rope"}' 1 &&
     until_true prometheus_says 'sum(rope_requests_total) > bool 0' 1 || return 1
+  [[ $(curl -sS "http://$prometheus/api/v1/rules") == *RopeServerDown* ]] || return 1
   detail="${compose_tool[*]}: up{job=\"rope\"} is 1"
   compose down --volumes >"$folder/compose.log" 2>&1
 }
