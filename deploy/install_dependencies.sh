@@ -9,7 +9,7 @@ packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev libssl
   prometheus-cpp-dev libcivetweb-dev libcli11-dev)
 python_packages=(python3 python3-dev python3-venv ca-certificates)
 test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev doxygen haproxy abigail-tools
-  prometheus
+  openssl prometheus
   "${python_packages[@]}")
 
 fail() {
