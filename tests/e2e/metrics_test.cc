@@ -237,7 +237,8 @@ TEST(LoadReportTest, GoesWithUnaryAnswersOnceItIsOn) {
     const auto& trailers = context.GetServerTrailingMetadata();
     const auto report = trailers.find("endpoint-load-metrics-bin");
     ASSERT_EQ(report != trailers.end(), on);
-    if (on) EXPECT_EQ(report->second.size(), 27u) << "three fields of 8 bytes and a tag";
+    if (!on) continue;
+    EXPECT_EQ(report->second.size(), 27u) << "three fields of 8 bytes and a tag";
   }
 }
 
