@@ -196,14 +196,14 @@ TEST(OptionsTest, SwitchTakesTrueAndFalse) {
 
 TEST(OptionsTest, EnvironmentSetsWhatTheCommandLineDoesNot) {
   setenv("ROPE_DRAIN_LEAD", "7s", 1);
-  setenv("ROPE_LISTEN", "a:1", 1);
+  setenv("ROPE_LISTEN", "127.0.0.1:1", 1);
   setenv("ROPE_THREADS", "5", 1);
-  const ServerOptions options = Parse({"--listen=b:2", "--threads=3"});
+  const ServerOptions options = Parse({"--listen=127.0.0.1:2", "--threads=3"});
   unsetenv("ROPE_DRAIN_LEAD");
   unsetenv("ROPE_LISTEN");
   unsetenv("ROPE_THREADS");
   EXPECT_EQ(options.drain_lead, absl::Seconds(7));
-  EXPECT_THAT(options.listen, ElementsAre("b:2"));
+  EXPECT_THAT(options.listen, ElementsAre("127.0.0.1:2"));
   EXPECT_EQ(options.threads, 3);
 }
 
@@ -215,10 +215,10 @@ TEST(OptionsTest, BadValueOfTheEnvironmentNamesItsFlag) {
 
 TEST(OptionsTest, ConfigFileSetsWhatTheCommandLineDoesNot) {
   const std::string path = rope::testing::TemporaryFolder() + "/rope.conf";
-  std::ofstream(path) << "# a comment\nlisten=[\"a:1\", \"unix:/s\"]\nmemory_bytes=768MiB\n"
+  std::ofstream(path) << "# a comment\nlisten=[\"127.0.0.1:1\", \"unix:/s\"]\nmemory_bytes=768MiB\n"
                          "enable_shared_memory=true\nthreads=5\n";
   const ServerOptions options = Parse({"--config_file=" + path, "--threads=3"});
-  EXPECT_THAT(options.listen, ElementsAre("a:1", "unix:/s"));
+  EXPECT_THAT(options.listen, ElementsAre("127.0.0.1:1", "unix:/s"));
   EXPECT_EQ(options.memory_bytes, 768 * limits::kMiB);
   EXPECT_TRUE(options.shared_memory.enabled);
   EXPECT_EQ(options.threads, 3);

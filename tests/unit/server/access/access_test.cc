@@ -142,7 +142,6 @@ TEST_F(AccessTest, UseOutlivesAReload) {
 TEST_F(AccessTest, FilesThatAreWrongAreRefusedByKey) {
   const std::string digest = DigestOf("t");
   const std::pair<std::string, std::string> cases[] = {
-      {"", "access_file: got no JSON object"},
       {"[]", "access_file: got no JSON object"},
       {"{}", "access_file.identities: got nothing, want a list"},
       {R"({"identities": 3})", "access_file.identities: got 3, want a list"},
@@ -182,6 +181,8 @@ TEST_F(AccessTest, FilesThatAreWrongAreRefusedByKey) {
   for (const auto& [text, error] : cases) {
     EXPECT_THAT(Load(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(error))) << text;
   }
+  EXPECT_THAT(Load(""),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("want a file with content")));
   EXPECT_THAT(Access::Load(path_ + "x", clock_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("--access_file: got ")));
 }
