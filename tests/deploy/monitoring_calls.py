@@ -14,8 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import librope  # noqa: E402
 
-SERVER_FLAGS = ("--metrics_listen=127.0.0.1:0", "--table_cache_bytes=1MiB",
-                "--session_memory_bytes=8MiB", "--handshake_timeout=3s")
+SERVER_FLAGS = ("--table_cache_bytes=1MiB", "--session_memory_bytes=8MiB",
+                "--handshake_timeout=3s")
 ARENA_TOO_LARGE = 16 << 20
 CONFIG = {"model_type": "llama", "rope_theta": 10000.0, "head_dim": 128, "num_attention_heads": 4,
           "hidden_size": 512}

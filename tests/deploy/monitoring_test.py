@@ -2,8 +2,8 @@
 """The dashboard and the alerts of deploy/ against the metrics page of a real server and a real
 Prometheus: every series exists, every panel moves, every alert is tested and has its runbook.
 
-Usage: monitoring_test.py BUILD_FOLDER. Needs Python, prometheus and promtool; without these two it
-exits with status 77.
+Usage: monitoring_test.py BUILD_FOLDER. Needs Python, openssl, prometheus and promtool; without one
+of these programs it exits with status 77.
 """
 
 import json
@@ -26,7 +26,8 @@ RULES = ROOT / "deploy/alerts/rope_server.rules.yaml"
 RULE_TESTS = ROOT / "deploy/alerts/rope_server.test.yaml"
 RUNBOOK = ROOT / "deploy/alerts/README.md"
 BUILD = pathlib.Path()  # set by main
-PROGRAMS = ("promtool", "prometheus")
+PROGRAMS = ("openssl", "prometheus", "promtool")
+METRICS = "--metrics_listen=127.0.0.1:0"
 GRAFANA_10 = 38  # its schemaVersion
 ROUNDS_MAX = 5
 CALLS_MIN = 1000
@@ -39,7 +40,7 @@ UNMOVED = {
     "Device faults": "the CPU is not lost",
     "Limits of memory": "flags of the server",
 }
-ELSEWHERE = {"rope_tls_certificate_expiry_timestamp_seconds": "only with TLS"}
+WITH_TLS = {"rope_tls_certificate_expiry_timestamp_seconds", "rope_tls_reload_failures_total"}
 
 
 def promtool(*arguments, page=""):
@@ -52,6 +53,19 @@ def promtool(*arguments, page=""):
 def names_of_codes():
     header = (ROOT / "client/include/rope/rope_error.h").read_text()
     return set(re.findall(r"ROPE_(?!REASON_)(\w+) = \d+", header))
+
+
+def metrics_address(server):
+    return re.search(r"//([^/]+)/", server.process.stdout.readline())[1]
+
+
+def flags_of_tls(folder):
+    """The flags of a server with a certificate of its own."""
+    key, cert = f"{folder}/key.pem", f"{folder}/cert.pem"
+    subprocess.run([*"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256".split(),
+                    *f"-nodes -days 1 -subj /CN=rope -keyout {key} -out {cert}".split()],
+                   check=True, capture_output=True)
+    return f"--tls_key={key}", f"--tls_cert={cert}"
 
 
 def alerts_of(rules):
@@ -136,9 +150,10 @@ class ServerTest(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         folder = temporary.name
-        cls.server = calls.librope.Server(BUILD, folder, *calls.SERVER_FLAGS)
+        cls.librope = calls.librope
+        cls.server = cls.librope.Server(BUILD, folder, METRICS, *calls.SERVER_FLAGS)
         cls.addClassCleanup(cls.server.stop)
-        cls.address = re.search(r"//([^/]+)/", cls.server.process.stdout.readline())[1]
+        cls.address = metrics_address(cls.server)
         cls.prometheus = monitoring.Prometheus(CONFIG, folder, cls.address)
         cls.addClassCleanup(cls.prometheus.stop)
         until(lambda: cls.prometheus.value('up{job="rope"}') == 1, "Prometheus scrapes")
@@ -155,7 +170,7 @@ class ServerTest(unittest.TestCase):
         self.assertEqual(promtool("check", "metrics", page=self.page), (0, ""))
 
     def missing(self, expression):
-        return set(missing_in(self.known, expression)) - set(ELSEWHERE)
+        return set(missing_in(self.known, expression)) - WITH_TLS
 
     def test_series_of_panels_exist(self):
         for panel in self.panels:
@@ -177,8 +192,14 @@ class ServerTest(unittest.TestCase):
                 self.assertEqual(rule["annotations"]["runbook_url"],
                                  f"{RUNBOOK.relative_to(ROOT)}#{rule['name'].lower()}")
 
-    def test_lists_of_exceptions_are_current(self):
-        self.assertEqual(set(ELSEWHERE) & set(self.known), set())
+    def test_series_of_tls_are_those_that_tls_adds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            server = self.librope.Server(BUILD, folder, METRICS, *flags_of_tls(folder))
+            self.addCleanup(server.stop)
+            page = read_page(get(f"http://{metrics_address(server)}/metrics"))
+        self.assertEqual(set(page) - set(self.known), WITH_TLS)
+
+    def test_panels_that_calls_do_not_move_exist(self):
         self.assertEqual(set(UNMOVED) - {panel["title"] for panel in self.panels}, set())
 
     def test_flags_of_the_runbook_exist(self):
@@ -207,7 +228,7 @@ class ServerTest(unittest.TestCase):
 
 if __name__ == "__main__":
     BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
-    if not all(map(shutil.which, PROGRAMS)):
-        print(f"skipped: {' or '.join(PROGRAMS)} is not installed")
+    if missing := [program for program in PROGRAMS if not shutil.which(program)]:
+        print(f"skipped: not installed: {' '.join(missing)}")
         sys.exit(77)
     unittest.main()
