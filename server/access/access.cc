@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
-constexpr size_t kNameBytesMax = 128;
+constexpr size_t kIdentityNameBytesMax = 128;
 constexpr Right kRights[] = {Right::kRotate, Right::kDescribe, Right::kRegister, Right::kInspect};
 
 absl::Status Wrong(absl::string_view path, absl::string_view got, absl::string_view want) {
@@ -178,9 +178,9 @@ class AccessParser {
                                    path));
     const auto name = object.find("name");
     if (name == object.end() || !name->is_string() || name->get_ref<const std::string&>().empty() ||
-        name->get_ref<const std::string&>().size() > kNameBytesMax) {
+        name->get_ref<const std::string&>().size() > kIdentityNameBytesMax) {
       return Wrong(absl::StrCat(path, ".name"), name == object.end() ? "nothing" : Shown(*name),
-                   absl::StrCat("a text of 1 to ", kNameBytesMax, " bytes"));
+                   absl::StrCat("a text of 1 to ", kIdentityNameBytesMax, " bytes"));
     }
     const auto identity = std::make_shared<Identity>();
     identity->name = name->get<std::string>();

@@ -20,21 +20,21 @@ namespace {
 
 constexpr int64_t kPemBytesMax = int64_t{1} << 20;
 
-using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
-using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
-using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
+using OwnedBio = std::unique_ptr<BIO, decltype(&BIO_free)>;
+using OwnedCertificate = std::unique_ptr<X509, decltype(&X509_free)>;
+using OwnedKey = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 
-Bio BioOf(const std::string& pem) {
+OwnedBio BioOf(const std::string& pem) {
   return {BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free};
 }
 
 // The first certificate of `pem`; null: there is none.
-Certificate CertificateOf(const std::string& pem) {
+OwnedCertificate CertificateOf(const std::string& pem) {
   return {PEM_read_bio_X509(BioOf(pem).get(), nullptr, nullptr, nullptr), &X509_free};
 }
 
 // A key without a passphrase; null: it is none.
-Key KeyOf(const std::string& pem) {
+OwnedKey KeyOf(const std::string& pem) {
   const auto no_passphrase = [](char*, int, int, void*) { return 0; };
   return {PEM_read_bio_PrivateKey(BioOf(pem).get(), nullptr, no_passphrase, nullptr),
           &EVP_PKEY_free};
@@ -89,8 +89,8 @@ absl::StatusOr<TlsCredentials::Pems> TlsCredentials::Read() const {
   Pems pems;
   ROPE_ASSIGN_OR_RETURN(pems.cert, ReadFile("--tls_cert", files_.cert, kPemBytesMax));
   ROPE_ASSIGN_OR_RETURN(pems.key, ReadFile("--tls_key", files_.key, kPemBytesMax));
-  const Certificate certificate = CertificateOf(pems.cert);
-  const Key key = KeyOf(pems.key);
+  const OwnedCertificate certificate = CertificateOf(pems.cert);
+  const OwnedKey key = KeyOf(pems.key);
   if (certificate == nullptr) {
     return InvalidField("--tls_cert", files_.cert, "a file with a certificate in PEM");
   }

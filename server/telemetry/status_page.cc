@@ -101,7 +101,7 @@ struct Table {
 };
 
 // A counter, a gauge or a histogram with its labels.
-struct Sample {
+struct MetricSample {
   double value = 0;
   const ClientMetric* metric = nullptr;
 
@@ -113,8 +113,8 @@ struct Sample {
   }
 };
 
-std::vector<Sample> Read(const Families& families, absl::string_view name) {
-  std::vector<Sample> samples;
+std::vector<MetricSample> Read(const Families& families, absl::string_view name) {
+  std::vector<MetricSample> samples;
   for (const MetricFamily& family : families) {
     if (family.name != name) continue;
     const bool counts = family.type == MetricType::Counter;
@@ -126,29 +126,30 @@ std::vector<Sample> Read(const Families& families, absl::string_view name) {
 }
 
 // The samples of the family whose `label` is `value`.
-std::vector<Sample> ReadWhere(const Families& families, absl::string_view name,
-                              absl::string_view label, absl::string_view value) {
-  std::vector<Sample> samples = Read(families, name);
-  std::erase_if(samples, [&](const Sample& sample) { return sample.Label(label) != value; });
+std::vector<MetricSample> ReadWhere(const Families& families, absl::string_view name,
+                                    absl::string_view label, absl::string_view value) {
+  std::vector<MetricSample> samples = Read(families, name);
+  std::erase_if(samples, [&](const MetricSample& sample) { return sample.Label(label) != value; });
   return samples;
 }
 
 // nullopt: none.
-std::optional<Sample> First(const std::vector<Sample>& samples) {
+std::optional<MetricSample> First(const std::vector<MetricSample>& samples) {
   if (samples.empty()) return std::nullopt;
   return samples.front();
 }
 
-double Sum(const std::vector<Sample>& samples) {
+double Sum(const std::vector<MetricSample>& samples) {
   double sum = 0;
-  for (const Sample& sample : samples) sum += sample.value;
+  for (const MetricSample& sample : samples) sum += sample.value;
   return sum;
 }
 
 // The values of a label, each once, in the order of the samples.
-std::vector<std::string> LabelValues(const std::vector<Sample>& samples, absl::string_view label) {
+std::vector<std::string> LabelValues(const std::vector<MetricSample>& samples,
+                                     absl::string_view label) {
   std::vector<std::string> values;
-  for (const Sample& sample : samples) {
+  for (const MetricSample& sample : samples) {
     const std::string value = sample.Label(label);
     if (std::ranges::find(values, value) == values.end()) values.push_back(value);
   }
@@ -245,9 +246,9 @@ Cell CountCell(double number, const char* style = "") {
 
 // "full 3, timeout 1" of the samples that are not 0, by their label. A line does not end within
 // an entry.
-std::string ListOf(const std::vector<Sample>& samples, absl::string_view label) {
+std::string ListOf(const std::vector<MetricSample>& samples, absl::string_view label) {
   std::string list;
-  for (const Sample& sample : samples) {
+  for (const MetricSample& sample : samples) {
     if (sample.value == 0) continue;
     absl::StrAppend(&list, list.empty() ? "" : ", ", sample.Label(label), "\u00a0",
                     Count(sample.value));
@@ -261,10 +262,10 @@ Table RequestsTable(const Families& families) {
                  {{"Method"}, {"OK"}, {"p50"}, {"p99"}, {"Other codes", "list"}}};
   const char* const name = "rope_requests_total";
   for (const std::string& method : LabelValues(Read(families, name), "method")) {
-    std::vector<Sample> others = ReadWhere(families, name, "method", method);
+    std::vector<MetricSample> others = ReadWhere(families, name, "method", method);
     const double all = Sum(others);
-    std::erase_if(others, [](const Sample& sample) { return sample.Label("code") == "OK"; });
-    const std::optional<Sample> duration =
+    std::erase_if(others, [](const MetricSample& sample) { return sample.Label("code") == "OK"; });
+    const std::optional<MetricSample> duration =
         First(ReadWhere(families, "rope_request_duration_seconds", "method", method));
     const Histogram histogram = duration ? duration->metric->histogram : Histogram();
     table.rows.push_back({{method},
@@ -280,10 +281,10 @@ Table StagesTable(const Families& families) {
   Table table = {"Stages of Rotate",
                  "Of requests that succeeded.",
                  {{"Stage"}, {"Mean"}, {"p50"}, {"p99"}, {"Share of time"}}};
-  const std::vector<Sample> stages = Read(families, "rope_request_stage_seconds");
+  const std::vector<MetricSample> stages = Read(families, "rope_request_stage_seconds");
   double seconds = 0;
-  for (const Sample& stage : stages) seconds += stage.metric->histogram.sample_sum;
-  for (const Sample& stage : stages) {
+  for (const MetricSample& stage : stages) seconds += stage.metric->histogram.sample_sum;
+  for (const MetricSample& stage : stages) {
     const Histogram& histogram = stage.metric->histogram;
     const double share = Share(histogram.sample_sum, seconds);
     table.rows.push_back({{stage.Label("stage")},
@@ -299,8 +300,8 @@ Table DevicesTable(const Families& families) {
   Table table = {"Devices", "", {{"Device"}, {"Batches"}, {"Faults"}, {"Closed by", "list"}}};
   const char* const name = "rope_batches_total";
   for (const std::string& device : LabelValues(Read(families, name), "device")) {
-    const std::vector<Sample> batches = ReadWhere(families, name, "device", device);
-    const std::vector<Sample> faults =
+    const std::vector<MetricSample> batches = ReadWhere(families, name, "device", device);
+    const std::vector<MetricSample> faults =
         ReadWhere(families, "rope_device_faults_total", "device", device);
     table.rows.push_back({{device},
                           CountCell(Sum(batches)),
@@ -321,15 +322,15 @@ Table BudgetsTable(const Families& families) {
       "Budgets",
       "Refusals are since the process started. A budget that is no cache is marked from 90 % on.",
       {{"Budget"}, {"Used"}, {"Limit"}, {"Share"}, {"Refusals", "list"}}};
-  for (const Sample& limit : Read(families, "rope_budget_limit")) {
+  for (const MetricSample& limit : Read(families, "rope_budget_limit")) {
     const std::string name = limit.Label("budget");
-    const std::optional<Sample> used =
+    const std::optional<MetricSample> used =
         First(ReadWhere(families, "rope_budget_used", "budget", name));
     if (!used.has_value()) continue;
     const double share = Share(used->value, limit.value);
     const auto format = absl::EndsWith(name, "_bytes") ? &Bytes : &Count;
     const char* style = share >= kNearlyFull && !FullIsNormal(name) ? "warn" : "";
-    const std::vector<Sample> refusals =
+    const std::vector<MetricSample> refusals =
         ReadWhere(families, "rope_budget_refusals_total", "budget", name);
     table.rows.push_back({{name},
                           {format(used->value), style},
@@ -343,7 +344,7 @@ Table BudgetsTable(const Families& families) {
 // Adds a row for the family's value, if there is one.
 void AddValue(const Families& families, const char* family, const char* name,
               std::string (*format)(double), Table& table) {
-  const std::optional<Sample> sample = First(Read(families, family));
+  const std::optional<MetricSample> sample = First(Read(families, family));
   if (!sample.has_value()) return;
   table.rows.push_back({{name}, {format(sample->value), sample->value == 0 ? "dim" : ""}});
 }
@@ -351,22 +352,22 @@ void AddValue(const Families& families, const char* family, const char* name,
 // Adds a row for the use of the budget, if there is one.
 void AddBudget(const Families& families, const char* budget, const char* name,
                std::string (*format)(double), Table& table) {
-  const std::optional<Sample> used =
+  const std::optional<MetricSample> used =
       First(ReadWhere(families, "rope_budget_used", "budget", budget));
   if (used.has_value()) table.rows.push_back({{name}, {format(used->value)}});
 }
 
 // Adds a row for each reason that the family counts.
 void AddReasons(const Families& families, const char* family, const char* before, Table& table) {
-  for (const Sample& sample : Read(families, family)) {
+  for (const MetricSample& sample : Read(families, family)) {
     table.rows.push_back({{absl::StrCat(before, sample.Label("reason"))}, CountCell(sample.value)});
   }
 }
 
 Table CacheTable(const Families& families) {
   Table table = {"Table cache", ""};
-  const std::optional<Sample> hits = First(Read(families, "rope_table_cache_hits_total"));
-  const std::optional<Sample> misses = First(Read(families, "rope_table_cache_misses_total"));
+  const std::optional<MetricSample> hits = First(Read(families, "rope_table_cache_hits_total"));
+  const std::optional<MetricSample> misses = First(Read(families, "rope_table_cache_misses_total"));
   if (hits.has_value() && misses.has_value()) {
     const double lookups = hits->value + misses->value;
     const double share = Share(hits->value, lookups);
@@ -375,8 +376,8 @@ Table CacheTable(const Families& families) {
          {absl::StrCat(lookups > 0 ? Percent(share) : kNothing, " of ", ShortCount(lookups)), "",
           share}});
   }
-  const std::optional<Sample> bytes = First(Read(families, "rope_table_cache_bytes"));
-  const std::optional<Sample> budget = First(Read(families, "rope_table_cache_budget_bytes"));
+  const std::optional<MetricSample> bytes = First(Read(families, "rope_table_cache_bytes"));
+  const std::optional<MetricSample> budget = First(Read(families, "rope_table_cache_budget_bytes"));
   if (bytes.has_value() && budget.has_value()) {
     table.rows.push_back({{"Bytes"},
                           {absl::StrCat(Bytes(bytes->value), " of ", Bytes(budget->value)), "",
@@ -415,7 +416,7 @@ Cell CellOfLeft(absl::Duration left) {
 
 Table CertificateTable(const Families& families, absl::Time now) {
   Table table = {"TLS certificate", ""};
-  const std::optional<Sample> expiry =
+  const std::optional<MetricSample> expiry =
       First(Read(families, "rope_tls_certificate_expiry_timestamp_seconds"));
   if (!expiry.has_value()) {
     table.rows.push_back({{"Ends"}, {"no TLS", "dim"}});
@@ -448,7 +449,7 @@ Table ProcessTable(const Families& families) {
 // The figures at the top.
 Table Summary(const Families& families) {
   Table table;
-  const std::vector<Sample> answers = Read(families, "rope_requests_total");
+  const std::vector<MetricSample> answers = Read(families, "rope_requests_total");
   const double all = Sum(answers);
   const double ok = Sum(ReadWhere(families, "rope_requests_total", "code", "OK"));
   if (!answers.empty()) {
@@ -526,7 +527,7 @@ void WriteSummary(const Table& table, std::string& page) {
 }
 
 Cell State(const Families& families, bool serving) {
-  const std::optional<Sample> draining = First(Read(families, "rope_draining"));
+  const std::optional<MetricSample> draining = First(Read(families, "rope_draining"));
   if (draining.has_value() && draining->value != 0) return {"DRAINING", "warn"};
   return serving ? Cell{"SERVING", "ok"} : Cell{"NOT SERVING", "bad"};
 }
@@ -534,12 +535,13 @@ Cell State(const Families& families, bool serving) {
 // What runs, and since when.
 std::string WhatRuns(const Families& families, absl::Time now) {
   std::vector<std::string> facts;
-  if (const std::optional<Sample> build = First(Read(families, "rope_build_info"))) {
+  if (const std::optional<MetricSample> build = First(Read(families, "rope_build_info"))) {
     for (const ClientMetric::Label& label : build->metric->label) {
       facts.push_back(absl::StrCat(label.name, " ", label.value));
     }
   }
-  if (const std::optional<Sample> start = First(Read(families, "process_start_time_seconds"))) {
+  if (const std::optional<MetricSample> start =
+          First(Read(families, "process_start_time_seconds"))) {
     const double now_seconds = absl::ToDoubleSeconds(now - absl::UnixEpoch());
     facts.push_back(absl::StrCat("up ", Age(now_seconds - start->value)));
   }
