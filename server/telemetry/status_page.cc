@@ -163,14 +163,14 @@ std::string ThreeDigits(double number) {
   return absl::StrFormat("%.*f", decimals, number);
 }
 
-std::string Seconds(double seconds) {
+std::string SecondsText(double seconds) {
   if (seconds < 1e-3) return absl::StrCat(ThreeDigits(seconds * 1e6), " µs");
   if (seconds < 1) return absl::StrCat(ThreeDigits(seconds * 1e3), " ms");
   return absl::StrCat(ThreeDigits(seconds), " s");
 }
 
 // 1,234,567.
-std::string Count(double number) {
+std::string CountText(double number) {
   std::string text = absl::StrFormat("%.0f", number);
   for (size_t end = text.size(); end > 3 && text[end - 4] != '-'; end -= 3) {
     text.insert(end - 3, 1, ',');
@@ -184,13 +184,13 @@ std::string Scaled(double number, double base, absl::string_view units) {
   return absl::StrCat(ThreeDigits(number), " ", units.substr(0, 1));
 }
 
-std::string Bytes(double bytes) {
-  if (bytes < 1024) return absl::StrCat(Count(bytes), " B");
+std::string BytesText(double bytes) {
+  if (bytes < 1024) return absl::StrCat(CountText(bytes), " B");
   return absl::StrCat(Scaled(bytes, 1024, "KMGTP"), "iB");
 }
 
 std::string ShortCount(double number) {
-  return number < 1e5 ? Count(number) : Scaled(number, 1e3, "kMGTP");
+  return number < 1e5 ? CountText(number) : Scaled(number, 1e3, "kMGTP");
 }
 
 std::string Percent(double share) {
@@ -224,15 +224,15 @@ std::string Quantile(const Histogram& histogram, double share) {
       below = count;
       continue;
     }
-    if (std::isinf(bucket.upper_bound)) return absl::StrCat("> ", Seconds(bound));
-    return Seconds(bound + (bucket.upper_bound - bound) * (rank - below) / (count - below));
+    if (std::isinf(bucket.upper_bound)) return absl::StrCat("> ", SecondsText(bound));
+    return SecondsText(bound + (bucket.upper_bound - bound) * (rank - below) / (count - below));
   }
   return kNothing;
 }
 
 std::string Mean(const Histogram& histogram) {
   if (histogram.sample_count == 0) return kNothing;
-  return Seconds(histogram.sample_sum / static_cast<double>(histogram.sample_count));
+  return SecondsText(histogram.sample_sum / static_cast<double>(histogram.sample_count));
 }
 
 double Share(double part, double whole) {
@@ -241,7 +241,7 @@ double Share(double part, double whole) {
 }
 
 Cell CountCell(double number, const char* style = "") {
-  return {Count(number), number == 0 ? "dim" : style};
+  return {CountText(number), number == 0 ? "dim" : style};
 }
 
 // "full 3, timeout 1" of the samples that are not 0, by their label. A line does not end within
@@ -251,7 +251,7 @@ std::string ListOf(const std::vector<MetricSample>& samples, absl::string_view l
   for (const MetricSample& sample : samples) {
     if (sample.value == 0) continue;
     absl::StrAppend(&list, list.empty() ? "" : ", ", sample.Label(label), "\u00a0",
-                    Count(sample.value));
+                    CountText(sample.value));
   }
   return list;
 }
@@ -328,7 +328,7 @@ Table BudgetsTable(const Families& families) {
         First(ReadWhere(families, "rope_budget_used", "budget", name));
     if (!used.has_value()) continue;
     const double share = Share(used->value, limit.value);
-    const auto format = absl::EndsWith(name, "_bytes") ? &Bytes : &Count;
+    const auto format = absl::EndsWith(name, "_bytes") ? &BytesText : &CountText;
     const char* style = share >= kNearlyFull && !FullIsNormal(name) ? "warn" : "";
     const std::vector<MetricSample> refusals =
         ReadWhere(families, "rope_budget_refusals_total", "budget", name);
@@ -380,31 +380,31 @@ Table CacheTable(const Families& families) {
   const std::optional<MetricSample> budget = First(Read(families, "rope_table_cache_budget_bytes"));
   if (bytes.has_value() && budget.has_value()) {
     table.rows.push_back({{"Bytes"},
-                          {absl::StrCat(Bytes(bytes->value), " of ", Bytes(budget->value)), "",
-                           Share(bytes->value, budget->value)}});
+                          {absl::StrCat(BytesText(bytes->value), " of ", BytesText(budget->value)),
+                           "", Share(bytes->value, budget->value)}});
   }
-  AddValue(families, "rope_table_cache_pages", "Pages", &Count, table);
-  AddValue(families, "rope_table_cache_tables", "Embeddings", &Count, table);
-  AddValue(families, "rope_table_cache_builds_total", "Pages built", &Count, table);
-  AddValue(families, "rope_table_cache_evictions_total", "Pages dropped", &Count, table);
+  AddValue(families, "rope_table_cache_pages", "Pages", &CountText, table);
+  AddValue(families, "rope_table_cache_tables", "Embeddings", &CountText, table);
+  AddValue(families, "rope_table_cache_builds_total", "Pages built", &CountText, table);
+  AddValue(families, "rope_table_cache_evictions_total", "Pages dropped", &CountText, table);
   return table;
 }
 
 Table ConnectionsTable(const Families& families) {
   Table table = {"Connections", ""};
-  AddBudget(families, "connections", "Open", &Count, table);
-  AddValue(families, "rope_streams", "Open streams", &Count, table);
-  AddValue(families, "rope_rings", "Rings", &Count, table);
+  AddBudget(families, "connections", "Open", &CountText, table);
+  AddValue(families, "rope_streams", "Open streams", &CountText, table);
+  AddValue(families, "rope_rings", "Rings", &CountText, table);
   AddReasons(families, "rope_connections_closed_total", "Closed: ", table);
   return table;
 }
 
 Table HeldTable(const Families& families) {
   Table table = {"Models and memory regions", ""};
-  AddValue(families, "rope_models", "Models", &Count, table);
-  AddValue(families, "rope_regions", "Regions", &Count, table);
-  AddValue(families, "rope_region_bytes", "Bytes of regions", &Bytes, table);
-  AddValue(families, "rope_region_rejections_total", "Refused regions", &Count, table);
+  AddValue(families, "rope_models", "Models", &CountText, table);
+  AddValue(families, "rope_regions", "Regions", &CountText, table);
+  AddValue(families, "rope_region_bytes", "Bytes of regions", &BytesText, table);
+  AddValue(families, "rope_region_rejections_total", "Refused regions", &CountText, table);
   return table;
 }
 
@@ -425,7 +425,7 @@ Table CertificateTable(const Families& families, absl::Time now) {
   const absl::Time end = absl::UnixEpoch() + absl::Seconds(expiry->value);
   table.rows.push_back({{"Ends"}, {Date(end)}});
   table.rows.push_back({{"Left"}, CellOfLeft(end - now)});
-  AddValue(families, "rope_tls_reload_failures_total", "Failed reloads", &Count, table);
+  AddValue(families, "rope_tls_reload_failures_total", "Failed reloads", &CountText, table);
   return table;
 }
 
@@ -437,12 +437,12 @@ Table LogTable(const Families& families) {
 
 Table ProcessTable(const Families& families) {
   Table table = {"Process and traffic", ""};
-  AddValue(families, "process_resident_memory_bytes", "Resident memory", &Bytes, table);
+  AddValue(families, "process_resident_memory_bytes", "Resident memory", &BytesText, table);
   AddValue(families, "process_cpu_seconds_total", "Processor time", &Age, table);
-  AddValue(families, "process_open_fds", "Open files", &Count, table);
-  AddValue(families, "rope_received_bytes_total", "Received", &Bytes, table);
-  AddValue(families, "rope_sent_bytes_total", "Sent", &Bytes, table);
-  AddValue(families, "rope_unknown_methods_total", "Calls of unknown methods", &Count, table);
+  AddValue(families, "process_open_fds", "Open files", &CountText, table);
+  AddValue(families, "rope_received_bytes_total", "Received", &BytesText, table);
+  AddValue(families, "rope_sent_bytes_total", "Sent", &BytesText, table);
+  AddValue(families, "rope_unknown_methods_total", "Calls of unknown methods", &CountText, table);
   return table;
 }
 
@@ -456,10 +456,10 @@ Table Summary(const Families& families) {
     table.rows.push_back({{"Requests"}, {ShortCount(all)}});
     table.rows.push_back({{"Not OK"}, {all > 0 ? Percent(Share(all - ok, all)) : kNothing}});
   }
-  AddValue(families, "rope_requests_in_flight", "In flight", &Count, table);
+  AddValue(families, "rope_requests_in_flight", "In flight", &CountText, table);
   AddValue(families, "rope_tokens_total", "Tokens", &ShortCount, table);
-  AddBudget(families, "connections", "Connections", &Count, table);
-  AddBudget(families, "memory_bytes", "Memory", &Bytes, table);
+  AddBudget(families, "connections", "Connections", &CountText, table);
+  AddBudget(families, "memory_bytes", "Memory", &BytesText, table);
   return table;
 }
 
