@@ -227,20 +227,5 @@ TEST(MetricsTest, RequestsThatDoNotEndDelayNoScrapeForLong) {
   EXPECT_LT(SecondsOfAScrape(port), 2.5) << "each thread is held for a second";
 }
 
-TEST(LoadReportTest, GoesWithUnaryAnswersOnceItIsOn) {
-  for (const bool on : {false, true}) {
-    TestServer server({on ? "--enable_load_reports" : "--enable_load_reports=false"});
-    const auto stub = server.NewStub();
-    grpc::ClientContext context;
-    v1::GetServerInfoResponse response;
-    ASSERT_TRUE(stub->GetServerInfo(&context, v1::GetServerInfoRequest(), &response).ok());
-    const auto& trailers = context.GetServerTrailingMetadata();
-    const auto report = trailers.find("endpoint-load-metrics-bin");
-    ASSERT_EQ(report != trailers.end(), on);
-    if (!on) continue;
-    EXPECT_EQ(report->second.size(), 27u) << "three fields of 8 bytes and a tag";
-  }
-}
-
 }  // namespace
 }  // namespace rope::testing
