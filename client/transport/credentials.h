@@ -38,7 +38,7 @@ class BearerToken {
   static Result<std::shared_ptr<BearerToken>> Make(const ConnectOptions& options);
 
   void AddTo(grpc::ClientContext& context) const;
-  // The server knows nobody by the token: takes what the file has now.
+  // The server has refused the token: reads the file again.
   void OnRefused();
 
  private:

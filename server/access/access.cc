@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
@@ -134,6 +133,11 @@ absl::Status IdentityUse::TakeBytes(int64_t bytes, int64_t held, absl::string_vi
 class AccessParser {
  public:
   using List = Access::List;
+  struct Limits {
+    std::shared_ptr<IdentityUse> use;
+    int64_t requests;
+    int64_t bytes;
+  };
 
   // `uses`: by name, of the identities before; gets those of new ones.
   explicit AccessParser(std::map<std::string, std::shared_ptr<IdentityUse>>& uses) : uses_(uses) {}
@@ -168,6 +172,8 @@ class AccessParser {
     }
     return list_;
   }
+  // Of the identities, to be set once the whole file is right.
+  const std::vector<Limits>& limits() const { return limits_; }
 
  private:
   absl::Status ReadIdentity(const Json& object, const std::string& path) {
@@ -250,16 +256,6 @@ class AccessParser {
     return absl::OkStatus();
   }
 
- public:
-  struct Limits {
-    std::shared_ptr<IdentityUse> use;
-    int64_t requests;
-    int64_t bytes;
-  };
-  // Of the identities, to be set once the whole file is right.
-  const std::vector<Limits>& limits() const { return limits_; }
-
- private:
   std::map<std::string, std::shared_ptr<IdentityUse>>& uses_;
   const std::shared_ptr<List> list_ = std::make_shared<List>();
   std::set<std::string> names_;
