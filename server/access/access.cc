@@ -265,7 +265,9 @@ class AccessParser {
 
 absl::StatusOr<std::unique_ptr<Access>> Access::Load(const std::string& path, const Clock& clock) {
   std::unique_ptr<Access> access(new Access(path, clock));  // owned by the result
-  ROPE_RETURN_IF_ERROR(access->Reload());
+  proto::MutexLock lock(&access->mutex_);
+  access->file_.HasChanged();
+  ROPE_RETURN_IF_ERROR(access->Read());
   return access;
 }
 
@@ -275,7 +277,8 @@ Access::Access(std::string path, const Clock& clock)
 absl::Status Access::Reload() {
   proto::MutexLock lock(&mutex_);
   file_.HasChanged();
-  return Read();
+  last_error_ = absl::OkStatus();
+  return ReadAgain();
 }
 
 absl::Status Access::Read() {
@@ -296,13 +299,19 @@ std::shared_ptr<const Access::List> Access::Current() {
   if (clock_.Now() < next_look_) return list_;
   next_look_ = clock_.Now() + kLookEvery;
   if (!file_.HasChanged()) return list_;
-  const absl::Status status = Read();
-  if (status.ok()) spdlog::info("access file: read again, identities={}", list_->identities.size());
-  if (!status.ok() && status != last_error_) {
+  ReadAgain().IgnoreError();
+  return list_;
+}
+
+absl::Status Access::ReadAgain() {
+  absl::Status status = Read();
+  if (status.ok()) {
+    spdlog::info("access file: read again, identities={}", list_->identities.size());
+  } else if (status != last_error_) {
     spdlog::error("access file: kept as it was: {}", std::string(status.message()));
   }
   last_error_ = status;
-  return list_;
+  return status;
 }
 
 // Every token is compared with every digest to its end, so that the time says nothing of them.
@@ -339,11 +348,6 @@ absl::StatusOr<std::shared_ptr<const Identity>> Access::Admit(const Credentials&
   if ((*identity)->May(right)) return *identity;
   return MakeError(Reason::kPermission, "identity", (*identity)->name,
                    absl::StrCat("one with the right \"", Name(right), "\""));
-}
-
-int64_t Access::identity_count() const {
-  proto::MutexLock lock(&mutex_);
-  return static_cast<int64_t>(list_->identities.size());
 }
 
 }  // namespace rope::server

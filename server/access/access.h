@@ -105,7 +105,7 @@ class Access {
   // Reads the file. `clock` must outlive the result.
   static absl::StatusOr<std::unique_ptr<Access>> Load(const std::string& path, const Clock& clock);
 
-  // Reads the file again. After an error the identities stay as they were.
+  // Reads the file again, and logs the outcome. After an error the identities stay as they were.
   absl::Status Reload();
 
   // The identity of a call that needs `right`. Looks at most once a second whether the file has
@@ -113,8 +113,6 @@ class Access {
   // PERMISSION_DENIED: the identity lacks the right.
   absl::StatusOr<std::shared_ptr<const Identity>> Admit(const Credentials& credentials,
                                                         Right right);
-
-  int64_t identity_count() const;
 
  private:
   using Digest = std::array<uint8_t, 32>;
@@ -130,13 +128,15 @@ class Access {
   Access(std::string path, const Clock& clock);
   // Reads the file, whether it has changed or not.
   absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same, with a line in the log; the same error again has none.
+  absl::Status ReadAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The list, read again if the file has changed.
   std::shared_ptr<const List> Current();
   static const IdentityPtr* Find(const List& list, const Credentials& credentials);
 
   const Clock& clock_;
   const std::string path_;
-  mutable proto::Mutex mutex_;
+  proto::Mutex mutex_;
   FileWatch file_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const List> list_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<IdentityUse>> uses_ ABSL_GUARDED_BY(mutex_);  // by name
