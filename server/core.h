@@ -40,6 +40,7 @@
 #include "server/request/region_resolver.h"
 #include "server/telemetry/load_report.h"
 #include "server/telemetry/metrics.h"
+#include "server/telemetry/traces.h"
 
 namespace rope::server {
 
@@ -54,6 +55,7 @@ class Core {
     OwnerShares::Bounds connections = {};
     std::vector<std::string> trusted_proxies = {};
     Access* access = nullptr;  // null: everybody may do everything
+    Tracer* tracer = nullptr;  // null: no traces
     // Whether clients may register and unregister models.
     bool registration = true;
     // Whether unary answers carry a LoadReport.

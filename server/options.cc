@@ -25,6 +25,7 @@
 #include "server/memory/peers.h"
 #include "server/models/limits.h"
 #include "server/telemetry/process.h"
+#include "server/telemetry/trace_exporter.h"
 
 namespace rope::server {
 namespace {
@@ -88,6 +89,18 @@ std::string CheckModel(const std::string& value) {
   const size_t equals = value.find('=');
   const bool legal = equals != std::string::npos && equals > 0 && equals + 1 < value.size();
   return legal ? std::string() : Refuse(value, "NAME=CONFIG.json");
+}
+
+std::string CheckTraceEndpoint(const std::string& value) {
+  return ParseTraceEndpoint(value).has_value()
+             ? std::string()
+             : Refuse(value, "http://HOST:PORT, HOST a name or an IPv4 address");
+}
+
+std::string CheckRatio(const std::string& value) {
+  double ratio = -1;
+  const bool legal = absl::SimpleAtod(value, &ratio) && ratio >= 0 && ratio <= 1;
+  return legal ? std::string() : Refuse(value, "0 to 1");
 }
 
 Check OneOf(std::vector<std::string> choices) {
@@ -173,8 +186,6 @@ void AddAddresses(Flags& flags, ServerOptions& options, Given& given) {
              [&options](const std::string& text) {
                options.socket_mode = static_cast<mode_t>(std::stoul(text, nullptr, 8));
              });
-  flags.Text("metrics_listen", "HOST:PORT", "Prometheus metrics at /metrics (default off).",
-             CheckHostPort, [&options](const std::string& text) { options.metrics_listen = text; });
 }
 
 void AddAccess(Flags& flags, ServerOptions& options, Given& given) {
@@ -223,6 +234,20 @@ void AddWork(Flags& flags, ServerOptions& options, Given& given) {
   flags.Integer("poll_spin_us",
                 "Poll this long before sleeping, microseconds; 0 never (default 200).", 0,
                 1'000'000, [&options](int64_t n) { options.poll_spin = absl::Microseconds(n); });
+}
+
+void AddTelemetry(Flags& flags, ServerOptions& options) {
+  flags.Text("metrics_listen", "HOST:PORT", "Prometheus metrics at /metrics (default off).",
+             CheckHostPort, [&options](const std::string& text) { options.metrics_listen = text; });
+  flags.Text(
+      "trace_endpoint", "http://HOST:PORT",
+      "Send spans to this collector, as OTLP over HTTP (default off).", CheckTraceEndpoint,
+      [&options](const std::string& text) { options.trace_endpoint = ParseTraceEndpoint(text); });
+  flags.Text("trace_ratio", "RATIO",
+             "Trace this part of the calls without a traceparent, 0 to 1 (default 0.01).",
+             CheckRatio, [&options](const std::string& text) {
+               if (!absl::SimpleAtod(text, &options.trace_ratio)) options.trace_ratio = 0;
+             });
   flags.Text("log_level", "LEVEL", "debug, info, warn or error (default info).",
              OneOf({"debug", "info", "warn", "error"}),
              [&options](const std::string& text) { options.log_level = text; });
@@ -287,6 +312,7 @@ std::unique_ptr<CLI::App> MakeApp(ServerOptions& options, Given& given) {
   AddAccess(flags, options, given);
   AddConnections(flags, options);
   AddWork(flags, options, given);
+  AddTelemetry(flags, options);
   AddTimes(flags, options);
   AddMemory(flags, options);
   AddSharedMemory(flags, options.shared_memory, given);
@@ -430,6 +456,8 @@ std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& opt
                     4 * DefaultMaxConnections(), " may be open")},
       {"--poll_spin_us", (options.threads > 0 ? options.threads : processors) == 1,
        "has no effect with one processor"},
+      {"--trace_ratio", !options.trace_endpoint.has_value(),
+       "has no effect without --trace_endpoint"},
       {"--table_cache_bytes", options.table_cache_bytes == 0,
        "is 0: every request computes its rows again"},
   };

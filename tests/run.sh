@@ -63,6 +63,8 @@ provide ROPE_GRPC_STATUS_PYTHON build/status_venv \
 provide ROPE_SPDX_PYTHON build/spdx_venv spdx-tools==0.8.5 python -c "import spdx_tools"
 provide ROPE_KUBERNETES_PYTHON build/kubernetes_venv kubernetes-validate==1.37.0 \
   python -c "import kubernetes_validate"
+provide ROPE_OTLP_PYTHON build/otlp_venv opentelemetry-proto==1.45.2 \
+  python -c "import opentelemetry.proto.trace.v1.trace_pb2"
 provide ROPE_PRE_COMMIT_PYTHON build/pre_commit_venv pre-commit==4.7.0 python -c "import pre_commit"
 
 full=

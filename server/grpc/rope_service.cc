@@ -31,19 +31,6 @@ std::string Written(const google::protobuf::Map<std::string, std::string>& label
   return absl::StrCat(" labels=", Quoted(ShortText(text)));
 }
 
-// The trace id of W3C's "00-TRACE-PARENT-FLAGS"; empty: it is none.
-absl::string_view TraceIdOf(absl::string_view traceparent) {
-  constexpr size_t kBegin = 3;
-  constexpr size_t kDigits = 32;
-  if (traceparent.size() < kBegin + kDigits + 1 || traceparent[kBegin - 1] != '-' ||
-      traceparent[kBegin + kDigits] != '-') {
-    return {};
-  }
-  const absl::string_view id = traceparent.substr(kBegin, kDigits);
-  return id.find_first_not_of("0123456789abcdef") == absl::string_view::npos ? id
-                                                                             : absl::string_view();
-}
-
 Right RightOf(Method method) {
   switch (method) {
     case Method::kDescribe:
@@ -83,7 +70,9 @@ std::string Written(const RopeService::Origin& origin, const Identity* identity)
   add("peer", origin.peer);
   if (identity != nullptr) add("identity", identity->name);
   add("x_request_id", origin.request_id);
-  add("trace_id", TraceIdOf(origin.traceparent));
+  if (const auto caller = ParseTraceParent(origin.traceparent); caller.has_value()) {
+    add("trace_id", ToHex(caller->trace));
+  }
   return text;
 }
 
@@ -108,6 +97,12 @@ auto OriginOf(const Call& call) {
 
 auto OriginOf(const LocalCall& call) {
   return [&call] { return RopeService::Origin{.peer = call.origin()}; };
+}
+
+// REQUIRES: the rotation succeeded.
+RotationReport ReportOf(const Request& request) {
+  const StageTimes& stages = request.stages;
+  return {stages.decode, stages.validate, stages.queue, stages.execute, request.plan.tokens};
 }
 
 grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
@@ -332,12 +327,9 @@ void RopeService::Answer(ServiceCall& call, ControlCall& control, const absl::St
 
 void RopeService::RecordRotation(Method method, const Request& request, OriginOfCall origin,
                                  const absl::Status& status, int64_t reply_bytes) {
-  if (status.ok()) {
-    const StageTimes& stages = request.stages;
-    parts_.metrics->CountRotation(
-        {stages.decode, stages.validate, stages.queue, stages.execute, request.plan.tokens});
-  }
-  Record({method, request.arrival, &request.values().labels(), origin}, status, reply_bytes);
+  if (status.ok()) parts_.metrics->CountRotation(ReportOf(request));
+  Record({method, request.arrival, &request.values().labels(), origin, &request}, status,
+         reply_bytes);
 }
 
 void RopeService::Record(const Finished& call, const absl::Status& status, int64_t reply_bytes) {
@@ -345,6 +337,23 @@ void RopeService::Record(const Finished& call, const absl::Status& status, int64
   parts_.metrics->CountRequest(
       {call.method, status.code(), duration, call.arrival.message_bytes, reply_bytes});
   Log(call, status, duration, reply_bytes);
+  if (parts_.tracer != nullptr) Trace(call, status.code(), duration);
+}
+
+void RopeService::Trace(const Finished& call, absl::StatusCode code, absl::Duration duration) {
+  Origin origin = call.origin();
+  const std::optional<SpanIds> ids = parts_.tracer->Sample(origin.traceparent);
+  if (!ids.has_value()) return;
+  const absl::Time end = absl::Now();
+  TraceSpan span = {*ids, call.method, code, end - duration, end};
+  span.request_id = call.arrival.id;
+  span.peer = std::move(origin.peer);
+  if (call.rotation != nullptr) {
+    span.model = call.rotation->asked().rope().model();
+    span.device = std::string(call.rotation->run.device);
+    if (code == absl::StatusCode::kOk) span.rotation = ReportOf(*call.rotation);
+  }
+  parts_.tracer->Add(std::move(span));
 }
 
 void RopeService::Log(const Finished& call, const absl::Status& status, absl::Duration duration,

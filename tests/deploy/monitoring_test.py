@@ -16,10 +16,20 @@ import tempfile
 import time
 import unittest
 
-import monitoring
-from monitoring import get, headings_of, missing_in, overlaps, panels_of, read_page, until
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import monitoring  # noqa: E402
+from certificate import make_certificate  # noqa: E402
+from monitoring import (  # noqa: E402
+    get,
+    headings_of,
+    missing_in,
+    overlaps,
+    panels_of,
+    read_page,
+    until,
+)
+
 CONFIG = ROOT / "deploy/prometheus.yml"
 DASHBOARD = ROOT / "deploy/dashboards/rope_server.json"
 RULES = ROOT / "deploy/alerts/rope_server.rules.yaml"
@@ -57,15 +67,6 @@ def names_of_codes():
 
 def metrics_address(server):
     return re.search(r"//([^/]+)/", server.process.stdout.readline())[1]
-
-
-def flags_of_tls(folder):
-    """The flags of a server with a certificate of its own."""
-    key, cert = f"{folder}/key.pem", f"{folder}/cert.pem"
-    subprocess.run([*"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256".split(),
-                    *f"-nodes -days 1 -subj /CN=rope -keyout {key} -out {cert}".split()],
-                   check=True, capture_output=True)
-    return f"--tls_key={key}", f"--tls_cert={cert}"
 
 
 def alerts_of(rules):
@@ -194,7 +195,9 @@ class ServerTest(unittest.TestCase):
 
     def test_series_of_tls_are_those_that_tls_adds(self):
         with tempfile.TemporaryDirectory() as folder:
-            server = self.librope.Server(BUILD, folder, METRICS, *flags_of_tls(folder))
+            cert, key = make_certificate(folder)
+            server = self.librope.Server(BUILD, folder, METRICS, f"--tls_cert={cert}",
+                                         f"--tls_key={key}")
             self.addCleanup(server.stop)
             page = read_page(get(f"http://{metrics_address(server)}/metrics"))
         self.assertEqual(set(page) - set(self.known), WITH_TLS)

@@ -3,7 +3,7 @@
 So do the ids of two configs. stable_names.txt has a line for each.
 
 Usage: stable_names_test.py BUILD_FOLDER [--write]
---write adds what is new to the file; it keeps lines whose name has gone. Needs only Python.
+--write adds what is new to the file; it keeps lines whose name has gone. Needs Python and openssl.
 """
 
 import ast
@@ -12,12 +12,14 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import librope  # noqa: E402
+from certificate import make_certificate  # noqa: E402
 
 LIST = pathlib.Path(__file__).with_name("stable_names.txt")
 BUILD = pathlib.Path()  # set by main
@@ -39,9 +41,16 @@ def flags():
 
 
 def metrics():
-    """The names and types that the metrics page of a server has from the start."""
+    """The names and types that the metrics page of a server with TLS and traces has."""
+    with tempfile.TemporaryDirectory() as folder:
+        cert, key = make_certificate(folder)
+        yield from metrics_of(f"--tls_cert={cert}", f"--tls_key={key}",
+                              "--trace_endpoint=http://127.0.0.1:4318", "--trace_ratio=0")
+
+
+def metrics_of(*flags):
     process = subprocess.Popen(
-        [BUILD / "bin/rope_server", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"],
+        [BUILD / "bin/rope_server", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", *flags],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         address = re.search(r"//([^/]+)/", process.stdout.readline() + process.stdout.readline())[1]
