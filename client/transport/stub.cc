@@ -66,6 +66,13 @@ bool IsOfGrpc(absl::string_view name) {
   return name == "host" || name == "te" || name == "user-agent" || name == "connection";
 }
 
+// Whether the call was cut on its way. The server gives every INTERNAL an error detail, and never
+// answers CANCELLED while the client waits. gRPC makes INTERNAL of a stream that a proxy resets
+// because it has lost the server, and CANCELLED of one that a server resets as it shuts down.
+bool WasCut(StatusCode code, bool has_detail) {
+  return !has_detail && (code == StatusCode::kCancelled || code == StatusCode::kInternal);
+}
+
 }  // namespace
 
 Status CheckMetadata(const Metadata& metadata) {
@@ -102,7 +109,7 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
   auto code = static_cast<StatusCode>(status.error_code());
   std::string message = status.error_message();
   auto error = proto::DecodeStatusDetails(status.error_details());
-  if (code == StatusCode::kCancelled && !error.has_value()) {
+  if (WasCut(code, error.has_value())) {
     code = StatusCode::kUnavailable;
     message = absl::StrCat("server: ended the call (", message, ")");
   }
@@ -110,9 +117,7 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
   detail.reason = ReasonOf(code);
   detail.may_have_executed =
       code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
-  if (error.has_value()) {
-    detail = DetailOf(*error);
-  }
+  if (error.has_value()) detail = DetailOf(*error);
   const auto& trailers = context.GetServerTrailingMetadata();
   if (const auto it = trailers.find("grpc-retry-pushback-ms"); it != trailers.end()) {
     int64_t delay_ms = 0;

@@ -53,13 +53,23 @@ TEST_F(RemoteConnectionTest, TooManyTransientFailuresGiveTheLast) {
   EXPECT_EQ(server_.rotate_calls(), 4);
 }
 
-TEST_F(RemoteConnectionTest, CallThatNeitherSideCancelledIsTransient) {
-  FailFirst(1, {grpc::StatusCode::CANCELLED, "CANCELLED"});
-  EXPECT_TRUE(Rotate().ok());
-  FailFirst(100, {grpc::StatusCode::CANCELLED, "CANCELLED"});
-  const auto reply = Rotate();
-  EXPECT_EQ(reply.status().ToString(), "UNAVAILABLE: server: ended the call (CANCELLED)");
-  EXPECT_TRUE(reply.status().detail().may_have_executed);
+// A server that shuts down, and a proxy that has lost its server in an answer.
+TEST_F(RemoteConnectionTest, CallThatWasCutOnItsWayIsTransient) {
+  for (const auto code : {grpc::StatusCode::CANCELLED, grpc::StatusCode::INTERNAL}) {
+    FailFirst(server_.rotate_calls() + 1, {code, "reset"});
+    EXPECT_TRUE(Rotate().ok());
+    FailFirst(server_.rotate_calls() + 100, {code, "reset"});
+    const auto reply = Rotate();
+    EXPECT_EQ(reply.status().ToString(), "UNAVAILABLE: server: ended the call (reset)");
+    EXPECT_TRUE(reply.status().detail().may_have_executed);
+  }
+}
+
+TEST_F(RemoteConnectionTest, InternalErrorOfTheServerIsPermanent) {
+  const v1::Error error = proto::ErrorMessageOf(absl::InternalError("device: lost"));
+  FailFirst(100, {grpc::StatusCode::INTERNAL, error.message(), proto::EncodeStatusDetails(error)});
+  EXPECT_EQ(Rotate().status().code(), StatusCode::kInternal);
+  EXPECT_EQ(server_.rotate_calls(), 1);
 }
 
 TEST_F(RemoteConnectionTest, AttemptsMaxOfOneNeverRetries) {
