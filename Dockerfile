@@ -57,7 +57,7 @@ COPY --from=build /source/build/rope.protoset /usr/local/share/rope/
 RUN ["/usr/local/bin/rope_server", "--version"]
 RUN ["/usr/local/bin/ropectl", "help"]
 ARG RUNTIME_IMAGE
-ARG VERSION=0.1.0
+ARG VERSION=0.9.0
 ARG REVISION=unknown
 ARG CREATED=1970-01-01T00:00:00Z
 ARG SOURCE=unknown

@@ -119,7 +119,7 @@ def package_problems(text):
         if line not in text:
             yield f"the list of packages: want {line}"
     command = re.search(r"install -y --no-install-recommends \\\n +\$\((.+)\)", text)
-    lines = ("program ropectl 0.1.0\nlinked libc6 2.36-9 amd64 glibc debian-12\n"
+    lines = ("program ropectl 0.9.0\nlinked libc6 2.36-9 amd64 glibc debian-12\n"
              "linked libgrpc++1.51 1.51.1-3+b1 amd64 grpc debian-12\n"
              "compiled libabsl-dev 20220623.1-1 amd64 abseil debian-12\n")
     chosen = command[1].replace("/usr/local/share/rope/packages", "-") if command else "true"

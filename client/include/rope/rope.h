@@ -9,8 +9,7 @@
 // synchronous.
 //
 // ABI:        From version 0.9.0 on a program runs with every later librope.so of the same soname.
-//             Later versions add functions, numbers and fields, and change none. Before 0.9.0,
-//             compile with the header of the library that is loaded.
+//             Later versions add functions, numbers and fields, and change none.
 // Structs:    Each begins with struct_size, its size in bytes, which its INIT macro sets; only
 //             rope_metadata and rope_head_range never grow, and have none. All other
 //             fields may be 0: a pointer that is null is a value that is not given, and of a number
@@ -50,7 +49,7 @@ typedef struct rope_reply rope_reply;
 typedef struct rope_slot rope_slot;
 typedef struct rope_tables rope_tables;
 
-// The version of the library, such as "0.1.0".
+// The version of the library, such as "0.9.0".
 const char* rope_version(void);
 
 // Connects to "HOST:PORT", to "unix:PATH", or to "inproc:", which is one engine for all clients of

@@ -509,7 +509,7 @@ static void test_engine_options(void) {
 
 int main(int argc, char** argv) {
   CHECK(argc == 2);
-  CHECK(strlen(rope_version()) >= strlen("0.1.0"));
+  CHECK(strlen(rope_version()) >= strlen("0.9.0"));
   rope_client* client = connect_to(argv[1], NULL);
   CHECK(strlen(rope_transport_name(client)) > 0);
   test_rotate(client);
