@@ -144,6 +144,7 @@ void QueueCall::Arrived(bool ok) {
     forwarded_owner_ = ForwardedOwner(Header("x-forwarded-client-cert"), Header("x-forwarded-for"));
   }
   connection_->BeginCall();
+  if (counts() != nullptr) counts()->Begin();
   arming_->Take();
   const absl::Status admitted = Admit();
   if (admitted.ok()) {
@@ -151,7 +152,7 @@ void QueueCall::Arrived(bool ok) {
   } else {
     refused_ = true;
     releases_left_ = 2;  // its last step and its done notification
-    StartFinish(admitted);
+    FinishWithoutMessage(admitted);
   }
   arming_->ArmIfFew();
 }

@@ -30,6 +30,7 @@
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
 #include "server/memory/connections.h"
+#include "server/telemetry/call_counts.h"
 #include "server/telemetry/load_report.h"
 
 namespace rope::server {
@@ -145,6 +146,8 @@ class MessageReads {
 
   explicit MessageReads(const Clock& clock) : clock_(clock) {}
 
+  const Clock& clock() const { return clock_; }
+
   // `may_idle`: the client may legally send nothing, as on an open stream. Such a read is never
   // late.
   void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, bool may_idle);
@@ -242,6 +245,9 @@ class QueueCall : protected MessageReads::Entry {
         releases_left_(releases) {}
 
   virtual const Needs& needs() const = 0;
+  // Of its method; null: its calls are not counted. Every call begins here, and one that is refused
+  // ends here. The class ends others.
+  virtual CallCounts* counts() const { return nullptr; }
   // The steps. Shutdown before a call came deletes it without one.
   virtual void OnArrived() = 0;
   virtual void OnRead(bool /*ok*/) {}
@@ -271,6 +277,11 @@ class QueueCall : protected MessageReads::Entry {
   }
   void StartFinish(const absl::Status& status) {
     stream_.Finish(ToGrpcStatus(status, context_), &ended_);
+  }
+  // As StartFinish, and ends the call in counts().
+  void FinishWithoutMessage(const absl::Status& status) {
+    if (counts() != nullptr) counts()->EndWithoutMessage(status.code());
+    StartFinish(status);
   }
 
   const CallsInFlight::Open open_call_;  // first, because it ends last

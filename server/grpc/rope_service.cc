@@ -129,13 +129,14 @@ RopeService::RopeService(Parts parts)
       &open_streams_,
       limits::kStreamBytesMax,
       limits::kStreamRequestsMax,
-      NeedsOf(Method::kRotateStream)};
+      NeedsOf(Method::kRotateStream),
+      &parts_.metrics->CallsOf(Method::kRotateStream)};
 }
 
 void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
   methods_[static_cast<size_t>(method)] = std::make_unique<UnaryCall::Method>(
       UnaryCall::Method{service_.RequestOf(std::string(Name(method))), std::move(handler),
-                        parts_.calls, NeedsOf(method)});
+                        parts_.calls, NeedsOf(method), &parts_.metrics->CallsOf(method)});
 }
 
 void RopeService::Arm(CallQueue& queue, int calls) {
@@ -334,8 +335,8 @@ void RopeService::RecordRotation(Method method, const Request& request, OriginOf
 
 void RopeService::Record(const Finished& call, const absl::Status& status, int64_t reply_bytes) {
   const absl::Duration duration = parts_.clock->Now() - call.arrival.received;
-  parts_.metrics->CountRequest(
-      {call.method, status.code(), duration, call.arrival.message_bytes, reply_bytes});
+  parts_.metrics->CountRequest({call.method, status.code(), duration, call.arrival.message_bytes,
+                                reply_bytes, call.arrival.reply_bytes_max.has_value()});
   Log(call, status, duration, reply_bytes);
   if (parts_.tracer != nullptr) Trace(call, status.code(), duration);
 }

@@ -67,6 +67,7 @@ void StreamCall::Arm(const Method& method, CallQueue& queue, int calls) {
 // gRPC makes its map of headers when they are first asked for. On a stream several threads may ask.
 void StreamCall::OnArrived() {
   static_cast<void>(context_.client_metadata());
+  began_ = parts_.reads->clock().Now();
   parts_.in_flight->Add();
   method_.open->Add(*this);
   connection().OpenStream();
@@ -90,6 +91,7 @@ void StreamCall::OnRead(bool ok) {
       ++unanswered_;
       ++held_;
       held_bytes_ += static_cast<int64_t>(message.Length());
+      received_bytes_ += static_cast<int64_t>(message.Length());
     }
     if (arming_->queue().must_look() && !closed_) {
       deferred_ = true;
@@ -196,6 +198,7 @@ void StreamCall::Advance() {
   if (!writing_ && !replies_.empty()) WriteFirst();
   if (writing_ || unanswered_ > 0 || !(closed_ || draining_ || gone_)) return;
   finishing_ = true;
+  code_ = closed_ ? absl::StatusCode::kOk : absl::StatusCode::kUnavailable;
   stream_.Finish(
       closed_ ? grpc::Status::OK
               : grpc::Status(grpc::StatusCode::UNAVAILABLE, "server: draining, try another one"),
@@ -229,7 +232,9 @@ void StreamCall::DropReplies() {
 void StreamCall::Uncount(const Reply& reply, bool taken) {
   --held_;
   held_bytes_ -= reply.held_bytes;
-  connection().PayReply(static_cast<int64_t>(reply.bytes.Length()), taken);
+  const auto bytes = static_cast<int64_t>(reply.bytes.Length());
+  if (taken) sent_bytes_ += bytes;
+  connection().PayReply(bytes, taken);
   if (!reply.IsAdmitted()) --unadmitted_;
 }
 
@@ -237,9 +242,18 @@ bool StreamCall::IsFree() const {
   return finished_ && done_seen_ && !reading_ && !writing_ && unanswered_ == 0 && !deferred_;
 }
 
-// Without a lock: no event of the call is pending. The count falls last, so that a drained server
-// has no call left.
+void StreamCall::CountEnd() {
+  if (method_.counts == nullptr) return;
+  const absl::Duration duration = parts_.reads->clock().Now() - began_;
+  const bool cancelled_by_client = cancelled()->load(std::memory_order_relaxed);
+  proto::MutexLock lock(&mutex_);
+  method_.counts->End({cancelled_by_client ? absl::StatusCode::kCancelled : code_, duration,
+                       received_bytes_, sent_bytes_});
+}
+
+// No event of the call is pending. The count falls last, so that a drained server has no call left.
 void StreamCall::Free() {
+  CountEnd();
   CallsInFlight& in_flight = *parts_.in_flight;
   method_.open->Remove(*this);
   Release();

@@ -70,6 +70,7 @@ class StreamCall final : public QueueCall {
     int64_t unanswered_bytes_max = 0;
     int64_t unanswered_max = 0;
     Needs needs = {};
+    CallCounts* counts = nullptr;  // null: nobody counts its calls
   };
 
   // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
@@ -109,6 +110,7 @@ class StreamCall final : public QueueCall {
       : QueueCall(method.parts, std::move(arming), /*releases=*/1), method_(method) {}
 
   const Needs& needs() const override { return method_.needs; }
+  CallCounts* counts() const override { return method_.counts; }
   void OnArrived() override;
   void OnRead(bool ok) override;
   void OnWritten(bool ok) override;
@@ -130,8 +132,11 @@ class StreamCall final : public QueueCall {
   // that sees it frees the call.
   bool IsFree() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Free() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the call in counts().
+  void CountEnd() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Method& method_;
+  absl::Time began_;  // at its headers
 
   proto::Mutex mutex_;
   // The cancellation flags of requests that have not ended, by the client's numbers.
@@ -141,7 +146,9 @@ class StreamCall final : public QueueCall {
   int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;     // messages without an answer
   int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;           // messages without an answer or not written
   int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t unadmitted_ ABSL_GUARDED_BY(mutex_) = 0;  // replies without a permit
+  int64_t unadmitted_ ABSL_GUARDED_BY(mutex_) = 0;      // replies without a permit
+  int64_t received_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all messages
+  int64_t sent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of all answers that the client has taken
   bool has_written_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t joined_ ABSL_GUARDED_BY(mutex_) = 0;        // answers in gRPC's buffer, perhaps not sent
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of these
@@ -152,6 +159,7 @@ class StreamCall final : public QueueCall {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client has gone: drop answers
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::StatusCode code_ ABSL_GUARDED_BY(mutex_) = absl::StatusCode::kOk;  // that it finishes with
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_seen_ ABSL_GUARDED_BY(mutex_) = false;
 

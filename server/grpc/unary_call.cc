@@ -21,7 +21,7 @@ void UnaryCall::OnRead(bool ok) {
     if (ok) {
       method_.handler(*this);
     } else {
-      Finish(InvalidField("request", "no message", "one"), {});
+      FinishWithoutMessage(InvalidField("request", "no message", "one"));
     }
   }
   ReleaseAndCount();

@@ -64,6 +64,7 @@ class UnaryCall final : public QueueCall, public ServiceCall {
     Handler handler;
     Parts parts;
     Needs needs = {};
+    CallCounts* counts = nullptr;  // null: nobody counts its calls. The handler ends those it gets.
   };
 
   // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
@@ -88,11 +89,12 @@ class UnaryCall final : public QueueCall, public ServiceCall {
       : QueueCall(method.parts, std::move(arming), /*releases=*/3), method_(method) {}
 
   const Needs& needs() const override { return method_.needs; }
+  CallCounts* counts() const override { return method_.counts; }
   void OnArrived() override { StartRead(); }
   void OnRead(bool ok) override;
   void OnEnded(bool ok) override;
   void OnDone() override { ReleaseAndCount(); }
-  void EndRead(const absl::Status& status) override { StartFinish(status); }
+  void EndRead(const absl::Status& status) override { FinishWithoutMessage(status); }
   void ReleaseAndCount();
 
   const Method& method_;

@@ -28,14 +28,14 @@ class UnknownMethods::Call final : public QueueCall {
       : QueueCall(methods.parts_, std::move(arming), /*releases=*/2), methods_(methods) {}
 
   const Needs& needs() const override { return methods_.needs_; }
+  CallCounts* counts() const override { return &methods_.metrics_.unknown_calls(); }
 
   void OnArrived() override {
-    methods_.metrics_.CountUnknownMethod();
     const std::string method =
         Quoted(ShortText(absl::StripPrefix(context_.method(), "/"), limits::kErrorPartBytesMax));
     LogLimited(LogKind::kMethod, spdlog::level::info, "method={} code=UNIMPLEMENTED", method);
-    StartFinish(MakeError(Reason::kNotBuilt, "method", method,
-                          absl::StrCat("a method of ", methods_.want_)));
+    FinishWithoutMessage(MakeError(Reason::kNotBuilt, "method", method,
+                                   absl::StrCat("a method of ", methods_.want_)));
   }
 
   UnknownMethods& methods_;

@@ -1,7 +1,6 @@
 #include "server/telemetry/metrics.h"
 
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -15,12 +14,6 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Families = std::vector<MetricFamily>;
 
-// 1, 2.5 and 5 of each power of ten from a microsecond to ten seconds, in nanoseconds.
-constexpr int64_t kDurationBounds[] = {
-    1'000,         2'500,         5'000,         10'000,        25'000,      50'000,
-    100'000,       250'000,       500'000,       1'000'000,     2'500'000,   5'000'000,
-    10'000'000,    25'000'000,    50'000'000,    100'000'000,   250'000'000, 500'000'000,
-    1'000'000'000, 2'500'000'000, 5'000'000'000, 10'000'000'000};
 constexpr int64_t kBatchRequestsBounds[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
 // Fourfold from 1 KiB to 64 MiB.
 constexpr int64_t kBatchBytesBounds[] = {1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18,
@@ -37,6 +30,11 @@ constexpr const char* kDropNames[kLogDropCount] = {"rate_limit", "queue", "outpu
 
 void Add(std::atomic<int64_t>& counter, int64_t by = 1) {
   counter.fetch_add(by, std::memory_order_relaxed);
+}
+
+// Whether an answered call of the method is one request, and does not have many.
+bool IsUnary(Method method) {
+  return method != Method::kRotateStream;
 }
 
 int64_t Nanoseconds(double microseconds) {
@@ -69,6 +67,39 @@ void AddGauge(Families& families, const char* name, const char* help, const Numb
 void AddHistogram(Families& families, const char* name, const char* help,
                   const Histogram& histogram) {
   families.push_back({name, help, MetricType::Histogram, {histogram.Read()}});
+}
+
+// The series of calls, by the instruments of gRPC.
+struct CallSeries {
+  std::vector<ClientMetric> started;
+  std::vector<ClientMetric> duration;
+  std::vector<ClientMetric> received_bytes;
+  std::vector<ClientMetric> sent_bytes;
+};
+
+ClientMetric ReadCalls(const Histogram& histogram, int64_t zeros, absl::Span<const int64_t> bounds,
+                       std::vector<ClientMetric::Label> labels) {
+  HistogramSum sum(histogram);
+  sum.AddZeros(zeros);
+  return sum.Read(bounds, std::move(labels));
+}
+
+// Adds what calls have counted. `always`: also if there was none.
+void AddCalls(const std::string& method, const CallCounts& calls, bool always, CallSeries& series) {
+  if (always || calls.started() > 0) {
+    series.started.push_back(ValueOf(calls.started(), {{"grpc_method", method}}));
+  }
+  for (size_t code = 0; code < kCodeCount; ++code) {
+    const CallCounts::Counts& counts = calls.counts()[code];
+    const int64_t empty = counts.without_message.load(std::memory_order_relaxed);
+    if (counts.duration.count() + empty == 0 && !(always && code == 0)) continue;
+    const std::vector<ClientMetric::Label> labels = {{"grpc_method", method},
+                                                     {"grpc_status", CodeName(code)}};
+    series.duration.push_back(ReadCalls(counts.duration, empty, kGrpcDurationBounds, labels));
+    series.received_bytes.push_back(
+        ReadCalls(counts.received_bytes, empty, kGrpcSizeBounds, labels));
+    series.sent_bytes.push_back(ReadCalls(counts.sent_bytes, empty, kGrpcSizeBounds, labels));
+  }
 }
 
 void CollectTableCache(const Gauges& gauges, Families& families) {
@@ -164,24 +195,6 @@ MetricFamily BuildInfo(const std::string& version, const std::string& revision,
 
 }  // namespace
 
-ClientMetric Histogram::Read(std::vector<ClientMetric::Label> labels) const {
-  ClientMetric metric;
-  metric.label = std::move(labels);
-  uint64_t count = 0;
-  for (size_t i = 0; i <= bounds_.size(); ++i) {
-    count += static_cast<uint64_t>(counts_[i].load(std::memory_order_relaxed));
-    const double bound = i < bounds_.size() ? static_cast<double>(bounds_[i]) / per_unit_
-                                            : std::numeric_limits<double>::infinity();
-    metric.histogram.bucket.push_back({count, bound});
-  }
-  metric.histogram.sample_count = count;
-  metric.histogram.sample_sum =
-      static_cast<double>(sum_.load(std::memory_order_relaxed)) / per_unit_;
-  return metric;
-}
-
-DurationHistogram::DurationHistogram() : Histogram(kDurationBounds, 1e9) {}
-
 MetricFamily MakeMetric(MetricType type, const char* name, const char* help, double value) {
   return {name, help, type, {ValueOf(value)}};
 }
@@ -201,8 +214,11 @@ Metrics::Metrics(const std::string& version, const std::string& revision,
 
 void Metrics::CountRequest(const RequestReport& report) {
   PerMethod& method = methods_[static_cast<size_t>(report.method)];
-  const auto code = static_cast<size_t>(report.code);
-  Add(method.answers[code < kCodeCount ? code : static_cast<size_t>(absl::StatusCode::kUnknown)]);
+  if (IsUnary(report.method) && !report.local) {
+    return method.calls.End(
+        {report.code, report.duration, report.received_bytes, report.sent_bytes});
+  }
+  Add(method.answers[IndexOf(report.code)]);
   method.duration.Observe(absl::ToInt64Nanoseconds(report.duration));
   Add(received_bytes_, report.received_bytes);
   Add(sent_bytes_, report.sent_bytes);
@@ -210,9 +226,24 @@ void Metrics::CountRequest(const RequestReport& report) {
 
 int64_t Metrics::answered() const {
   int64_t sum = 0;
-  for (const PerMethod& method : methods_) {
-    for (const Counter& answers : method.answers) sum += answers.load(std::memory_order_relaxed);
+  for (size_t method = 0; method < methods_.size(); ++method) {
+    for (size_t code = 0; code < kCodeCount; ++code) sum += Answers(method, code);
   }
+  return sum;
+}
+
+// The size histograms have the fewest buckets to add up.
+int64_t Metrics::Answers(size_t method, size_t code) const {
+  const PerMethod& of = methods_[method];
+  const int64_t answers = of.answers[code].load(std::memory_order_relaxed);
+  return IsUnary(static_cast<Method>(method)) ? answers + of.calls.counts()[code].sent_bytes.count()
+                                              : answers;
+}
+
+HistogramSum Metrics::Durations(size_t method) const {
+  HistogramSum sum(methods_[method].duration);
+  if (!IsUnary(static_cast<Method>(method))) return sum;
+  for (const CallCounts::Counts& counts : methods_[method].calls.counts()) sum.Add(counts.duration);
   return sum;
 }
 
@@ -243,6 +274,7 @@ Families Metrics::Collect(const Gauges& gauges) const {
   AddGauge(families, "rope_draining",
            "1 while the server refuses new work and finishes what it has, else 0", gauges.draining);
   CollectRequests(families);
+  CollectCalls(families);
   AddGauge(families, "rope_requests_in_flight", "Rotate requests admitted and not yet answered",
            gauges.requests_in_flight);
   AddGauge(families, "rope_admitted_bytes", "Bytes of input and output of the requests in flight",
@@ -269,16 +301,22 @@ Families Metrics::Collect(const Gauges& gauges) const {
 void Metrics::CollectRequests(Families& families) const {
   std::vector<ClientMetric> answers;
   std::vector<ClientMetric> durations;
+  int64_t received_bytes = received_bytes_;
+  int64_t sent_bytes = sent_bytes_;
   for (size_t i = 0; i < methods_.size(); ++i) {
     const std::string method(kMethodNames[i]);
     bool used = i == static_cast<size_t>(Method::kRotate);  // exported from the start
     for (size_t code = 0; code < kCodeCount; ++code) {
-      const int64_t count = methods_[i].answers[code].load(std::memory_order_relaxed);
+      if (IsUnary(static_cast<Method>(i))) {
+        received_bytes += methods_[i].calls.counts()[code].received_bytes.sum();
+        sent_bytes += methods_[i].calls.counts()[code].sent_bytes.sum();
+      }
+      const int64_t count = Answers(i, code);
       if (count == 0 && !(used && code == 0)) continue;
       used = true;
       answers.push_back(ValueOf(count, {{"code", CodeName(code)}, {"method", method}}));
     }
-    if (used) durations.push_back(methods_[i].duration.Read({{"method", method}}));
+    if (used) durations.push_back(Durations(i).Read(kDurationBounds, {{"method", method}}));
   }
   std::vector<ClientMetric> stages;
   for (size_t i = 0; i < stages_.size(); ++i) {
@@ -293,12 +331,35 @@ void Metrics::CollectRequests(Families& families) const {
                       "Seconds that successful Rotate requests spent in each stage of the server",
                       MetricType::Histogram, std::move(stages)});
   AddCounter(families, "rope_unknown_methods_total",
-             "Calls of methods that no service of the server has", unknown_methods_);
+             "Calls of methods that no service of the server has", unknown_calls_.started());
   AddCounter(families, "rope_received_bytes_total",
-             "Bytes of request messages, without headers and framing", received_bytes_);
+             "Bytes of request messages, without headers and framing", received_bytes);
   AddCounter(families, "rope_sent_bytes_total",
-             "Bytes of answer messages, without headers and framing", sent_bytes_);
+             "Bytes of answer messages, without headers and framing", sent_bytes);
   AddCounter(families, "rope_tokens_total", "Tokens of successful Rotate requests", tokens_);
+}
+
+// gRPC's instruments (gRFC A66), with the names that OpenTelemetry's exporter for Prometheus makes:
+// dots are underscores, the unit follows, and _total ends a counter.
+void Metrics::CollectCalls(Families& families) const {
+  CallSeries series;
+  for (size_t i = 0; i < methods_.size(); ++i) {
+    AddCalls("rope.v1.RopeService/" + std::string(kMethodNames[i]), methods_[i].calls,
+             i == static_cast<size_t>(Method::kRotate), series);
+  }
+  AddCalls("other", unknown_calls_, /*always=*/false, series);
+  families.push_back({"grpc_server_call_started_total", "gRPC calls begun, by method",
+                      MetricType::Counter, std::move(series.started)});
+  families.push_back({"grpc_server_call_duration_seconds",
+                      "Seconds from a gRPC call's message to its answer, of a stream from its "
+                      "headers to its end; 0 if no message came",
+                      MetricType::Histogram, std::move(series.duration)});
+  families.push_back({"grpc_server_call_rcvd_total_compressed_message_size_bytes",
+                      "Bytes of the request messages of a gRPC call, which are not compressed",
+                      MetricType::Histogram, std::move(series.received_bytes)});
+  families.push_back({"grpc_server_call_sent_total_compressed_message_size_bytes",
+                      "Bytes of the answer messages of a gRPC call, which are not compressed",
+                      MetricType::Histogram, std::move(series.sent_bytes)});
 }
 
 void Metrics::CollectBatches(Families& families) const {

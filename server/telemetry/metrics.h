@@ -4,7 +4,6 @@
 
 #include <prometheus/metric_family.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -16,53 +15,12 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
-#include "kernels/check.h"
 #include "kernels/tables/table_cache.h"
+#include "server/telemetry/call_counts.h"
+#include "server/telemetry/histogram.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {
-
-// Histogram: counts values by fixed upper bounds, for the request path. An observation is a binary
-// search among at most kBoundsMax numbers and two relaxed atomic additions, without a lock.
-//
-// Threading:  Thread-safe. Reading may miss observations made at the same time. No observation is
-//             lost.
-// Ownership:  `bounds` must outlive the histogram.
-// Limits:     At most kBoundsMax bounds. The sum holds 2^63 - 1 units (292 years of nanoseconds).
-class Histogram {
- public:
-  static constexpr size_t kBoundsMax = 24;
-
-  // `per_unit` of the observed integers make one unit of the family (1e9 for nanoseconds shown as
-  // seconds). REQUIRES: `bounds` ascends.
-  Histogram(absl::Span<const int64_t> bounds, double per_unit)
-      : bounds_(bounds), per_unit_(per_unit) {
-    ROPE_CHECK(bounds.size() <= kBoundsMax);
-  }
-
-  // Counts `value` in the bucket of the smallest bound >= `value`. A negative value counts as 0.
-  void Observe(int64_t value) {
-    value = std::max<int64_t>(value, 0);
-    const auto bound = std::lower_bound(bounds_.begin(), bounds_.end(), value);
-    counts_[static_cast<size_t>(bound - bounds_.begin())].fetch_add(1, std::memory_order_relaxed);
-    sum_.fetch_add(value, std::memory_order_relaxed);
-  }
-
-  prometheus::ClientMetric Read(std::vector<prometheus::ClientMetric::Label> labels = {}) const;
-
- private:
-  const absl::Span<const int64_t> bounds_;
-  const double per_unit_;
-  std::array<std::atomic<int64_t>, kBoundsMax + 1> counts_ = {};
-  std::atomic<int64_t> sum_ = 0;
-};
-
-// Observes nanoseconds, shown as seconds.
-class DurationHistogram final : public Histogram {
- public:
-  DurationHistogram();
-};
 
 // The reason why a batch took no more requests.
 enum class ClosedBy {
@@ -118,6 +76,7 @@ struct RequestReport {
   absl::Duration duration = absl::ZeroDuration();  // from its arrival to its answer
   int64_t received_bytes = 0;                      // of its message
   int64_t sent_bytes = 0;                          // of the answer's message
+  bool local = false;                              // came through a ring, not as a call of gRPC
 };
 
 // One rotation that succeeded.
@@ -189,13 +148,17 @@ class Metrics {
   Metrics(const std::string& version, const std::string& revision,
           const std::vector<std::string>& devices);
 
+  // An answered request of a unary method also ends its call, unless it is local.
   void CountRequest(const RequestReport& report);
   // Requests since the process started, of all methods.
   int64_t answered() const;
   void CountRotation(const RotationReport& report);
   void CountBatch(const BatchReport& report);
-  // Counts a call of a method that no service of the server has.
-  void CountUnknownMethod() { unknown_methods_.fetch_add(1, std::memory_order_relaxed); }
+  // Its transport counts what CountRequest does not: that calls begin, that they end without a
+  // message, and that streams end.
+  CallCounts& CallsOf(Method method) { return methods_[static_cast<size_t>(method)].calls; }
+  // Of methods that no service of the server has.
+  CallCounts& unknown_calls() { return unknown_calls_; }
   // Counts the loss of `device`. Other failed batches are not counted.
   void CountDeviceFault(std::string_view device) { ++Device(device).faults; }
 
@@ -206,10 +169,11 @@ class Metrics {
   using Counter = std::atomic<int64_t>;
   using Families = std::vector<prometheus::MetricFamily>;
 
-  static constexpr size_t kCodeCount = 17;  // of absl::StatusCode
   struct PerMethod {
+    CallCounts calls;
+    // Requests that are no calls: those of streams, and local ones.
     std::array<Counter, kCodeCount> answers = {};
-    DurationHistogram duration;
+    CallDurationHistogram duration;
   };
   struct PerDevice {
     explicit PerDevice(const std::string& device_name) : name(device_name) {}
@@ -219,7 +183,11 @@ class Metrics {
   };
 
   PerDevice& Device(std::string_view name);
+  // Requests of a method with a code; answered calls of a unary method are requests.
+  int64_t Answers(size_t method, size_t code) const;
+  HistogramSum Durations(size_t method) const;
   void CollectRequests(Families& families) const;
+  void CollectCalls(Families& families) const;
   void CollectBatches(Families& families) const;
 
   const prometheus::MetricFamily build_info_;
@@ -227,8 +195,8 @@ class Metrics {
   std::deque<PerDevice> devices_;
   std::array<PerMethod, kMethodCount> methods_;
   std::array<DurationHistogram, 4> stages_;  // decode, validate, queue, execute
-  Counter unknown_methods_ = 0;
-  Counter received_bytes_ = 0;
+  CallCounts unknown_calls_;
+  Counter received_bytes_ = 0;  // of requests that are no calls
   Counter sent_bytes_ = 0;
   Counter tokens_ = 0;
   Histogram batch_requests_;

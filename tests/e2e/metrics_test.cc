@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -11,11 +12,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/version.h"
 #include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
+#include "tests/support/region_client.h"
+#include "tests/support/ring_client.h"
 #include "tests/support/rotate_stream.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -97,7 +102,12 @@ TEST(MetricsTest, UnknownMethodIsAnsweredWithTheServicesAndCounted) {
         << method;
     EXPECT_FALSE(status.error_details().empty()) << method;
   }
-  EXPECT_EQ(Scrape(MetricsPort(server)).Value("rope_unknown_methods_total"), 3);
+  const Exposition page = Scrape(MetricsPort(server));
+  EXPECT_EQ(page.Value("rope_unknown_methods_total"), 3);
+  EXPECT_EQ(page.Value(R"(grpc_server_call_started_total{grpc_method="other"})"), 3);
+  EXPECT_EQ(page.Value(R"(grpc_server_call_duration_seconds_count)"
+                       R"({grpc_method="other",grpc_status="UNIMPLEMENTED"})"),
+            3);
   EXPECT_TRUE(Serves(*server.NewStub()));
 }
 
@@ -198,6 +208,108 @@ TEST(MetricsTest, OpenStreamIsSeen) {
   EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="RotateStream"})"), 1);
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(MetricsTest, RequestsThroughARingAreNoCalls) {
+  const std::string path = TemporaryFolder() + "/s";
+  TestServer server(
+      {"--enable_shared_memory", "--listen=unix:" + path, "--metrics_listen=127.0.0.1:0"});
+  ASSERT_TRUE(Serves(*server.NewStub()));
+  RingClient client(path);
+  const Sample sample;
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(client.RotatesRight());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(Text(Rotate(client.stub(), sample.InPlace(client.id(), 0))), "OK");
+  }
+  const SharedMemory posix = SharedMemory::Posix(1 << 20);
+  const uint64_t id = Register(client.stub(), posix);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(Text(Rotate(client.stub(), sample.InPlace(id, 0))), "OK");
+  }
+  ASSERT_NE(client.Rotate(UnitRequest(-1)), "OK");
+  const Exposition page = Scrape(MetricsPort(server));
+  EXPECT_EQ(page.Value(R"(grpc_server_call_duration_seconds_count)"
+                       R"({grpc_method="rope.v1.RopeService/Rotate",grpc_status="OK"})"),
+            1 + 3 + 4)
+      << "what comes through the ring is no call";
+  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="Rotate"})"), 1 + 2 + 3 + 4);
+}
+
+constexpr char kCalls[] = "grpc_server_call_duration_seconds_count";
+
+std::string CallsOf(const std::string& method, const std::string& status) {
+  return absl::StrCat(kCalls, "{grpc_method=\"rope.v1.RopeService/", method, "\",grpc_status=\"",
+                      status, "\"}");
+}
+
+// The server hears that a stream has ended a little later than the client does.
+void AwaitCalls(int port, const std::string& series, double count) {
+  while (Scrape(port).Value(series) != count) std::this_thread::yield();
+}
+
+TEST(MetricsTest, GrpcCountsAStreamOnceAndItsRequestsNever) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  const int port = MetricsPort(server);
+  const auto stub = server.NewStub();
+  v1::RotateResponse response;
+  {
+    grpc::ClientContext context;
+    const auto stream = OpenStream(*stub, context);
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(stream->Write(UnitRequest(1)));
+      ASSERT_TRUE(stream->Read(&response));
+    }
+    const Exposition page = Scrape(port);
+    EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="RotateStream"})"), 3);
+    EXPECT_EQ(
+        page.Value(
+            R"(grpc_server_call_started_total{grpc_method="rope.v1.RopeService/RotateStream"})"),
+        1);
+    EXPECT_EQ(page.Value(CallsOf("RotateStream", "OK")), -1) << "it has not ended";
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  AwaitCalls(port, CallsOf("RotateStream", "OK"), 1);
+  const Exposition page = Scrape(port);
+  for (const char* direction : {"rcvd", "sent"}) {
+    const std::string sum =
+        absl::StrCat("grpc_server_call_", direction, "_total_compressed_message_size_bytes_sum");
+    EXPECT_EQ(page.Value(absl::StrReplaceAll(CallsOf("RotateStream", "OK"), {{kCalls, sum}})),
+              page.Value(absl::StrCat("rope_", direction[0] == 'r' ? "received" : "sent",
+                                      "_bytes_total")));
+  }
+  grpc::ClientContext context;
+  const auto stream = OpenStream(*stub, context);
+  ASSERT_TRUE(stream->Write(UnitRequest(1)));
+  ASSERT_TRUE(stream->Read(&response));
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  AwaitCalls(port, CallsOf("RotateStream", "CANCELLED"), 1);
+}
+
+TEST(MetricsTest, CallThatIsRefusedAtItsHeadersIsACallAndNoRequest) {
+  const std::string access = TemporaryFolder() + "/access.json";
+  std::ofstream(access) << absl::StrCat(R"({"identities": [{"name": "a", "tokens_sha256": [")",
+                                        std::string(64, '0'), R"("], "rights": ["rotate"]}]})");
+  TestServer server({"--metrics_listen=127.0.0.1:0", "--access_file=" + access});
+  EXPECT_FALSE(Serves(*server.NewStub()));
+  const Exposition page = Scrape(MetricsPort(server));
+  EXPECT_EQ(page.Value(CallsOf("Rotate", "UNAUTHENTICATED")), 1);
+  EXPECT_EQ(
+      page.Value(R"(grpc_server_call_started_total{grpc_method="rope.v1.RopeService/Rotate"})"), 1);
+  EXPECT_EQ(page.Value(R"(rope_requests_total{code="UNAUTHENTICATED",method="Rotate"})"), -1);
+}
+
+TEST(MetricsTest, BoundsOfGrpcAreWrittenAsOtherServersWriteThem) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  const Exposition page = Scrape(MetricsPort(server));
+  for (const char* bound : {"0", "1e-05", "0.0003", "0.0006", "0.0008", "0.065", "100", "+Inf"}) {
+    EXPECT_EQ(page.Value(absl::StrCat("grpc_server_call_duration_seconds_bucket{grpc_method=",
+                                      "\"rope.v1.RopeService/Rotate\",grpc_status=\"OK\",le=\"",
+                                      bound, "\"}")),
+              0)
+        << bound;
+  }
 }
 
 // Connections that have each sent half of a request.

@@ -55,7 +55,7 @@ def metrics_of(*flags):
     try:
         address = re.search(r"//([^/]+)/", process.stdout.readline() + process.stdout.readline())[1]
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=librope.LIMIT_S) as page:
-            for name, kind in re.findall(r"^# TYPE (rope_\w+) (\w+)", page.read().decode(),
+            for name, kind in re.findall(r"^# TYPE ((?:rope|grpc)_\w+) (\w+)", page.read().decode(),
                                          re.MULTILINE):
                 yield f"metric {name} {kind}"
     finally:

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/server_posix.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,6 +21,7 @@
 #include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
+#include "server/telemetry/call_counts.h"
 
 namespace rope::server {
 namespace {
@@ -37,12 +40,33 @@ class UnaryCallTest : public ::testing::Test {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     descriptor_ = ends[0];
     grpc::AddInsecureChannelFromFd(server_.get(), ends[0]);
-    stub_ = v1::RopeService::NewStub(grpc::CreateInsecureChannelFromFd("test", ends[1]));
+    channel_ = grpc::CreateInsecureChannelFromFd("test", ends[1]);
+    stub_ = v1::RopeService::NewStub(channel_);
   }
   ~UnaryCallTest() override {
     server_->Shutdown();
     in_flight_.AwaitNoneOpen();
     loop_->Shutdown();
+  }
+
+  // The code of a call that ends before its message has come. `act` runs once the server waits for
+  // the message.
+  grpc::StatusCode CodeOfCallWithoutMessage(
+      const std::function<void(grpc::GenericClientAsyncReaderWriter&)>& act) {
+    grpc::CompletionQueue queue;
+    grpc::ClientContext context;
+    const auto call = grpc::GenericStub(channel_).PrepareCall(
+        &context, "/rope.v1.RopeService/ListModels", &queue);
+    void* tag = nullptr;
+    bool ok = false;
+    call->StartCall(nullptr);
+    EXPECT_TRUE(queue.Next(&tag, &ok));
+    while (reads_.count() == 0) std::this_thread::yield();
+    act(*call);
+    grpc::Status status;
+    call->Finish(&status, &status);
+    while (queue.Next(&tag, &ok) && tag != &status) continue;
+    return status.error_code();
   }
 
   // The descriptor of the server's end; 0: closed.
@@ -57,6 +81,7 @@ class UnaryCallTest : public ::testing::Test {
   CallsInFlight in_flight_;
   RawService<v1::RopeService> service_{
       *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
+  CallCounts counts_;
   UnaryCall* call_ = nullptr;  // set before `received_`
   proto::Notification received_;
   const UnaryCall::Method method_ = {service_.RequestOf("ListModels"),
@@ -64,10 +89,13 @@ class UnaryCallTest : public ::testing::Test {
                                        call_ = &static_cast<UnaryCall&>(call);
                                        received_.Notify();
                                      },
-                                     {&in_flight_, &connections_, &reads_}};
+                                     {&in_flight_, &connections_, &reads_},
+                                     {},
+                                     &counts_};
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
   int descriptor_ = -1;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::RopeService::Stub> stub_;
 };
 
@@ -85,11 +113,29 @@ TEST_F(UnaryCallTest, DescriptorOfAConnectionStaysOpenUntilItsLastCallIsAnswered
   context->TryCancel();
   client.join();
   context.reset();
-  stub_.reset();  // closes the client's end
+  stub_.reset();
+  channel_.reset();  // closes the client's end
   while (!call_->cancelled()->load()) std::this_thread::yield();
   EXPECT_EQ(Inode(), inode);
   call_->Finish(absl::OkStatus(), grpc::ByteBuffer());
   while (Inode() == inode) std::this_thread::yield();
+  EXPECT_EQ(counts_.started(), 1);
+  EXPECT_EQ(counts_.counts()[0].without_message, 0) << "the handler ends what it gets";
+}
+
+TEST_F(UnaryCallTest, CallWhoseMessageDoesNotComeInTimeBeginsAndEnds) {
+  const absl::Status late = absl::DeadlineExceededError("late");
+  EXPECT_EQ(CodeOfCallWithoutMessage([&](auto&) { reads_.EndSince(absl::InfiniteFuture(), late); }),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(counts_.started(), 1);
+  EXPECT_EQ(counts_.counts()[IndexOf(late.code())].without_message, 1);
+}
+
+TEST_F(UnaryCallTest, CallWithoutAMessageBeginsAndEnds) {
+  EXPECT_EQ(CodeOfCallWithoutMessage([](auto& call) { call.WritesDone(nullptr); }),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(counts_.started(), 1);
+  EXPECT_EQ(counts_.counts()[IndexOf(absl::StatusCode::kInvalidArgument)].without_message, 1);
 }
 
 }  // namespace

@@ -4,9 +4,14 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <limits>
 #include <sstream>
 #include <thread>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "tests/support/exposition.h"
 #include "tests/support/matchers.h"
 
@@ -14,7 +19,9 @@ namespace rope::server {
 namespace {
 
 using ::rope::testing::Exposition;
+using ::testing::DoubleEq;
 using ::testing::Key;
+using ::testing::Pointwise;
 
 std::string TextOf(const Metrics& metrics, const Gauges& gauges = {}) {
   std::ostringstream text;
@@ -38,7 +45,7 @@ TEST_F(MetricsTest, BuildInfoSaysWhatIsRunning) {
 TEST_F(MetricsTest, PageOfAnIdleServerIsWellFormedAndNamesFollowTheConventions) {
   const Exposition page(TextOf(metrics_));
   for (const auto& [name, type] : page.types()) {
-    EXPECT_THAT(name, MatchesRegex("rope_[a-z_]+"));
+    EXPECT_THAT(name, MatchesRegex("(rope|grpc_server_call)_[a-z_]+"));
     EXPECT_EQ(absl::EndsWith(name, "_total"), type == "counter") << name;
     EXPECT_THAT(type, AnyOf("counter", "gauge", "histogram")) << name;
     EXPECT_THAT(name, Not(HasSubstr("micro")));
@@ -103,8 +110,147 @@ TEST_F(MetricsTest, DurationsFallUnderTheFirstBoundThatIsNotBelowThem) {
 TEST_F(MetricsTest, BytesOfMessagesAddUp) {
   metrics_.CountRequest({.received_bytes = 100, .sent_bytes = 7});
   metrics_.CountRequest({.method = Method::kDescribe, .received_bytes = 5, .sent_bytes = 20});
-  EXPECT_EQ(Value("rope_received_bytes_total"), 105);
-  EXPECT_EQ(Value("rope_sent_bytes_total"), 27);
+  metrics_.CountRequest({.received_bytes = 1000, .sent_bytes = 300, .local = true});
+  metrics_.CountRequest(
+      {.method = Method::kRotateStream, .received_bytes = 10000, .sent_bytes = 4000});
+  EXPECT_EQ(Value("rope_received_bytes_total"), 11105);
+  EXPECT_EQ(Value("rope_sent_bytes_total"), 4327);
+}
+
+constexpr char kGrpcDuration[] = "grpc_server_call_duration_seconds";
+constexpr char kGrpcReceived[] = "grpc_server_call_rcvd_total_compressed_message_size_bytes";
+constexpr char kGrpcSent[] = "grpc_server_call_sent_total_compressed_message_size_bytes";
+
+// `name` with the labels of calls of a method, and with `more` of them.
+std::string OfCalls(const std::string& name, const std::string& method, const std::string& status,
+                    const std::string& more = "") {
+  return absl::StrCat(name, "{grpc_method=\"", method, "\",grpc_status=\"", status, "\"", more,
+                      "}");
+}
+
+// The bounds of the buckets of a series, which `begin` begins, up to the last finite one.
+std::vector<double> BoundsOf(const std::string& text, const std::string& begin) {
+  std::vector<double> bounds;
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  for (const std::string& line : lines) {
+    absl::string_view rest = line;
+    if (!absl::ConsumePrefix(&rest, absl::StrCat(begin, ",le=\""))) continue;
+    double bound = 0;
+    EXPECT_TRUE(absl::SimpleAtod(rest.substr(0, rest.find('"')), &bound)) << line;
+    bounds.push_back(bound);
+  }
+  EXPECT_FALSE(bounds.empty()) << begin;
+  EXPECT_EQ(bounds.back(), std::numeric_limits<double>::infinity()) << begin;
+  bounds.pop_back();
+  return bounds;
+}
+
+TEST_F(MetricsTest, AnsweredCallsHaveTheNamesOfGrpc) {
+  const std::string rotate = "rope.v1.RopeService/Rotate";
+  for (int i = 0; i < 3; ++i) metrics_.CallsOf(Method::kRotate).Begin();
+  metrics_.CountRequest(
+      {.duration = absl::Microseconds(300), .received_bytes = 2000, .sent_bytes = 1024});
+  metrics_.CountRequest({.code = absl::StatusCode::kInvalidArgument, .received_bytes = 1});
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(
+      page.Value(R"(grpc_server_call_started_total{grpc_method="rope.v1.RopeService/Rotate"})"), 3);
+  EXPECT_EQ(page.Value(OfCalls("grpc_server_call_duration_seconds_count", rotate, "OK")), 1);
+  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcDuration, "_count"), rotate, "INVALID_ARGUMENT")),
+            1);
+  const auto bucket = [&](const char* family, const char* bound) {
+    return page.Value(OfCalls(absl::StrCat(family, "_bucket"), rotate, "OK",
+                              absl::StrCat(",le=\"", bound, "\"")));
+  };
+  EXPECT_EQ(bucket(kGrpcDuration, "0.0001"), 0);
+  EXPECT_EQ(bucket(kGrpcDuration, "0.0003"), 1);
+  EXPECT_EQ(bucket(kGrpcReceived, "1024"), 0);
+  EXPECT_EQ(bucket(kGrpcReceived, "2048"), 1);
+  EXPECT_EQ(bucket(kGrpcSent, "0"), 0);
+  EXPECT_EQ(bucket(kGrpcSent, "1024"), 1);
+  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcReceived, "_sum"), rotate, "OK")), 2000);
+  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcSent, "_sum"), rotate, "OK")), 1024);
+  EXPECT_THAT(page.samples(), Not(Contains(Key(HasSubstr("RopeService/Describe")))));
+}
+
+TEST_F(MetricsTest, EachFamilyHasItsOwnBoundsOfTheSameCounts) {
+  const std::string text = TextOf(metrics_);
+  const auto expect = [&text](const std::string& begin, const std::vector<double>& bounds) {
+    EXPECT_THAT(BoundsOf(text, begin), Pointwise(DoubleEq(), bounds)) << begin;
+  };
+  expect(R"(rope_request_duration_seconds_bucket{method="Rotate")",
+         {1e-6, 2.5e-6, 5e-6,  1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3,
+          5e-3, 0.01,   0.025, 0.05, 0.1,    0.25, 0.5,  1,      2.5,  5,    10});
+  // gRFC A66.
+  const std::string labels = R"(_bucket{grpc_method="rope.v1.RopeService/Rotate",grpc_status="OK")";
+  expect(kGrpcDuration + labels,
+         {0,     0.00001, 0.00005, 0.0001, 0.0003, 0.0006, 0.0008, 0.001, 0.002, 0.003, 0.004,
+          0.005, 0.006,   0.008,   0.01,   0.013,  0.016,  0.02,   0.025, 0.03,  0.04,  0.05,
+          0.065, 0.08,    0.1,     0.13,   0.16,   0.2,    0.25,   0.3,   0.4,   0.5,   0.65,
+          0.8,   1,       2,       5,      10,     20,     50,     100});
+  for (const std::string family : {kGrpcReceived, kGrpcSent}) {
+    expect(family + labels, {0, 1024, 2048, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216,
+                             67108864, 268435456, 1073741824, 4294967296});
+  }
+}
+
+TEST_F(MetricsTest, RequestsOfStreamsAndRingsAreNoCalls) {
+  const std::string count = absl::StrCat(kGrpcDuration, "_count");
+  const std::string stream = "rope.v1.RopeService/RotateStream";
+  metrics_.CountRequest({.method = Method::kRotateStream});
+  metrics_.CountRequest({.method = Method::kRotateStream});
+  metrics_.CountRequest({.local = true});
+  EXPECT_EQ(Value(OfCalls(count, stream, "OK")), -1);
+  metrics_.CallsOf(Method::kRotateStream).Begin();
+  metrics_.CallsOf(Method::kRotateStream)
+      .End({.duration = absl::Seconds(60), .received_bytes = 5000});
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(page.Value(OfCalls(count, stream, "OK")), 1);
+  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcReceived, "_sum"), stream, "OK")), 5000);
+  EXPECT_EQ(page.Value(OfCalls(count, "rope.v1.RopeService/Rotate", "OK")), 0);
+  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="RotateStream"})"), 2);
+  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="Rotate"})"), 1);
+  EXPECT_EQ(page.Value(R"(rope_request_duration_seconds_count{method="RotateStream"})"), 2);
+  EXPECT_EQ(page.Value(R"(rope_request_duration_seconds_sum{method="RotateStream"})"), 0);
+  EXPECT_EQ(page.Value("rope_received_bytes_total"), 0);
+  EXPECT_EQ(metrics_.answered(), 3);
+}
+
+TEST_F(MetricsTest, DurationsOfCallsAndOfLocalRequestsAreOneFamilyOfAllCodes) {
+  metrics_.CountRequest({.duration = absl::Microseconds(10)});
+  metrics_.CountRequest({.code = absl::StatusCode::kInternal, .duration = absl::Microseconds(20)});
+  metrics_.CountRequest({.duration = absl::Microseconds(30), .local = true});
+  const Exposition page(TextOf(metrics_));
+  const std::string name = "rope_request_duration_seconds";
+  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="1e-05"})"), 1);
+  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="2.5e-05"})"), 2);
+  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="5e-05"})"), 3);
+  EXPECT_NEAR(page.Value(name + R"(_sum{method="Rotate"})"), 60e-6, 1e-12);
+}
+
+TEST_F(MetricsTest, CallWithoutAMessageIsNoRequest) {
+  const std::string method = "rope.v1.RopeService/Describe";
+  metrics_.CallsOf(Method::kDescribe).Begin();
+  metrics_.CallsOf(Method::kDescribe).EndWithoutMessage(absl::StatusCode::kUnauthenticated);
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcDuration, "_bucket"), method, "UNAUTHENTICATED",
+                               ",le=\"0\"")),
+            1);
+  for (const char* family : {kGrpcDuration, kGrpcReceived, kGrpcSent}) {
+    EXPECT_EQ(page.Value(OfCalls(absl::StrCat(family, "_count"), method, "UNAUTHENTICATED")), 1);
+    EXPECT_EQ(page.Value(OfCalls(absl::StrCat(family, "_sum"), method, "UNAUTHENTICATED")), 0);
+  }
+  EXPECT_THAT(page.samples(), Not(Contains(Key(HasSubstr("method=\"Describe\"")))));
+  EXPECT_EQ(metrics_.answered(), 0);
+}
+
+TEST_F(MetricsTest, CallOfAnUnknownMethodIsOneOfOthers) {
+  metrics_.unknown_calls().Begin();
+  metrics_.unknown_calls().EndWithoutMessage(absl::StatusCode::kUnimplemented);
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(page.Value("rope_unknown_methods_total"), 1);
+  EXPECT_EQ(page.Value(R"(grpc_server_call_started_total{grpc_method="other"})"), 1);
+  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcDuration, "_count"), "other", "UNIMPLEMENTED")),
+            1);
 }
 
 TEST_F(MetricsTest, RotationsGiveTheirStagesAndTokens) {

@@ -1,0 +1,92 @@
+// CallCounts: the calls of one method, as gRPC's OpenTelemetry instruments of a server count them
+// (gRFC A66). Requests that are no calls, those of a stream and those through a ring, are counted
+// elsewhere (metrics.h).
+//
+//   Begin (headers) -> End (answered; a stream: ended)
+//                  \-> EndWithoutMessage
+//
+// Threading:  Thread-safe: relaxed atomics, no lock, no allocation.
+#ifndef ROPE_SERVER_TELEMETRY_CALL_COUNTS_H_
+#define ROPE_SERVER_TELEMETRY_CALL_COUNTS_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/telemetry/histogram.h"
+
+namespace rope::server {
+
+// The bounds of gRFC A66: nanoseconds, and bytes.
+inline constexpr auto kGrpcDurationBounds = [] {
+  std::array<int64_t, 41> bounds = {
+      0,         10,        50,         100,        300,        600,        800,
+      1'000,     2'000,     3'000,      4'000,      5'000,      6'000,      8'000,
+      10'000,    13'000,    16'000,     20'000,     25'000,     30'000,     40'000,
+      50'000,    65'000,    80'000,     100'000,    130'000,    160'000,    200'000,
+      250'000,   300'000,   400'000,    500'000,    650'000,    800'000,    1'000'000,
+      2'000'000, 5'000'000, 10'000'000, 20'000'000, 50'000'000, 100'000'000};
+  for (int64_t& microseconds : bounds) microseconds *= 1'000;
+  return bounds;
+}();
+inline constexpr auto kGrpcSizeBounds = [] {
+  std::array<int64_t, 14> bounds = {0, 1, 2, 4};  // KiB, fourfold from there
+  for (size_t i = 4; i < bounds.size(); ++i) bounds[i] = 4 * bounds[i - 1];
+  for (int64_t& kibibytes : bounds) kibibytes *= 1'024;
+  return bounds;
+}();
+
+// The number of values of absl::StatusCode, and the place of one. A code that is none counts as
+// UNKNOWN.
+inline constexpr size_t kCodeCount = 17;
+inline size_t IndexOf(absl::StatusCode code) {
+  const auto index = static_cast<size_t>(code);
+  return index < kCodeCount ? index : static_cast<size_t>(absl::StatusCode::kUnknown);
+}
+
+// Counts nanoseconds with the bounds of kDurationBounds and those of gRPC, so that one observation
+// serves the families of both.
+class CallDurationHistogram final : public Histogram {
+ public:
+  CallDurationHistogram();
+};
+
+class CallCounts {
+ public:
+  struct Ended {
+    absl::StatusCode code = absl::StatusCode::kOk;
+    // From the message to the answer; of a stream: from the headers to its end.
+    absl::Duration duration = absl::ZeroDuration();
+    int64_t received_bytes = 0;  // of all its messages
+    int64_t sent_bytes = 0;
+  };
+  // What calls with the same code have counted.
+  struct Counts {
+    CallDurationHistogram duration;
+    Histogram received_bytes{kGrpcSizeBounds, 1};
+    Histogram sent_bytes{kGrpcSizeBounds, 1};
+    std::atomic<int64_t> without_message = 0;  // in no histogram
+  };
+
+  void Begin() { started_.fetch_add(1, std::memory_order_relaxed); }
+  void End(const Ended& call);
+  // The call was refused at its headers, or its message has not come.
+  void EndWithoutMessage(absl::StatusCode code) {
+    counts_[IndexOf(code)].without_message.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  int64_t started() const { return started_.load(std::memory_order_relaxed); }
+  // By IndexOf.
+  const std::array<Counts, kCodeCount>& counts() const { return counts_; }
+
+ private:
+  std::atomic<int64_t> started_ = 0;
+  std::array<Counts, kCodeCount> counts_;
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_TELEMETRY_CALL_COUNTS_H_

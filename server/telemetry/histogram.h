@@ -1,0 +1,91 @@
+// Histograms of the metrics page.
+#ifndef ROPE_SERVER_TELEMETRY_HISTOGRAM_H_
+#define ROPE_SERVER_TELEMETRY_HISTOGRAM_H_
+
+#include <prometheus/client_metric.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace rope::server {
+
+// Upper bounds of durations: 1, 2.5 and 5 of each power of ten from a microsecond to ten seconds,
+// in nanoseconds.
+inline constexpr int64_t kDurationBounds[] = {
+    1'000,         2'500,         5'000,         10'000,        25'000,      50'000,
+    100'000,       250'000,       500'000,       1'000'000,     2'500'000,   5'000'000,
+    10'000'000,    25'000'000,    50'000'000,    100'000'000,   250'000'000, 500'000'000,
+    1'000'000'000, 2'500'000'000, 5'000'000'000, 10'000'000'000};
+
+// Histogram: counts values by fixed upper bounds, for the request path. An observation is a binary
+// search among the bounds and two relaxed atomic additions, without a lock.
+//
+// Threading:  Thread-safe. Reading may miss observations made at the same time. No observation is
+//             lost.
+// Ownership:  `bounds` must outlive the histogram and its sums.
+// Limits:     The sum holds 2^63 - 1 units (292 years of nanoseconds).
+class Histogram {
+ public:
+  // `per_unit` of the observed integers make one unit of the family (1e9 for nanoseconds shown as
+  // seconds). REQUIRES: `bounds` ascends.
+  Histogram(absl::Span<const int64_t> bounds, double per_unit)
+      : bounds_(bounds), per_unit_(per_unit), counts_(bounds.size() + 1) {}
+
+  // Counts `value` in the bucket of the smallest bound >= `value`. A negative value counts as 0.
+  void Observe(int64_t value) {
+    value = std::max<int64_t>(value, 0);
+    const auto bound = std::lower_bound(bounds_.begin(), bounds_.end(), value);
+    counts_[static_cast<size_t>(bound - bounds_.begin())].fetch_add(1, std::memory_order_relaxed);
+    sum_.fetch_add(value, std::memory_order_relaxed);
+  }
+
+  // Of all observations.
+  int64_t count() const;
+  int64_t sum() const { return sum_.load(std::memory_order_relaxed); }
+  prometheus::ClientMetric Read(std::vector<prometheus::ClientMetric::Label> labels = {}) const;
+
+ private:
+  friend class HistogramSum;
+
+  const absl::Span<const int64_t> bounds_;
+  const double per_unit_;
+  std::vector<std::atomic<int64_t>> counts_;  // by bucket; never resized
+  std::atomic<int64_t> sum_ = 0;
+};
+
+// Observes nanoseconds, shown as seconds.
+class DurationHistogram final : public Histogram {
+ public:
+  DurationHistogram() : Histogram(kDurationBounds, 1e9) {}
+};
+
+// HistogramSum: what histograms with the same bounds have counted together.
+//
+// Threading:  One thread.
+class HistogramSum {
+ public:
+  explicit HistogramSum(const Histogram& first);
+  // REQUIRES: it has the bounds of the first one.
+  void Add(const Histogram& histogram);
+  // Adds `count` observations of 0.
+  void AddZeros(int64_t count) { counts_.front() += count; }
+
+  // With `shown` as its bounds. REQUIRES: each is a bound of the histograms.
+  prometheus::ClientMetric Read(absl::Span<const int64_t> shown,
+                                std::vector<prometheus::ClientMetric::Label> labels) const;
+
+ private:
+  const absl::Span<const int64_t> bounds_;
+  const double per_unit_;
+  std::vector<int64_t> counts_;  // by bucket
+  int64_t sum_ = 0;
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_TELEMETRY_HISTOGRAM_H_
