@@ -34,6 +34,12 @@ std::vector<std::string> DeviceNames(const DeviceRouter& devices) {
   return names;
 }
 
+std::vector<std::string> ModelNames(const ModelRegistry& registry) {
+  std::vector<std::string> names;
+  for (const v1::Model& model : registry.List()) names.push_back(model.name());
+  return names;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Core>> Core::Create(Options options, const Clock& clock) {
@@ -83,7 +89,8 @@ absl::Status Core::Build() {
   ROPE_ASSIGN_OR_RETURN(
       registry_, ModelRegistry::Create(options_.models, {.spec_bytes_max = shares.specs,
                                                          .registered_bytes_max = shares.models}));
-  metrics_ = std::make_unique<Metrics>(proto::kVersion, options_.revision, DeviceNames(*devices_));
+  metrics_ = std::make_unique<Metrics>(proto::kVersion, options_.revision, DeviceNames(*devices_),
+                                       ModelNames(*registry_));
   regions_ = std::make_unique<RegionTable>(options_.regions);
   pool_ = std::make_unique<BufferPool>(shares.pool, devices_->host_memory());
   Admission::Options admitted =

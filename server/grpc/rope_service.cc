@@ -87,6 +87,31 @@ Permit PermitOf(Request& finished, const grpc::ByteBuffer& reply) {
   return permit;
 }
 
+Transport TransportOf(const Request& request) {
+  if (request.arrival.reply_bytes_max.has_value()) return Transport::kRing;
+  if (request.arrival.on_stream) return Transport::kStream;
+  const std::shared_ptr<const Region>& region = request.plan.tensors.front().source.region;
+  if (region == nullptr) return Transport::kInline;
+  switch (region->kind()) {
+    case Region::Kind::kMemfd:
+      return Transport::kMemfd;
+    case Region::Kind::kPosix:
+      return Transport::kShm;
+    case Region::Kind::kProcess:
+      return Transport::kInProcess;
+  }
+  return Transport::kInline;
+}
+
+// REQUIRES: the rotation succeeded.
+RotationLabels LabelsOf(const Request& request) {
+  const v1::RotateRequest& asked = request.asked();
+  std::string_view model = kConfigModel;
+  if (asked.has_rows()) model = kRowsModel;
+  if (asked.rope().has_model()) model = asked.rope().model();
+  return {TransportOf(request), asked.operation(), model};
+}
+
 template <typename Call>
 auto OriginOf(const Call& call) {
   return [&call] {
@@ -328,7 +353,7 @@ void RopeService::Answer(ServiceCall& call, ControlCall& control, const absl::St
 
 void RopeService::RecordRotation(Method method, const Request& request, OriginOfCall origin,
                                  const absl::Status& status, int64_t reply_bytes) {
-  if (status.ok()) parts_.metrics->CountRotation(ReportOf(request));
+  if (status.ok()) parts_.metrics->CountRotation(ReportOf(request), LabelsOf(request));
   Record({method, request.arrival, &request.values().labels(), origin, &request}, status,
          reply_bytes);
 }

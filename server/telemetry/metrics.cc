@@ -204,8 +204,9 @@ std::string_view Name(Method method) {
 }
 
 Metrics::Metrics(const std::string& version, const std::string& revision,
-                 const std::vector<std::string>& devices)
+                 const std::vector<std::string>& devices, absl::Span<const std::string> models)
     : build_info_(BuildInfo(version, revision, devices)),
+      rotations_(models),
       batch_requests_(kBatchRequestsBounds, 1),
       batch_bytes_(kBatchBytesBounds, 1) {
   for (const std::string& device : devices) devices_.emplace_back(device);
@@ -247,7 +248,8 @@ HistogramSum Metrics::Durations(size_t method) const {
   return sum;
 }
 
-void Metrics::CountRotation(const RotationReport& report) {
+void Metrics::CountRotation(const RotationReport& report, const RotationLabels& labels) {
+  rotations_.Count(labels);
   stages_[0].Observe(Nanoseconds(report.decode_us));
   stages_[1].Observe(Nanoseconds(report.validate_us));
   stages_[2].Observe(Nanoseconds(report.queue_us));
@@ -337,6 +339,9 @@ void Metrics::CollectRequests(Families& families) const {
   AddCounter(families, "rope_sent_bytes_total",
              "Bytes of answer messages, without headers and framing", sent_bytes);
   AddCounter(families, "rope_tokens_total", "Tokens of successful Rotate requests", tokens_);
+  families.push_back({"rope_rotations_total",
+                      "Rotations that succeeded, by how their tensors came, operation and model",
+                      MetricType::Counter, rotations_.Read()});
 }
 
 // gRPC's instruments (gRFC A66), with the names that OpenTelemetry's exporter for Prometheus makes:

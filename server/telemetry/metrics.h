@@ -19,6 +19,7 @@
 #include "server/telemetry/call_counts.h"
 #include "server/telemetry/histogram.h"
 #include "server/telemetry/log.h"
+#include "server/telemetry/rotation_counts.h"
 
 namespace rope::server {
 
@@ -135,24 +136,24 @@ prometheus::MetricFamily MakeMetric(prometheus::MetricType type, const char* nam
 
 // Metrics: counts events on the request path and exports them as Prometheus families.
 //
-// Counting indexes arrays and adds with relaxed atomics: no lock, no look-up of labels, no
-// allocation. Values that change slowly or belong to other classes (Gauges) are read when the page
-// is scraped.
+// Counting indexes arrays and adds with relaxed atomics: no lock, no allocation. Only the name of a
+// model is looked up (RotationCounts). Values that change slowly or belong to other classes
+// (Gauges) are read when the page is scraped.
 //
 // Threading:  Thread-safe.
 // Ownership:  Copies its arguments.
 class Metrics {
  public:
-  // All are labels of rope_build_info. Batches name one of `devices`; any other name is counted as
-  // "other".
+  // The first three are labels of rope_build_info. Batches name one of `devices`; any other name is
+  // counted as "other". `models`: see RotationCounts.
   Metrics(const std::string& version, const std::string& revision,
-          const std::vector<std::string>& devices);
+          const std::vector<std::string>& devices, absl::Span<const std::string> models = {});
 
   // An answered request of a unary method also ends its call, unless it is local.
   void CountRequest(const RequestReport& report);
   // Requests since the process started, of all methods.
   int64_t answered() const;
-  void CountRotation(const RotationReport& report);
+  void CountRotation(const RotationReport& report, const RotationLabels& labels);
   void CountBatch(const BatchReport& report);
   // Its transport counts what CountRequest does not: that calls begin, that they end without a
   // message, and that streams end.
@@ -199,6 +200,7 @@ class Metrics {
   Counter received_bytes_ = 0;  // of requests that are no calls
   Counter sent_bytes_ = 0;
   Counter tokens_ = 0;
+  RotationCounts rotations_;
   Histogram batch_requests_;
   Histogram batch_bytes_;
   DurationHistogram batch_duration_;

@@ -151,7 +151,7 @@ class ServerTest(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         folder = temporary.name
-        cls.librope = calls.librope
+        cls.librope, cls.transports = calls.librope, calls.TRANSPORTS
         cls.server = cls.librope.Server(BUILD, folder, METRICS, *calls.SERVER_FLAGS)
         cls.addClassCleanup(cls.server.stop)
         cls.address = metrics_address(cls.server)
@@ -201,6 +201,12 @@ class ServerTest(unittest.TestCase):
             self.addCleanup(server.stop)
             page = read_page(get(f"http://{metrics_address(server)}/metrics"))
         self.assertEqual(set(page) - set(self.known), WITH_TLS)
+
+    def test_rotations_are_counted_by_each_transport_and_model(self):
+        labels = self.known["rope_rotations_total"]
+        self.assertEqual(labels["transport"], set(self.transports))
+        self.assertEqual(labels["operation"], {"rotate"})
+        self.assertEqual(labels["model"], {"(config)"})
 
     def test_panels_that_calls_do_not_move_exist(self):
         self.assertEqual(set(UNMOVED) - {panel["title"] for panel in self.panels}, set())

@@ -210,7 +210,13 @@ TEST(MetricsTest, OpenStreamIsSeen) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-TEST(MetricsTest, RequestsThroughARingAreNoCalls) {
+double Rotations(const Exposition& page, const std::string& model, const std::string& operation,
+                 const std::string& transport) {
+  return page.Value(absl::StrCat("rope_rotations_total{model=\"", model, "\",operation=\"",
+                                 operation, "\",transport=\"", transport, "\"}"));
+}
+
+TEST(MetricsTest, RotationsAreCountedByTheWayOfTheirTensors) {
   const std::string path = TemporaryFolder() + "/s";
   TestServer server(
       {"--enable_shared_memory", "--listen=unix:" + path, "--metrics_listen=127.0.0.1:0"});
@@ -228,11 +234,33 @@ TEST(MetricsTest, RequestsThroughARingAreNoCalls) {
   }
   ASSERT_NE(client.Rotate(UnitRequest(-1)), "OK");
   const Exposition page = Scrape(MetricsPort(server));
+  EXPECT_EQ(Rotations(page, "(config)", "rotate", "inline"), 1);
+  EXPECT_EQ(Rotations(page, "(config)", "rotate", "ring"), 2);
+  EXPECT_EQ(Rotations(page, "(config)", "rotate", "memfd"), 3);
+  EXPECT_EQ(Rotations(page, "(config)", "rotate", "shm"), 4);
   EXPECT_EQ(page.Value(R"(grpc_server_call_duration_seconds_count)"
                        R"({grpc_method="rope.v1.RopeService/Rotate",grpc_status="OK"})"),
             1 + 3 + 4)
       << "what comes through the ring is no call";
   EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="Rotate"})"), 1 + 2 + 3 + 4);
+}
+
+TEST(MetricsTest, RotationsAreCountedByModelAndOperation) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  const auto stub = server.NewStub();
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(RegisterModel(*stub, "mine").ok());
+    v1::RotateRequest request = UnitRequest(1);
+    request.mutable_rope()->set_model("mine");
+    ASSERT_TRUE(Rotate(*stub, request).ok());
+    request.set_operation(v1::OPERATION_INVERSE);
+    ASSERT_TRUE(Rotate(*stub, request).ok());
+    ASSERT_TRUE(UnregisterModel(*stub, "mine").ok());
+    ASSERT_FALSE(Rotate(*stub, request).ok());
+  }
+  const Exposition page = Scrape(MetricsPort(server));
+  EXPECT_EQ(Rotations(page, "mine", "rotate", "inline"), 2);
+  EXPECT_EQ(Rotations(page, "mine", "inverse", "inline"), 2);
 }
 
 constexpr char kCalls[] = "grpc_server_call_duration_seconds_count";
@@ -261,6 +289,7 @@ TEST(MetricsTest, GrpcCountsAStreamOnceAndItsRequestsNever) {
     }
     const Exposition page = Scrape(port);
     EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="RotateStream"})"), 3);
+    EXPECT_EQ(Rotations(page, "(config)", "rotate", "stream"), 3);
     EXPECT_EQ(
         page.Value(
             R"(grpc_server_call_started_total{grpc_method="rope.v1.RopeService/RotateStream"})"),

@@ -255,7 +255,8 @@ TEST_F(MetricsTest, CallOfAnUnknownMethodIsOneOfOthers) {
 
 TEST_F(MetricsTest, RotationsGiveTheirStagesAndTokens) {
   metrics_.CountRotation(
-      {.decode_us = 2, .validate_us = 3, .queue_us = 400, .execute_us = 5000, .tokens = 17});
+      {.decode_us = 2, .validate_us = 3, .queue_us = 400, .execute_us = 5000, .tokens = 17},
+      {.transport = Transport::kRing, .model = "a/b"});
   const Exposition page(TextOf(metrics_));
   const std::string name = "rope_request_stage_seconds";
   EXPECT_DOUBLE_EQ(page.Value(name + R"(_sum{stage="decode"})"), 2e-6);
@@ -264,6 +265,8 @@ TEST_F(MetricsTest, RotationsGiveTheirStagesAndTokens) {
   EXPECT_DOUBLE_EQ(page.Value(name + R"(_sum{stage="execute"})"), 5e-3);
   EXPECT_EQ(page.Value(name + R"(_count{stage="queue"})"), 1);
   EXPECT_EQ(page.Value("rope_tokens_total"), 17);
+  EXPECT_EQ(page.Value(R"(rope_rotations_total{model="a/b",operation="rotate",transport="ring"})"),
+            1);
 }
 
 TEST_F(MetricsTest, BatchesAreCountedByDeviceAndReason) {

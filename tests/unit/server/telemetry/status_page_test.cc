@@ -172,7 +172,7 @@ TEST_F(StatusPageTest, QuantileAboveTheLastBoundOrOfNothingIsNoNumber) {
 }
 
 TEST_F(StatusPageTest, StagesHaveTheirMeanAndTheirShareOfTheTime) {
-  metrics_.CountRotation({.decode_us = 4, .validate_us = 16, .queue_us = 0, .execute_us = 60});
+  metrics_.CountRotation({.decode_us = 4, .validate_us = 16, .queue_us = 0, .execute_us = 60}, {});
   EXPECT_THAT(CellsOf("decode"), StartsWith("<td>4.00 µs</td>"));
   EXPECT_THAT(CellsOf("decode"), EndsWith("<td>5.00 % <meter value=\"0.050\"></meter></td>"));
   EXPECT_THAT(CellsOf("queue"), EndsWith("<td>0 % <meter value=\"0.000\"></meter></td>"));
