@@ -132,19 +132,6 @@ absl::Status ClaimNoLongrope(std::string_view, CompatConfig& result) {
   return IsLongrope(result) ? NotChecked("longrope of this model") : absl::OkStatus();
 }
 
-absl::Status RefuseDynamic(std::string_view, CompatConfig& result) {
-  return FollowsLength(result.config) ? Lacks("rope_type dynamic") : absl::OkStatus();
-}
-
-absl::Status RefuseNtk(std::string_view, CompatConfig& result) {
-  return result.config.rope_type == RopeType::kNtk ? Lacks("rope_type ntk") : absl::OkStatus();
-}
-
-absl::Status RefuseLongrope(std::string_view, CompatConfig& result) {
-  return IsLongrope(result) ? Lacks("longrope for models other than Phi-3 and MiniCPM")
-                            : absl::OkStatus();
-}
-
 absl::Status RefuseFourthAxis(std::string_view, CompatConfig& result) {
   const std::optional<Mrope>& mrope = result.config.mrope;
   if (!mrope.has_value() || mrope->layout != Mrope::Layout::kInterleaved) return absl::OkStatus();
@@ -254,21 +241,52 @@ absl::Status DropProportionalFactor(std::string_view who, CompatConfig& result) 
 
 // Plain rotation, whatever the rope_type.
 absl::Status DropScaling(std::string_view who, CompatConfig& result) {
-  const RopeConfig& config = result.config;
+  RopeConfig& config = result.config;
   if (config.rope_type == RopeType::kDefault) return absl::OkStatus();
-  RopeConfig plain = WithoutScaling(config);
   result.changes.push_back(
       StrCat(who, " ignores rope_type ", Name(config.rope_type), " for this model"));
-  result.config = std::move(plain);
+  config = WithoutScaling(config);
   return absl::OkStatus();
 }
 
-// The model's class reads rope_theta where transformers 5 does not keep it, and so has its default.
-absl::Status ThetaOfAMillion(std::string_view who, CompatConfig& result) {
-  constexpr double kTheta = 1e6;
+absl::Status DropAllButLongrope(std::string_view who, CompatConfig& result) {
+  if (IsLongrope(result)) return absl::OkStatus();
+  if (result.model_type.empty()) return NotChecked("this model");  // hardly a Phi-3
+  return DropScaling(who, result);
+}
+
+// Plain rotation for the types of which llama.cpp's converter writes nothing that counts.
+absl::Status DropUnwrittenButLlama3(std::string_view who, CompatConfig& result) {
+  const RopeConfig& config = result.config;
+  const bool unwritten = FollowsLength(config) || config.rope_type == RopeType::kNtk ||
+                         IsLongrope(result) || (IsYarn(result) && !config.factor.has_value());
+  return unwritten ? DropScaling(who, result) : absl::OkStatus();
+}
+
+absl::Status DropUnwritten(std::string_view who, CompatConfig& result) {
+  return result.config.rope_type == RopeType::kLlama3 ? DropScaling(who, result)
+                                                      : DropUnwrittenButLlama3(who, result);
+}
+
+// linear of every rope_type that has a factor.
+absl::Status LinearOfFactor(std::string_view who, CompatConfig& result) {
+  RopeConfig& config = result.config;
+  const std::optional<double> factor = config.factor;
+  if (config.rope_type == RopeType::kLinear) return absl::OkStatus();
+  ROPE_RETURN_IF_ERROR(DropScaling(who, result));
+  if (!factor.has_value()) return absl::OkStatus();
+  config.rope_type = RopeType::kLinear;
+  config.factor = factor;
+  result.changes.push_back(StrCat(who, " makes linear of the factor"));
+  return absl::OkStatus();
+}
+
+// The engine does not find rope_theta, and takes its default.
+template <int64_t kTheta>
+absl::Status DefaultTheta(std::string_view who, CompatConfig& result) {
   if (result.config.rope_theta == kTheta) return absl::OkStatus();
   result.config.rope_theta = kTheta;
-  result.changes.push_back(StrCat(who, " uses rope_theta 1000000 for this model, always"));
+  result.changes.push_back(StrCat(who, " uses rope_theta ", kTheta, " for this model, always"));
   return absl::OkStatus();
 }
 
@@ -520,7 +538,7 @@ constexpr ReadingStep kSglangLaguna[] = {
     ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,       MscaleZeroCounts};
 // models/exaone4.py: getattr(config, "rope_theta", 1000000).
 constexpr ReadingStep kSglangExaone4[] = {
-    ThetaOfAMillion,        DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths,
+    DefaultTheta<1000000>,  DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths,
     DropProportionalFactor, ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,
     DropAttentionFactor,    MscaleZeroCounts};
 // model_family.cc says which classes call get_rope without rope_scaling.
@@ -537,59 +555,57 @@ constexpr ReadingStep kSglang15[] = {DynamicBaseOfFactor,
 
 // -- llama.cpp ------------------------------------------------------------------------------------
 // conversion/base.py, TextModel.set_gguf_parameters, writes no scaling for rope_type dynamic, ntk,
-// and yarn without factor. ggml/src/ggml.c, ggml_rope_yarn_corr_dims, always rounds.
-// src/llama-context.cpp computes yarn's attention factor from factor and yarn_log_multiplier alone,
-// and overwrites the one of the file. Only src/models/{mistral3,deepseek2,deepseek32}.cpp load
-// yarn_log_multiplier, and of the models here only mistral3.cpp loads the betas.
-// ggml/src/ggml-cpu/ops.cpp, ggml_mrope_cache_init, has the fourth row of positions.
-constexpr ReadingStep kLlamaCpp[] = {
-    RefuseFourthAxis,    RefuseDynamic,  RefuseNtk,  RefuseLongrope, RefuseYarnWithoutFactor,
-    DropAttentionFactor, DropAttnFactor, DropMscale, DropBetas,      DropTruncate};
-// conversion/hunyuan.py has its own default of alpha.
-constexpr ReadingStep kLlamaCppHunyuan[] = {
-    RefuseFourthAxis,    ClaimNoDynamic, RefuseNtk,  RefuseLongrope, RefuseYarnWithoutFactor,
-    DropAttentionFactor, DropAttnFactor, DropMscale, DropBetas,      DropTruncate};
-// conversion/gemma.py: the factors of proportional are 1, and 1e30 where nothing rotates.
-constexpr ReadingStep kLlamaCppGemma4[] = {RefuseFourthAxis,
-                                           RefuseDynamic,
-                                           RefuseNtk,
-                                           RefuseLongrope,
-                                           DropProportionalFactor,
-                                           RefuseYarnWithoutFactor,
-                                           DropAttentionFactor,
-                                           DropAttnFactor,
-                                           DropMscale,
-                                           DropBetas,
-                                           DropTruncate};
-// conversion/phi.py, Phi3MiniModel: both lists, and the attention factor of the two lengths.
-// src/llama-model.cpp, get_rope_factors: the list by the context (n_ctx_seq).
-constexpr ReadingStep kLlamaCppPhi3[] = {RefuseFourthAxis,
-                                         RefuseDynamic,
-                                         RefuseNtk,
-                                         LongropeByContext,
-                                         LongropeFactorOfLengths,
-                                         RefuseYarnWithoutFactor,
-                                         DropAttentionFactor,
-                                         DropAttnFactor,
-                                         DropMscale,
-                                         DropBetas,
+// and yarn without factor, and of longrope its name only. ggml/src/ggml.c,
+// ggml_rope_yarn_corr_dims, always rounds. src/llama-context.cpp computes yarn's attention factor
+// from factor and yarn_log_multiplier alone, and overwrites the one of the file. Only
+// src/models/{mistral3,deepseek2,deepseek32}.cpp load yarn_log_multiplier, and of the models here
+// only mistral3.cpp loads the betas. ggml/src/ggml-cpu/ops.cpp, ggml_mrope_cache_init, has the
+// fourth row of positions.
+constexpr ReadingStep kLlamaCpp[] = {RefuseFourthAxis,    DropUnwrittenButLlama3,
+                                     DropAttentionFactor, DropAttnFactor,
+                                     DropMscale,          DropBetas,
+                                     DropTruncate};
+// llama3: generate_extra_tensors of conversion/{llama,exaone,deci,step3}.py alone write of it.
+constexpr ReadingStep kLlamaCppBase[] = {RefuseFourthAxis, DropUnwritten, DropAttentionFactor,
+                                         DropAttnFactor,   DropMscale,    DropBetas,
                                          DropTruncate};
+// conversion/hunyuan.py has its own default of alpha.
+constexpr ReadingStep kLlamaCppHunyuan[] = {RefuseFourthAxis,    ClaimNoDynamic, DropUnwritten,
+                                            DropAttentionFactor, DropAttnFactor, DropMscale,
+                                            DropBetas,           DropTruncate};
+// conversion/gemma.py: the factors of proportional are 1, and 1e30 where nothing rotates.
+constexpr ReadingStep kLlamaCppGemma4[] = {
+    RefuseFourthAxis,    DropUnwritten,  DropProportionalFactor,
+    DropAttentionFactor, DropAttnFactor, DropMscale,
+    DropBetas,           DropTruncate};
+// conversion/phi.py, Phi3MiniModel: both lists, the attention factor of the two lengths, and
+// nothing of another rope_type. src/llama-model.cpp, get_rope_factors: the list by the context
+// (n_ctx_seq).
+constexpr ReadingStep kLlamaCppPhi3[] = {DropAllButLongrope, LongropeByContext,
+                                         LongropeFactorOfLengths};
 // conversion/minicpm.py writes both lists, but neither the original length nor a factor.
-constexpr ReadingStep kLlamaCppMiniCpm[] = {
-    RefuseFourthAxis,    ClaimNoLongrope, RefuseDynamic, RefuseNtk, RefuseYarnWithoutFactor,
-    DropAttentionFactor, DropAttnFactor,  DropMscale,    DropBetas, DropTruncate};
-// src/llama-context.cpp takes mscale as 1. conversion/mistral3.py writes mscale_all_dim.
+constexpr ReadingStep kLlamaCppMiniCpm[] = {RefuseFourthAxis,    ClaimNoLongrope, DropUnwritten,
+                                            DropAttentionFactor, DropAttnFactor,  DropMscale,
+                                            DropBetas,           DropTruncate};
+// conversion/mistral3.py asserts yarn and writes mscale_all_dim. src/llama-context.cpp takes mscale
+// as 1.
 constexpr ReadingStep kLlamaCppMinistral3[] = {
-    RefuseFourthAxis, RefuseDynamic,       RefuseNtk,      RefuseLongrope, RefuseYarnWithoutFactor,
-    RefuseBetaZero,   DropAttentionFactor, DropAttnFactor, MscaleIsOne,    DropTruncate};
+    RefuseFourthAxis, ClaimNothingButYarn, ClaimNoYarnWithoutFactor,
+    RefuseBetaZero,   DropAttentionFactor, DropAttnFactor,
+    MscaleIsOne,      DropTruncate};
 // conversion/deepseek.py writes mscale_all_dim.
-constexpr ReadingStep kLlamaCppDeepSeek32[] = {
-    RefuseFourthAxis,    RefuseDynamic,  RefuseNtk,   RefuseLongrope, RefuseYarnWithoutFactor,
-    DropAttentionFactor, DropAttnFactor, MscaleIsOne, DropBetas,      DropTruncate};
+constexpr ReadingStep kLlamaCppDeepSeek32[] = {RefuseFourthAxis, DropUnwritten, DropAttentionFactor,
+                                               DropAttnFactor,   MscaleIsOne,   DropBetas,
+                                               DropTruncate};
 // src/llama-context.cpp: LLM_ARCH_DEEPSEEK2 takes mscale as mscale_all_dim.
-constexpr ReadingStep kLlamaCppDeepSeek[] = {
-    RefuseFourthAxis,    RefuseDynamic,  RefuseNtk,      RefuseLongrope, RefuseYarnWithoutFactor,
-    DropAttentionFactor, DropAttnFactor, MscaleIsAllDim, DropBetas,      DropTruncate};
+constexpr ReadingStep kLlamaCppDeepSeek[] = {RefuseFourthAxis, DropUnwritten,  DropAttentionFactor,
+                                             DropAttnFactor,   MscaleIsAllDim, DropBetas,
+                                             DropTruncate};
+// conversion/nemotron.py: linear, if rope_parameters have a factor.
+constexpr ReadingStep kLlamaCppLinear[] = {LinearOfFactor};
+// conversion/{gemma,stablelm}.py write neither rope_theta nor a scaling, and src/llama-model.cpp
+// has the default 10000.
+constexpr ReadingStep kLlamaCppDefaultTheta[] = {DefaultTheta<10000>, DropScaling};
 
 // -- DeepSeek -------------------------------------------------------------------------------------
 // deepseek-ai/DeepSeek-VL2 at 8ed2d7f, deepseek_vl2/models/modeling_deepseek.py:
@@ -600,8 +616,9 @@ constexpr ReadingStep kDeepSeekCode[] = {
 
 // -- Models ---------------------------------------------------------------------------------------
 // Models join a list where the versions that have them begin.
+template <Family kFamily>
+constexpr Family kOnly[] = {kFamily};
 constexpr Family kDeepSeekLike[] = {kDeepSeek, kDeepSeek32, kGlm4MoeLite, kGlmMoeDsa, kLongcat};
-constexpr Family kDeepSeekOld[] = {kDeepSeek};
 constexpr Family kDeepSeekOnly[] = {kDeepSeek, kGlm4MoeLite};
 constexpr Family kOrdinary[] = {kOther,   kMinistral3, kLaguna, kPhi3,
                                 kMiniCpm, kHunyuan,    kGemma4, kQwen3Vl};
@@ -613,95 +630,87 @@ constexpr Family kOrdinarySglang[] = {kOther,   kMinistral3, kGptOss,  kPhi3,
                                       kMiniCpm, kHunyuan,    kQwen3Vl, kGemma4};
 constexpr Family kOrdinarySglangOld[] = {kOther,   kMinistral3, kGptOss, kPhi3,
                                          kMiniCpm, kHunyuan,    kQwen3Vl};
-constexpr Family kOrdinaryLlamaCpp[] = {kOther, kGptOss, kLaguna, kQwen3Vl, kGlmMoeDsa};
-constexpr Family kTransformersOnly[] = {kTransformers};
-constexpr Family kUnscaledOnly[] = {kUnscaled};
-constexpr Family kExaone4Only[] = {kThetaOfAMillion};
-constexpr Family kUnscaledQuarterOnly[] = {kUnscaledQuarter};
-constexpr Family kGptOssOnly[] = {kGptOss};
-constexpr Family kQwen3VlOnly[] = {kQwen3Vl};
-constexpr Family kLagunaOnly[] = {kLaguna};
-constexpr Family kHunyuanOnly[] = {kHunyuan};
-constexpr Family kGemma4Only[] = {kGemma4};
-constexpr Family kPhi3Only[] = {kPhi3};
-constexpr Family kMiniCpmOnly[] = {kMiniCpm};
-constexpr Family kMinistral3Only[] = {kMinistral3};
-constexpr Family kDeepSeek32Only[] = {kDeepSeek32};
+constexpr Family kOrdinaryLlamaCpp[] = {kGptOss, kLaguna, kQwen3Vl, kGlmMoeDsa, kBaseConverter};
 
 constexpr EngineEntry kEntries[] = {
     {"hf", "Hugging Face", "5.23.0", "5.23.0", {}, kHuggingFace},
 
-    {"vllm", "vLLM", "0.32.0", "0.33.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.32.0", "0.33.0", kOnly<kTransformers>, kHuggingFace},
     {"vllm", "vLLM", "0.32.0", "0.33.0", kDeepSeekLike, kVllmDeepSeek},
-    {"vllm", "vLLM", "0.32.0", "0.33.0", kGptOssOnly, kVllmGptOss},
-    {"vllm", "vLLM", "0.32.0", "0.33.0", kQwen3VlOnly, kVllm},
+    {"vllm", "vLLM", "0.32.0", "0.33.0", kOnly<kGptOss>, kVllmGptOss},
+    {"vllm", "vLLM", "0.32.0", "0.33.0", kOnly<kQwen3Vl>, kVllm},
     {"vllm", "vLLM", "0.32.0", "0.33.0", kOrdinaryWithoutQwen3Vl, kVllmMrope},
-    {"vllm", "vLLM", "0.30.0", "0.31.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.30.0", "0.31.0", kOnly<kTransformers>, kHuggingFace},
     {"vllm", "vLLM", "0.30.0", "0.31.0", kDeepSeekLike, kVllmDeepSeek},
-    {"vllm", "vLLM", "0.30.0", "0.31.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.30.0", "0.31.0", kOnly<kGptOss>, kVllmGptOss},
     {"vllm", "vLLM", "0.30.0", "0.31.0", kOrdinary, kVllmMrope},
-    {"vllm", "vLLM", "0.29.0", "0.29.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.29.0", "0.29.0", kOnly<kTransformers>, kHuggingFace},
     {"vllm", "vLLM", "0.29.0", "0.29.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.29.0", "0.29.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.29.0", "0.29.0", kOnly<kGptOss>, kVllmGptOss},
     {"vllm", "vLLM", "0.29.0", "0.29.0", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.27.0", "0.28.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.27.0", "0.28.0", kOnly<kTransformers>, kHuggingFace},
     {"vllm", "vLLM", "0.27.0", "0.28.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.27.0", "0.28.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.27.0", "0.28.0", kOnly<kGptOss>, kVllmGptOss},
     {"vllm", "vLLM", "0.27.0", "0.28.0", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.26.0", "0.26.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.26.0", "0.26.0", kOnly<kTransformers>, kHuggingFace},
     {"vllm", "vLLM", "0.26.0", "0.26.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.26.0", "0.26.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.26.0", "0.26.0", kOnly<kGptOss>, kVllmGptOss},
     {"vllm", "vLLM", "0.26.0", "0.26.0", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.25.0", "0.25.1", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.25.0", "0.25.1", kOnly<kTransformers>, kHuggingFace},
     {"vllm", "vLLM", "0.25.0", "0.25.1", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.25.0", "0.25.1", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.25.0", "0.25.1", kOnly<kGptOss>, kVllmGptOss},
     {"vllm", "vLLM", "0.25.0", "0.25.1", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.22.0", "0.24.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.22.0", "0.24.0", kOnly<kTransformers>, kHuggingFace},
     {"vllm", "vLLM", "0.22.0", "0.24.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.22.0", "0.24.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.22.0", "0.24.0", kOnly<kGptOss>, kVllmGptOss},
     {"vllm", "vLLM", "0.22.0", "0.24.0", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.20.0", "0.21.0", kTransformersOnly, kHuggingFace},
-    {"vllm", "vLLM", "0.20.0", "0.21.0", kDeepSeekOld, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.20.0", "0.21.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.20.0", "0.21.0", kOnly<kTransformers>, kHuggingFace},
+    {"vllm", "vLLM", "0.20.0", "0.21.0", kOnly<kDeepSeek>, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.20.0", "0.21.0", kOnly<kGptOss>, kVllmGptOss},
     {"vllm", "vLLM", "0.20.0", "0.21.0", kOrdinary20, kVllm21},
-    {"vllm", "vLLM", "0.12.0", "0.19.1", kTransformersOnly, kHuggingFace},
-    {"vllm", "vLLM", "0.12.0", "0.19.1", kDeepSeekOld, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.12.0", "0.19.1", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.12.0", "0.19.1", kOnly<kTransformers>, kHuggingFace},
+    {"vllm", "vLLM", "0.12.0", "0.19.1", kOnly<kDeepSeek>, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.12.0", "0.19.1", kOnly<kGptOss>, kVllmGptOss},
     {"vllm", "vLLM", "0.12.0", "0.19.1", kOrdinaryOld, kVllm21},
-    {"vllm", "vLLM", "0.11.1", "0.11.2", kTransformersOnly, kHuggingFace},
-    {"vllm", "vLLM", "0.11.1", "0.11.2", kUnscaledOnly, kUnscaledSteps},
-    {"vllm", "vLLM", "0.11.1", "0.11.2", kDeepSeekOld, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.11.1", "0.11.2", kGptOssOnly, kVllm11GptOss},
+    {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kTransformers>, kHuggingFace},
+    {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kUnscaled>, kUnscaledSteps},
+    {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kDeepSeek>, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kGptOss>, kVllm11GptOss},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kOrdinaryOld, kVllm11},
-    {"vllm", "vLLM", "0.10.2", "0.11.0", kTransformersOnly, kHuggingFace},
-    {"vllm", "vLLM", "0.10.2", "0.11.0", kUnscaledOnly, kUnscaledSteps},
-    {"vllm", "vLLM", "0.10.2", "0.11.0", kDeepSeekOld, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.10.2", "0.11.0", kGptOssOnly, kVllm11GptOss},
+    {"vllm", "vLLM", "0.10.2", "0.11.0", kOnly<kTransformers>, kHuggingFace},
+    {"vllm", "vLLM", "0.10.2", "0.11.0", kOnly<kUnscaled>, kUnscaledSteps},
+    {"vllm", "vLLM", "0.10.2", "0.11.0", kOnly<kDeepSeek>, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.10.2", "0.11.0", kOnly<kGptOss>, kVllm11GptOss},
     {"vllm", "vLLM", "0.10.2", "0.11.0", kOrdinaryOld, kVllm10},
 
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kTransformersOnly, kHuggingFace},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kExaone4Only, kSglangExaone4},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kUnscaledOnly, kUnscaledSteps},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kUnscaledQuarterOnly, kSglangUnscaledQuarter},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kTransformers>, kHuggingFace},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kDefaultTheta>, kSglangExaone4},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kUnscaled>, kUnscaledSteps},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kDeepSeekLike, kSglangDeepSeek},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kLagunaOnly, kSglangLaguna},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kLaguna>, kSglangLaguna},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kOrdinarySglang, kSglang},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kTransformersOnly, kHuggingFace},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kUnscaledOnly, kUnscaledSteps},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kUnscaledQuarterOnly, kSglangUnscaledQuarter},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kOnly<kTransformers>, kHuggingFace},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kOnly<kUnscaled>, kUnscaledSteps},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
     {"sglang", "SGLang", "0.5.9", "0.5.15", kDeepSeekLike, kSglang15DeepSeek},
     {"sglang", "SGLang", "0.5.9", "0.5.15", kOrdinarySglangOld, kSglang15},
 
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kUnscaled>, kUnscaledSteps},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kDefaultTheta>,
+     kLlamaCppDefaultTheta},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kLinearOfFactor>, kLlamaCppLinear},
     {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kDeepSeekOnly, kLlamaCppDeepSeek},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kDeepSeek32Only, kLlamaCppDeepSeek32},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kMinistral3Only, kLlamaCppMinistral3},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kMiniCpmOnly, kLlamaCppMiniCpm},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kPhi3Only, kLlamaCppPhi3},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kGemma4Only, kLlamaCppGemma4},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kHunyuanOnly, kLlamaCppHunyuan},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOrdinaryLlamaCpp, kLlamaCpp},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kDeepSeek32>, kLlamaCppDeepSeek32},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kMinistral3>, kLlamaCppMinistral3},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kMiniCpm>, kLlamaCppMiniCpm},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kPhi3>, kLlamaCppPhi3},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kGemma4>, kLlamaCppGemma4},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kHunyuan>, kLlamaCppHunyuan},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOrdinaryLlamaCpp, kLlamaCppBase},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kOther>, kLlamaCpp},
 
-    {"deepseek", "DeepSeek's code", "VL2-8ed2d7f", "VL2-8ed2d7f", kDeepSeekOld, kDeepSeekCode},
+    {"deepseek", "DeepSeek's code", "VL2-8ed2d7f", "VL2-8ed2d7f", kOnly<kDeepSeek>, kDeepSeekCode},
 };
 
 // -- Versions whose code was run -----------------------------------------------------------------
@@ -711,8 +720,9 @@ struct ExecutedVersion {
   std::string_view version;
 };
 constexpr ExecutedVersion kExecuted[] = {
-    {"hf", "5.23.0"},   {"vllm", "0.11.2"}, {"vllm", "0.21.0"},  {"vllm", "0.29.0"},
-    {"vllm", "0.32.0"}, {"vllm", "0.33.0"}, {"sglang", "0.5.9"}, {"sglang", "0.5.23"},
+    {"hf", "5.23.0"},    {"vllm", "0.11.2"},   {"vllm", "0.21.0"},
+    {"vllm", "0.29.0"},  {"vllm", "0.32.0"},   {"vllm", "0.33.0"},
+    {"sglang", "0.5.9"}, {"sglang", "0.5.23"}, {"llamacpp", "0c1e57098"},
 };
 
 }  // namespace

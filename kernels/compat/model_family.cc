@@ -147,6 +147,8 @@ struct EngineModel {
 // 0.5.23; and architectures of Transformers without an EntryClass, which
 // model_loader/utils.py:resolve_transformers_arch gives to models/transformers.py, in 0.5.9 and
 // 0.5.23.
+// llama.cpp: the classes of conversion/{command_r,gemma,stablelm,nemotron}.py, and those that were
+// run and have no generate_extra_tensors.
 constexpr EngineModel kEngineModels[] = {
     {"vllm", "SmolLM3ForCausalLM", "smollm3", "0.10.2", Family::kTransformers},
     {"vllm", "Kolibri1ForCausalLM", "kolibri1", "0.10.2", Family::kTransformers},
@@ -188,7 +190,7 @@ constexpr EngineModel kEngineModels[] = {
     {"sglang", "SmolLM3ForCausalLM", "smollm3", "0.5.9", Family::kTransformers},
     {"sglang", "GPTNeoXForCausalLM", "gpt_neox", "0.5.16", Family::kTransformers},
     {"sglang", "NemotronForCausalLM", "nemotron", "0.5.16", Family::kTransformers},
-    {"sglang", "Exaone4ForCausalLM", "exaone4", "0.5.16", Family::kThetaOfAMillion},
+    {"sglang", "Exaone4ForCausalLM", "exaone4", "0.5.16", Family::kDefaultTheta},
     {"sglang", "DbrxForCausalLM", "dbrx", "0.5.9", Family::kUnscaled},
     {"sglang", "Gemma2ForCausalLM", "gemma2", "0.5.9", Family::kUnscaled},
     {"sglang", "GemmaForCausalLM", "gemma", "0.5.9", Family::kUnscaled},
@@ -200,6 +202,16 @@ constexpr EngineModel kEngineModels[] = {
     {"sglang", "PhiForCausalLM", "phi", "0.5.9", Family::kUnscaled},
     {"sglang", "StableLmForCausalLM", "stablelm", "0.5.9", Family::kUnscaled},
     {"sglang", "Starcoder2ForCausalLM", "starcoder2", "0.5.9", Family::kUnscaled},
+    {"llamacpp", "CohereForCausalLM", "cohere", "0c1e57098", Family::kUnscaled},
+    {"llamacpp", "Gemma2ForCausalLM", "gemma2", "0c1e57098", Family::kDefaultTheta},
+    {"llamacpp", "StableLmForCausalLM", "stablelm", "0c1e57098", Family::kDefaultTheta},
+    {"llamacpp", "NemotronForCausalLM", "nemotron", "0c1e57098", Family::kLinearOfFactor},
+    {"llamacpp", "Glm4ForCausalLM", "glm4", "0c1e57098", Family::kBaseConverter},
+    {"llamacpp", "Qwen2ForCausalLM", "qwen2", "0c1e57098", Family::kBaseConverter},
+    {"llamacpp", "Qwen3ForCausalLM", "qwen3", "0c1e57098", Family::kBaseConverter},
+    {"llamacpp", "Qwen3MoeForCausalLM", "qwen3_moe", "0c1e57098", Family::kBaseConverter},
+    {"llamacpp", "SeedOssForCausalLM", "seed_oss", "0c1e57098", Family::kBaseConverter},
+    {"llamacpp", "Starcoder2ForCausalLM", "starcoder2", "0c1e57098", Family::kBaseConverter},
 };
 
 // The model types of the classes in conversion/*.py of llama.cpp 0c1e57098 that call permute or

@@ -76,7 +76,9 @@ enum class Family {
   kTransformers,     // it runs Hugging Face's own modules
   kUnscaled,         // its class drops the scaling
   kUnscaledQuarter,  // the same, and it turns a quarter of the channels
-  kThetaOfAMillion,  // its class does not find rope_theta
+  kDefaultTheta,     // it does not find rope_theta; llama.cpp finds no scaling either
+  kLinearOfFactor,   // it makes linear of every type that has a factor
+  kBaseConverter,    // llama.cpp's converter has nothing of its own for it
 };
 
 // The family of the first known architecture, as engines choose. An unknown text model
@@ -84,8 +86,8 @@ enum class Family {
 // architectures, model_type decides. Unset if both are empty.
 std::optional<Family> FamilyOf(const ModelNames& names);
 
-// The family by which `engine` treats the model in `version`: kTransformers, kUnscaled or
-// kUnscaledQuarter where its registry or its class says so, else FamilyOf(names).
+// The family by which `engine` treats the model in `version`: kTransformers or a later one where
+// its registry, its class or its converter says so, else FamilyOf(names).
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
                                const ModelNames& names);
 

@@ -7,10 +7,11 @@
 #        tests/peers/run.sh --speed [--threads=N] [--tokens=1,64,4096] [--json_file=FILE] [--chunk]
 #        tests/peers/run.sh --integrations: the wheel's integrations with transformers, kernels, Ray
 #          and vLLM, as they are on PyPI (../python/*_test.py)
-#        tests/peers/run.sh --engines [ENGINE VERSION]: what the code of hf, sglang or vllm makes of
-#          many configs, recorded anew (engines/record_ENGINE.py) and compared with what describe
-#          says of it. Without arguments: all of engines/packages.txt; a new release joins it.
-#          For hf and vllm also the scale of attention (engines/record_scale.py).
+#        tests/peers/run.sh --engines [ENGINE VERSION]: what the code of hf, llamacpp, sglang or
+#          vllm makes of many configs, recorded anew (engines/record_ENGINE.py) and compared with
+#          what describe says of it. Without arguments: all of engines/packages.txt; a new release
+#          joins it. The version of llamacpp is that of llama-cpp-python, which has its source. For
+#          hf and vllm also the scale of attention (engines/record_scale.py).
 #        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
 # The packages of requirements.txt go into build/peers, with 5 GB for torch. vLLM goes into
 # build/vllm_venv, with 5 GB more. Exit status: 0: nothing is different; 77: PyPI is not reachable.
@@ -72,17 +73,22 @@ EOF
 
 vllm=build/vllm_venv
 # record ENGINE VERSION PACKAGE...: only the engine's Python code; its compiled parts want another
-# torch.
+# torch. Of llama.cpp, also what it compiles to.
 record() {
   local folder=build/engines/$1-$2 python=$vllm/bin/python
+  local path=$folder:$folder/llama.cpp
   [[ $1 != hf ]] || python=$venv/bin/python
-  [[ -d $folder ]] || pip_into "$vllm" --no-deps --target "$folder" "${@:3}"
+  if [[ $1 == llamacpp ]]; then
+    tests/peers/engines/llamacpp.sh "$folder" "$python" "$2"
+  elif [[ ! -d $folder ]]; then
+    pip_into "$vllm" --no-deps --target "$folder" "${@:3}"
+  fi
   find "$folder"/{sglang,vllm} -name "*.so" -delete 2>/dev/null || true
-  PYTHONPATH=$folder "$python" -W ignore "tests/peers/engines/record_$1.py"
+  PYTHONPATH=$path "$python" -W ignore "tests/peers/engines/record_$1.py"
   # The scale: of the release that the command names, and of those that have a file.
   local scale=tests/peers/engines/data/scale_${1/hf/transformers}_$2.jsonl
-  if [[ $1 != sglang && (-f $scale || $2 == "$named") ]]; then
-    PYTHONPATH=$folder "$python" -W ignore tests/peers/engines/record_scale.py "$1"
+  if [[ $1 =~ ^(hf|vllm)$ && (-f $scale || $2 == "$named") ]]; then
+    PYTHONPATH=$path "$python" -W ignore tests/peers/engines/record_scale.py "$1"
   fi
 }
 
@@ -92,7 +98,8 @@ if [[ ${1-} == --engines ]]; then
   python3 -B tests/peers/engines/stress.py
   packages=tests/peers/engines/packages.txt named=${3-}
   if [[ $# == 3 ]] && ! grep -q "^$2 $3 " "$packages"; then
-    echo "$2 $3 ${2/hf/transformers}==$3" >>"$packages"
+    package=${2/hf/transformers}
+    echo "$2 $3 ${package/llamacpp/llama-cpp-python}==$3" >>"$packages"
   fi
   grep "^${2:-[a-z]*} ${3-}" "$packages" | while read -ra words; do
     record "${words[@]}" </dev/null

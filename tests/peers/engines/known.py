@@ -9,14 +9,16 @@ _CHATGLM = "a warning says that code of its repository decides, and how it turns
 _LLAMA4 = "the engine reorders the weights of q and k when it loads them, and so turns halves"
 _INDEXER = "its indexer, which chooses tokens, turns heads of its own by halves"
 _QUARTER = "lists for whole heads: the engine's class turns a quarter and drops them"
+_NO_LISTS = "lists for whole heads of partial ones: its converter writes no lists"
 _MINISTRAL = "SGLang's class takes 16384 for max_position_embeddings; no released file has longrope"
 
 # (engines, configs, reason): the first two are regular expressions.
 MISSING = (
-    ("vllm|sglang", "glm-4-9b-chat", _CHATGLM),
-    ("vllm|sglang", "deepseek-v3.2", _INDEXER),
+    ("vllm|sglang|llamacpp", "glm-4-9b-chat", _CHATGLM),
+    ("vllm|sglang|llamacpp", "deepseek-v3.2", _INDEXER),
     ("vllm|sglang", "llama-4-scout", _LLAMA4),
     ("vllm|sglang", r"stablelm/longrope( \d+)?", _QUARTER),
+    ("llamacpp", r"(glm4|nemotron|stablelm)/longrope( \d+)?", _NO_LISTS),
     ("sglang", r"ministral3/longrope( \d+)?", _MINISTRAL),
 )
 

@@ -144,6 +144,10 @@ class Recorder:
         """(module, names) of the modules that the model calls."""
         return rotary_modules(model)
 
+    def records_of(self, module):
+        """What a record says of a module: one table, or one for each length."""
+        return tables.records_of(module)
+
     def lengths_of(self, config):
         """The context of each run: none, and for longrope one above the original length."""
         return (None, LONG) if "longrope" in json.dumps(config) else (None,)
@@ -153,11 +157,15 @@ class Recorder:
         self.made.clear()
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder)
-            if metadata.version("transformers").startswith("4."):
-                config = in_older_keys(config)
-            (path / "config.json").write_text(json.dumps(shrink(config)))
-            know(config.get("model_type"))
+            (path / "config.json").write_text(json.dumps(self.file_of(config)))
             return self.build(path, length)
+
+    def file_of(self, config):
+        """The content of config.json: the first layers, in keys that transformers knows."""
+        if metadata.version("transformers").startswith("4."):
+            config = in_older_keys(config)
+        know(config.get("model_type"))
+        return shrink(config)
 
     def record(self, config, length=None):
         signal.alarm(SECONDS)
@@ -169,7 +177,7 @@ class Recorder:
                 "modules": [
                     {"class": type(module).__name__, "at": records.joined(names), **record}
                     for module, names in self.modules_of(model)
-                    for record in tables.records_of(module)
+                    for record in self.records_of(module)
                 ],
             }
         except (Exception, SystemExit) as error:

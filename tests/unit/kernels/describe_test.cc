@@ -161,11 +161,10 @@ TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
   EXPECT_EQ(rope.stated, config);
   EXPECT_FALSE(rope.layer.config.attention_factor.has_value());
   EXPECT_THAT(rope.warnings, Contains(HasSubstr("llama.cpp ignores attention_factor")));
-  LayerConfig ntk;
-  ntk.config.rope_type = RopeType::kNtk;
-  ntk.config.head_dim = 64;
-  ntk.config.factor = 2;
-  EXPECT_THAT(ReadLayer(ntk, std::nullopt, Compat::kLlamacpp), IsInvalid("rope_type ntk"));
+  LayerConfig no_factor;
+  no_factor.config = Yarn();
+  no_factor.config.factor.reset();
+  EXPECT_THAT(ReadLayer(no_factor, std::nullopt, Compat::kVllm), IsInvalid("yarn without factor"));
 }
 
 }  // namespace

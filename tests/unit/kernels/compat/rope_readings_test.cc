@@ -208,17 +208,23 @@ TEST(ApplyCompatTest, LlamaCppHasItsOwnRamp) {
   EXPECT_THAT(MustApply(config, Compat::kVllm).changes, IsEmpty());
 }
 
-TEST(ApplyCompatTest, LlamaCppRefusesWhatItDoesNotHave) {
-  const auto refused = [](const RopeConfig& config, const char* what) {
-    EXPECT_THAT(ApplyCompat(config, Compat::kLlamacpp), IsInvalid(what));
-  };
-  refused(Dynamic(), "compat: got llamacpp, which has no rope_type dynamic");
+TEST(ApplyCompatTest, LlamaCppDropsWhatItsFilesDoNotHave) {
   RopeConfig ntk = {.rope_type = RopeType::kNtk, .head_dim = 64};
   ntk.factor = 2;
-  refused(ntk, "rope_type ntk");
+  RopeConfig no_factor = Yarn(4);
+  no_factor.factor.reset();
+  no_factor.max_position_embeddings = 16384;
+  for (const RopeConfig& config : {Dynamic(), ntk, no_factor, Longrope()}) {
+    const CompatConfig applied = MustApply(config, Compat::kLlamacpp, {.model_type = "llama"});
+    EXPECT_EQ(applied.config.rope_type, RopeType::kDefault) << Name(config.rope_type);
+    EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("llama.cpp ignores rope_type")));
+  }
+}
+
+TEST(ApplyCompatTest, LlamaCppRefusesAFourthRowOfPositions) {
   RopeConfig mrope = {.head_dim = 128};
   mrope.mrope = Mrope{.section = {24, 20, 20}, .layout = Mrope::Layout::kInterleaved};
-  refused(mrope, "a fourth row of positions");
+  EXPECT_THAT(ApplyCompat(mrope, Compat::kLlamacpp), IsInvalid("a fourth row of positions"));
   mrope.head_dim = 64;
   mrope.mrope->section = {11, 11, 10};
   EXPECT_THAT(ApplyCompat(mrope, Compat::kLlamacpp), IsOk());
@@ -314,6 +320,7 @@ TEST(ReadingsTest, MscaleAloneIsReadByDeepSeekCodeOnly) {
     EXPECT_NEAR(reading.attention_factor, 1.26080, 1e-5) << reading.engine;
     EXPECT_EQ(reading.inv_freq_max_relative, 0) << reading.engine;
   }
+  EXPECT_EQ(readings[2].executed, "") << "its files were only read";
   EXPECT_THAT(ReadingsOf(config, {.model_type = "llama"}), IsEmpty());
   EXPECT_THAT(ReadingsOf(config), IsEmpty());  // the model decides
 }
@@ -379,13 +386,49 @@ TEST(ReadingsTest, MropeOfVllm) {
 
 TEST(ReadingsTest, DynamicDependsOnTheVersionAndTheLength) {
   EXPECT_THAT(NamesOf(ReadingsOf(Dynamic(), {}, 4096)),
-              ElementsAre("vllm 0.10.2 to 0.21.0", "sglang 0.5.9 to 0.5.23", "llamacpp 0c1e57098"));
-  // The older base is that of four times the length, where all but the newer vLLM agree.
+              ElementsAre("vllm 0.10.2 to 0.21.0", "sglang 0.5.9 to 0.5.23"));
+  // The older base is that of four times the length. The newer vLLM and llama.cpp scale nothing.
   const auto readings = ReadingsOf(Dynamic(), {}, 16384);
   ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.22.0 to 0.33.0", "llamacpp 0c1e57098"));
   EXPECT_GT(readings[0].inv_freq_max_relative, 0.9);
-  EXPECT_EQ(readings[1].difference, "has no rope_type dynamic");
-  EXPECT_EQ(readings[1].attention_factor, 0);
+  EXPECT_EQ(readings[1].difference, "llama.cpp ignores rope_type dynamic for this model");
+  EXPECT_EQ(readings[1].attention_factor, 1);
+}
+
+// Its converter writes no scaling of Cohere, Gemma 2 and StableLM, and of Phi-3 only longrope.
+TEST(ApplyCompatTest, LlamaCppReadsTheScalingOfSomeModelsInAnotherWay) {
+  const auto read = [](const RopeConfig& config, const std::string& model_type) {
+    return MustApply(config, Compat::kLlamacpp, {.model_type = model_type}).config;
+  };
+  RopeConfig yarn = Yarn(8);
+  yarn.rope_theta = 500000;
+  EXPECT_EQ(read(yarn, "cohere"), (RopeConfig{.rope_theta = 500000, .head_dim = 64}));
+  EXPECT_EQ(read(yarn, "gemma2"), (RopeConfig{.rope_theta = 10000, .head_dim = 64}));
+  EXPECT_EQ(read(yarn, "stablelm"), read(yarn, "gemma2"));
+  EXPECT_EQ(read(yarn, "phi3"), read(yarn, "cohere"));
+  RopeConfig linear = {.rope_type = RopeType::kLinear, .rope_theta = 500000, .head_dim = 64};
+  linear.factor = 8;
+  EXPECT_EQ(read(yarn, "nemotron"), linear);
+  EXPECT_EQ(read(Longrope(), "nemotron").rope_type, RopeType::kDefault);
+  // A config without a name is hardly one of these.
+  EXPECT_EQ(MustApply(yarn, Compat::kLlamacpp).config.rope_type, RopeType::kYarn);
+}
+
+TEST(ReadingsTest, LlamaCppHasLlama3OfSomeModels) {
+  RopeConfig config = {.rope_type = RopeType::kLlama3, .head_dim = 64};
+  config.factor = 8;
+  config.low_freq_factor = 1;
+  config.high_freq_factor = 4;
+  config.original_max_position_embeddings = 8192;
+  for (const char* type : {"llama", "exaone4", ""}) {
+    EXPECT_THAT(NamesOf(ReadingsOf(config, {.model_type = type})),
+                Not(Contains("llamacpp 0c1e57098")))
+        << type;
+  }
+  for (const char* type : {"qwen3", "gpt_oss", "deepseek_v3", "hunyuan_v1_dense", "phi3"}) {
+    EXPECT_THAT(NamesOf(ReadingsOf(config, {.model_type = type})), Contains("llamacpp 0c1e57098"))
+        << type;
+  }
 }
 
 TEST(ReadingsTest, LongropeListOfPhi3) {

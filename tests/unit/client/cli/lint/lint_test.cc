@@ -281,12 +281,13 @@ TEST(LintTest, VersionThatWasNeverComparedIsAReading) {
 }
 
 TEST(LintTest, EngineWithoutTheRotationIsNamedWithoutNumbers) {
-  const FileReport report = Lint(R"({"model_type": "llama", "head_dim": 64,
-    "max_position_embeddings": 4096, "rope_scaling": {"rope_type": "dynamic", "factor": 4}})");
+  const FileReport report = Lint(R"({"model_type": "deepseek_v3", "head_dim": 64,
+    "max_position_embeddings": 4096,
+    "rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 1024}})");
   EXPECT_THAT(report.findings, Contains(AllOf(OfRule("no-such-rotation"),
                                               Field(&Finding::message,
-                                                    "llamacpp 0c1e57098 (read) has no rope_type "
-                                                    "dynamic"))));
+                                                    "deepseek VL2-8ed2d7f (read) has no yarn "
+                                                    "without factor"))));
 }
 
 TEST(LintTest, ReadingThatDiffersAtTheModelsLengthOnlyIsFound) {
