@@ -199,15 +199,15 @@ TEST_F(CommandLoadTest, WithoutAConfigTheEmbeddingIsPlainAndHalf) {
 TEST_F(CommandLoadTest, FailedCallsHaveStatusOneAndAreListedInJson) {
   server_.OnRotate(
       [this](grpc::CallbackServerContext& context, const std::string& request, std::string& reply) {
-        if (server_.rotate_calls() == 3) return grpc::Status(grpc::StatusCode::INTERNAL, "fault");
+        if (server_.rotate_calls() == 3) return grpc::Status(grpc::StatusCode::DATA_LOSS, "fault");
         return Echo(context, request, reply);
       });
   EXPECT_EQ(Load({"--requests=5", "--json"}), kExitFailed);
   const auto json = nlohmann::json::parse(out_);
   EXPECT_EQ(json["answered"], 4);
   EXPECT_EQ(json["failed"], 1);
-  EXPECT_EQ(json["errors"]["INTERNAL"], 1);
-  EXPECT_EQ(json["first_error"], "INTERNAL: fault");
+  EXPECT_EQ(json["errors"]["DATA_LOSS"], 1);
+  EXPECT_EQ(json["first_error"], "DATA_LOSS: fault");
 }
 
 TEST_F(CommandLoadTest, MisuseIsRefusedBeforeTheServerIsAsked) {
