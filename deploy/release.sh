@@ -2,7 +2,8 @@
 # Builds what a release consists of, from a clean tree, into dist/: Debian packages, wheels, a pack
 # with its bill of materials, and SHA256SUMS of all. It neither tags nor publishes.
 # Usage: deploy/release.sh [--dry_run] VERSION
-#   VERSION: that of project() in CMakeLists.txt, with a dated section in .github/CHANGELOG.md
+#   VERSION: that of project() in CMakeLists.txt, with a dated section in .github/CHANGELOG.md;
+#     .github/STABILITY.md has the commands that freeze the ABI and record the wire messages
 #   --dry_run: makes the checks and prints the steps
 # Times in what is made are those of the last commit (SOURCE_DATE_EPOCH). Exits 2 if a check fails.
 set -euo pipefail
@@ -21,7 +22,8 @@ if [[ ${1:-} == --dry_run ]]; then
 fi
 [[ $# == 1 && $1 =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] ||
   refuse "got arguments '$*', want [--dry_run] VERSION, such as 1.2.3"
-readonly version=$1 dist=dist abi=tests/unit/client/c/librope-${1%.*}.0.abi
+readonly version=$1 dist=dist minor=${1%.*}.0
+readonly abi=tests/unit/client/c/librope-$minor.abi wire=tests/e2e/wire/$minor
 
 check() {
   local changes built
@@ -32,6 +34,7 @@ check() {
   grep -qE "^## ${version//./\\.} \(20[0-9]{2}-[0-9]{2}-[0-9]{2}\)$" .github/CHANGELOG.md ||
     refuse ".github/CHANGELOG.md has no section '## $version (YYYY-MM-DD)'"
   [[ -f $abi ]] || refuse "$abi is missing: the ABI of this minor version is not frozen"
+  [[ -d $wire ]] || refuse "$wire is missing: the wire messages of this minor version"
   [[ ! -d $dist || -z $(ls -A "$dist") ]] || refuse "$dist is not empty"
 }
 

@@ -18,8 +18,8 @@ export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER
 # make_tree FOLDER: a repository of version 1.2.3. Each stub notes its call; the one that STUB_FAILS
 # names fails.
 make_tree() {
-  mkdir -p "$1"/{deploy,.github,bin,tests/unit/client/c}
-  touch "$1/tests/unit/client/c/librope-1.2.0.abi"
+  mkdir -p "$1"/{deploy,.github,bin,tests/unit/client/c,tests/e2e/wire/1.2.0}
+  touch "$1"/tests/{unit/client/c/librope-1.2.0.abi,e2e/wire/1.2.0/rotate.txt}
   cp deploy/release.sh "$1/deploy/"
   cat >"$1/deploy/stub" <<'STUB'
 #!/usr/bin/env bash
@@ -86,6 +86,10 @@ git -C "$tree" mv tests/unit/client/c/librope-1.{2,1}.0.abi
 commit "$tree"
 expect_refusal 'librope-1.2.0.abi is missing' 1.2.3
 git -C "$tree" mv tests/unit/client/c/librope-1.{1,2}.0.abi
+git -C "$tree" mv tests/e2e/wire/1.{2,1}.0
+commit "$tree"
+expect_refusal 'wire/1.2.0 is missing' 1.2.3
+git -C "$tree" mv tests/e2e/wire/1.{1,2}.0
 commit "$tree"
 mkdir "$tree/dist"
 touch "$tree/dist/old"
