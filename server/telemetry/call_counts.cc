@@ -16,9 +16,14 @@ constexpr auto kCallDurationBounds = [] {
 }();
 static_assert(kCallDurationBounds.back() == kGrpcDurationBounds.back());
 
+constexpr BucketBounds kCallDurationBuckets(kCallDurationBounds);
+constexpr BucketBounds kCallBytesBuckets(kGrpcSizeBounds);
+
 }  // namespace
 
-CallDurationHistogram::CallDurationHistogram() : Histogram(kCallDurationBounds, 1e9) {}
+CallDurationHistogram::CallDurationHistogram() : Histogram(kCallDurationBuckets, 1e9) {}
+
+CallBytesHistogram::CallBytesHistogram() : Histogram(kCallBytesBuckets, 1) {}
 
 void CallCounts::End(const Ended& call) {
   Counts& counts = counts_[IndexOf(call.code)];

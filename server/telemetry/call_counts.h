@@ -54,6 +54,12 @@ class CallDurationHistogram final : public Histogram {
   CallDurationHistogram();
 };
 
+// Counts bytes with gRPC's bounds.
+class CallBytesHistogram final : public Histogram {
+ public:
+  CallBytesHistogram();
+};
+
 class CallCounts {
  public:
   struct Ended {
@@ -66,8 +72,8 @@ class CallCounts {
   // What calls with the same code have counted.
   struct Counts {
     CallDurationHistogram duration;
-    Histogram received_bytes{kGrpcSizeBounds, 1};
-    Histogram sent_bytes{kGrpcSizeBounds, 1};
+    CallBytesHistogram received_bytes;
+    CallBytesHistogram sent_bytes;
     std::atomic<int64_t> without_message = 0;  // in no histogram
   };
 

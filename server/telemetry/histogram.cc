@@ -9,6 +9,14 @@ namespace rope::server {
 
 using prometheus::ClientMetric;
 
+namespace {
+
+constexpr BucketBounds kDurationBuckets(kDurationBounds);
+
+}  // namespace
+
+DurationHistogram::DurationHistogram() : Histogram(kDurationBuckets, 1e9) {}
+
 int64_t Histogram::count() const {
   int64_t count = 0;
   for (const std::atomic<int64_t>& bucket : counts_) {
@@ -18,16 +26,16 @@ int64_t Histogram::count() const {
 }
 
 ClientMetric Histogram::Read(std::vector<ClientMetric::Label> labels) const {
-  return HistogramSum(*this).Read(bounds_, std::move(labels));
+  return HistogramSum(*this).Read(buckets_.bounds(), std::move(labels));
 }
 
 HistogramSum::HistogramSum(const Histogram& first)
-    : bounds_(first.bounds_), per_unit_(first.per_unit_), counts_(first.counts_.size()) {
+    : bounds_(first.buckets_.bounds()), per_unit_(first.per_unit_), counts_(first.counts_.size()) {
   Add(first);
 }
 
 void HistogramSum::Add(const Histogram& histogram) {
-  ROPE_CHECK(histogram.bounds_ == bounds_);
+  ROPE_CHECK(histogram.buckets_.bounds() == bounds_);
   for (size_t i = 0; i < counts_.size(); ++i) {
     counts_[i] += histogram.counts_[i].load(std::memory_order_relaxed);
   }

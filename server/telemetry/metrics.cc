@@ -1,6 +1,5 @@
 #include "server/telemetry/metrics.h"
 
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -15,9 +14,11 @@ using prometheus::MetricType;
 using Families = std::vector<MetricFamily>;
 
 constexpr int64_t kBatchRequestsBounds[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+constexpr BucketBounds kBatchRequestsBuckets(kBatchRequestsBounds);
 // Fourfold from 1 KiB to 64 MiB.
 constexpr int64_t kBatchBytesBounds[] = {1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18,
                                          1 << 20, 1 << 22, 1 << 24, 1 << 26};
+constexpr BucketBounds kBatchBytesBuckets(kBatchBytesBounds);
 
 constexpr std::string_view kMethodNames[kMethodCount] = {
     "Rotate",          "RotateStream",   "Describe",         "ListModels",      "RegisterModel",
@@ -37,8 +38,9 @@ bool IsUnary(Method method) {
   return method != Method::kRotateStream;
 }
 
+// Rounded. REQUIRES: not negative.
 int64_t Nanoseconds(double microseconds) {
-  return std::llround(microseconds * 1e3);
+  return static_cast<int64_t>(microseconds * 1e3 + 0.5);
 }
 
 std::string CodeName(size_t code) {
@@ -207,8 +209,8 @@ Metrics::Metrics(const std::string& version, const std::string& revision,
                  const std::vector<std::string>& devices, absl::Span<const std::string> models)
     : build_info_(BuildInfo(version, revision, devices)),
       rotations_(models),
-      batch_requests_(kBatchRequestsBounds, 1),
-      batch_bytes_(kBatchBytesBounds, 1) {
+      batch_requests_(kBatchRequestsBuckets, 1),
+      batch_bytes_(kBatchBytesBuckets, 1) {
   for (const std::string& device : devices) devices_.emplace_back(device);
   devices_.emplace_back("other");
 }

@@ -1,0 +1,67 @@
+#include "server/telemetry/histogram.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "server/telemetry/call_counts.h"
+#include "tests/support/matchers.h"
+
+namespace rope::server {
+namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+TEST(HistogramTest, EachValueFindsTheFirstBoundThatIsNotBelowIt) {
+  const std::vector<std::vector<int64_t>> all = {
+      {},
+      {0},
+      {kMost},
+      {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, kMost},
+      {std::begin(kDurationBounds), std::end(kDurationBounds)},
+      {kGrpcDurationBounds.begin(), kGrpcDurationBounds.end()},
+      {kGrpcSizeBounds.begin(), kGrpcSizeBounds.end()}};
+  for (const std::vector<int64_t>& bounds : all) {
+    const BucketBounds buckets(bounds);
+    std::vector<int64_t> values = {0, kMost - 1, kMost};
+    for (int bits = 0; bits < 63; ++bits) values.push_back(int64_t{1} << bits);
+    values.insert(values.end(), bounds.begin(), bounds.end());
+    for (const int64_t value : values) {
+      for (const int64_t near :
+           {std::max<int64_t>(value, 1) - 1, value, std::min(value, kMost - 1) + 1}) {
+        EXPECT_EQ(buckets.Find(near),
+                  static_cast<size_t>(std::ranges::lower_bound(bounds, near) - bounds.begin()))
+            << near;
+      }
+    }
+  }
+}
+
+TEST(HistogramTest, SumOfSeveralShowsSomeOfTheirBounds) {
+  constexpr int64_t kBounds[] = {0, 10, 20, 30};
+  const BucketBounds buckets(kBounds);
+  Histogram first(buckets, 10);
+  Histogram second(buckets, 10);
+  for (const int64_t value : {-5, 10, 11, 31}) first.Observe(value);
+  for (const int64_t value : {20, 25}) second.Observe(value);
+  HistogramSum sum(first);
+  sum.Add(second);
+  sum.AddZeros(2);
+  constexpr int64_t kShown[] = {10, 30};
+  const auto read = sum.Read(kShown, {{"a", "b"}});
+  EXPECT_EQ(read.label.front().value, "b");
+  ASSERT_EQ(read.histogram.bucket.size(), 3U);
+  EXPECT_EQ(read.histogram.bucket[0].upper_bound, 1);
+  EXPECT_EQ(read.histogram.bucket[0].cumulative_count, 4U);
+  EXPECT_EQ(read.histogram.bucket[1].upper_bound, 3);
+  EXPECT_EQ(read.histogram.bucket[1].cumulative_count, 7U);
+  EXPECT_EQ(read.histogram.bucket[2].cumulative_count, 8U);
+  EXPECT_EQ(read.histogram.sample_count, 8U);
+  EXPECT_DOUBLE_EQ(read.histogram.sample_sum, 9.7);
+}
+
+}  // namespace
+}  // namespace rope::server
