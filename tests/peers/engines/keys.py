@@ -68,7 +68,8 @@ def _vllm_context() -> Any:
 
 def vllm_rows(config: Any) -> Callable[[torch.Tensor, tuple[int, ...], str | None], Any]:
     _vllm_context()
-    from vllm.model_executor.layers.rotary_embedding import get_rope
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT, get_rope
+    _ROPE_DICT.clear()  # it keeps all tables, of up to a gigabyte
     head_dim = getattr(config, "head_dim", None) or (
         config.hidden_size // config.num_attention_heads)
 
