@@ -110,8 +110,7 @@ absl::Status ReadInvFreq(const v1::RopeConfig& m, std::vector<double>& inv_freq)
   }
   const bool narrow = array.dtype() == v1::DTYPE_FP32;
   if (!narrow && array.dtype() != v1::DTYPE_FP64 && array.dtype() != v1::DTYPE_UNSPECIFIED) {
-    return InvalidField("inv_freq.dtype", v1::DType_Name(array.dtype()),
-                        "DTYPE_FP64 or DTYPE_FP32");
+    return InvalidField("inv_freq.dtype", DTypeName(array.dtype()), "DTYPE_FP64 or DTYPE_FP32");
   }
   const int count = array.numbers_size();
   if (array.shape_size() > 1 || (array.shape_size() == 1 && array.shape(0) != count)) {
@@ -216,6 +215,11 @@ absl::StatusOr<Precision> ReadPrecision(v1::Precision precision) {
   absl::Status status = ReadEnum("rope.precision", precision, v1::Precision_MAX, read);
   if (!status.ok()) return status;
   return read.value_or(Precision::kExact);
+}
+
+std::string DTypeName(v1::DType dtype) {
+  return v1::DType_IsValid(dtype) ? v1::DType_Name(dtype)
+                                  : absl::StrCat("number ", static_cast<int>(dtype));
 }
 
 v1::Pairing WritePairing(std::optional<Pairing> pairing) {

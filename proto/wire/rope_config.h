@@ -1,6 +1,6 @@
 // Reads and writes the schema's RopeConfig, and the enums of RopeSpec, as the structs of
 // client/include/rope/config.h; writes the replies of client/include/rope/describe.h and
-// fingerprint.h. Fields have the same names in both.
+// fingerprint.h. Fields have the same names in both. Names dtypes in errors.
 //
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT, of the field's name in its message, or "rope." and the name in
@@ -9,11 +9,13 @@
 #define ROPE_PROTO_WIRE_ROPE_CONFIG_H_
 
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "rope/config.h"
 #include "rope/describe.h"
 #include "rope/fingerprint.h"
+#include "rope/v1/array.pb.h"
 #include "rope/v1/config.pb.h"
 #include "rope/v1/describe.pb.h"
 #include "rope/v1/fingerprint.pb.h"
@@ -30,6 +32,9 @@ v1::RopeConfig WriteRopeConfig(const RopeConfig& config);
 absl::StatusOr<std::optional<Pairing>> ReadPairing(v1::Pairing pairing);
 absl::StatusOr<Compat> ReadCompat(v1::Compat compat);
 absl::StatusOr<Precision> ReadPrecision(v1::Precision precision);
+
+// "DTYPE_FP32"; "number 99" where the schema has no such dtype.
+std::string DTypeName(v1::DType dtype);
 
 v1::Pairing WritePairing(std::optional<Pairing> pairing);
 v1::Compat WriteCompat(Compat compat);

@@ -1,6 +1,5 @@
 #include "server/control/fingerprint.h"
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -8,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/compat/rope_readings.h"
-#include "kernels/dtype/dtype.h"
 #include "kernels/identity/key_comparison.h"
 #include "kernels/identity/key_identity.h"
 #include "kernels/status_macros.h"
@@ -16,30 +14,12 @@
 #include "proto/wire/rope_config.h"
 #include "server/control/limits.h"
 #include "server/error.h"
+#include "server/request/array_reader.h"
 
 namespace rope::server {
 namespace {
 
 constexpr size_t kEngineBytesMax = 128;
-
-absl::StatusOr<std::optional<kernels::DType>> ReadKeyDType(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_UNSPECIFIED:
-      return std::optional<kernels::DType>();
-    case v1::DTYPE_FP32:
-      return kernels::DType::kFloat32;
-    case v1::DTYPE_FP16:
-      return kernels::DType::kFloat16;
-    case v1::DTYPE_BF16:
-      return kernels::DType::kBFloat16;
-    default:
-      return InvalidField("dtype",
-                          v1::DType_IsValid(dtype)
-                              ? v1::DType_Name(dtype)
-                              : absl::StrCat("number ", static_cast<int>(dtype)),
-                          "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
-  }
-}
 
 absl::StatusOr<kernels::KeyOptions> ReadOptions(const v1::KeySource& source) {
   kernels::KeyOptions options;
@@ -56,7 +36,9 @@ absl::StatusOr<kernels::KeyOptions> ReadOptions(const v1::KeySource& source) {
     }
     options.max_model_len = source.max_model_len();
   }
-  ROPE_ASSIGN_OR_RETURN(options.dtype, ReadKeyDType(source.dtype()));
+  if (source.dtype() != v1::DTYPE_UNSPECIFIED) {
+    ROPE_ASSIGN_OR_RETURN(options.dtype, ReadDType(source.dtype(), "dtype"));
+  }
   if (source.has_head_dim()) {
     if (source.head_dim() < 2) {
       return InvalidField("head_dim", source.head_dim(), "2 channels or more");

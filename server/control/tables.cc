@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/exact_rows.h"
+#include "proto/wire/rope_config.h"
 #include "server/control/limits.h"
 #include "server/error.h"
 #include "server/models/model.h"
@@ -81,10 +82,7 @@ absl::StatusOr<kernels::RowFormat> ReadFormat(const v1::GetTablesRequest& reques
   if (request.dtype() == v1::DTYPE_UNSPECIFIED) return format;
   const auto dtype = ReadDType(request.dtype(), "dtype");
   if (!dtype.ok()) {
-    const std::string got = v1::DType_IsValid(request.dtype())
-                                ? v1::DType_Name(request.dtype())
-                                : absl::StrCat("number ", static_cast<int>(request.dtype()));
-    return InvalidField("dtype", got,
+    return InvalidField("dtype", proto::DTypeName(request.dtype()),
                         absl::StrCat("DTYPE_FP32, DTYPE_FP16, DTYPE_BF16",
                                      is_hf ? " with PRECISION_HF" : " or DTYPE_FP64"));
   }

@@ -13,15 +13,11 @@
 #include "kernels/check.h"
 #include "kernels/dtype/element.h"
 #include "kernels/status_macros.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
 
 namespace rope::server {
 namespace {
-
-std::string DTypeName(v1::DType dtype) {
-  return v1::DType_IsValid(dtype) ? v1::DType_Name(dtype)
-                                  : absl::StrCat("number ", static_cast<int>(dtype));
-}
 
 // The product of the shape.
 absl::StatusOr<int64_t> CountOf(const v1::Array& array, absl::string_view path) {
@@ -160,7 +156,7 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, ArraySource& s
   const bool legal = array.dtype() == v1::DTYPE_INT32 || array.dtype() == v1::DTYPE_INT64 ||
                      (!as_bytes && array.dtype() == v1::DTYPE_UNSPECIFIED);
   if (!legal) {
-    return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
+    return InvalidField(absl::StrCat(path, ".dtype"), proto::DTypeName(array.dtype()),
                         "DTYPE_INT32 or DTYPE_INT64");
   }
   IntegerArray result;
@@ -184,7 +180,7 @@ absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array, ArraySou
   const bool wide = array.dtype() == v1::DTYPE_FP64;
   if (!wide && (as_bytes || array.dtype() != v1::DTYPE_UNSPECIFIED)) {
     if (!ReadTensorDType(array, path).ok()) {
-      return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
+      return InvalidField(absl::StrCat(path, ".dtype"), proto::DTypeName(array.dtype()),
                           "DTYPE_FP64, DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
     }
   }
@@ -251,19 +247,19 @@ absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::str
 
 absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field) {
   if (const auto known = FloatDType(dtype); known.has_value()) return *known;
-  return InvalidField(field, DTypeName(dtype), "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
+  return InvalidField(field, proto::DTypeName(dtype), "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
 }
 
 absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field) {
   if (const auto known = KernelDType(dtype); known.has_value()) return *known;
-  return InvalidField(field, DTypeName(dtype),
+  return InvalidField(field, proto::DTypeName(dtype),
                       "DTYPE_FP32, DTYPE_FP16, DTYPE_BF16, DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2");
 }
 
 absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision) {
   if (dtype == v1::DTYPE_UNSPECIFIED) return kernels::DType::kFloat32;
   if (precision == kernels::Precision::kHf) return ReadDType(dtype, "dtype");
-  return InvalidField("dtype", v1::DType_Name(dtype),
+  return InvalidField("dtype", proto::DTypeName(dtype),
                       "it unset: without PRECISION_HF, every dtype has the same rows");
 }
 

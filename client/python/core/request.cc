@@ -1,6 +1,9 @@
 #include "client/python/core/request.h"
 
+#include <nanobind/stl/string.h>
+
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "client/c/read_request.h"
@@ -18,22 +21,9 @@ std::string TextOf(const std::vector<int64_t>& shape) {
   return text + ")";
 }
 
-const char* NameOf(client::DType dtype) {
-  switch (dtype) {
-    case client::DType::kFloat32:
-      return "fp32";
-    case client::DType::kFloat16:
-      return "fp16";
-    case client::DType::kBFloat16:
-      return "bf16";
-    case client::DType::kFloat64:
-      return "fp64";
-    case client::DType::kFloat8E4M3:
-      return "fp8_e4m3";
-    case client::DType::kFloat8E5M2:
-      break;
-  }
-  return "fp8_e5m2";
+// As Python names it.
+std::string NameOf(client::DType dtype) {
+  return nb::cast<std::string>(nb::cast(dtype).attr("name"));
 }
 
 // Lengths of the result's axes: those of the input in the order of its layout.

@@ -114,6 +114,8 @@ TEST(RopeConfigTest, ExplicitFrequenciesAreNumbersOfTheirDType) {
   EXPECT_EQ(ReadRopeConfig(config)->inv_freq, std::vector<double>{0.1F});
   array.set_dtype(v1::DTYPE_BF16);
   ExpectInvalid(config, "inv_freq.dtype: got DTYPE_BF16, want DTYPE_FP64 or DTYPE_FP32");
+  array.set_dtype(static_cast<v1::DType>(99));
+  ExpectInvalid(config, "inv_freq.dtype: got number 99, want DTYPE_FP64 or DTYPE_FP32");
   array.set_dtype(v1::DTYPE_FP64);
   array.add_shape(2);
   ExpectInvalid(config, "inv_freq.shape: got [2], want one axis of its 1 numbers");

@@ -308,6 +308,8 @@ TEST_F(DescribeTest, PrecisionHfHasRowsOfADType) {
   request.mutable_rope()->clear_precision();
   request.set_dtype(v1::DTYPE_FP32);
   ExpectFails(request, kInvalid, "dtype: got DTYPE_FP32, want it unset: without PRECISION_HF");
+  request.set_dtype(static_cast<v1::DType>(99));
+  ExpectFails(request, kInvalid, "dtype: got number 99, want it unset: without PRECISION_HF");
 }
 
 TEST_F(DescribeTest, SinusoidalTableIsThatOfTheOriginalTransformer) {
