@@ -183,7 +183,7 @@ std::string_view Name(Compat compat) {
   return "invalid";
 }
 
-absl::StatusOr<EngineVersion> ParseEngine(std::string_view text) {
+absl::StatusOr<EngineVersion> SplitEngine(std::string_view text) {
   const size_t at = text.find('@');
   EngineVersion engine = {.engine = std::string(text.substr(0, at))};
   const std::vector<std::string> names = EngineNames();
@@ -192,8 +192,13 @@ absl::StatusOr<EngineVersion> ParseEngine(std::string_view text) {
     return InvalidField("engine", text.empty() ? "nothing" : text,
                         StrCat("NAME or NAME@VERSION, NAME one of ", absl::StrJoin(names, ", ")));
   }
-  if (at == std::string_view::npos) return engine;
-  engine.version = std::string(text.substr(at + 1));
+  if (at != std::string_view::npos) engine.version = std::string(text.substr(at + 1));
+  return engine;
+}
+
+absl::StatusOr<EngineVersion> ParseEngine(std::string_view text) {
+  ROPE_ASSIGN_OR_RETURN(EngineVersion engine, SplitEngine(text));
+  if (engine.version.empty()) return engine;
   for (const EngineEntry& entry : EngineTable()) {
     if (entry.engine == engine.engine && IsBetween(entry.first, engine.version, entry.last)) {
       return engine;

@@ -27,8 +27,11 @@ struct EngineVersion {
   std::string version = {};  // empty: the newest that was compared
 };
 
-// Reads "vllm" or "vllm@0.33.0". INVALID_ARGUMENT, of the field "engine": no engine of that name,
-// or a version that was never compared.
+// Splits "vllm" or "vllm@0.33.0". INVALID_ARGUMENT, of the field "engine": no engine of that name,
+// or no version after the @.
+absl::StatusOr<EngineVersion> SplitEngine(std::string_view text);
+
+// The same, and INVALID_ARGUMENT of a version that was never compared.
 absl::StatusOr<EngineVersion> ParseEngine(std::string_view text);
 
 // A config as one engine reads it.

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
@@ -19,26 +18,15 @@
 namespace rope::client {
 namespace {
 
-// The filter of --engine=NAME[@VERSION]. INVALID_ARGUMENT: an engine whose readings are not known,
-// or a version that is none.
-Result<EngineFilter> FilterOf(const Arguments& arguments) {
-  EngineFilter filter;
-  if (!arguments.Has("engine")) return filter;
-  const std::string text = arguments.Text("engine");
-  const size_t at = text.find('@');
-  filter.name = text.substr(0, at);
-  if (at != std::string::npos) filter.version = text.substr(at + 1);
-  const std::vector<std::string> names = EngineNames();
-  const bool known = std::find(names.begin(), names.end(), filter.name) != names.end();
-  if (known && (at == std::string::npos || !filter.version.empty())) {
-    if (const Status status = CheckVersion(filter); !status.ok()) return status;
-    return filter;
-  }
-  return Misused(absl::StrCat("--engine: got ", text, ", want NAME or NAME@VERSION, NAME one of ",
-                              absl::StrJoin(names, ", ")));
+// The filter of --engine=NAME[@VERSION].
+Result<kernels::EngineVersion> FilterOf(const Arguments& arguments) {
+  if (!arguments.Has("engine")) return kernels::EngineVersion();
+  Result<kernels::EngineVersion> filter = ReadFilter(arguments.Text("engine"));
+  if (!filter.ok()) return Misused(absl::StrCat("--", filter.status().message()));
+  return filter;
 }
 
-FileReport LintFile(const std::string& path, const EngineFilter& filter,
+FileReport LintFile(const std::string& path, const kernels::EngineVersion& filter,
                     const std::string& sub_config) {
   const Result<std::string> text = ReadConfig(path);
   if (text.ok()) return LintText(path, *text, filter, sub_config);
@@ -48,7 +36,8 @@ FileReport LintFile(const std::string& path, const EngineFilter& filter,
   return report;
 }
 
-std::vector<FileReport> LintAll(const std::vector<std::string>& paths, const EngineFilter& filter,
+std::vector<FileReport> LintAll(const std::vector<std::string>& paths,
+                                const kernels::EngineVersion& filter,
                                 const std::string& sub_config) {
   std::vector<FileReport> reports;
   const ConfigFiles configs = FindConfigs(paths);
@@ -136,7 +125,7 @@ int RunLint(const Arguments& arguments) {
   if (arguments.Has("json") && arguments.Has("sarif")) {
     return Misuse("--json: got it and --sarif, want one of them");
   }
-  const Result<EngineFilter> filter = FilterOf(arguments);
+  const Result<kernels::EngineVersion> filter = FilterOf(arguments);
   if (!filter.ok()) return Misuse(filter.status().message());
   const Result<Weight> fail_on = ChoiceOf<Weight>(arguments, "fail_on",
                                                   {{"", Weight::kError},

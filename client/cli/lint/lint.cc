@@ -21,10 +21,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/local_describe.h"
+#include "client/error.h"
 #include "kernels/compat/attention_scale.h"
 #include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
-#include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/config_json_document.h"
 #include "kernels/config/rope_config.h"
@@ -270,8 +270,8 @@ absl::string_view View(std::string_view text) {
   return {text.data(), text.size()};
 }
 
-bool Passes(const Finding& finding, const EngineFilter& filter) {
-  if (!filter.name.empty() && finding.engine != filter.name) return false;
+bool Passes(const Finding& finding, const kernels::EngineVersion& filter) {
+  if (!filter.engine.empty() && finding.engine != filter.engine) return false;
   return filter.version.empty() || HasVersion(finding.version, filter.version);
 }
 
@@ -281,39 +281,37 @@ std::vector<std::string> EngineNames() {
   return kernels::EngineNames();
 }
 
-Status CheckVersion(const EngineFilter& filter) {
-  if (filter.version.empty()) return {};
-  const kernels::EngineEntry* newest = nullptr;
-  for (const kernels::EngineEntry& entry : kernels::EngineTable()) {
-    if (newest == nullptr && View(entry.engine) == filter.name) newest = &entry;
-  }
-  const bool release = newest != nullptr && kernels::ParseRelease(newest->last).has_value();
+Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
+  const auto filter = kernels::SplitEngine(text);
+  if (!filter.ok()) return ToStatus(filter.status());
+  if (filter->version.empty()) return *filter;
+  const auto newest = std::ranges::find(kernels::EngineTable(), std::string_view(filter->engine),
+                                        &kernels::EngineEntry::engine);
   const bool readable =
-      release ? kernels::ParseRelease(filter.version).has_value()
-              : absl::c_all_of(filter.version, [](char c) {
-                  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
-                });
-  if (readable) return {};
-  return Status(StatusCode::kInvalidArgument,
-                absl::StrCat("--engine: got version ", filter.version, ", want one such as ",
-                             newest == nullptr ? "" : View(newest->last)));
+      kernels::ParseRelease(newest->last).has_value()
+          ? kernels::ParseRelease(filter->version).has_value()
+          : absl::c_all_of(filter->version, [](char c) {
+              return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
+            });
+  if (readable) return *filter;
+  return InvalidField("engine", text, absl::StrCat("a version such as ", View(newest->last)));
 }
 
 namespace {
 
 // What to say of a version that was never compared; unset: it was, or none is asked for.
-std::optional<Finding> VersionFinding(const EngineFilter& filter) {
+std::optional<Finding> VersionFinding(const kernels::EngineVersion& filter) {
   if (filter.version.empty()) return std::nullopt;
-  const std::vector<std::string> compared = kernels::ComparedVersions(filter.name);
+  const std::vector<std::string> compared = kernels::ComparedVersions(filter.engine);
   const auto has_version = [&filter](const std::string& versions) {
     return HasVersion(versions, filter.version);
   };
   if (absl::c_any_of(compared, has_version)) return std::nullopt;
   return Finding{
       .rule = &RuleOf(kVersionNotCompared),
-      .message = absl::StrCat(filter.name, " ", filter.version,
+      .message = absl::StrCat(filter.engine, " ", filter.version,
                               " was never compared; compared were ", absl::StrJoin(compared, ", ")),
-      .engine = filter.name,
+      .engine = filter.engine,
       .version = filter.version};
 }
 
@@ -321,7 +319,7 @@ std::optional<Finding> VersionFinding(const EngineFilter& filter) {
 // version that passes `filter`. Field, line and layer types are not set.
 std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,
                                     const kernels::ResolvedRope& resolved,
-                                    const EngineFilter& filter) {
+                                    const kernels::EngineVersion& filter) {
   std::vector<Finding> findings;
   const int64_t length = rope.layer.config.max_position_embeddings.value_or(1);
   for (const int64_t seq_len : {int64_t{1}, length}) {
@@ -341,7 +339,7 @@ std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,
 // Lints one file: adds findings, each with its field and line.
 class Linter {
  public:
-  Linter(absl::string_view text, const EngineFilter& filter, FileReport& report)
+  Linter(absl::string_view text, const kernels::EngineVersion& filter, FileReport& report)
       : keys_(KeyLines::Of(text)), filter_(filter), report_(report) {
     report_.model_type = keys_.model_type();
   }
@@ -514,7 +512,7 @@ class Linter {
   }
 
   const KeyLines keys_;
-  const EngineFilter& filter_;
+  const kernels::EngineVersion& filter_;
   FileReport& report_;
   std::vector<std::string> rope_types_;  // each once
   std::string sub_config_;               // the one that is being linted
@@ -523,8 +521,8 @@ class Linter {
 
 }  // namespace
 
-FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter,
-                    absl::string_view sub_config) {
+FileReport LintText(absl::string_view file, absl::string_view text,
+                    const kernels::EngineVersion& filter, absl::string_view sub_config) {
   FileReport report;
   report.file = std::string(file);
   const std::string_view json(text.data(), text.size());

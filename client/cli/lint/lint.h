@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/lint/rules.h"
+#include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "rope/status.h"
 
@@ -21,12 +22,6 @@ namespace rope::client {
 // Finding: one thing that lint says about a config.json. FileReport: all findings of a file.
 //
 // Threading:  Values.
-
-// The engine whose readings are wanted. Empty: every engine; every version.
-struct EngineFilter {
-  std::string name = {};
-  std::string version = {};
-};
 
 struct Finding {
   const Rule* rule = nullptr;   // never null in a report
@@ -112,9 +107,9 @@ class KeyLines {
 // The engines whose readings are known.
 std::vector<std::string> EngineNames();
 
-// INVALID_ARGUMENT: the engine has no versions of that form. REQUIRES: the engine is known, or the
-// version is empty.
-Status CheckVersion(const EngineFilter& filter);
+// Reads "vllm" or "vllm@0.33.0"; the version need not have been compared. INVALID_ARGUMENT, of the
+// field "engine": no engine of that name, or it has no versions of that form.
+Result<kernels::EngineVersion> ReadFilter(const std::string& text);
 
 // Lint: what is wrong with, doubtful about, or read in several ways in one config.json.
 //
@@ -122,9 +117,10 @@ Status CheckVersion(const EngineFilter& filter);
 // Limits:     As kernels::ModelConfig; any bytes are accepted.
 
 // Lints the rotary embedding of every layer type of `text`, and of each sub-config that has rope
-// parameters. If `sub_config` names a sub-config, lints that one alone.
-FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter,
-                    absl::string_view sub_config = "");
+// parameters. If `sub_config` names a sub-config, lints that one alone. `filter`: the engine whose
+// readings are wanted, in one version or in all; without a name: every engine.
+FileReport LintText(absl::string_view file, absl::string_view text,
+                    const kernels::EngineVersion& filter, absl::string_view sub_config = "");
 
 }  // namespace rope::client
 

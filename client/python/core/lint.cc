@@ -2,9 +2,11 @@
 #include "client/cli/lint/lint.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
 
 #include "client/cli/lint/diff.h"
@@ -17,13 +19,10 @@ namespace {
 
 namespace nb = nanobind;
 
-std::string Lint(const std::string& file, const std::string& text, const std::string& engine,
-                 const std::string& version, const std::string& sub_config) {
-  const client::EngineFilter filter = {.name = engine, .version = version};
-  if (const Status status = client::CheckVersion(filter); !status.ok()) {
-    const std::string& message = status.message();  // "--engine: got version X, want ..."
-    RaiseInvalid("engine", engine + "@" + version, message.substr(message.rfind("want ") + 5));
-  }
+std::string Lint(const std::string& file, const std::string& text,
+                 const std::optional<std::string>& engine, const std::string& sub_config) {
+  kernels::EngineVersion filter;
+  if (engine.has_value()) filter = Take(client::ReadFilter(*engine));
   return WithoutGil(
       [&] { return client::LintJson({client::LintText(file, text, filter, sub_config)}); });
 }
@@ -39,7 +38,8 @@ std::string Diff(const std::string& a, const std::string& b, double error,
 }  // namespace
 
 void BindLint(nb::module_& module) {
-  module.def("lint", Lint);
+  module.def("lint", Lint, nb::arg("file"), nb::arg("text"), nb::arg("engine").none(),
+             nb::arg("sub_config"));
   module.def("diff", Diff);
   module.def("engines", client::EngineNames);
 }

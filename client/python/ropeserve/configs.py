@@ -210,9 +210,6 @@ def lint(config: object, *, engine: str | None = None,
     Raises:
         ModuleNotFoundError: a GGUF file, and the package gguf is not installed.
     """
-    name, _, version = (engine or "").partition("@")
-    if engine is not None and (name not in engines() or engine.endswith("@")):
-        raise invalid("engine", engine, "NAME or NAME@VERSION, NAME one of " + ", ".join(engines()))
     path = path_of(config)
     try:
         text, model = read_config(config, sub_config)
@@ -220,7 +217,7 @@ def lint(config: object, *, engine: str | None = None,
         if path is None:  # it is no config at all
             raise
         return [_refusal(error)]
-    report = json.loads(_core.lint(path or "config.json", text, name, version, sub_config or ""))[0]
+    report = json.loads(_core.lint(path or "config.json", text, engine, sub_config or ""))[0]
     if "unreadable" in report:
         raise invalid("config", report["unreadable"], "a config.json")
     found = [Finding(weight=each["weight"], rule=each["rule"], message=each["message"],

@@ -159,6 +159,7 @@ TEST(ParseEngineTest, NamesAnEngineAndAVersionThatWasCompared) {
   }
   EXPECT_THAT(ParseEngine("vllm@0.29.1"),
               IsInvalid("engine: got vllm@0.29.1, want a version that was compared: 0.10.2 to"));
+  EXPECT_EQ(SplitEngine("vllm@0.29.1")->version, "0.29.1");
 }
 
 }  // namespace

@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "kernels/frequencies/frequencies.h"
 #include "tests/support/matchers.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::client {
 namespace {
@@ -212,7 +214,7 @@ MATCHER_P(OfRule, id, "") {
   return arg.rule->id == id;
 }
 
-FileReport Lint(const std::string& text, const EngineFilter& filter = {}) {
+FileReport Lint(const std::string& text, const kernels::EngineVersion& filter = {}) {
   return LintText("config.json", text, filter);
 }
 
@@ -239,11 +241,11 @@ TEST(LintTest, WarningsAndReadingsNameTheirFieldAndLine) {
 
 TEST(LintTest, EngineFilterLeavesItsReadingsAndEveryWarning) {
   const FileReport all = Lint(kMscale);
-  const FileReport report = Lint(kMscale, {.name = "hf"});
+  const FileReport report = Lint(kMscale, {.engine = "hf"});
   EXPECT_EQ(report.CountOf(Weight::kWarning), all.CountOf(Weight::kWarning));
   EXPECT_LT(report.CountOf(Weight::kReading), all.CountOf(Weight::kReading));
   EXPECT_THAT(report.findings, Not(Contains(Field(&Finding::engine, "deepseek"))));
-  EXPECT_THAT(Lint(kMscale, {.name = "deepseek"}).findings,
+  EXPECT_THAT(Lint(kMscale, {.engine = "deepseek"}).findings,
               Contains(Field(&Finding::engine, "deepseek")));
 }
 
@@ -254,13 +256,14 @@ TEST(LintTest, ReadingIsThatOfItsRangeOfVersions) {
     "mscale_all_dim": 1}})";
   const auto reads = Contains(Field(&Finding::engine, "vllm"));
   for (const char* version : {"0.20.0", "0.22.0", "0.25.1", "0.29.0"}) {
-    EXPECT_THAT(Lint(kMinistral, {.name = "vllm", .version = version}).findings, reads) << version;
+    EXPECT_THAT(Lint(kMinistral, {.engine = "vllm", .version = version}).findings, reads)
+        << version;
   }
-  EXPECT_THAT(Lint(kMinistral, {.name = "vllm", .version = "0.30.0"}).findings, Not(reads));
+  EXPECT_THAT(Lint(kMinistral, {.engine = "vllm", .version = "0.30.0"}).findings, Not(reads));
   // A commit is compared as text.
   const auto deepseek = Contains(Field(&Finding::engine, "deepseek"));
-  EXPECT_THAT(Lint(kMscale, {.name = "deepseek", .version = "VL2-8ed2d7f"}).findings, deepseek);
-  EXPECT_THAT(Lint(kMscale, {.name = "deepseek", .version = "99"}).findings,
+  EXPECT_THAT(Lint(kMscale, {.engine = "deepseek", .version = "VL2-8ed2d7f"}).findings, deepseek);
+  EXPECT_THAT(Lint(kMscale, {.engine = "deepseek", .version = "99"}).findings,
               Not(Contains(OfRule("read-differently"))));
 }
 
@@ -271,13 +274,29 @@ TEST(LintTest, VersionThatWasNeverComparedIsAReading) {
         std::tuple("llamacpp", "b4000", false), std::tuple("vllm", "0.33.0", true),
         std::tuple("sglang", "0.5.10.post1", true), std::tuple("hf", "5.23.0", true),
         std::tuple("llamacpp", "0c1e57098", true)}) {
-    const FileReport report = Lint(kLlama, {.name = engine, .version = version});
+    const FileReport report = Lint(kLlama, {.engine = engine, .version = version});
     EXPECT_EQ(report.CountOf(Weight::kReading), compared ? 0 : 1) << engine << version;
     if (compared) continue;
     EXPECT_THAT(report.findings, Contains(OfRule("version-not-compared"))) << engine << version;
   }
-  EXPECT_THAT(Lint(kLlama, {.name = "vllm", .version = "99"}).findings[0].message,
+  EXPECT_THAT(Lint(kLlama, {.engine = "vllm", .version = "99"}).findings[0].message,
               HasSubstr("vllm 99 was never compared; compared were 0.10.2 to 0.11.0, 0.11.1 to"));
+}
+
+TEST(LintTest, FilterIsAnEngineAndAVersionOfItsForm) {
+  EXPECT_EQ(ReadFilter("hf")->engine, "hf");
+  for (const char* text : {"vllm@99", "sglang@0.5.10.post1", "llamacpp@b4000"}) {
+    EXPECT_TRUE(ReadFilter(text).ok()) << text;
+  }
+  for (const auto& [text, want] : {std::pair("abacus", "want NAME or NAME@VERSION, NAME one of hf"),
+                                   std::pair("vllm@", "want NAME or NAME@VERSION"),
+                                   std::pair("vllm@abc", "want a version such as 0.33.0"),
+                                   std::pair("llamacpp@b/1", "want a version such as 0c1e57098")}) {
+    EXPECT_THAT(ReadFilter(text),
+                StatusIs(StatusCode::kInvalidArgument,
+                         HasSubstr(absl::StrCat("engine: got ", text, ", ", want))))
+        << text;
+  }
 }
 
 TEST(LintTest, EngineWithoutTheRotationIsNamedWithoutNumbers) {
