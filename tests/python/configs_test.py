@@ -1,8 +1,10 @@
 """lint, diff, describe and tables: what ropectl says, as objects."""
+import concurrent.futures
 import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -46,6 +48,29 @@ def test_diff(tmp_path):
     assert not other.equal and other.inv_freq["index"] == 1 and other.first_position > 1
     want, = ropectl("diff", str(tmp_path / "config.json"), str(tmp_path / "config.json"))
     assert want["equal"]
+
+
+def test_diff_does_not_hold_the_gil():
+    # Another thread runs where diff gives the GIL up, and nowhere else: this is the reading of A.
+    text = json.dumps({**LLAMA, "unread": [0] * 1_000_000})
+    others = []
+
+    def compare():
+        for _ in range(20):
+            with pytest.raises(rs.InvalidField):
+                rs.diff(text, text, engine="nobody")
+            if others:
+                return
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            future = pool.submit(compare)
+            others.append(not future.done())
+    finally:
+        sys.setswitchinterval(interval)
+    assert others == [True]
 
 
 def test_describe(client):

@@ -27,12 +27,22 @@ std::string Lint(const std::string& file, const std::string& text,
       [&] { return client::LintJson({client::LintText(file, text, filter, sub_config)}); });
 }
 
+Result<std::string> Compare(const std::string& a, const std::string& b, double error,
+                            const std::string& sub_config, const std::string& engine_a,
+                            const std::string& engine_b) {
+  const auto first = client::SideOf(a, sub_config, engine_a);
+  if (!first.ok()) return first.status();
+  const auto second = client::SideOf(b, sub_config, engine_b);
+  if (!second.ok()) return second.status();
+  const auto differences = client::Diff(*first, *second, error);
+  if (!differences.ok()) return differences.status();
+  return client::DiffJson(*differences);
+}
+
 std::string Diff(const std::string& a, const std::string& b, double error,
                  const std::string& sub_config, const std::string& engine_a,
                  const std::string& engine_b) {
-  const client::DiffSide first = Take(client::SideOf(a, sub_config, engine_a));
-  const client::DiffSide second = Take(client::SideOf(b, sub_config, engine_b));
-  return client::DiffJson(Take(WithoutGil([&] { return client::Diff(first, second, error); })));
+  return Take(WithoutGil([&] { return Compare(a, b, error, sub_config, engine_a, engine_b); }));
 }
 
 }  // namespace
