@@ -742,6 +742,7 @@ absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig&
                          .changes = {},
                          .model_type = names.model_type,
                          .max_model_len = max_model_len};
+  ROPE_RETURN_IF_ERROR(CheckOldName(entry.engine, entry.first, names));
   for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(entry.who, result));
   return result;
 }

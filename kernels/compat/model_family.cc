@@ -8,6 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "kernels/config/model_types.h"
+#include "kernels/error.h"
 
 namespace rope::kernels {
 
@@ -253,9 +255,46 @@ std::optional<Family> FamilyOf(const ModelNames& names) {
   return Find(kModelTypes, type).value_or(Family::kOther);
 }
 
-bool LlamaCppPermutes(const ModelNames& names) {
-  return std::find(std::begin(kPermuted), std::end(kPermuted), names.model_type) !=
-         std::end(kPermuted);
+EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
+                    std::optional<Pairing> chosen) {
+  EnginePairs pairs = {.pairing = chosen.has_value() ? chosen : layer.pairing};
+  const bool llama_cpp = engine == "llamacpp";
+  // Consolidated weights of Mistral have interleaved pairs: vLLM permutes q and k when it loads
+  // them, and llama.cpp permutes those of Hugging Face instead.
+  const bool consolidated = !chosen.has_value() && layer.pairing == Pairing::kInterleaved &&
+                            (layer.model_type == "mistral" || layer.model_type == "mixtral");
+  if (consolidated && (engine == "vllm" || llama_cpp)) pairs.pairing = Pairing::kHalf;
+  if (llama_cpp && pairs.pairing == Pairing::kHalf &&
+      std::find(std::begin(kPermuted), std::end(kPermuted), layer.model_type) !=
+          std::end(kPermuted)) {
+    pairs.channel_order = Pairing::kInterleaved;
+  }
+  // models/chatglm.py of SGLang and conversion/chatglm.py of llama.cpp do not read original_rope.
+  pairs.misread = !chosen.has_value() && layer.model_type == "chatglm" &&
+                  pairs.pairing == Pairing::kHalf && (engine == "sglang" || llama_cpp);
+  if (pairs.misread) pairs.pairing = Pairing::kInterleaved;
+  // The order that Hugging Face's code leaves; the other engines and this service turn in place.
+  if (engine == "hf" && pairs.pairing == layer.pairing) pairs.channel_order = layer.channel_order;
+  return pairs;
+}
+
+// Of transformers 5.23.0 only models/{phi3,phi4_multimodal}/configuration_*.py know su, and make
+// longrope of it after the original length at the top level was looked for. vLLM has needed
+// Transformers 5 since 0.25.0, and SGLang since 0.5.12 or before.
+absl::Status CheckOldName(std::string_view engine, std::string_view version,
+                          const ModelNames& names) {
+  const bool hf = engine == "hf";
+  const bool vllm = engine == "vllm";
+  if (!names.is_su || !HasModelType(names.model_type)) return absl::OkStatus();
+  if (!hf && !vllm && engine != "sglang") return absl::OkStatus();
+  const bool known = names.model_type == "phi3" || names.model_type == "phi4_multimodal";
+  if (!known && !hf) return absl::UnimplementedError("rope_type su of this model");
+  const bool newer = hf || ParseRelease(version) >= ParseRelease(vllm ? "0.25.0" : "0.5.12");
+  if (known && (names.length_in_parameters || !newer)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("rope_type su ",
+             known ? "without original_max_position_embeddings beside it" : "for this model",
+             ": Transformers 5 refuses the file; longrope is its new name"));
 }
 
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,

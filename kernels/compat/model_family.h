@@ -8,8 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/config/layer_config.h"
 #include "kernels/config/rope_config.h"
+#include "kernels/dtype/pairing.h"
 
 namespace rope::kernels {
 
@@ -42,16 +44,20 @@ bool IsBetween(std::string_view first, std::string_view version, std::string_vie
 //
 // Threading:  Pure functions; any thread.
 
-// As in LayerConfig. The names may be empty.
+// As in LayerConfig, with how the file spells what engines read by its spelling. The names may be
+// empty.
 struct ModelNames {
   std::string model_type = {};
   std::vector<std::string> architectures = {};
   bool fraction_in_parameters = false;
+  bool is_su = false;
+  bool length_in_parameters = false;
 };
 
 // The names by which engines choose the code of a layer's model.
 inline ModelNames NamesOf(const LayerConfig& layer) {
-  return {layer.model_type, layer.architectures, layer.fraction_in_parameters};
+  return {layer.model_type, layer.architectures, layer.fraction_in_parameters, layer.is_su,
+          layer.length_in_parameters};
 }
 
 enum class Family {
@@ -91,9 +97,29 @@ std::optional<Family> FamilyOf(const ModelNames& names);
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
                                const ModelNames& names);
 
-// Whether llama.cpp's conversion permutes the model's q and k, so that half pairs become
-// interleaved ones: the same rotation with the channels in another order.
-bool LlamaCppPermutes(const ModelNames& names);
+// Whether `engine` in `version` takes the file's rope_type, if that is su, longrope's old name.
+// INVALID_ARGUMENT: it does not; UNIMPLEMENTED: that was not checked. Both say what, as Convert of
+// engine_table.h does.
+absl::Status CheckOldName(std::string_view engine, std::string_view version,
+                          const ModelNames& names);
+
+// How an engine has the pairs of q and k.
+struct EnginePairs {
+  // By which it turns, of the checkpoint that Hugging Face has of the model; unset: not known.
+  std::optional<Pairing> pairing;
+  // The order in which it leaves the channels, if it is another one.
+  std::optional<Pairing> channel_order = {};
+  bool misread = false;  // these are not the layer's pairs: another rotation
+
+  std::optional<Pairing> order() const {
+    return channel_order.has_value() ? channel_order : pairing;
+  }
+};
+
+// The pairs of a layer in `engine`; without a name: in this service. `chosen` replaces the layer's
+// pairing.
+EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
+                    std::optional<Pairing> chosen = std::nullopt);
 
 }  // namespace rope::kernels
 

@@ -23,9 +23,10 @@ namespace {
 constexpr int64_t kEntriesBytesMax = 2 << 20;
 
 absl::Status CheckSupported(const ConfigDocument& document) {
-  if (document.type->unsupported.empty()) return absl::OkStatus();
+  const std::string_view why = WhyUnsupported(*document.type, document.model.json());
+  if (why.empty()) return absl::OkStatus();
   return InvalidField(document.model.PathOf("model_type"), document.model_type,
-                      StrCat("another one: ", document.type->unsupported));
+                      StrCat("another one: ", why));
 }
 
 // Checks that another entry for the layer type `key` is possible.

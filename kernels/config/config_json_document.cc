@@ -125,7 +125,8 @@ SubConfigs FindSubConfigs(const Json& file) {
         SubConfig& sub = found.configs.emplace_back();
         sub.name = name;
         sub.states_rope = StatesParameters(config);
-        sub.unsupported = ModelTypeOf(TypeOfSub(OwnTypeOf(around), key, config)).unsupported;
+        sub.unsupported =
+            WhyUnsupported(ModelTypeOf(TypeOfSub(OwnTypeOf(around), key, config)), config);
         any_states_rope |= sub.states_rope;
         return true;
       });
@@ -353,6 +354,13 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
         {RemarkKind::kOverriddenValue,
          StrCat(model.PathOf("rope_scaling"), " is not used: rope_parameters is there")});
   }
+  const bool scales = document.type->theta_ratio.empty();
+  if (!scales && document.parameters.has_value()) {
+    document.remarks.push_back({RemarkKind::kOverriddenValue,
+                                StrCat(document.parameters->path(), " is not used: the code of ",
+                                       document.model_type, " has no scaling")});
+    document.parameters.reset();
+  }
   for (const std::string_view key : {"rope_parameters", "rope_scaling", "rope_theta"}) {
     if (text.has_value() && root.Has(key) && !text->Has(key)) {
       document.remarks.push_back(
@@ -360,7 +368,7 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
            StrCat(root.PathOf(key), " is not used: text_config is read instead")});
     }
   }
-  if (!document.parameters.has_value() && IsBare(model)) {
+  if (scales && !document.parameters.has_value() && IsBare(model)) {
     document.bare = true;
     document.parameters = model;
     document.remarks.push_back(

@@ -228,9 +228,10 @@ std::optional<double> AssumedNumber(const ConfigDocument& document, std::string_
   const auto number = found->get<double>();
   const auto whole = static_cast<int64_t>(number);
   const std::string shown = static_cast<double>(whole) == number ? StrCat(whole) : StrCat(number);
-  remarks.push_back(
-      {RemarkKind::kDefaultAssumed, StrCat(key, " absent, taken as ", shown,
-                                           ", as Hugging Face does for ", document.model_type)});
+  const bool of_class = document.type->source.starts_with("transformers");
+  remarks.push_back({RemarkKind::kDefaultAssumed, StrCat(key, " absent, taken as ", shown, ", as ",
+                                                         of_class ? "Hugging Face" : "its code",
+                                                         " does for ", document.model_type)});
   return number;
 }
 
@@ -285,11 +286,30 @@ absl::StatusOr<double> ReadLocalTheta(const ConfigDocument& document,
   return 10000;
 }
 
+// 10000 times the key of theta_ratio. REQUIRES: the type has one.
+absl::StatusOr<double> ReadThetaRatio(const ConfigDocument& document,
+                                      std::vector<Remark>& remarks) {
+  constexpr double kBase = 10000;
+  const JsonFields& model = document.model;
+  const std::string& key = document.type->theta_ratio;
+  ROPE_ASSIGN_OR_RETURN(const std::optional<double> ratio, model.Number(key));
+  if (ratio.has_value() && !(*ratio > 0)) {
+    return InvalidField(model.PathOf(key), *ratio, "a number above 0");
+  }
+  if (model.Has("rope_theta")) {
+    remarks.push_back({RemarkKind::kOverriddenValue,
+                       StrCat(model.PathOf("rope_theta"), " is not used: the code of ",
+                              document.model_type, " takes 10000 * ", key)});
+  }
+  return kBase * ratio.value_or(1);
+}
+
 // rope_theta of the parameters, else of the top level. A different value at the top level is warned
 // of and not used.
 absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
                                  const std::optional<JsonFields>& parameters,
                                  std::vector<Remark>& remarks) {
+  if (!document.type->theta_ratio.empty()) return ReadThetaRatio(document, remarks);
   const JsonFields& model = document.model;
   std::optional<double> theta;
   if (parameters.has_value()) {
@@ -389,6 +409,7 @@ absl::Status ReadLengths(const ConfigDocument& document, const JsonFields& scali
   ROPE_ASSIGN_OR_RETURN(config.original_max_position_embeddings,
                         FirstOf<int64_t>({model.Integer("original_max_position_embeddings"),
                                           scaling.Integer("original_max_position_embeddings")}));
+  entry.length_in_parameters = scaling.Has("original_max_position_embeddings");
   return absl::OkStatus();
 }
 
@@ -427,6 +448,7 @@ absl::Status ReadLongropeMagnitudes(const JsonFields& parameters, RopeConfig& co
 absl::Status ReadScaling(const JsonFields& parameters, bool bare, LayerConfig& entry) {
   RopeConfig& config = entry.config;
   ROPE_ASSIGN_OR_RETURN(config.rope_type, ReadType(parameters, bare, entry.remarks));
+  entry.is_su = IsType(parameters, "su");
   ROPE_ASSIGN_OR_RETURN(config.factor, parameters.Number("factor"));
   ROPE_ASSIGN_OR_RETURN(config.attention_factor, parameters.Number("attention_factor"));
   ROPE_ASSIGN_OR_RETURN(config.mscale, parameters.Number("mscale"));

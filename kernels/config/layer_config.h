@@ -87,6 +87,8 @@ struct LayerConfig {
   std::vector<std::string> architectures = {};
   // partial_rotary_factor is among the rope parameters, and not at the top level.
   bool fraction_in_parameters = false;
+  bool is_su = false;                           // the rope_type is longrope by its old name
+  bool length_in_parameters = false;            // the original length is among the rope parameters
   std::shared_ptr<const ScaleKeys> scale = {};  // null: the file says nothing of it
   // About the file: unknown keys, assumed defaults. rope_remarks.h has those about the values.
   std::vector<Remark> remarks = {};

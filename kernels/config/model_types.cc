@@ -171,7 +171,9 @@ ModelType ReadModelType(Json entry) {
         word, {{"short", LongropeBranch::kShort}, {"long", LongropeBranch::kLong}});
   }
   type.partial_rotary_factor_of = PopStrings(entry, "partial_rotary_factor_of");
+  type.theta_ratio = PopString(entry, "theta_ratio");
   type.unsupported = PopString(entry, "unsupported");
+  type.unsupported_if = PopString(entry, "unsupported_if");
   type.hf_ignores = PopStrings(entry, "hf_ignores");
   if (Json defaults = Pop(entry, "defaults"); !defaults.is_null()) {
     type.defaults = std::move(defaults);
@@ -295,9 +297,6 @@ constexpr Fact kUnrotated[] = {
 // Models whose code is in their repository, and what it does.
 constexpr Fact kRemoteCodeFacts[] = {
     {"baichuan", "it turns half pairs in the 7B models, and has ALiBi in the 13B models"},
-    {"chatglm",
-     "it turns half of each head, as interleaved pairs, with a base of "
-     "10000 * rope_ratio"},
     {"internlm", "it turns half pairs"},
     {"internlm2", "it turns half pairs"},
     {"minimax_text_01",
@@ -343,6 +342,25 @@ bool Changes(const nlohmann::json& value) {
   return value != false;
 }
 
+// Keys that other code of the ChatGLM family, or an engine, reads in another way.
+void RemarkChatGlm(const JsonFields& model, std::vector<Remark>& remarks) {
+  constexpr int kVocabulary = 65024;  // of ChatGLM2 and ChatGLM3; that of GLM-4 is larger
+  const nlohmann::json* const ratio = model.Find("rope_ratio");
+  const nlohmann::json* const vocabulary = model.Find("padded_vocab_size");
+  if (ratio != nullptr && *ratio != 1 && (vocabulary == nullptr || *vocabulary == kVocabulary)) {
+    remarks.push_back({RemarkKind::kRemoteCode,
+                       StrCat("rope_ratio ", Show(*ratio),
+                              " multiplies the base, as in ChatGLM3-6B-32k and in engines: the "
+                              "code of ChatGLM2-6B-32k divides positions by it")});
+  }
+  const nlohmann::json* const original = model.Find("original_rope");
+  if (original != nullptr && *original == false) {
+    remarks.push_back({RemarkKind::kRemoteCode,
+                       "original_rope false: half pairs turn, as in the model's code and in vLLM; "
+                       "SGLang and llama.cpp do not read it, and turn interleaved ones"});
+  }
+}
+
 }  // namespace
 
 std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonFields& model) {
@@ -367,9 +385,11 @@ void RemarkModel(std::string_view model_type, const JsonFields& model,
          StrCat("model_type ", shown, " is not known, so neither are its pairing and its defaults",
                 Nearest(model_type))});
   }
+  const std::string& read = ModelTypeOf(model_type).theta_ratio;
+  if (!read.empty()) RemarkChatGlm(model, remarks);
   for (const std::string_view key : kKeys) {
     const nlohmann::json* const value = model.Find(key);
-    if (value == nullptr || !Changes(*value)) continue;
+    if (value == nullptr || !Changes(*value) || key == read) continue;
     if (key == "alibi" && !PositionsInsteadOfRope(model_type, model).empty()) continue;
     remarks.push_back({RemarkKind::kRemoteCode, StrCat(model.PathOf(key), " is not read")});
   }
@@ -381,6 +401,12 @@ const std::string& LayerRule::operator()(int64_t layer, int64_t count) const {
   if (from_end < last.size()) return last[last.size() - 1 - from_end];
   if (i < first.size()) return first[i];
   return repeat[(backward ? from_end : i) % repeat.size()];
+}
+
+std::string_view WhyUnsupported(const ModelType& type, const nlohmann::json& model) {
+  if (type.unsupported_if.empty()) return type.unsupported;
+  const auto found = model.find(type.unsupported_if);
+  return found != model.end() && *found == true ? std::string_view(type.unsupported) : "";
 }
 
 bool HasModelType(std::string_view model_type) {

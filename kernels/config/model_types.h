@@ -109,7 +109,11 @@ struct ModelType {
   std::optional<LongropeBranch> longrope_branch;  // the only list that the code uses
   // partial_rotary_factor is a fraction of the sum of these keys, instead of head_dim.
   std::vector<std::string> partial_rotary_factor_of;
+  // The key of which the code takes 10000 times the value for the base, and 10000 where it is
+  // absent. It reads neither rope_theta nor a scaling.
+  std::string theta_ratio;
   std::string unsupported;        // the reason why this rotation is refused; empty if it is not
+  std::string unsupported_if;     // the key that is true in the files it is refused of; empty: all
   std::string mrope_unsupported;  // the same for mrope_section
   // Keys of a partial rotation that Hugging Face's class does not read: it turns whole heads.
   std::vector<std::string> hf_ignores;
@@ -124,6 +128,9 @@ inline constexpr size_t kModelTypeBytesMax = 128;
 // The entry of `model_type`. A composite model ("gemma3") has the entry of its text model
 // ("gemma3_text"), and the other way round. An unknown type has an empty entry.
 const ModelType& ModelTypeOf(std::string_view model_type);
+
+// Why the rotation of `model`, which is of `type`, is refused; empty: it is not.
+std::string_view WhyUnsupported(const ModelType& type, const nlohmann::json& model);
 
 // Whether `model_type` itself has an entry.
 bool HasModelType(std::string_view model_type);

@@ -109,35 +109,18 @@ class KeyReader {
   void AddShape(const LayerConfig& layer, const ResolvedRope& rope, Rows& read) const {
     KeyRows& rows = read.rows;
     rows.rotates = true;
-    rows.pairing = options_.pairing.has_value() ? options_.pairing : layer.pairing;
-    // The order that Hugging Face's code leaves; the other engines and this service turn in place.
-    if (options_.engine.engine == "hf" && rows.pairing == layer.pairing) {
-      rows.channel_order = layer.channel_order;
-    }
-    if (options_.engine.engine == "llamacpp" && rows.pairing == Pairing::kHalf &&
-        LlamaCppPermutes({layer.model_type, layer.architectures})) {
-      rows.channel_order = Pairing::kInterleaved;
-    }
-    // Consolidated weights of Mistral have interleaved pairs: vLLM permutes q and k when it loads
-    // them, and llama.cpp permutes those of Hugging Face instead.
-    const bool consolidated = (layer.model_type == "mistral" || layer.model_type == "mixtral") &&
-                              layer.pairing == Pairing::kInterleaved &&
-                              !options_.pairing.has_value();
-    if (consolidated && options_.engine.engine == "vllm") rows.pairing = Pairing::kHalf;
-    if (consolidated && options_.engine.engine == "llamacpp") {
-      rows.pairing = Pairing::kHalf;
-      rows.channel_order = Pairing::kInterleaved;
-    }
+    const EnginePairs pairs = PairsIn(options_.engine.engine, layer, options_.pairing);
+    rows.pairing = pairs.pairing;
+    rows.channel_order = pairs.channel_order;
     rows.head_dim = rope.head_dim();
     rows.rotary_offset = rope.rotary_offset();
     rows.rotary_dim = rope.rotary_dim();
     const auto name = [](std::optional<Pairing> pairing) {
       return pairing.has_value() ? std::string_view(Name(*pairing)) : std::string_view("unset");
     };
-    read.text = StrCat(
-        "pairing=", name(rows.pairing),
-        "\norder=", name(rows.channel_order.has_value() ? rows.channel_order : rows.pairing),
-        "\nhead=", rows.head_dim, "\nwindow=", rows.rotary_offset, ",", rows.rotary_dim, "\n");
+    read.text = StrCat("pairing=", name(rows.pairing), "\norder=", name(pairs.order()),
+                       "\nhead=", rows.head_dim, "\nwindow=", rows.rotary_offset, ",",
+                       rows.rotary_dim, "\n");
     const std::optional<Mrope>& mrope = rope.config().mrope;
     if (!mrope.has_value()) return;
     for (int64_t j = 0; j < rows.rotary_dim / 2; ++j) rows.axes.push_back(AxisOf(*mrope, j));

@@ -129,7 +129,14 @@ TEST_F(RopectlTest, ConfigIdsWithoutAServerAreTheServers) {
   std::set<std::string> ids;
   for (const client::RopeSpec& spec : SpecsToIdentify()) {
     SCOPED_TRACE(spec.model + spec.config_json);
-    ASSERT_OK(here, client::DescribeHere({.rope = spec}));
+    const auto here = client::DescribeHere({.rope = spec});
+    if (!here.ok()) {  // Transformers does not read this config: the server says the same
+      const auto there = client->Describe({.rope = spec});
+      ASSERT_FALSE(there.ok());
+      EXPECT_THAT(here.status().message(), StartsWith("compat: got hf"));
+      EXPECT_EQ("rope." + here.status().message(), there.status().message());
+      continue;
+    }
     for (const client::DescribeReply& layer : *here) {
       client::DescribeRequest request{.rope = spec};
       request.rope.layer_type = layer.layer_type;

@@ -30,21 +30,22 @@ struct Layer {
   kernels::LayerConfig config;
   std::shared_ptr<const kernels::ResolvedRope> rope;  // null: it does not rotate
   std::optional<AttentionScale> scale = {};           // unset: not known
-  bool permuted = false;                              // llama.cpp permutes q and k
+  std::string who = {};                               // the side's engine: "vLLM"
 };
 
 absl::Status Refused(absl::string_view name, const absl::Status& status) {
   return proto::Prefixed(absl::StrCat(name, ": "), status);
 }
 
-// The rotation of `layer`, by the side's engine if it has one.
+// The rotation of `layer`, by the side's engine if it has one, which is called `who`.
 absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> ResolveAs(
-    const kernels::EngineVersion& engine, const kernels::LayerConfig& layer) {
+    const kernels::EngineVersion& engine, const kernels::LayerConfig& layer, std::string& who) {
   if (engine.engine.empty()) return kernels::Resolve(layer.config);
   ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
   ROPE_ASSIGN_OR_RETURN(
       const kernels::EngineConfig read,
       kernels::ReadAs(layer.config, engine, kernels::NamesOf(layer), std::nullopt));
+  who = read.who;
   return kernels::Resolve(read.read.config);
 }
 
@@ -57,7 +58,7 @@ absl::StatusOr<Layer> ReadLayer(absl::string_view name, const DiffSide& side,
   Layer read = {*std::move(layer), nullptr};
   const kernels::EngineVersion& engine = side.engine;
   if (read.config.rotates) {
-    auto rope = ResolveAs(engine, read.config);
+    auto rope = ResolveAs(engine, read.config, read.who);
     if (!rope.ok()) return Refused(name, rope.status());
     read.rope = *std::move(rope);
   }
@@ -67,8 +68,6 @@ absl::StatusOr<Layer> ReadLayer(absl::string_view name, const DiffSide& side,
   } else if (!read.config.model_type.empty()) {
     read.scale = kernels::ScaleOf(read.config, read.config.config, factor);
   }
-  read.permuted =
-      engine.engine == "llamacpp" && kernels::LlamaCppPermutes(kernels::NamesOf(read.config));
   return read;
 }
 
@@ -81,18 +80,26 @@ std::string MropeText(const kernels::Mrope& mrope) {
   return absl::StrCat(layout, " ", absl::StrJoin(mrope.section, ", "));
 }
 
-Rotation RotationOf(const Layer& layer, int64_t seq_len) {
+// Sets what the rotation says of pairs.
+void SetPairs(const DiffSide& side, const Layer& layer, Rotation& rotation) {
+  kernels::EnginePairs& pairs = rotation.pairs;
+  pairs = kernels::PairsIn(side.engine.engine, layer.config);
+  const std::optional<kernels::Pairing>& pairing =
+      pairs.misread ? pairs.pairing : layer.config.pairing;
+  rotation.pairing = pairing.has_value() ? std::string(Name(*pairing)) : "unspecified";
+  if (pairs.order() != pairs.pairing || pairs.order() != pairing) rotation.permuter = layer.who;
+}
+
+Rotation RotationOf(const DiffSide& side, const Layer& layer, int64_t seq_len) {
   Rotation rotation;
   rotation.rotates = layer.rope != nullptr;
-  rotation.permuted = layer.permuted;
   if (layer.scale.has_value()) {
     rotation.softmax_scale = absl::StrCat("times ", layer.scale->softmax);
     rotation.temperature = kernels::TemperatureText(*layer.scale);
   }
   if (!rotation.rotates) return rotation;
   const kernels::ResolvedRope& rope = *layer.rope;
-  const auto& pairing = layer.config.pairing;
-  rotation.pairing = pairing.has_value() ? std::string(Name(*pairing)) : "unspecified";
+  SetPairs(side, layer, rotation);
   rotation.head_dim = rope.head_dim();
   rotation.rotary_dim = rope.rotary_dim();
   rotation.rotary_offset = rope.rotary_offset();
@@ -123,8 +130,14 @@ bool EqualIfKnown(const std::string& a, const std::string& b) {
   return a == b || a.empty() || b.empty();
 }
 
+// An engine turns the pairs of the file in other channels if it permutes q and k.
+bool EqualPairs(const Rotation& a, const Rotation& b) {
+  return a.pairing == b.pairing || a.pairs.pairing == b.pairs.pairing ||
+         a.pairs.order() == b.pairs.order();
+}
+
 bool EqualSettings(const Rotation& a, const Rotation& b) {
-  return a.rotates == b.rotates && a.pairing == b.pairing && a.head_dim == b.head_dim &&
+  return a.rotates == b.rotates && EqualPairs(a, b) && a.head_dim == b.head_dim &&
          a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset && a.mrope == b.mrope &&
          a.xpos == b.xpos && EqualIfKnown(a.softmax_scale, b.softmax_scale) &&
          EqualIfKnown(a.temperature, b.temperature);
@@ -134,9 +147,11 @@ bool EqualSettings(const Rotation& a, const Rotation& b) {
 void Compare(double error, bool by_error, LayerDifference& difference) {
   const Rotation& a = *difference.a;
   const Rotation& b = *difference.b;
-  if (a.permuted != b.permuted) {
+  const std::string& who = a.permuter.empty() ? b.permuter : a.permuter;
+  const bool alike = a.pairing == b.pairing && a.pairs.order() == b.pairs.order();
+  if (!who.empty() && !alike && EqualPairs(a, b)) {
     difference.note =
-        "llama.cpp permutes q and k of this model: its channels stand in another order";
+        absl::StrCat(who, " permutes q and k of this model: its channels stand in another order");
   }
   difference.frequency = FirstFrequency(a.turns, b.turns);
   difference.equal = EqualSettings(a, b) && Equal(a.turns.factor, b.turns.factor) &&
@@ -179,8 +194,8 @@ absl::Status CompareType(const DiffSide& a, const DiffSide& b, const std::string
   if (FollowsLength(first) || FollowsLength(second)) lengths = {1, difference.end};
   for (const std::optional<int64_t>& length : lengths) {
     difference.seq_len = length;
-    if (has(a)) difference.a = RotationOf(first, length.value_or(1));
-    if (has(b)) difference.b = RotationOf(second, length.value_or(1));
+    if (has(a)) difference.a = RotationOf(a, first, length.value_or(1));
+    if (has(b)) difference.b = RotationOf(b, second, length.value_or(1));
     if (difference.a.has_value() && difference.b.has_value()) {
       Compare(error, !a.engine.engine.empty() || !b.engine.engine.empty(), difference);
     }

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/lint/lint.h"
+#include "kernels/compat/model_family.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "rope/status.h"
@@ -23,7 +24,8 @@ namespace rope::client {
 // The rotation of one layer type of one config, for one length.
 struct Rotation {
   bool rotates = true;  // false: the fields below are empty
-  std::string pairing;  // "half", "interleaved" or "unspecified"
+  // "half", "interleaved" or "unspecified": of the file, or of an engine that misreads it.
+  std::string pairing;
   int64_t head_dim = 0;
   int64_t rotary_dim = 0;
   int64_t rotary_offset = 0;
@@ -33,7 +35,8 @@ struct Rotation {
   // What multiplies logits and q beside it, in words; empty: not known.
   std::string softmax_scale;
   std::string temperature;
-  bool permuted = false;  // llama.cpp permutes q and k
+  kernels::EnginePairs pairs;  // of the side's engine
+  std::string permuter;        // the engine, if it puts q's and k's channels into another order
 };
 
 // One side of a comparison.
@@ -60,7 +63,7 @@ struct LayerDifference {
   std::optional<FirstDifference> first;
   int64_t end = 0;  // the positions 0 to end - 1 were searched
   bool equal = false;
-  std::string note;  // "llama.cpp permutes ..."; empty: nothing to say
+  std::string note;  // "llama.cpp permutes ...": why other pairs are equal; empty: nothing to say
 };
 
 // Compares the layer types of both. Where one config has a single type for all layers, it is

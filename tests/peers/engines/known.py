@@ -5,7 +5,6 @@ import re
 # The newest versions of engine_table.cc, which compat means.
 NEWEST = {"hf": "5.23.0", "vllm": "0.33.0"}
 
-_CHATGLM = "a warning says that code of its repository decides, and how it turns"
 _LLAMA4 = "the engine reorders the weights of q and k when it loads them, and so turns halves"
 _INDEXER = "its indexer, which chooses tokens, turns heads of its own by halves"
 _QUARTER = "lists for whole heads: the engine's class turns a quarter and drops them"
@@ -14,7 +13,6 @@ _MINISTRAL = "SGLang's class takes 16384 for max_position_embeddings; no release
 
 # (engines, configs, reason): the first two are regular expressions.
 MISSING = (
-    ("vllm|sglang|llamacpp", "glm-4-9b-chat", _CHATGLM),
     ("vllm|sglang|llamacpp", "deepseek-v3.2", _INDEXER),
     ("vllm|sglang", "llama-4-scout", _LLAMA4),
     ("vllm|sglang", r"stablelm/longrope( \d+)?", _QUARTER),

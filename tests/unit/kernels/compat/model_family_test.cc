@@ -39,5 +39,52 @@ TEST(FamilyOfTest, NoNameIsNoFamily) {
   EXPECT_EQ(FamilyOf({"", {"SomeModel"}}), Family::kOther);
 }
 
+LayerConfig Layer(const char* model_type, std::optional<Pairing> pairing) {
+  LayerConfig layer;
+  layer.pairing = pairing;
+  layer.model_type = model_type;
+  return layer;
+}
+
+TEST(PairsInTest, LlamaCppPermutesHalfPairsOfSomeModels) {
+  const LayerConfig llama = Layer("llama", Pairing::kHalf);
+  EXPECT_EQ(PairsIn("llamacpp", llama).pairing, Pairing::kHalf);
+  EXPECT_EQ(PairsIn("llamacpp", llama).order(), Pairing::kInterleaved);
+  EXPECT_EQ(PairsIn("vllm", llama).order(), Pairing::kHalf);
+  EXPECT_EQ(PairsIn("llamacpp", Layer("qwen3", Pairing::kHalf)).order(), Pairing::kHalf);
+  EXPECT_EQ(PairsIn("llamacpp", llama, Pairing::kInterleaved).pairing, Pairing::kInterleaved);
+}
+
+TEST(PairsInTest, ConsolidatedWeightsOfMistralAreReadAsThoseOfHuggingFace) {
+  const LayerConfig weights = Layer("mistral", Pairing::kInterleaved);
+  const LayerConfig hf = Layer("mistral", Pairing::kHalf);
+  for (const char* engine : {"vllm", "llamacpp"}) {
+    EXPECT_EQ(PairsIn(engine, weights).pairing, Pairing::kHalf) << engine;
+    EXPECT_EQ(PairsIn(engine, weights).order(), PairsIn(engine, hf).order()) << engine;
+  }
+  EXPECT_EQ(PairsIn("", weights).pairing, Pairing::kInterleaved);
+  EXPECT_EQ(PairsIn("vllm", weights, Pairing::kInterleaved).pairing, Pairing::kInterleaved);
+  EXPECT_EQ(PairsIn("vllm", Layer("gptj", Pairing::kInterleaved)).order(), Pairing::kInterleaved);
+}
+
+TEST(PairsInTest, OriginalRopeOfChatGlmIsNotReadByTwoEngines) {
+  const LayerConfig half = Layer("chatglm", Pairing::kHalf);
+  for (const char* engine : {"sglang", "llamacpp"}) {
+    EXPECT_TRUE(PairsIn(engine, half).misread) << engine;
+    EXPECT_EQ(PairsIn(engine, half).order(), Pairing::kInterleaved) << engine;
+    EXPECT_FALSE(PairsIn(engine, Layer("chatglm", Pairing::kInterleaved)).misread) << engine;
+    EXPECT_FALSE(PairsIn(engine, half, Pairing::kHalf).misread) << engine;
+  }
+  EXPECT_EQ(PairsIn("vllm", half).order(), Pairing::kHalf);
+}
+
+TEST(PairsInTest, HuggingFaceLeavesTheOrderOfItsCode) {
+  LayerConfig deepseek = Layer("deepseek_v3", Pairing::kInterleaved);
+  deepseek.channel_order = Pairing::kHalf;
+  EXPECT_EQ(PairsIn("hf", deepseek).order(), Pairing::kHalf);
+  EXPECT_EQ(PairsIn("vllm", deepseek).order(), Pairing::kInterleaved);
+  EXPECT_EQ(PairsIn("hf", Layer("mine", std::nullopt)).order(), std::nullopt);
+}
+
 }  // namespace
 }  // namespace rope::kernels

@@ -483,6 +483,39 @@ TEST(ReadingsTest, SglangTurnsAQuarterOfStableLmWithANestedFraction) {
   EXPECT_THAT(ReadingsOf({.head_dim = 64, .partial_rotary_factor = 0.25}, names), IsEmpty());
 }
 
+TEST(ReadingsTest, OldNameOfLongropeIsRefusedWithTransformers5) {
+  const RopeConfig config = {.rope_type = RopeType::kLongrope,
+                             .head_dim = 4,
+                             .max_position_embeddings = 8192,
+                             .original_max_position_embeddings = 4096,
+                             .short_factor = {1, 1},
+                             .long_factor = {2, 4}};
+  ModelNames names = {.model_type = "phi3"};
+  const auto refusing = [&] {
+    std::vector<std::string> engines;
+    for (const Reading& reading : ReadingsOf(config, names)) {
+      if (reading.difference.starts_with("has no rope_type su")) {
+        engines.push_back(reading.engine + " " + reading.version);
+      }
+    }
+    return engines;
+  };
+  EXPECT_THAT(refusing(), IsEmpty());
+  names.is_su = true;
+  EXPECT_THAT(refusing(),
+              ElementsAre("hf 5.23.0", "vllm 0.25.0 to 0.33.0", "sglang 0.5.16 to 0.5.23"));
+  EXPECT_THAT(ReadAs(config, {.engine = "vllm"}, names, std::nullopt),
+              IsInvalid("engine: got vllm, which has no rope_type su without "
+                        "original_max_position_embeddings beside it"));
+  names.length_in_parameters = true;
+  EXPECT_THAT(refusing(), IsEmpty());
+  // Transformers has no su for other models; how the engines rename it was not checked.
+  names.model_type = "llama";
+  EXPECT_THAT(NamesOf(ReadingsOf(config, names)), ElementsAre("hf 5.23.0", "llamacpp 0c1e57098"));
+  names.model_type = "mine";
+  EXPECT_THAT(refusing(), IsEmpty());
+}
+
 TEST(ReadingsTest, YarnWithoutFactorIsNotReadElsewhere) {
   RopeConfig config = Yarn(4);
   config.factor.reset();

@@ -16,6 +16,7 @@ namespace rope::kernels {
 namespace {
 
 using ::rope::testing::TextsOf;
+using ::testing::IsSupersetOf;
 
 LayerConfig Read(std::string_view json, const std::string& layer_type = "") {
   const auto model = ModelConfig::Parse(json);
@@ -206,6 +207,61 @@ TEST(ModelCodeTest, SizesUnderOtherNamesAndByLayer) {
                           "sliding_attention": {"rope_type": "default", "rope_theta": 10000}}})";
   EXPECT_EQ(Read(kGemma, "full_attention").config.head_dim, 512);
   EXPECT_EQ(Read(kGemma, "sliding_attention").config.head_dim, 256);
+}
+
+// A ChatGLM of these keys beside its sizes.
+LayerConfig ChatGlm(const std::string& keys) {
+  return Read(R"({"model_type": "chatglm", "kv_channels": 128, "padded_vocab_size": 151552)" +
+              (keys.empty() ? "" : ", " + keys) + "}");
+}
+
+TEST(ModelCodeTest, ChatGlmMultipliesItsBase) {
+  const auto assumed = HasSubstr("partial_rotary_factor absent, taken as 0.5, as its code does");
+  const LayerConfig plain = ChatGlm("");
+  EXPECT_EQ(plain.config.rope_theta, 1e4);
+  EXPECT_EQ(RotaryDim(plain.config, plain.config.head_dim), 64);
+  EXPECT_EQ(plain.pairing, Pairing::kInterleaved);
+  EXPECT_THAT(TextsOf(plain.remarks), ElementsAre(assumed));
+  const LayerConfig longer = ChatGlm(R"("rope_ratio": 500, "original_rope": true)");
+  EXPECT_EQ(longer.config.rope_theta, 5e6);
+  EXPECT_EQ(longer.pairing, Pairing::kInterleaved);
+  EXPECT_THAT(TextsOf(longer.remarks), ElementsAre(assumed));
+  EXPECT_THAT(ModelConfig::Parse(R"({"model_type": "chatglm", "rope_ratio": 0})"),
+              IsInvalid("rope_ratio: got 0, want a number above 0"));
+}
+
+TEST(ModelCodeTest, ChatGlmReadsNeitherAThetaNorAScaling) {
+  const LayerConfig layer = ChatGlm(
+      R"("rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 4, "rope_theta": 7})");
+  EXPECT_EQ(layer.config.rope_theta, 1e4);
+  EXPECT_EQ(layer.config.rope_type, RopeType::kDefault);
+  EXPECT_THAT(TextsOf(layer.remarks),
+              IsSupersetOf({"rope_scaling is not used: the code of chatglm has no scaling",
+                            "rope_theta is not used: the code of chatglm takes 10000 * "
+                            "rope_ratio"}));
+}
+
+TEST(ModelCodeTest, ChatGlmWithoutTheOriginalRopeTurnsHalfPairs) {
+  const LayerConfig layer = ChatGlm(R"("original_rope": false)");
+  EXPECT_EQ(layer.pairing, Pairing::kHalf);
+  EXPECT_THAT(TextsOf(layer.remarks), Contains(HasSubstr("SGLang and llama.cpp do not read it")));
+}
+
+TEST(ModelCodeTest, ChatGlm2AndChatGlm3ReadTheRatioInTwoWays) {
+  const auto warns = Contains(HasSubstr("ChatGLM2-6B-32k divides positions by it"));
+  const auto remarks_with = [](const std::string& keys) {
+    return TextsOf(Read(R"({"model_type": "chatglm", "kv_channels": 128, )" + keys + "}").remarks);
+  };
+  EXPECT_THAT(remarks_with(R"("rope_ratio": 50, "padded_vocab_size": 65024)"), warns);
+  EXPECT_THAT(remarks_with(R"("rope_ratio": 50)"), warns);
+  EXPECT_THAT(remarks_with(R"("rope_ratio": 1, "padded_vocab_size": 65024)"), Not(warns));
+}
+
+TEST(ModelCodeTest, ChatGlmWithTwoRowsOfPositionsIsRefused) {
+  EXPECT_THAT(
+      ModelConfig::Parse(R"({"model_type": "chatglm", "position_encoding_2d": true})"),
+      IsInvalid("model_type: got chatglm, want another one: ChatGLM-6B turns each half of a head"));
+  EXPECT_EQ(ChatGlm(R"("position_encoding_2d": false)").config.rope_theta, 1e4);
 }
 
 TEST(ModelCodeTest, LayerTypeWithoutParametersDoesNotRotate) {

@@ -73,6 +73,8 @@ const Kind kYarn40 = {1e4, "yarn f40 L4096 bf32 bs1 rounded", 64, 64};
 
 // clang-format off
 const File kFiles[] = {
+    {"chatglm3-6b", 'i', 32, 2, 8192, All(28), {{'A', {1e4, "default", 128, 64}}},
+     {"partial_rotary_factor absent, taken as 0.5"}},
     {"baichuan2-7b", '-', 32, 32, 4096, All(32), {{'A', {1e4, "default", 128, 128}}},
      {"ALiBi in the 13B models", "rope_theta absent, taken as 10000"}},
     {"command-a-03-2025", 'i', 96, 8, 131072, Repeat("SSSN", 64),
@@ -109,9 +111,8 @@ const File kFiles[] = {
       "head_dim absent, taken as 256", "max_position_embeddings absent, taken as 131072"}},
     {"gemma-4-31b", 'h', 32, 16, 262144, Repeat("SSSSSF", 60),
      {{'S', kLocal256}, {'F', {1e6, "proportional f1 p0.25", 512, 512}}}},
-    {"glm-4-9b-chat", '-', 32, 32, -1, All(40), {{'A', {1e4, "default", 128, 128}}},
-     {"with a base of 10000 * rope_ratio", "rope_ratio is not read",
-      "rope_theta absent, taken as 10000"}},
+    {"glm-4-9b-chat", 'i', 32, 2, 131072, All(40), {{'A', {5e6, "default", 128, 64}}},
+     {"partial_rotary_factor absent, taken as 0.5, as its code does for chatglm"}},
     {"glm-4-9b-0414", 'i', 32, 2, 32768, All(40), {{'A', {1e4, "default", 128, 64}}}},
     {"glm-4.5-air", 'h', 96, 8, 131072, All(46), {{'A', {1e6, "default", 128, 64}}}},
     {"gpt2", '-', 12, 12, 1024, All(12), {{'A', kNoRope}}},

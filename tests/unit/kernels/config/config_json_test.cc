@@ -125,9 +125,14 @@ TEST(SpellingTest, RopeParametersWinOverRopeScaling) {
 }
 
 TEST(SpellingTest, OldTypeNames) {
-  EXPECT_EQ(Read(R"({"rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [2]}})")
-                .config.rope_type,
-            RopeType::kLongrope);
+  const std::string su = R"({"rope_scaling": {"short_factor": [1], "long_factor": [2], )";
+  EXPECT_EQ(Read(su + R"("type": "su"}})").config.rope_type, RopeType::kLongrope);
+  EXPECT_TRUE(Read(su + R"("type": "su"}})").is_su);
+  EXPECT_FALSE(Read(su + R"("type": "su", "rope_type": "longrope"}})").is_su);
+  const std::string beside = R"("type": "su", "original_max_position_embeddings": 4096}})";
+  EXPECT_TRUE(Read(su + beside).length_in_parameters);
+  EXPECT_FALSE(Read(su + R"("type": "su"}, "original_max_position_embeddings": 4096})")
+                   .length_in_parameters);
   const LayerConfig both = Read(R"({"rope_scaling": {"rope_type": "linear", "type": "yarn"}})");
   EXPECT_EQ(both.config.rope_type, RopeType::kLinear);
   EXPECT_THAT(TextsOf(both.remarks),

@@ -98,6 +98,52 @@ TEST(DiffTest, LayerThatDoesNotRotateIsDifferent) {
   EXPECT_FALSE(differences[0].first.has_value());
 }
 
+TEST(DiffTest, EngineThatPermutesQAndKTurnsTheSamePairs) {
+  const std::string config = R"({"model_type": "mistral", "head_dim": 128, "rope_theta": 1e6})";
+  const std::string params = R"({"dim": 4096, "n_layers": 2, "n_heads": 32, "hidden_dim": 14336,
+    "head_dim": 128, "vocab_size": 32000, "rope_theta": 1e6})";
+  struct Case {
+    std::string a;
+    std::string engine_a;
+    std::string b;
+    std::string engine_b;
+    bool equal;
+    std::string permuter;
+  };
+  for (const auto& [a, engine_a, b, engine_b, equal, permuter] :
+       std::vector<Case>{{config, "", config, "llamacpp", true, "llama.cpp"},
+                         {config, "", config, "vllm", true, ""},
+                         {params, "", params, "vllm", true, "vLLM"},
+                         {params, "", params, "llamacpp", true, ""},
+                         {params, "vllm", config, "vllm", true, "vLLM"},
+                         {params, "llamacpp", config, "llamacpp", true, "llama.cpp"},
+                         {params, "vllm", config, "llamacpp", true, "vLLM"},
+                         {params, "", config, "", false, ""},
+                         {params, "sglang", config, "sglang", false, ""}}) {
+    SCOPED_TRACE(engine_a + " " + engine_b);
+    const auto differences = Diff(*SideOf(a, "", engine_a), *SideOf(b, "", engine_b), 1e-3);
+    ASSERT_TRUE(differences.ok()) << differences.status().ToString();
+    EXPECT_EQ(differences->front().equal, equal);
+    EXPECT_EQ(differences->front().note, permuter.empty()
+                                             ? ""
+                                             : permuter +
+                                                   " permutes q and k of this model: its channels "
+                                                   "stand in another order");
+  }
+}
+
+TEST(DiffTest, EngineThatMisreadsThePairsTurnsOthers) {
+  const std::string config = R"({"model_type": "chatglm", "kv_channels": 128, "seq_length": 8192,
+    "original_rope": false})";
+  for (const auto& [engine, equal] : {std::pair("vllm", true), std::pair("sglang", false)}) {
+    const auto differences = Diff(*SideOf(config, "", ""), *SideOf(config, "", engine), 1e-3);
+    ASSERT_TRUE(differences.ok()) << differences.status().ToString();
+    EXPECT_EQ(differences->front().equal, equal) << engine;
+    EXPECT_EQ(differences->front().b->pairing, equal ? "half" : "interleaved");
+    EXPECT_EQ(differences->front().note, "");
+  }
+}
+
 TEST(DiffTest, ConfigThatIsRefusedIsNamed) {
   const std::string good = Llama(R"("rope_theta": 10000)");
   EXPECT_THAT(
