@@ -97,10 +97,14 @@ std::string CheckTraceEndpoint(const std::string& value) {
              : Refuse(value, "http://HOST:PORT, HOST a name or an IPv4 address");
 }
 
-std::string CheckRatio(const std::string& value) {
+std::optional<double> ParseRatio(const std::string& text) {
   double ratio = -1;
-  const bool legal = absl::SimpleAtod(value, &ratio) && ratio >= 0 && ratio <= 1;
-  return legal ? std::string() : Refuse(value, "0 to 1");
+  if (!absl::SimpleAtod(text, &ratio) || !(ratio >= 0 && ratio <= 1)) return std::nullopt;
+  return ratio;
+}
+
+std::string CheckRatio(const std::string& value) {
+  return ParseRatio(value).has_value() ? std::string() : Refuse(value, "0 to 1");
 }
 
 Check OneOf(std::vector<std::string> choices) {
@@ -245,9 +249,8 @@ void AddTelemetry(Flags& flags, ServerOptions& options) {
       [&options](const std::string& text) { options.trace_endpoint = ParseTraceEndpoint(text); });
   flags.Text("trace_ratio", "RATIO",
              "Trace this part of the calls without a traceparent, 0 to 1 (default 0.01).",
-             CheckRatio, [&options](const std::string& text) {
-               if (!absl::SimpleAtod(text, &options.trace_ratio)) options.trace_ratio = 0;
-             });
+             CheckRatio,
+             [&options](const std::string& text) { options.trace_ratio = *ParseRatio(text); });
   flags.Text("log_level", "LEVEL", "debug, info, warn or error (default info).",
              OneOf({"debug", "info", "warn", "error"}),
              [&options](const std::string& text) { options.log_level = text; });

@@ -371,6 +371,14 @@ absl::Status DropMscale(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// yarn: everything but factor and the original length.
+absl::Status DropYarnDetails(std::string_view who, CompatConfig& result) {
+  constexpr ReadingStep kSteps[] = {DropAttentionFactor, DropAttnFactor, DropMscale, DropBetas,
+                                    DropTruncate};
+  for (const ReadingStep step : kSteps) ROPE_RETURN_IF_ERROR(step(who, result));
+  return absl::OkStatus();
+}
+
 // An absent mscale is 1, an absent mscale_all_dim is 0: DeepSeek's formula.
 absl::Status MscaleOneAllDimZero(std::string_view who, CompatConfig& result) {
   if (!IsYarn(result)) return absl::OkStatus();
@@ -561,32 +569,23 @@ constexpr ReadingStep kSglang15[] = {DynamicBaseOfFactor,
 // src/models/{mistral3,deepseek2,deepseek32}.cpp load yarn_log_multiplier, and of the models here
 // only mistral3.cpp loads the betas. ggml/src/ggml-cpu/ops.cpp, ggml_mrope_cache_init, has the
 // fourth row of positions.
-constexpr ReadingStep kLlamaCpp[] = {RefuseFourthAxis,    DropUnwrittenButLlama3,
-                                     DropAttentionFactor, DropAttnFactor,
-                                     DropMscale,          DropBetas,
-                                     DropTruncate};
+constexpr ReadingStep kLlamaCpp[] = {RefuseFourthAxis, DropUnwrittenButLlama3, DropYarnDetails};
 // llama3: generate_extra_tensors of conversion/{llama,exaone,deci,step3}.py alone write of it.
-constexpr ReadingStep kLlamaCppBase[] = {RefuseFourthAxis, DropUnwritten, DropAttentionFactor,
-                                         DropAttnFactor,   DropMscale,    DropBetas,
-                                         DropTruncate};
+constexpr ReadingStep kLlamaCppBase[] = {RefuseFourthAxis, DropUnwritten, DropYarnDetails};
 // conversion/hunyuan.py has its own default of alpha.
-constexpr ReadingStep kLlamaCppHunyuan[] = {RefuseFourthAxis,    ClaimNoDynamic, DropUnwritten,
-                                            DropAttentionFactor, DropAttnFactor, DropMscale,
-                                            DropBetas,           DropTruncate};
+constexpr ReadingStep kLlamaCppHunyuan[] = {RefuseFourthAxis, ClaimNoDynamic, DropUnwritten,
+                                            DropYarnDetails};
 // conversion/gemma.py: the factors of proportional are 1, and 1e30 where nothing rotates.
-constexpr ReadingStep kLlamaCppGemma4[] = {
-    RefuseFourthAxis,    DropUnwritten,  DropProportionalFactor,
-    DropAttentionFactor, DropAttnFactor, DropMscale,
-    DropBetas,           DropTruncate};
+constexpr ReadingStep kLlamaCppGemma4[] = {RefuseFourthAxis, DropUnwritten, DropProportionalFactor,
+                                           DropYarnDetails};
 // conversion/phi.py, Phi3MiniModel: both lists, the attention factor of the two lengths, and
 // nothing of another rope_type. src/llama-model.cpp, get_rope_factors: the list by the context
 // (n_ctx_seq).
 constexpr ReadingStep kLlamaCppPhi3[] = {DropAllButLongrope, LongropeByContext,
                                          LongropeFactorOfLengths};
 // conversion/minicpm.py writes both lists, but neither the original length nor a factor.
-constexpr ReadingStep kLlamaCppMiniCpm[] = {RefuseFourthAxis,    ClaimNoLongrope, DropUnwritten,
-                                            DropAttentionFactor, DropAttnFactor,  DropMscale,
-                                            DropBetas,           DropTruncate};
+constexpr ReadingStep kLlamaCppMiniCpm[] = {RefuseFourthAxis, ClaimNoLongrope, DropUnwritten,
+                                            DropYarnDetails};
 // conversion/mistral3.py asserts yarn and writes mscale_all_dim. src/llama-context.cpp takes mscale
 // as 1.
 constexpr ReadingStep kLlamaCppMinistral3[] = {
