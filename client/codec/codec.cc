@@ -66,29 +66,23 @@ void CopyRows(const std::byte* packed, const RotatedTensor& tensor, std::byte* o
 
 RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& message,
                              WantedTensor wanted, OutputPool& pool) {
-  RotatedTensor tensor;
-  tensor.role = wanted.role;
-  tensor.layout = std::move(wanted.layout);
-  tensor.dtype = wanted.dtype;
-  tensor.shape = std::move(wanted.shape);
-  tensor.data = wanted.output;
-  tensor.bytes = wanted.bytes;
+  void* out = wanted.output;
+  const void* const staged = wanted.staged;
+  RotatedTensor tensor = ResultOf(std::move(wanted));
   if (head.fp8_scales_size() > 0) tensor.fp8_scale = head.fp8_scales(0);
   const bool has_payload = proto::HasPayload(head.array());
-  tensor.strides = wanted.strides;
-  if (!has_payload && wanted.staged == nullptr) return tensor;
-  if (!wanted.strides.empty()) {
+  if (!has_payload && staged == nullptr) return tensor;
+  if (!tensor.strides.empty()) {
     OutputMemory packed;
-    const void* from = wanted.staged;
+    const void* from = staged;
     if (has_payload) {
       packed = pool.Allocate(tensor.bytes);
       proto::PayloadOf(head.array(), message).CopyTo(packed.get());
       from = packed.get();
     }
-    CopyRows(static_cast<const std::byte*>(from), tensor, static_cast<std::byte*>(wanted.output));
+    CopyRows(static_cast<const std::byte*>(from), tensor, static_cast<std::byte*>(out));
     return tensor;
   }
-  void* out = wanted.output;
   if (out == nullptr) {
     tensor.owned = pool.Allocate(tensor.bytes);
     out = tensor.owned.get();
@@ -97,7 +91,7 @@ RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& 
   if (has_payload) {
     proto::PayloadOf(head.array(), message).CopyTo(out);
   } else {
-    std::memcpy(out, wanted.staged, static_cast<size_t>(tensor.bytes));
+    std::memcpy(out, staged, static_cast<size_t>(tensor.bytes));
   }
   return tensor;
 }
@@ -118,15 +112,18 @@ void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.warnings.assign(head.warnings().begin(), head.warnings().end());
 }
 
+// Whether the reply has no tensor bytes. An empty tensor has none, wherever it lies.
+bool StayInRegion(const std::vector<WantedTensor>& wanted) {
+  return std::ranges::all_of(
+      wanted, [](const WantedTensor& tensor) { return tensor.in_region || tensor.bytes == 0; });
+}
+
 // Whether request and reply fit through a ring: neither contains tensor bytes, and the request has
-// at most kRingRequestBytes. An empty tensor has none, wherever it lies.
+// at most kRingRequestBytes.
 bool FitRing(const std::vector<proto::MessagePart>& message,
              const std::vector<WantedTensor>& wanted) {
   return message.size() == 1 && message.front().payload.empty() &&
-         message.front().header.size() <= proto::kRingRequestBytes &&
-         std::ranges::all_of(wanted, [](const WantedTensor& tensor) {
-           return tensor.in_region || tensor.bytes == 0;
-         });
+         message.front().header.size() <= proto::kRingRequestBytes && StayInRegion(wanted);
 }
 
 grpc::ByteBuffer BufferOfParts(const std::vector<proto::MessagePart>& message,
@@ -233,27 +230,32 @@ void Settle(const Region& region, Route route, Draft& draft) {
   encoded.idempotent = is_staged || !draft.placement.is_in_place;
 }
 
+void SetSpan(const Draft& draft, const RegionRange& range, v1::RegionSpan& span) {
+  span.set_region_id(draft.region_id());
+  span.set_offset(static_cast<uint64_t>(range.offset));
+}
+
+void SetOutputRegions(const Draft& draft, v1::RotateRequest& head) {
+  for (const RegionRange& output : draft.placement.outputs) {
+    SetSpan(draft, output, *head.mutable_output()->add_regions());
+  }
+}
+
 // Names the places in the region, and joins the messages with the bytes of the other tensors.
 std::vector<proto::MessagePart> JoinWhole(const Draft& draft, v1::RotateRequest& head,
                                           const std::vector<v1::Tensor*>& tensors) {
-  const auto set = [&draft](const RegionRange& range, v1::RegionSpan& message) {
-    message.set_region_id(draft.region_id());
-    message.set_offset(static_cast<uint64_t>(range.offset));
-  };
   std::vector<proto::TensorPart> parts;
   parts.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     parts.push_back({.tensor = tensors[i]});
     const std::optional<RegionRange>& input = draft.placement.inputs[i];
     if (input.has_value()) {
-      set(*input, *tensors[i]->mutable_array()->mutable_region());
+      SetSpan(draft, *input, *tensors[i]->mutable_array()->mutable_region());
     } else {
       parts.back().raw = draft.places[i].raw();
     }
   }
-  for (const RegionRange& output : draft.placement.outputs) {
-    set(output, *head.mutable_output()->add_regions());
-  }
+  SetOutputRegions(draft, head);
   if (draft.writes_strides() && draft.wants_strides()) {
     const std::vector<WantedTensor>& wanted = draft.encoded.wanted;
     SetOutputStrides(
@@ -263,7 +265,8 @@ std::vector<proto::MessagePart> JoinWhole(const Draft& draft, v1::RotateRequest&
   return proto::Join(head, parts);
 }
 
-constexpr size_t kBytesUsual = 192;  // of a call with few tensors
+constexpr size_t kBytesUsual = 192;         // of a call with few tensors
+constexpr size_t kCallMessageBytes = 2048;  // of its message, parsed
 
 bool HasStartOnly(const Positions& positions) {
   return positions.start.has_value() && positions.starts.empty() &&
@@ -367,6 +370,46 @@ Result<std::vector<proto::MessagePart>> JoinPrepared(
   return parts;
 }
 
+// Views instead of copies: the caller's request outlives a call in process.
+void LendPositions(const Positions& positions, v1::Positions& message, proto::SplitMessage& split) {
+  const auto lend = [&split](const std::vector<int64_t>& values, v1::Array& array) {
+    if (array.raw().empty()) return;
+    proto::SetPayload({reinterpret_cast<const char*>(values.data()), array.raw().size()}, array,
+                      split);
+  };
+  if (message.has_starts()) lend(positions.starts, *message.mutable_starts());
+  if (message.has_position_ids()) lend(positions.position_ids, *message.mutable_position_ids());
+  if (message.has_cu_seqlens()) lend(positions.cu_seqlens, *message.mutable_cu_seqlens());
+}
+
+// What JoinPrepared writes, as a message. INVALID_ARGUMENT: as SetValues.
+Result<CallMessage> FillPrepared(const Draft& draft, const RotateRequest& request,
+                                 const std::vector<Preparation::Tensor>& tensors) {
+  using google::protobuf::Arena;
+  google::protobuf::ArenaOptions options;
+  options.start_block_size = kCallMessageBytes;
+  CallMessage call = {.arena = std::make_unique<Arena>(options)};
+  call.head = Arena::CreateMessage<v1::RotateRequest>(call.arena.get());
+  v1::RotateRequest& head = *call.head;
+  if (Status status = SetValues(request, head); !status.ok()) return status;
+  if (head.has_positions()) {
+    LendPositions(request.positions, *head.mutable_positions(), call.split);
+  }
+  if (request.reposition.has_value()) {
+    LendPositions(request.reposition->from, *head.mutable_reposition()->mutable_from(), call.split);
+  }
+  SetOutputRegions(draft, head);
+  const PreparedState& state = *PreparedState::Of(*request.prepared);
+  head.set_prepared_id(state.id);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    v1::Array& array = *head.add_tensors()->mutable_array();
+    if (state.preparation->has_open_axis()) SetShape(tensors[i].view.shape, array);
+    const std::optional<RegionRange>& input = draft.placement.inputs[i];
+    if (input.has_value()) SetSpan(draft, *input, *array.mutable_region());
+  }
+  return call;
+}
+
 EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Route route,
                       BorrowedSlices& borrowed) {
   if (route == Route::kRing && FitRing(message, draft.encoded.wanted)) {
@@ -401,12 +444,31 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region&
     draft = {};
     return EncodeWhole(request, region, route, borrowed);
   }
+  const bool has_text = !request.request_id.empty() || !request.labels.empty();
+  if (route == Route::kInProcess && !has_text && StayInRegion(draft.encoded.wanted)) {
+    Result<CallMessage> call = FillPrepared(draft, request, *tensors);
+    if (!call.ok()) return call.status();
+    draft.encoded.call = *std::move(call);
+    return std::move(draft.encoded);
+  }
   auto message = JoinPrepared(draft, request, *tensors);
   if (!message.ok()) return message.status();
   return Encoded(std::move(draft), *std::move(message), route, borrowed);
 }
 
 }  // namespace
+
+RotatedTensor ResultOf(WantedTensor wanted) {
+  RotatedTensor tensor;
+  tensor.role = wanted.role;
+  tensor.layout = std::move(wanted.layout);
+  tensor.dtype = wanted.dtype;
+  tensor.shape = std::move(wanted.shape);
+  tensor.strides = std::move(wanted.strides);
+  tensor.data = wanted.output;
+  tensor.bytes = wanted.bytes;
+  return tensor;
+}
 
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed) {

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,16 +41,26 @@ namespace rope::client {
 inline constexpr int64_t kLentBytesMin = 4096;
 
 // The path that the request will take.
-enum class Route { kRpc, kRing };
+enum class Route { kRpc, kRing, kInProcess };
 
 // An RPC with fewer tensor bytes sends them: that costs less than two copies and a region span.
 // Requests for a ring are staged whatever their size.
 inline constexpr int64_t kStagedBytesMin = 64 << 10;
 
+// The message of a prepared call as a receiver has it, for an engine in this process. Its arrays
+// are views of the caller's request.
+struct CallMessage {
+  std::unique_ptr<google::protobuf::Arena> arena;
+  v1::RotateRequest* head = nullptr;  // on `arena`
+  proto::SplitMessage split = {};     // payloads of `head`
+};
+
 // An encoded request, and what is needed to decode its reply.
 struct EncodedRotate {
-  grpc::ByteBuffer message;  // for an RPC; empty if ring_message is set
+  grpc::ByteBuffer message;  // for an RPC; empty if one of the next two is set
   std::string ring_message;  // the whole message, if it may go through a ring; else empty
+  // In process, a prepared call without id and labels whose results stay where they are written.
+  std::optional<CallMessage> call = {};
   std::vector<WantedTensor> wanted;
   int64_t tensor_bytes = 0;  // of all inputs
   bool uses_region = false;  // names a region, so it is valid on that region's connection only
@@ -79,6 +90,9 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& r
 // The same, whole. REQUIRES: with `prepared`, EncodeRotate has accepted the request.
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed);
+
+// The tensor of a reply whose result is where `wanted` says.
+RotatedTensor ResultOf(WantedTensor wanted);
 
 // A parsed RotateResponse whose tensors still lie in the received slices. A moved-from object may
 // only be destroyed or assigned to.

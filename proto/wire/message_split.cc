@@ -255,4 +255,10 @@ const FragmentedBytes& PayloadOf(const v1::Array& array, const SplitMessage& mes
   return message.payloads[index];
 }
 
+void SetPayload(std::string_view bytes, v1::Array& array, SplitMessage& message) {
+  const auto index = static_cast<uint32_t>(message.payloads.size());
+  message.payloads.push_back({.fragments = {bytes}, .bytes = static_cast<int64_t>(bytes.size())});
+  array.set_raw(&index, sizeof(index));
+}
+
 }  // namespace rope::proto

@@ -61,6 +61,8 @@ inline bool HasPayload(const v1::Array& array) {
 
 // The bytes of `array.raw`. REQUIRES: HasPayload(array), and `array` belongs to `message`.
 const FragmentedBytes& PayloadOf(const v1::Array& array, const SplitMessage& message);
+// Gives an array of a message that was not sent the payload `bytes`, which must outlive `message`.
+void SetPayload(std::string_view bytes, v1::Array& array, SplitMessage& message);
 
 }  // namespace rope::proto
 

@@ -51,12 +51,10 @@ Result<RotateReply> LocalRotations::RotateOnce(const RotateRequest& request, boo
                                                const LocalService::Cancelled& cancelled) {
   client::BorrowedSlices borrowed;  // outlives all messages
   const auto encode = is_forgotten ? &client::EncodeWhole : &client::EncodeRotate;
-  Result<client::EncodedRotate> encoded = encode(request, region_, client::Route::kRing, borrowed);
+  Result<client::EncodedRotate> encoded =
+      encode(request, region_, client::Route::kInProcess, borrowed);
   if (!encoded.ok()) return encoded.status();
-  const Result<client::ReceivedReply> received = Ask(*encoded, TimeLeft(deadline), cancelled);
-  if (!received.ok()) return received.status();
-  Result<RotateReply> reply =
-      received->ToReply(std::move(encoded->wanted), *region_.process_outputs);
+  Result<RotateReply> reply = Ask(*encoded, TimeLeft(deadline), cancelled);
   if (!reply.ok()) return reply;
   for (size_t i = 0; i < encoded->owned.size(); ++i) {
     reply->tensors[i].owned = std::move(encoded->owned[i]);
@@ -64,20 +62,17 @@ Result<RotateReply> LocalRotations::RotateOnce(const RotateRequest& request, boo
   return reply;
 }
 
-Result<client::ReceivedReply> LocalRotations::Ask(client::EncodedRotate& encoded,
-                                                  absl::Duration timeout,
-                                                  const LocalService::Cancelled& cancelled) {
-  if (encoded.ring_message.empty()) {
-    const auto answer =
-        service_->Call(server::Method::kRotate, encoded.message, timeout, cancelled);
-    if (!answer.ok()) return answer.status();
-    return client::ReceivedReply::Parse(*answer);
+Result<RotateReply> LocalRotations::Ask(client::EncodedRotate& encoded, absl::Duration timeout,
+                                        const LocalService::Cancelled& cancelled) {
+  if (encoded.call.has_value()) {
+    return service_->Rotate(*std::move(encoded.call), std::move(encoded.wanted), timeout,
+                            cancelled);
   }
-  const auto answer = service_->RotateShort(encoded.ring_message, timeout, cancelled);
+  const auto answer = service_->Call(server::Method::kRotate, encoded.message, timeout, cancelled);
   if (!answer.ok()) return answer.status();
-  Result<client::ReceivedReply> reply = client::ReceivedReply::ParseSmall(*answer);
-  if (reply.ok() && !reply->error().ok()) return reply->error();
-  return reply;
+  const Result<client::ReceivedReply> received = client::ReceivedReply::Parse(*answer);
+  if (!received.ok()) return received.status();
+  return received->ToReply(std::move(encoded.wanted), *region_.process_outputs);
 }
 
 // The answer is not read: its id is the same.

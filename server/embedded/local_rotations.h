@@ -47,9 +47,8 @@ class LocalRotations {
   Result<client::RotateReply> RotateWithin(const client::RotateRequest& request,
                                            SteadyTime deadline,
                                            const LocalService::Cancelled& cancelled);
-  // Through the service's short call where the message has no tensor bytes.
-  Result<client::ReceivedReply> Ask(client::EncodedRotate& encoded, absl::Duration timeout,
-                                    const LocalService::Cancelled& cancelled);
+  Result<client::RotateReply> Ask(client::EncodedRotate& encoded, absl::Duration timeout,
+                                  const LocalService::Cancelled& cancelled);
   void PrepareAgain(const client::PreparedRotation& rotation, SteadyTime deadline);
 
   const std::shared_ptr<LocalService> service_;

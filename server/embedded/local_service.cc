@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/transport/fork.h"
+#include "kernels/dtype/dtype.h"
 #include "kernels/status_macros.h"
 #include "proto/mutex.h"
 #include "server/grpc/unary_call.h"
@@ -111,31 +112,58 @@ class EmbeddedCall final : public server::ServiceCall {
   server::Permit permit_;
 };
 
-// A rotation whose message and answer are short, as through a ring.
-class ShortCall final : public server::LocalCall {
+// What a reply says of a rotation, in the words of the client (ReceivedReply reads it from bytes).
+client::RotateReply ReplyOf(const server::Request& finished,
+                            std::vector<client::WantedTensor> wanted) {
+  client::RotateReply reply;
+  reply.request_id = finished.arrival.id;
+  reply.attention_factor = finished.plan.attention_factor;
+  reply.attention_factor_applied = finished.plan.attention_factor_applied;
+  reply.device = finished.run.device;
+  reply.stage_times = {.decode_us = finished.stages.decode,
+                       .validate_us = finished.stages.validate,
+                       .queue_us = finished.stages.queue,
+                       .execute_us = finished.stages.execute};
+  reply.warnings.assign(finished.plan.warnings.begin(), finished.plan.warnings.end());
+  reply.tensors.reserve(wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    client::RotatedTensor& tensor =
+        reply.tensors.emplace_back(client::ResultOf(std::move(wanted[i])));
+    const server::TensorPlan& plan = finished.plan.tensors[i];
+    if (kernels::IsFloat8(plan.output_dtype)) tensor.fp8_scale = plan.output_scale;
+  }
+  return reply;
+}
+
+// A prepared rotation.
+class PreparedCall final : public server::InProcessCall {
  public:
-  ShortCall(const std::string& message, Ending& ending) : message_(message), ending_(ending) {}
+  PreparedCall(client::CallMessage message, std::vector<client::WantedTensor> wanted,
+               Ending& ending)
+      : message_(std::move(message)), wanted_(std::move(wanted)), ending_(ending) {}
 
   uint64_t session() const override { return kSession; }
   absl::Duration time_left() const override { return ending_.timeout(); }
   const LocalService::Cancelled& cancelled() const override { return ending_.cancelled(); }
-  int64_t message_bytes() const override { return static_cast<int64_t>(message_.size()); }
-  std::string CopyMessage() const override { return message_; }
-  int64_t reply_bytes_max() const override { return server::limits::kMessageBytesMax; }
-  void Answer(absl::StatusCode code, std::string_view reply) override {
-    code_ = code;
-    reply_ = reply;
+  server::Decoded TakeRequest() override {
+    return {std::move(message_.arena), message_.head, std::move(message_.split)};
+  }
+  void Answer(std::unique_ptr<server::Request> finished, const absl::Status& status) override {
+    status_ = status;
+    if (status.ok()) reply_ = ReplyOf(*finished, std::move(wanted_));
+    finished.reset();
     ending_.Signal();
   }
-  // REQUIRES: the call has ended.
-  absl::StatusCode code() const { return code_; }
-  std::string& reply() { return reply_; }
+  // REQUIRES of these: the call has ended.
+  const absl::Status& status() const { return status_; }
+  client::RotateReply& reply() { return reply_; }
 
  private:
-  const std::string& message_;
+  client::CallMessage message_;
+  std::vector<client::WantedTensor> wanted_;
   Ending& ending_;
-  absl::StatusCode code_ = absl::StatusCode::kOk;
-  std::string reply_;
+  absl::Status status_;
+  client::RotateReply reply_;
 };
 
 Status DeadlineHasPassed() {
@@ -206,14 +234,17 @@ Result<grpc::ByteBuffer> LocalService::Call(server::Method method, grpc::ByteBuf
   return call.reply();
 }
 
-Result<std::string> LocalService::RotateShort(const std::string& message, absl::Duration timeout,
-                                              const Cancelled& cancelled) noexcept {
+Result<client::RotateReply> LocalService::Rotate(client::CallMessage message,
+                                                 std::vector<client::WantedTensor> wanted,
+                                                 absl::Duration timeout,
+                                                 const Cancelled& cancelled) noexcept {
   Ending ending(timeout, cancelled);
-  ShortCall call(message, ending);
-  core_->rope_service().RotateLocal(call);
+  PreparedCall call(std::move(message), std::move(wanted), ending);
+  core_->rope_service().RotateInProcess(call);
   RunWhatIsLeft();
   const bool is_late = ending.Await();
-  if (is_late && call.code() == absl::StatusCode::kCancelled) return DeadlineHasPassed();
+  if (is_late && absl::IsCancelled(call.status())) return DeadlineHasPassed();
+  if (!call.status().ok()) return client::ToStatus(call.status());
   return std::move(call.reply());
 }
 

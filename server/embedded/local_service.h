@@ -18,7 +18,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/codec/codec.h"
 #include "rope/embedded.h"
+#include "rope/rotate.h"
 #include "rope/status.h"
 #include "server/clock.h"
 #include "server/core.h"
@@ -44,10 +46,10 @@ class LocalService {
   Result<grpc::ByteBuffer> Call(server::Method method, grpc::ByteBuffer& message,
                                 absl::Duration timeout, const Cancelled& cancelled) noexcept;
 
-  // The same for Rotate, with a message in one piece and without tensor bytes in the answer, whose
-  // error is in the reply.
-  Result<std::string> RotateShort(const std::string& message, absl::Duration timeout,
-                                  const Cancelled& cancelled) noexcept;
+  // The same for a prepared call, whose message and answer are never bytes.
+  Result<client::RotateReply> Rotate(client::CallMessage message,
+                                     std::vector<client::WantedTensor> wanted,
+                                     absl::Duration timeout, const Cancelled& cancelled) noexcept;
 
   // The id under which messages name the memory of this process.
   uint64_t region_id() const { return region_id_; }

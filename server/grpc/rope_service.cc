@@ -182,7 +182,7 @@ Arrival RopeService::ArrivalOf(const Call& call, int64_t message_bytes) const {
   arrival.session = call.session();
   arrival.deadline = arrival.received + call.time_left();
   arrival.cancelled = call.cancelled();
-  if constexpr (!std::is_same_v<Call, LocalCall>) arrival.identity = call.identity();
+  if constexpr (requires { call.identity(); }) arrival.identity = call.identity();
   arrival.message_bytes = message_bytes;
   arrival.on_stream = std::is_same_v<Call, StreamCall>;
   return arrival;
@@ -307,6 +307,20 @@ void RopeService::RotateLocal(LocalCall& call) {
                           static_cast<int64_t>(reply.size()));
            finished.reset();
            call.Answer(status.code(), reply);
+           parts_.calls.in_flight->Remove();
+         });
+}
+
+void RopeService::RotateInProcess(InProcessCall& call) {
+  parts_.calls.in_flight->Add();
+  Decoded decoded = call.TakeRequest();
+  Arrival arrival = ArrivalOf(call, static_cast<int64_t>(decoded.message().ByteSizeLong()));
+  arrival.id = MakeId();
+  Submit(std::move(arrival), std::move(decoded),
+         [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
+           const auto origin = [] { return Origin(); };
+           RecordRotation(Method::kRotate, *finished, origin, status, /*reply_bytes=*/0);
+           call.Answer(std::move(finished), status);
            parts_.calls.in_flight->Remove();
          });
 }

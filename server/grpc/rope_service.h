@@ -90,6 +90,8 @@ class RopeService {
   void Arm(CallQueue& queue, int calls);
   // Answers a call that came through shared memory.
   void RotateLocal(LocalCall& call);
+  // Answers a call of this process, which has no access file.
+  void RotateInProcess(InProcessCall& call);
   // Answers a call of this process. REQUIRES: `method` is unary.
   void Handle(Method method, ServiceCall& call);
   // Ends each open stream once the messages that it has read are answered.

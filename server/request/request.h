@@ -85,6 +85,26 @@ class LocalCall {
   virtual void Answer(absl::StatusCode code, std::string_view reply) = 0;
 };
 
+// InProcessCall: a call of this process. Its request is a message that is there already, and its
+// reply is read from the request that has run.
+//
+// Threading:  Confined to the handler until Answer, which may be called on any thread.
+
+struct Decoded;
+struct Request;
+
+class InProcessCall {
+ public:
+  virtual ~InProcessCall() = default;
+  virtual uint64_t session() const = 0;
+  virtual absl::Duration time_left() const = 0;
+  virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
+  // The message. Called once.
+  virtual Decoded TakeRequest() = 0;
+  // Ends the call, which must not be used afterwards. `finished` has results if `status` is OK.
+  virtual void Answer(std::unique_ptr<Request> finished, const absl::Status& status) = 0;
+};
+
 // Request: one Rotate call on its way through the server, from received bytes to finished output.
 // Knows no gRPC.
 //
@@ -126,6 +146,13 @@ struct Arrival {
 struct Decoded {
   Decoded(std::unique_ptr<ReceivedBytes> received, proto::SplitMessage parts)
       : bytes(std::move(received)), split(std::move(parts)) {}
+  // Of a message in this process, which no bytes brought.
+  Decoded(std::unique_ptr<google::protobuf::Arena> memory, v1::RotateRequest* message,
+          proto::SplitMessage parts)
+      : bytes(std::make_unique<ReceivedBytes>()),
+        split(std::move(parts)),
+        arena(std::move(memory)),
+        parsed(message) {}
   v1::RotateRequest& message() { return *parsed; }
   const v1::RotateRequest& message() const { return *parsed; }
 

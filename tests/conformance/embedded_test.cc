@@ -6,22 +6,25 @@
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "client/codec/codec.h"
 #include "proto/ipc/process_memory.h"
 #include "server/embedded/local_service.h"
 #include "tests/conformance/request_generator.h"
 #include "tests/support/byte_buffer.h"
 #include "tests/support/matchers.h"
+#include "tests/support/prepared_call.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
 
-grpc::ByteBuffer BufferOf(const v1::RotateRequest& request) {
+grpc::ByteBuffer BufferOf(const google::protobuf::Message& request) {
   const grpc::Slice slice(request.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }
@@ -55,8 +58,35 @@ class EmbeddedPropertyTest : public ::testing::Test {
     return response;
   }
 
+  // By the id of the prepared request. `like`: the tensors of the answer, without their bytes.
+  v1::RotateResponse InProcessById(const v1::RotateRequest& request, v1::RotateResponse like) {
+    grpc::ByteBuffer prepare = BufferOf(PrepareOf(request));
+    const auto answer =
+        service_->Call(server::Method::kPrepare, prepare, absl::Minutes(1), not_cancelled_);
+    v1::PrepareResponse prepared;
+    EXPECT_TRUE(answer.ok() && prepared.ParseFromString(BytesOf(*answer))) << InShort(request);
+    const auto reply = service_->Rotate(MessageOf(CallOf(request, prepared.prepared_id())),
+                                        std::vector<client::WantedTensor>(like.tensors().size()),
+                                        absl::Minutes(1), not_cancelled_);
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString() << ": " << InShort(request);
+    if (!reply.ok()) return {};
+    like.set_attention_factor(reply->attention_factor);
+    like.set_attention_factor_applied(reply->attention_factor_applied);
+    like.set_device(reply->device);
+    like.mutable_warnings()->Assign(reply->warnings.begin(), reply->warnings.end());
+    for (int i = 0; i < like.tensors_size(); ++i) {
+      v1::Tensor& tensor = *like.mutable_tensors(i);
+      tensor.mutable_array()->clear_raw();
+      const std::optional<double> scale = reply->tensors[static_cast<size_t>(i)].fp8_scale;
+      EXPECT_EQ(scale.has_value(), tensor.fp8_scales_size() > 0);
+      if (scale.has_value()) tensor.set_fp8_scales(0, *scale);
+    }
+    return like;
+  }
+
   // The same answer, with the results at the addresses that the request names.
-  v1::RotateResponse ByAddress(v1::RotateRequest request, const v1::RotateResponse& sizes) {
+  v1::RotateResponse ByAddress(v1::RotateRequest request, const v1::RotateResponse& sizes,
+                               bool by_id) {
     std::vector<std::string> inputs;
     std::vector<std::string> outputs;
     for (const v1::Tensor& tensor : request.tensors()) inputs.push_back(tensor.array().raw());
@@ -73,7 +103,7 @@ class EmbeddedPropertyTest : public ::testing::Test {
       name(inputs[i], *array.mutable_region());
       name(outputs[i], *request.mutable_output()->add_regions());
     }
-    v1::RotateResponse response = InProcess(request);
+    v1::RotateResponse response = by_id ? InProcessById(request, sizes) : InProcess(request);
     for (size_t i = 0; i < outputs.size() && static_cast<int>(i) < response.tensors_size(); ++i) {
       v1::Array& array = *response.mutable_tensors(static_cast<int>(i))->mutable_array();
       EXPECT_THAT(array.raw(), IsEmpty());
@@ -81,6 +111,28 @@ class EmbeddedPropertyTest : public ::testing::Test {
       array.set_raw(outputs[i]);
     }
     return response;
+  }
+
+  // The values of a request, in a message that is never sent.
+  static client::CallMessage MessageOf(const v1::RotateRequest& values) {
+    client::CallMessage call = {.arena = std::make_unique<google::protobuf::Arena>()};
+    call.head = google::protobuf::Arena::CreateMessage<v1::RotateRequest>(call.arena.get());
+    *call.head = values;
+    const auto lend = [&call](const v1::Array& from, v1::Array& to) {
+      if (!from.raw().empty()) proto::SetPayload(from.raw(), to, call.split);
+    };
+    const auto lend_positions = [&lend](const v1::Positions& from, v1::Positions& to) {
+      if (from.has_starts()) lend(from.starts(), *to.mutable_starts());
+      if (from.has_position_ids()) lend(from.position_ids(), *to.mutable_position_ids());
+      if (from.has_cu_seqlens()) lend(from.cu_seqlens(), *to.mutable_cu_seqlens());
+    };
+    if (values.has_positions()) {
+      lend_positions(values.positions(), *call.head->mutable_positions());
+    }
+    if (values.reposition().has_from()) {
+      lend_positions(values.reposition().from(), *call.head->mutable_reposition()->mutable_from());
+    }
+    return call;
   }
 
   static std::string Compared(v1::RotateResponse response) {
@@ -113,11 +165,14 @@ TEST_F(EmbeddedPropertyTest, EveryCombinationIsAnsweredAsByAServer) {
     // Numbers have no address.
     const auto has_numbers = [](const auto& tensor) { return tensor.array().numbers_size() > 0; };
     if (std::ranges::any_of(request.tensors(), has_numbers)) return;
-    ASSERT_TRUE(Compared(ByAddress(request, response)) == Compared(response)) << InShort(request);
+    for (const bool by_id : {false, true}) {
+      ASSERT_TRUE(Compared(ByAddress(request, response, by_id)) == Compared(response))
+          << by_id << InShort(request);
+    }
     ++by_address;
   });
-  std::printf("measured: %ld requests in process by message, %ld by address\n", by_message,
-              by_address);
+  std::printf("measured: %ld requests in process by message, %ld by address, whole and by id\n",
+              by_message, by_address);
   EXPECT_GT(by_address, 1000);
 }
 

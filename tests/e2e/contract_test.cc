@@ -85,6 +85,30 @@ const std::pair<const char*, Change> kKinds[] = {
        request.operation = client::Operation::kReposition;
        request.reposition = {{.from = {.start = 5}}};
      }},
+    {"position_ids",
+     [](auto& request, auto&) {
+       request.positions = {};
+       for (int64_t i = 0; i < kTokens; ++i) request.positions.position_ids.push_back(7 * i % 101);
+     }},
+    {"starts of a batch",
+     [](auto& request, auto&) {
+       request.positions = {.starts = {3, 900}};
+       for (TensorView& tensor : request.tensors) {
+         tensor.layout = "BSHD";
+         tensor.shape.insert(tensor.shape.begin(), 2);
+         tensor.shape[1] /= 2;
+       }
+     }},
+    {"packed sequences",
+     [](auto& request, auto&) {
+       request.positions = {.starts = {3, 900, 5}, .cu_seqlens = {0, 40, 41, kTokens}};
+       for (TensorView& tensor : request.tensors) tensor.layout = "THD";
+     }},
+    {"reposition from position_ids",
+     [](auto& request, auto&) {
+       request.operation = client::Operation::kReposition;
+       request.reposition = {{.from = {.position_ids = std::vector<int64_t>(kTokens, 9)}}};
+     }},
     {"no heads of k",
      [](auto& request, auto&) {
        request.tensors[1].shape = {kTokens, 0, kHeadDim};
@@ -127,6 +151,51 @@ const std::pair<const char*, Change> kMistakes[] = {
     {"far position", [](auto& request, auto&) { request.positions.start = int64_t{1} << 62; }},
     {"no positions", [](auto& request, auto&) { request.positions = {}; }},
 };
+
+// Of a prepared call.
+const std::pair<const char*, Change> kMistakesInValues[] = {
+    {"no data", [](auto& request, auto&) { request.tensors[0].data = nullptr; }},
+    {"no tensors", [](auto& request, auto&) { request.tensors.clear(); }},
+    {"position < 0", [](auto& request, auto&) { request.positions.start = -1; }},
+    {"position of a token",
+     [](auto& request, auto&) {
+       request.positions = {.position_ids = std::vector<int64_t>(kTokens, 1)};
+       request.positions.position_ids[2] = -5;
+     }},
+    {"two sources", [](auto& request, auto&) { request.positions.starts = {1}; }},
+    {"too few positions",
+     [](auto& request, auto&) {
+       request.positions = {.position_ids = {1, 2}};
+     }},
+    {"no positions", [](auto& request, auto&) { request.positions = {}; }},
+    {"a label",
+     [](auto& request, auto&) {
+       request.positions.start = -1;
+       request.labels = {{"pod", "a"}};
+     }},
+    {"the dtype again", [](auto& request, auto&) { request.output_dtype = DType::kFloat16; }},
+};
+
+void ExpectEqual(const Status& got, const Status& want) {
+  EXPECT_EQ(got.ToString(), want.ToString());
+  EXPECT_EQ(got.detail().reason, want.detail().reason);
+  EXPECT_EQ(got.detail().field, want.detail().field);
+  EXPECT_EQ(got.detail().got, want.detail().got);
+  EXPECT_EQ(got.detail().want, want.detail().want);
+  EXPECT_EQ(got.detail().retry_delay_ms, want.detail().retry_delay_ms);
+  EXPECT_EQ(got.detail().may_have_executed, want.detail().may_have_executed);
+}
+
+// The request by the id of its preparation.
+RotateRequest PreparedCall(const Client& client, const RotateRequest& request) {
+  RotateRequest call = {.prepared = client.Prepare(request).value(),
+                        .positions = request.positions};
+  if (request.reposition.has_value()) call.reposition = {{.from = request.reposition->from}};
+  for (const TensorView& tensor : request.tensors) {
+    call.tensors.push_back({.data = tensor.data, .output = tensor.output});
+  }
+  return call;
+}
 
 class ContractTest : public ::testing::TestWithParam<Way> {
  protected:
@@ -183,22 +252,28 @@ class ContractTest : public ::testing::TestWithParam<Way> {
 TEST_P(ContractTest, EveryKindOfRequestHasTheAnswerOfAMessage) {
   EXPECT_EQ(client_.transport().transport, GetParam().transport);
   for (const auto& [name, change] : kKinds) {
-    SCOPED_TRACE(name);
     RotateRequest request = tensors_.Request();
     change(request, tensors_);
     ASSERT_OK(want, by_message_.Rotate(request));
-    ASSERT_OK(got, Rotate(request));
-    EXPECT_TRUE(BytesOf(*got) == BytesOf(*want));
-    EXPECT_EQ(got->attention_factor, want->attention_factor);
-    EXPECT_EQ(got->warnings, want->warnings);
-    ASSERT_EQ(got->tensors.size(), want->tensors.size());
-    for (size_t i = 0; i < want->tensors.size(); ++i) {
-      EXPECT_EQ(got->tensors[i].shape, want->tensors[i].shape);
-      EXPECT_EQ(got->tensors[i].layout, want->tensors[i].layout);
-      EXPECT_EQ(got->tensors[i].role, want->tensors[i].role);
-      EXPECT_EQ(got->tensors[i].fp8_scale, want->tensors[i].fp8_scale);
-      const bool is_owned = want->tensors[i].bytes > 0 && !GetParam().has_arena;
-      EXPECT_TRUE(got->tensors[i].owned != nullptr || !is_owned);
+    for (const bool is_prepared : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << name << is_prepared);
+      ASSERT_OK(got, Rotate(is_prepared ? PreparedCall(client_, request) : request));
+      EXPECT_TRUE(BytesOf(*got) == BytesOf(*want));
+      EXPECT_EQ(got->attention_factor, want->attention_factor);
+      EXPECT_EQ(got->attention_factor_applied, want->attention_factor_applied);
+      EXPECT_EQ(got->device, want->device);
+      EXPECT_EQ(got->warnings, want->warnings);
+      EXPECT_NE(got->request_id, "");
+      ASSERT_EQ(got->tensors.size(), want->tensors.size());
+      for (size_t i = 0; i < want->tensors.size(); ++i) {
+        EXPECT_EQ(got->tensors[i].shape, want->tensors[i].shape);
+        EXPECT_EQ(got->tensors[i].layout, want->tensors[i].layout);
+        EXPECT_EQ(got->tensors[i].dtype, want->tensors[i].dtype);
+        EXPECT_EQ(got->tensors[i].role, want->tensors[i].role);
+        EXPECT_EQ(got->tensors[i].fp8_scale, want->tensors[i].fp8_scale);
+        const bool is_owned = want->tensors[i].bytes > 0 && !GetParam().has_arena;
+        EXPECT_TRUE(got->tensors[i].owned != nullptr || !is_owned);
+      }
     }
   }
 }
@@ -226,13 +301,20 @@ TEST_P(ContractTest, ErrorsAreThoseOfAMessage) {
     const Status want = by_message_.Rotate(request).status();
     const Status got = Rotate(request).status();
     EXPECT_FALSE(want.ok());
-    EXPECT_EQ(got.ToString(), want.ToString());
-    EXPECT_EQ(got.detail().reason, want.detail().reason);
-    EXPECT_EQ(got.detail().field, want.detail().field);
-    EXPECT_EQ(got.detail().got, want.detail().got);
-    EXPECT_EQ(got.detail().want, want.detail().want);
-    EXPECT_EQ(got.detail().retry_delay_ms, want.detail().retry_delay_ms);
-    EXPECT_EQ(got.detail().may_have_executed, want.detail().may_have_executed);
+    ExpectEqual(got, want);
+  }
+}
+
+TEST_P(ContractTest, ErrorsOfPreparedCallsAreThoseOfAMessage) {
+  for (const auto& [name, change] : kMistakesInValues) {
+    SCOPED_TRACE(name);
+    RotateRequest request = PreparedCall(client_, tensors_.Request());
+    RotateRequest sent = PreparedCall(by_message_, tensors_.Request());
+    change(request, tensors_);
+    change(sent, tensors_);
+    const Status want = by_message_.Rotate(sent).status();
+    EXPECT_FALSE(want.ok());
+    ExpectEqual(Rotate(request).status(), want);
   }
 }
 

@@ -1,6 +1,7 @@
 // Calls of the control plane that cost far more than their bytes: rows of the widest heads, replies
 // that stay unread, configs that take long to parse. Rotations of others must be answered
 // meanwhile.
+#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -224,6 +225,85 @@ TEST(HostileControlTest, RotationsAreAnsweredWhileManyWideLayersAreResolved) {
               static_cast<int>(alone.count()), static_cast<int>(rotations[100].count()));
   EXPECT_LT(rotations[100], std::max(alone / 4, milliseconds(2)));
   watched.ExpectUnharmed("models of wide layers");
+}
+
+// The error of the first of them, or the time that all took.
+struct ControlCalls {
+  std::string error;
+  milliseconds took{};
+};
+
+// A model that is registered, described and unregistered, and a table that is built.
+ControlCalls CallControlPlane(Stub& stub, const std::string& name) {
+  ControlCalls calls;
+  const auto call = [&calls](const auto& method, const auto& request, auto response) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    const std::string text = Text(method(&context, request, &response));
+    if (calls.error.empty() && text != "OK") calls.error = text;
+  };
+  v1::RegisterModelRequest model;
+  model.set_name(name);
+  model.mutable_rope()->mutable_config()->set_head_dim(128);
+  model.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  v1::DescribeRequest describe;
+  describe.mutable_rope()->set_model(name);
+  for (int i = 0; i < 256; ++i) describe.add_positions(i);
+  v1::WarmUpRequest warm_up;
+  warm_up.mutable_rope()->set_model(name);
+  warm_up.set_end(4096);
+  v1::UnregisterModelRequest gone;
+  gone.set_name(name);
+  calls.took = TimeOf([&] {
+    call(std::bind_front(&Stub::RegisterModel, &stub), model, v1::RegisterModelResponse());
+    call(std::bind_front(&Stub::Describe, &stub), describe, v1::DescribeResponse());
+    call(std::bind_front(&Stub::WarmUp, &stub), warm_up, v1::WarmUpResponse());
+    call(std::bind_front(&Stub::UnregisterModel, &stub), gone, v1::UnregisterModelResponse());
+  });
+  return calls;
+}
+
+// Three connections with ten calls each, as many as one thread can never keep up with.
+TEST(HostileControlTest, ControlCallsAreAnsweredBesideThreeFloodsOfTables) {
+  constexpr size_t kFloods = 3;
+  constexpr int kCallsOfEach = 10;
+  constexpr int kRounds = 11;
+  WatchedServer watched;
+  const auto own = watched.server().NewStub();
+  const auto other = v1::RopeService::NewStub(
+      grpc::CreateChannel("unix:" + watched.path(), grpc::InsecureChannelCredentials()));
+  std::vector<std::unique_ptr<Stub>> floods;
+  while (floods.size() < kFloods) floods.push_back(watched.server().NewStub());
+  v1::GetTablesRequest tables;
+  tables.mutable_rope()->mutable_config()->set_head_dim(64);
+  tables.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  tables.mutable_positions()->mutable_range()->set_end(65536);
+  std::atomic<size_t> turn = 0;
+  std::atomic<int> answered = 0;
+  const auto flood = [&] {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::GetTablesResponse response;
+    const std::string text = Text(floods[turn++ % kFloods]->GetTables(&context, tables, &response));
+    EXPECT_THAT(text, AnyOf("OK", StartsWith(kExhausted)));
+    if (text == "OK") ++answered;
+  };
+  milliseconds slowest[2] = {};
+  CallMeanwhile(kFloods * kCallsOfEach, flood, [&] {
+    for (int i = 0; i < kRounds; ++i) {
+      for (const bool is_other : {false, true}) {
+        const ControlCalls calls = CallControlPlane(is_other ? *other : *own, "aaa");
+        EXPECT_EQ(calls.error, "") << (is_other ? "another owner" : "the flood's owner");
+        slowest[is_other] = std::max(slowest[is_other], calls.took);
+      }
+    }
+  });
+  std::printf(
+      "measured: four control calls beside floods of tables take at most %d ms of the "
+      "flood's owner, %d of another; %d tables were answered\n",
+      static_cast<int>(slowest[0].count()), static_cast<int>(slowest[1].count()), answered.load());
+  for (const milliseconds took : slowest) EXPECT_LT(took, seconds(8));
+  watched.ExpectUnharmed("floods of tables");
 }
 
 TEST(HostileControlTest, RotationsAreAnsweredWhileLargeConfigsAreParsed) {
