@@ -26,6 +26,9 @@ constexpr int64_t kHeaderBytesOfMessage = 512;
 constexpr absl::Duration kPayloadByteTime = absl::Nanoseconds(10);
 constexpr absl::Duration kWorstByteTime = absl::Microseconds(4);
 constexpr absl::Duration kLongStall = absl::Milliseconds(200);
+// Between two looks at replies that are not taken, and at idle connections.
+constexpr absl::Duration kOwedLook = absl::Seconds(1);
+constexpr absl::Duration kLookMax = absl::Seconds(4);
 // After it, connections with this part of the most bytes are closed, whatever they bring.
 constexpr int64_t kMostPart = 4;
 
@@ -93,7 +96,7 @@ bool ConnectionWatch::CloseWasters(absl::Time now) {
     if (const auto waste = WasteOf(sample, counts, now)) Close(sample, *waste);
   }
   CloseLosers();
-  if (stalled >= kStallTime) CloseStallers(stalled);
+  if (stalled >= kStallTime) CloseStallers(stalled, now);
   return true;
 }
 
@@ -130,6 +133,7 @@ void ConnectionWatch::Look(Sample& sample) {
   const auto traffic = sample.connection->traffic();
   if (!traffic.has_value()) return;
   sample.read_bytes = traffic->read_bytes;
+  sample.unread_bytes = traffic->unread_bytes;
   sample.unexplained = traffic->read_bytes - Explained(sample.connection->counts());
 }
 
@@ -186,7 +190,7 @@ void ConnectionWatch::CloseLosers() {
 
 // What comes after it is measured anew: gRPC goes on with what it has read of a closed connection,
 // and reads nothing of others meanwhile.
-void ConnectionWatch::CloseStallers(absl::Duration stalled) {
+void ConnectionWatch::CloseStallers(absl::Duration stalled, absl::Time now) {
   const auto bytes_of = [](const Sample& sample) {
     return std::max<int64_t>(0, sample.unexplained - sample.unexplained_before);
   };
@@ -201,8 +205,12 @@ void ConnectionWatch::CloseStallers(absl::Duration stalled) {
   for (const auto& [key, sample] : samples_) {
     if (bytes_of(sample) < stalled / kWorstByteTime) continue;
     if (MayBringPayload(sample.connection->counts())) continue;
-    has_closed |= Close(sample, CloseReason::kStall);
+    if (!Close(sample, CloseReason::kStall)) continue;
+    has_closed = true;
+    std::vector<absl::Time>& stalls = stalls_[sample.connection->owner()];
+    if (stalls.empty() || stalls.back() != now) stalls.push_back(now);
   }
+  CloseWaiting(now);
   // Connections that behaved well before come next, and then those that read a message.
   for (const bool reads : {false, true}) {
     const bool must_close = !has_closed && stalled >= kLongStall;
@@ -215,6 +223,19 @@ void ConnectionWatch::CloseStallers(absl::Duration stalled) {
   if (!has_closed) return;
   for (auto& [key, sample] : samples_) sample.unexplained_before = sample.unexplained;
   inside_ = last_;
+}
+
+void ConnectionWatch::CloseWaiting(absl::Time now) {
+  absl::erase_if(stalls_, [now](auto& stalls) {
+    std::erase_if(stalls.second, [now](absl::Time at) { return now - at >= kWindow; });
+    return stalls.second.empty();
+  });
+  for (const auto& [key, sample] : samples_) {
+    if (sample.unread_bytes <= kWaitingBytesMax) continue;
+    const auto stalls = stalls_.find(sample.connection->owner());
+    if (stalls == stalls_.end() || stalls->second.size() < 2) continue;
+    if (!MayBringPayload(sample.connection->counts())) Close(sample, CloseReason::kStall);
+  }
 }
 
 // The kernel says how much of a large reply a client on TCP has taken.
@@ -252,11 +273,18 @@ std::optional<ConnectionWatch::CloseReason> ConnectionWatch::IdlenessOf(
 
 void ConnectionWatch::CloseIdle(absl::Time now) {
   Refresh();
+  is_owed_ = false;
   for (auto& [key, sample] : samples_) {
     const Connection::Counts counts = sample.connection->counts();
     LookAtReplies(sample, counts, now);
+    is_owed_ |= sample.owed > 0;
     if (const auto idle = IdlenessOf(sample, counts, now)) Close(sample, *idle);
   }
+}
+
+absl::Duration ConnectionWatch::NextLook() const {
+  const absl::Duration timeout = std::min(options_.handshake_timeout, options_.idle_timeout);
+  return is_owed_ ? kOwedLook : std::clamp(timeout / 4, kOwedLook, kLookMax);
 }
 
 void ConnectionWatch::CloseUntaken(absl::Time now) {

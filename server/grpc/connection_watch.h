@@ -11,7 +11,8 @@
 //   - a thread is inside one call of gRPC for kStallTime of a processor, gRPC has read bytes of the
 //     connection meanwhile, and all such bytes are too few to be the payload of that time (TCP). A
 //     connection that reads a message, or has sent one before, is blamed only if no other one can
-//     be, after a longer time.
+//     be, after a longer time. At the second stall of an owner in a second, its connections with
+//     more than kWaitingBytesMax that gRPC has not read are shut down, too, before it does.
 //
 // Memory. Replies that are not taken hold admitted bytes. Where these are needed, connections of
 // the owner that has the most such bytes are shut down.
@@ -53,6 +54,7 @@ class ConnectionWatch {
   static constexpr int64_t kHeaderBytesMax = 4 * limits::kMiB;
   static constexpr absl::Duration kHeaderTime = absl::Milliseconds(250);
   static constexpr absl::Duration kStallTime = absl::Milliseconds(20);
+  static constexpr int64_t kWaitingBytesMax = 96 * limits::kKiB;
   static constexpr absl::Duration kUntaken = absl::Seconds(5);
 
   // Why a connection was shut down. The values are indexes of closed().
@@ -87,9 +89,10 @@ class ConnectionWatch {
   // Shuts down connections that have taken no reply for kUntaken: those of the owner whose such
   // connections hold the most bytes.
   void CloseUntaken(absl::Time now);
-  // Shuts down idle connections, and notes which replies are taken. To be called every second at
-  // least.
+  // Shuts down idle connections, and notes which replies are taken.
   void CloseIdle(absl::Time now);
+  // When CloseIdle is due again: a look at a thousand connections takes a quarter of a millisecond.
+  absl::Duration NextLook() const;
 
   // Connections that were shut down, by CloseReason.
   std::array<int64_t, kReasonCount> closed() const;
@@ -110,6 +113,7 @@ class ConnectionWatch {
     int64_t read_before = 0;     // read_bytes, then
     // Of TCP: now, and when no thread was stalled.
     int64_t read_bytes = 0;
+    int64_t unread_bytes = 0;
     int64_t unexplained = 0;  // read_bytes less those of complete messages
     int64_t unexplained_before = 0;
     // Of replies.
@@ -138,7 +142,9 @@ class ConnectionWatch {
   // The most processor time that a thread has used in the call of gRPC that it is inside.
   absl::Duration StalledTime(const std::vector<CallWatch::Use>& uses);
   void CloseLosers();
-  void CloseStallers(absl::Duration stalled);
+  void CloseStallers(absl::Duration stalled, absl::Time now);
+  // Those of owners with several stalls in a second that wait to be read: they would stall next.
+  void CloseWaiting(absl::Time now);
   // False: it was closed before.
   bool Close(const Sample& sample, CloseReason reason);
 
@@ -148,8 +154,10 @@ class ConnectionWatch {
   int64_t version_ = -1;  // of the connections in samples_
   absl::Time looked_at_ = absl::InfinitePast();
   bool is_busy_ = false;
+  bool is_owed_ = false;              // a reply was not taken at the last look
   absl::Duration used_;               // by the busiest thread that calls gRPC, at each look
   std::vector<CallWatch::Use> last_;  // at the last look
+  absl::flat_hash_map<std::string, std::vector<absl::Time>> stalls_;  // of a second, by owner
   std::vector<CallWatch::Use>
       inside_;  // when a thread was first seen in its present call, or stallers were closed
   std::array<std::atomic<int64_t>, kReasonCount> closed_ = {};

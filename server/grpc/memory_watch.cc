@@ -157,7 +157,7 @@ void MemoryWatch::CloseConnections(absl::Time now) {
   const bool refuses = std::exchange(refused_, refused) != refused;
   if (refuses || unaccounted_bytes_ > options_.receive_bytes) {
     connections_.CloseUntaken(now);
-  } else if (now - connections_looked_at_ >= kIdlePeriod) {
+  } else if (now - connections_looked_at_ >= connections_.NextLook()) {
     connections_.CloseIdle(now);
   } else {
     return;

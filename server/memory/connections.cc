@@ -52,7 +52,7 @@ std::optional<Connection::Traffic> Connection::traffic() const {
       ioctl(socket_.get(), FIONREAD, &unread) != 0) {
     return std::nullopt;
   }
-  return Traffic{static_cast<int64_t>(info.tcpi_bytes_received) - unread,
+  return Traffic{static_cast<int64_t>(info.tcpi_bytes_received) - unread, unread,
                  static_cast<int64_t>(info.tcpi_bytes_acked)};
 }
 

@@ -58,8 +58,9 @@ class Connection {
   };
   // What the kernel has counted.
   struct Traffic {
-    int64_t read_bytes = 0;   // by gRPC
-    int64_t taken_bytes = 0;  // by the client's kernel
+    int64_t read_bytes = 0;    // by gRPC
+    int64_t unread_bytes = 0;  // that have come
+    int64_t taken_bytes = 0;   // by the client's kernel
   };
 
   struct About {

@@ -38,7 +38,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kAttackSeconds = 2;
-// Bounds for a machine that runs other tests beside these: alone, the figures are 0.1 to 1.2 s.
+// Bounds for a machine that runs other tests beside these: alone, the figures are 0.1 to 0.7 s.
 // Without accounts of connections, calls waited for 2 to 10 s.
 constexpr double kSlowestMs = 4000;
 constexpr seconds kNewClientWithin{4};

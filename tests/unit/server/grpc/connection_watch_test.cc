@@ -154,6 +154,36 @@ TEST_F(ConnectionWatchTest, ClosesTheConnectionThatKeepsAPollThreadInGrpc) {
   EXPECT_FALSE(other_.IsClosed()) << "it has brought nothing since";
 }
 
+TEST_F(ConnectionWatchTest, AnOwnerThatStallsTwiceInASecondLosesTheConnectionsThatWait) {
+  constexpr size_t kWaiting = ConnectionWatch::kWaitingBytesMax + 1;
+  const auto with_unread = [this](const std::string& owner, size_t bytes) {
+    auto made =
+        std::make_unique<TestConnection>(connections_, owner, TestConnection::Transport::kTcp);
+    made->SendUnread(bytes);
+    return made;
+  };
+  const std::string owner = "ip:loopback";
+  const auto waits = with_unread(owner, kWaiting);
+  const auto brings_little = with_unread(owner, kWaiting - 1);
+  const auto has_sent_a_message = with_unread(owner, kWaiting);
+  has_sent_a_message->account()->BeginCall();
+  has_sent_a_message->account()->CountMessage(100);
+  const auto of_another = with_unread("ip:192.0.2.7", kWaiting);
+  for (const absl::Duration pause : {kStep, absl::Seconds(1), absl::Milliseconds(500)}) {
+    EXPECT_FALSE(waits->IsClosed()) << "one stall in a second";
+    TestConnection stalls(connections_, owner, TestConnection::Transport::kTcp);
+    clock_.Advance(pause);
+    Look();
+    stalls.Send(20'000);
+    LookInside();
+    EXPECT_TRUE(stalls.IsClosed());
+  }
+  EXPECT_TRUE(waits->IsClosed());
+  for (const auto& connection : {&brings_little, &has_sent_a_message, &of_another}) {
+    EXPECT_FALSE((*connection)->IsClosed());
+  }
+}
+
 TEST_F(ConnectionWatchTest, CallsThatReturnAndPayloadAreNoStall) {
   tcp_.Send(20'000);
   Look();
@@ -219,6 +249,17 @@ TEST_F(ConnectionWatchTest, ClosesTheOwnerThatTakesTheFewestReplies) {
   EXPECT_FALSE(other_.IsClosed()) << "another owner owes more";
   EXPECT_FALSE(unix_.IsClosed()) << "it has taken a reply meanwhile";
   EXPECT_EQ(Closed(CloseReason::kUntakenReplies), 1);
+}
+
+TEST_F(ConnectionWatchTest, LooksAgainSoonWhereAReplyIsNotTaken) {
+  watch_.CloseIdle(clock_.Now());
+  EXPECT_EQ(watch_.NextLook(), kHandshake / 4);
+  unix_.account()->OweReply(1);
+  watch_.CloseIdle(clock_.Now());
+  EXPECT_EQ(watch_.NextLook(), absl::Seconds(1));
+  unix_.account()->PayReply(1, /*taken=*/true);
+  watch_.CloseIdle(clock_.Now());
+  EXPECT_EQ(watch_.NextLook(), kHandshake / 4);
 }
 
 TEST_F(ConnectionWatchTest, ClosesAConnectionWithoutAFirstCall) {
