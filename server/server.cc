@@ -133,9 +133,12 @@ ConnectionWatch::Options Server::WatchOptions() {
   ConnectionWatch::Options watch;
   watch.handshake_timeout = options_.handshake_timeout;
   watch.idle_timeout = options_.idle_timeout;
-  watch.uses = [this] {
+  // gRPC gives reading to its executor where connections contend for it.
+  const auto executor = std::make_shared<NamedThreads>("default-executo", clock_);
+  watch.uses = [this, executor] {
     std::vector<CallWatch::Use> uses = poll_loop_->Uses();
     for (const auto& listener : listeners_) uses.push_back(listener->HandingOn());
+    for (const CallWatch::Use& use : executor->Uses()) uses.push_back(use);
     return uses;
   };
   watch.has_memory = [this](int fd) {

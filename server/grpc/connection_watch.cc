@@ -82,7 +82,7 @@ bool ConnectionWatch::CloseWasters(absl::Time now) {
     used += uses[i].used - last_[i].used;
     busiest = std::max(busiest, uses[i].used - last_[i].used);
   }
-  const absl::Duration stalled = StalledTime(uses);
+  const Stall stall = StallOf(uses);
   looked_at_ = now;
   last_ = std::move(uses);
   is_busy_ = used >= kBusy * step;
@@ -92,22 +92,24 @@ bool ConnectionWatch::CloseWasters(absl::Time now) {
   for (auto& [key, sample] : samples_) {
     const Connection::Counts counts = sample.connection->counts();
     Look(sample);
-    if (stalled == absl::ZeroDuration()) sample.unexplained_before = sample.unexplained;
+    if (stall.any == absl::ZeroDuration()) sample.unexplained_before = sample.unexplained;
     if (const auto waste = WasteOf(sample, counts, now)) Close(sample, *waste);
   }
   CloseLosers();
-  if (stalled >= kStallTime) CloseStallers(stalled, now);
+  if (stall.any >= kStallTime) CloseStallers(stall, now);
   return true;
 }
 
 // A thread is stalled only from the first look that sees it inside a call until it returns.
-absl::Duration ConnectionWatch::StalledTime(const std::vector<CallWatch::Use>& uses) {
-  absl::Duration most;
+ConnectionWatch::Stall ConnectionWatch::StallOf(const std::vector<CallWatch::Use>& uses) {
+  Stall most;
   inside_.resize(uses.size());
   for (size_t i = 0; i < uses.size(); ++i) {
     const bool is_inside = uses[i].steps % 2 == 1;
     if (!is_inside || inside_[i].steps != uses[i].steps) inside_[i] = uses[i];
-    most = std::max(most, uses[i].used - inside_[i].used);
+    const absl::Duration used = uses[i].used - inside_[i].used;
+    most.any = std::max(most.any, used);
+    if (!uses[i].is_guess) most.seen = std::max(most.seen, used);
   }
   return most;
 }
@@ -190,7 +192,8 @@ void ConnectionWatch::CloseLosers() {
 
 // What comes after it is measured anew: gRPC goes on with what it has read of a closed connection,
 // and reads nothing of others meanwhile.
-void ConnectionWatch::CloseStallers(absl::Duration stalled, absl::Time now) {
+void ConnectionWatch::CloseStallers(Stall stall, absl::Time now) {
+  const absl::Duration stalled = stall.any;
   const auto bytes_of = [](const Sample& sample) {
     return std::max<int64_t>(0, sample.unexplained - sample.unexplained_before);
   };
@@ -213,7 +216,7 @@ void ConnectionWatch::CloseStallers(absl::Duration stalled, absl::Time now) {
   CloseWaiting(now);
   // Connections that behaved well before come next, and then those that read a message.
   for (const bool reads : {false, true}) {
-    const bool must_close = !has_closed && stalled >= kLongStall;
+    const bool must_close = !has_closed && stall.seen >= kLongStall;
     for (const auto& [key, sample] : samples_) {
       if (!must_close || IsIdle(sample.connection->counts()) == reads) continue;
       const int64_t least = reads ? most / kMostPart : stalled / kWorstByteTime;

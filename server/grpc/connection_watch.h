@@ -11,8 +11,9 @@
 //   - a thread is inside one call of gRPC for kStallTime of a processor, gRPC has read bytes of the
 //     connection meanwhile, and all such bytes are too few to be the payload of that time (TCP). A
 //     connection that reads a message, or has sent one before, is blamed only if no other one can
-//     be, after a longer time. At the second stall of an owner in a second, its connections with
-//     more than kWaitingBytesMax that gRPC has not read are shut down, too, before it does.
+//     be, after a longer time, and never for a thread of gRPC's own, whose calls are a guess.
+//     At the second stall of an owner in a second, its connections with more than
+//     kWaitingBytesMax that gRPC has not read are shut down, too, before it does.
 //
 // Memory. Replies that are not taken hold admitted bytes. Where these are needed, connections of
 // the owner that has the most such bytes are shut down.
@@ -140,9 +141,13 @@ class ConnectionWatch {
   std::optional<CloseReason> IdlenessOf(Sample& sample, const Connection::Counts& counts,
                                         absl::Time now) const;
   // The most processor time that a thread has used in the call of gRPC that it is inside.
-  absl::Duration StalledTime(const std::vector<CallWatch::Use>& uses);
+  struct Stall {
+    absl::Duration any;
+    absl::Duration seen;  // of threads that count their steps
+  };
+  Stall StallOf(const std::vector<CallWatch::Use>& uses);
   void CloseLosers();
-  void CloseStallers(absl::Duration stalled, absl::Time now);
+  void CloseStallers(Stall stall, absl::Time now);
   // Those of owners with several stalls in a second that wait to be read: they would stall next.
   void CloseWaiting(absl::Time now);
   // False: it was closed before.

@@ -184,6 +184,23 @@ TEST_F(ConnectionWatchTest, AnOwnerThatStallsTwiceInASecondLosesTheConnectionsTh
   }
 }
 
+TEST_F(ConnectionWatchTest, AThreadWhoseCallsAreAGuessIsHeldAgainstWastersOnly) {
+  use_.is_guess = true;
+  tcp_.account()->BeginCall();
+  tcp_.account()->CountMessage(100);
+  Look();
+  tcp_.Send(100'000);
+  for (int i = 0; i < 12; ++i) LookInside();
+  EXPECT_FALSE(tcp_.IsClosed()) << "it has sent a message before";
+  other_.Send(20'000);
+  LookInside();
+  EXPECT_FALSE(other_.IsClosed()) << "its bytes are few for the time";
+  other_.Send(100'000);
+  LookInside();
+  EXPECT_TRUE(other_.IsClosed());
+  EXPECT_FALSE(tcp_.IsClosed());
+}
+
 TEST_F(ConnectionWatchTest, CallsThatReturnAndPayloadAreNoStall) {
   tcp_.Send(20'000);
   Look();
