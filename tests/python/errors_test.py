@@ -1,5 +1,6 @@
 """Bad input: the exception, and what it says. Nothing of it changes an array or ends the client."""
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -177,6 +178,18 @@ def test_warnings_about_a_config(local):
     config = {**LLAMA, "num_hidden_layers": 2, "no_rope_layers": [1, 0]}
     with pytest.warns(rs.ConfigWarning, match="does not rotate|no rotary"):
         np.testing.assert_array_equal(local.rotate(Q, start=9, config=config, layer=1), Q)
+
+
+@pytest.mark.parametrize("action, count", [("default", 1), ("always", 3)])
+def test_a_loop_is_warned_once_whatever_its_positions(local, action, count):
+    config = {**LLAMA, "max_position_embeddings": 10}
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter(action)
+        for start in (20, 21, 22):
+            local.rotate(Q, start=start, config=config)
+    assert len(shown) == count
+    last = 20 + Q.shape[0] - 1
+    assert str(shown[0].message) == f"positions: up to {last}, past the model's 10"
 
 
 def test_a_closed_client(local):

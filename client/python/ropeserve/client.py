@@ -6,6 +6,7 @@ import atexit
 import concurrent.futures
 import functools
 import os
+import re
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Sequence, TypedDict
@@ -182,10 +183,31 @@ def _output_dtype(request: _core.Request, dtype: object, in_place: bool) -> str 
     return name
 
 
+class _WarningText(str):
+    """A text that equals others which differ from it in numbers alone.
+
+    Python shows a text once for each line of code, and keeps it. A decode loop past the model's
+    last position has a new one for each token.
+    """
+
+    __slots__ = ()
+
+    def _kind(self) -> str:
+        return re.sub(r"\d+", "0", self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, _WarningText):
+            return self._kind() == other._kind()
+        return str.__eq__(self, other) is True
+
+    def __hash__(self) -> int:
+        return hash(self._kind())
+
+
 def _warn(texts: Sequence[str], level: int = 5) -> None:
     """`level`: how many calls ago the caller's code was."""
     for text in texts:
-        warnings.warn(text, ConfigWarning, stacklevel=level)
+        warnings.warn(_WarningText(text), ConfigWarning, stacklevel=level)
 
 
 class _Rotations:
