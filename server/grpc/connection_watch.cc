@@ -92,12 +92,18 @@ bool ConnectionWatch::CloseWasters(absl::Time now) {
   for (auto& [key, sample] : samples_) {
     const Connection::Counts counts = sample.connection->counts();
     Look(sample);
-    if (stall.any == absl::ZeroDuration()) sample.unexplained_before = sample.unexplained;
+    const bool has_stall = std::max(stall.seen, stall.guessed) > absl::ZeroDuration();
+    if (!has_stall) sample.unexplained_before = sample.unexplained;
     if (const auto waste = WasteOf(sample, counts, now)) Close(sample, *waste);
   }
   CloseLosers();
-  if (stall.any >= kStallTime) CloseStallers(stall, now);
+  if (stall.Time() > absl::ZeroDuration()) CloseStallers(stall, now);
   return true;
+}
+
+absl::Duration ConnectionWatch::Stall::Time() const {
+  const absl::Duration longest = guessed >= kGuessedStallTime ? std::max(seen, guessed) : seen;
+  return longest >= kStallTime ? longest : absl::ZeroDuration();
 }
 
 // A thread is stalled only from the first look that sees it inside a call until it returns.
@@ -108,8 +114,8 @@ ConnectionWatch::Stall ConnectionWatch::StallOf(const std::vector<CallWatch::Use
     const bool is_inside = uses[i].steps % 2 == 1;
     if (!is_inside || inside_[i].steps != uses[i].steps) inside_[i] = uses[i];
     const absl::Duration used = uses[i].used - inside_[i].used;
-    most.any = std::max(most.any, used);
-    if (!uses[i].is_guess) most.seen = std::max(most.seen, used);
+    absl::Duration& of_kind = uses[i].is_guess ? most.guessed : most.seen;
+    of_kind = std::max(of_kind, used);
   }
   return most;
 }
@@ -193,7 +199,7 @@ void ConnectionWatch::CloseLosers() {
 // What comes after it is measured anew: gRPC goes on with what it has read of a closed connection,
 // and reads nothing of others meanwhile.
 void ConnectionWatch::CloseStallers(Stall stall, absl::Time now) {
-  const absl::Duration stalled = stall.any;
+  const absl::Duration stalled = stall.Time();
   const auto bytes_of = [](const Sample& sample) {
     return std::max<int64_t>(0, sample.unexplained - sample.unexplained_before);
   };

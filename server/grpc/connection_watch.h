@@ -11,9 +11,10 @@
 //   - a thread is inside one call of gRPC for kStallTime of a processor, gRPC has read bytes of the
 //     connection meanwhile, and all such bytes are too few to be the payload of that time (TCP). A
 //     connection that reads a message, or has sent one before, is blamed only if no other one can
-//     be, after a longer time, and never for a thread of gRPC's own, whose calls are a guess.
-//     At the second stall of an owner in a second, its connections with more than
-//     kWaitingBytesMax that gRPC has not read are shut down, too, before it does.
+//     be, after a longer time. Of a thread of gRPC's own the calls are a guess: it must work for
+//     kGuessedStallTime, and such a connection is never blamed. At the second stall of an owner in
+//     a second, its connections with more than kWaitingBytesMax that gRPC has not read are shut
+//     down, too, before it does.
 //
 // Memory. Replies that are not taken hold admitted bytes. Where these are needed, connections of
 // the owner that has the most such bytes are shut down.
@@ -55,6 +56,7 @@ class ConnectionWatch {
   static constexpr int64_t kHeaderBytesMax = 4 * limits::kMiB;
   static constexpr absl::Duration kHeaderTime = absl::Milliseconds(250);
   static constexpr absl::Duration kStallTime = absl::Milliseconds(20);
+  static constexpr absl::Duration kGuessedStallTime = absl::Milliseconds(100);
   static constexpr int64_t kWaitingBytesMax = 96 * limits::kKiB;
   static constexpr absl::Duration kUntaken = absl::Seconds(5);
 
@@ -142,8 +144,11 @@ class ConnectionWatch {
                                         absl::Time now) const;
   // The most processor time that a thread has used in the call of gRPC that it is inside.
   struct Stall {
-    absl::Duration any;
-    absl::Duration seen;  // of threads that count their steps
+    absl::Duration seen;     // of threads that count their steps
+    absl::Duration guessed;  // of the others
+
+    // That counts; 0: none is long enough.
+    absl::Duration Time() const;
   };
   Stall StallOf(const std::vector<CallWatch::Use>& uses);
   void CloseLosers();

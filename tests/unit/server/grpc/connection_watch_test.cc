@@ -190,14 +190,12 @@ TEST_F(ConnectionWatchTest, AThreadWhoseCallsAreAGuessIsHeldAgainstWastersOnly) 
   tcp_.account()->CountMessage(100);
   Look();
   tcp_.Send(100'000);
-  for (int i = 0; i < 12; ++i) LookInside();
-  EXPECT_FALSE(tcp_.IsClosed()) << "it has sent a message before";
-  other_.Send(20'000);
-  LookInside();
-  EXPECT_FALSE(other_.IsClosed()) << "its bytes are few for the time";
   other_.Send(100'000);
+  for (int i = 0; i < 4; ++i) LookInside();
+  EXPECT_FALSE(other_.IsClosed()) << "its first call may be about to be seen";
   LookInside();
   EXPECT_TRUE(other_.IsClosed());
+  for (int i = 0; i < 9; ++i) LookInside();
   EXPECT_FALSE(tcp_.IsClosed());
 }
 
