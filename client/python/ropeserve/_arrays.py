@@ -109,11 +109,14 @@ def shaped(memory: np.ndarray, shape: Sequence[int], dtype: object) -> Any:
     return memory.view(numpy_dtype(name)).reshape(tuple(shape))
 
 
-def changed(array: Any) -> None:
-    """Tells torch that a tensor has changed, for gradients of earlier operations with it."""
-    torch = torch_of(array)
-    if torch is not None and torch.is_grad_enabled() and not array.is_inference():
-        torch.autograd.graph.increment_version(array)
+def changed(*arrays: Any) -> None:
+    """Tells torch that tensors have changed, for gradients of earlier operations with them."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for array in arrays:
+        if isinstance(array, torch.Tensor) and not array.is_inference():
+            torch.autograd.graph.increment_version(array)
 
 
 def integer(value: object, field: str) -> int:

@@ -363,8 +363,7 @@ class Prepared:
             from_: for a prepared reposition: the current positions.
         """
         self._check(arrays)
-        for array in arrays:
-            changed(array)
+        changed(*arrays)
         result = arrays if len(arrays) > 1 else arrays[0]
         return self._finish(arrays, None, result, start, from_, timeout, positions)
 
@@ -383,8 +382,9 @@ class Prepared:
     def _check(self, arrays: tuple[Any, ...]) -> None:
         if len(arrays) != len(self._layouts):
             raise invalid("arrays", len(arrays), str(len(self._layouts)))
-        if wrong := [type(array) for array in arrays if not hasattr(array, "shape")]:
-            raise invalid("arrays", wrong[0].__name__, "arrays")
+        for array in arrays:
+            if not hasattr(array, "shape"):
+                raise invalid("arrays", type(array).__name__, "arrays")
 
     def _finish(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...] | None, result: Any,
                 start: int | None, from_: object, timeout: float | None,
