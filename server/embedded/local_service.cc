@@ -166,8 +166,13 @@ class PreparedCall final : public server::InProcessCall {
   client::RotateReply reply_;
 };
 
-Status DeadlineHasPassed() {
-  return client::MakeError(Reason::kDeadline, "the deadline has passed");
+// Waits until the call has ended. `status`: the call's, which its end sets.
+Status StatusAtEnd(Ending& ending, const absl::Status& status) {
+  const bool is_late = ending.Await();
+  if (is_late && absl::IsCancelled(status)) {
+    return client::MakeError(Reason::kDeadline, "the deadline has passed");
+  }
+  return status.ok() ? Status() : client::ToStatus(status);
 }
 
 }  // namespace
@@ -228,9 +233,7 @@ Result<grpc::ByteBuffer> LocalService::Call(server::Method method, grpc::ByteBuf
   EmbeddedCall call(message, ending, peer_.owner);
   core_->rope_service().Handle(method, call);
   RunWhatIsLeft();
-  const bool is_late = ending.Await();
-  if (is_late && absl::IsCancelled(call.status())) return DeadlineHasPassed();
-  if (!call.status().ok()) return client::ToStatus(call.status());
+  if (Status status = StatusAtEnd(ending, call.status()); !status.ok()) return status;
   return call.reply();
 }
 
@@ -242,9 +245,7 @@ Result<client::RotateReply> LocalService::Rotate(client::CallMessage message,
   PreparedCall call(std::move(message), std::move(wanted), ending);
   core_->rope_service().RotateInProcess(call);
   RunWhatIsLeft();
-  const bool is_late = ending.Await();
-  if (is_late && absl::IsCancelled(call.status())) return DeadlineHasPassed();
-  if (!call.status().ok()) return client::ToStatus(call.status());
+  if (Status status = StatusAtEnd(ending, call.status()); !status.ok()) return status;
   return std::move(call.reply());
 }
 

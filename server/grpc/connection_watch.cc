@@ -26,11 +26,11 @@ constexpr int64_t kHeaderBytesOfMessage = 512;
 constexpr absl::Duration kPayloadByteTime = absl::Nanoseconds(10);
 constexpr absl::Duration kWorstByteTime = absl::Microseconds(4);
 constexpr absl::Duration kLongStall = absl::Milliseconds(200);
+// After it, connections with this part of the most bytes are closed, whatever they bring.
+constexpr int64_t kMostPart = 4;
 // Between two looks at replies that are not taken, and at idle connections.
 constexpr absl::Duration kOwedLook = absl::Seconds(1);
 constexpr absl::Duration kLookMax = absl::Seconds(4);
-// After it, connections with this part of the most bytes are closed, whatever they bring.
-constexpr int64_t kMostPart = 4;
 
 constexpr std::string_view kReasonNames[] = {
     "lost_calls", "unknown_cancels", "headers", "stall", "untaken_replies", "no_call", "idle"};
@@ -89,10 +89,10 @@ bool ConnectionWatch::CloseWasters(absl::Time now) {
   used_ += busiest;
   if (!is_busy_) return false;
   Refresh();
+  const bool has_stall = std::max(stall.seen, stall.guessed) > absl::ZeroDuration();
   for (auto& [key, sample] : samples_) {
     const Connection::Counts counts = sample.connection->counts();
     Look(sample);
-    const bool has_stall = std::max(stall.seen, stall.guessed) > absl::ZeroDuration();
     if (!has_stall) sample.unexplained_before = sample.unexplained;
     if (const auto waste = WasteOf(sample, counts, now)) Close(sample, *waste);
   }
