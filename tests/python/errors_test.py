@@ -97,6 +97,10 @@ CASES = {
                          rs.InvalidField, "arrays", "2", "1"),
     "prepared: no array": (lambda c: c.prepare(Q, config=LLAMA).rotate([1], start=0),
                            rs.InvalidField, "arrays", "list", "arrays"),
+    "prepared: no array in place": (lambda c: c.prepare(Q, config=LLAMA).rotate_([1], start=0),
+                                    rs.InvalidField, "q", "builtins.list", "an array of floats"),
+    "prepared: nothing": (lambda c: c.prepare(Q, config=LLAMA).rotate_(start=0),
+                          rs.InvalidField, "arrays", "0", "1"),
     "prepared: dtype of the result in place": (
         lambda c: c.prepare(Q, config=LLAMA, output_dtype="fp16").rotate_(Q, start=0),
         rs.InvalidField, "q.dtype", "fp32", "fp16"),

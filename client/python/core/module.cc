@@ -146,16 +146,17 @@ void BindRequest(nb::module_& module) {
       .def_prop_ro("id", [](const Prepared& self) { return self.rotation().id(); })
       .def_prop_ro("warnings", [](const Prepared& self) { return self.rotation().warnings(); })
       .def_prop_ro("layouts", &Prepared::Layouts)
-      .def("values", &Prepared::Values, nb::arg("inputs"), nb::arg("outputs").none(),
-           nb::arg("positions"), nb::arg("from_").none())
+      .def("values", &Prepared::Values, nb::arg("inputs"), nb::arg("outputs"), nb::arg("positions"),
+           nb::arg("from_").none())
       .def(
           "values",
-          [](const Prepared& self, const nb::tuple& inputs, nb::handle outputs, int64_t start) {
+          [](const Prepared& self, const nb::tuple& inputs, const nb::tuple& outputs,
+             int64_t start) {
             client::Positions positions;
             positions.start = start;
             return self.Values(inputs, outputs, std::move(positions), {});
           },
-          nb::arg("inputs"), nb::arg("outputs").none(), nb::arg("start"));
+          nb::arg("inputs"), nb::arg("outputs"), nb::arg("start"));
 }
 
 }  // namespace

@@ -124,16 +124,15 @@ std::vector<std::pair<std::string, std::string>> Prepared::Layouts() const {
   return layouts;
 }
 
-Request Prepared::Values(const nb::tuple& inputs, nb::handle outputs, client::Positions positions,
-                         std::optional<client::Positions> from) const {
+Request Prepared::Values(const nb::tuple& inputs, const nb::tuple& outputs,
+                         client::Positions positions, std::optional<client::Positions> from) const {
   if (inputs.size() != tensors_.size()) {
-    RaiseInvalid("tensors", std::to_string(inputs.size()), std::to_string(tensors_.size()));
+    RaiseInvalid("arrays", std::to_string(inputs.size()), std::to_string(tensors_.size()));
   }
   Request call;
   std::optional<int64_t> length;
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    Add(i, inputs[i], outputs.is_none() ? nb::handle(inputs[i]) : nb::handle(outputs[nb::int_(i)]),
-        length, call);
+    Add(i, inputs[i], outputs[i], length, call);
   }
   call.request.prepared = length.has_value() ? rotation_.WithLength(*length) : rotation_;
   call.request.positions = std::move(positions);

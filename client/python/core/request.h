@@ -45,8 +45,8 @@ class Prepared {
   const client::PreparedRotation& rotation() const { return rotation_; }
   // Of each tensor, and of its result; an empty one is the tensor's.
   std::vector<std::pair<std::string, std::string>> Layouts() const;
-  // The request of one call. `outputs` None: in place.
-  Request Values(const nanobind::tuple& inputs, nanobind::handle outputs,
+  // The request of one call. An output that is its input: in place.
+  Request Values(const nanobind::tuple& inputs, const nanobind::tuple& outputs,
                  client::Positions positions, std::optional<client::Positions> from) const;
 
  private:

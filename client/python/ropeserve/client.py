@@ -362,33 +362,23 @@ class Prepared:
                 cu_seqlens and context_parallel.
             from_: for a prepared reposition: the current positions.
         """
-        self._check(arrays)
         changed(*arrays)
-        result = arrays if len(arrays) > 1 else arrays[0]
-        return self._finish(arrays, None, result, start, from_, timeout, positions)
+        return self._finish(arrays, arrays, start, from_, timeout, positions)
 
     def rotate(self, *arrays: Any, start: int | None = None, from_: object = None,
                timeout: float | None = None, **positions: Any) -> Any:
         """Does what was prepared, into new arrays. Arguments: as rotate_."""
-        self._check(arrays)
+        if wrong := [type(array) for array in arrays if not hasattr(array, "shape")]:
+            raise invalid("arrays", wrong[0].__name__, "arrays")
         if self._is_like_input:
             outputs = tuple([empty_like(array) for array in arrays])
         else:
             outputs = tuple([empty(array, _result_shape(*layouts, array.shape), self._dtype)
                              for array, layouts in zip(arrays, self._layouts)])
-        result = outputs if len(outputs) > 1 else outputs[0]
-        return self._finish(arrays, outputs, result, start, from_, timeout, positions)
+        return self._finish(arrays, outputs, start, from_, timeout, positions)
 
-    def _check(self, arrays: tuple[Any, ...]) -> None:
-        if len(arrays) != len(self._layouts):
-            raise invalid("arrays", len(arrays), str(len(self._layouts)))
-        for array in arrays:
-            if not hasattr(array, "shape"):
-                raise invalid("arrays", type(array).__name__, "arrays")
-
-    def _finish(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...] | None, result: Any,
-                start: int | None, from_: object, timeout: float | None,
-                positions: dict[str, Any]) -> Any:
+    def _finish(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...], start: int | None,
+                from_: object, timeout: float | None, positions: dict[str, Any]) -> Any:
         if type(start) is int and from_ is None and not positions and 0 <= start <= _POSITION_MAX:
             request = self._native.values(arrays, outputs, start)
         else:
@@ -399,6 +389,7 @@ class Prepared:
                 raise TypeError(f"got an unexpected argument {min(positions)!r}")
             request = self._native.values(arrays, outputs, where,
                                           None if from_ is None else _somewhere(from_, lengths))
+        result = outputs if len(outputs) > 1 else outputs[0]
         return self._rotations._finish(request, result, timeout)
 
 
