@@ -65,7 +65,7 @@ absl::Status Server::Build(const Batcher::Options& batches) {
   ROPE_RETURN_IF_ERROR(BuildCore(threads, batches));
   connection_watch_ = std::make_unique<ConnectionWatch>(core_->connections(), WatchOptions());
   memory_watch_ = std::make_unique<MemoryWatch>(
-      MemoryWatch::Options{shares_.receive, shares_.message, options_.receive_timeout},
+      MemoryWatch::Options{shares_.receive, options_.receive_timeout},
       ProcessMemory([this] { return core_->AccountedBytes(); },
                     [this] { return core_->admission().refusals().bytes; }),
       core_->reads(), *connection_watch_, core_->pool(), clock_);

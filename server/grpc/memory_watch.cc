@@ -24,7 +24,7 @@ constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(250);
 // A call that was ended is aborted if its client has not taken the end after this time.
 constexpr absl::Duration kEndGrace = absl::Seconds(1);
-constexpr absl::Duration kTrimPeriod = absl::Milliseconds(100);
+constexpr absl::Duration kTrimPeriod = absl::Milliseconds(25);
 // Free memory that the allocator may keep for any time.
 constexpr int64_t kFreeFloorBytes = 8 * limits::kMiB;
 constexpr size_t kSamples = MemoryWatch::kUnusedMs / 1000;
@@ -90,24 +90,26 @@ void MemoryWatch::WakeUp() {
 // One round:
 //   1. Let ConnectionWatch look, and end late reads.
 //   2. Compute the unaccounted bytes. If they exceed half the budget, trim the pool and malloc (at
-//      most every kTrimPeriod) and compute them again: freed memory must not close a connection.
-//   3. End reads that are too many, and shut down what takes no replies or is idle.
+//      most every kTrimPeriod) and compute them again: freed memory must not end a read.
+//   3. End reads that are too many. Bytes that may be freed memory count only far above the budget.
+//      Shut down what takes no replies or is idle.
 //   4. Give unused memory back.
 absl::Duration MemoryWatch::Tick() {
   const absl::Time now = clock_.Now();
   const bool is_busy = connections_.CloseWasters(now);
   EndLateReads(now);
-  receiving_bytes_.store(reads_.CountLate(now - kLate) * options_.message_bytes,
-                         std::memory_order_relaxed);
   unaccounted_bytes_ = UnaccountedBytes();
   const bool in_use = unaccounted_bytes_ > options_.receive_bytes / 2;
-  if (in_use && now - trimmed_ >= kTrimPeriod) {
+  const bool is_exact = in_use && now - trimmed_ >= kTrimPeriod;
+  if (is_exact) {
     trimmed_ = now;
     pool_.Trim();
     system_.trim();
     unaccounted_bytes_ = UnaccountedBytes();
   }
-  EndReads(now);
+  receiving_bytes_.store(std::max<int64_t>(0, unaccounted_bytes_), std::memory_order_relaxed);
+  const bool is_far_above = unaccounted_bytes_ > options_.receive_bytes * 3 / 2;
+  if (is_exact || is_far_above) EndReads(now, is_far_above);
   CloseConnections(now);
   GiveBack(now);
   if (in_use) return kPressurePeriod;
@@ -131,11 +133,9 @@ void MemoryWatch::EndLateReads(absl::Time now) {
                              " (--receive_timeout)"))));
 }
 
-// Calls end with a retry delay, of one connection after another.
-void MemoryWatch::EndReads(absl::Time now) {
-  const bool counts =
-      receiving_bytes() > options_.receive_bytes && unaccounted_bytes_ > options_.receive_bytes / 2;
-  if (!counts && unaccounted_bytes_ <= options_.receive_bytes) return;
+// Calls end with a retry delay.
+void MemoryWatch::EndReads(absl::Time now, bool of_anybody) {
+  if (unaccounted_bytes_ <= options_.receive_bytes) return;
   // The number of reads to end so that half of the budget is left, if all hold equally much.
   const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
   const int64_t wanted = std::max<int64_t>(1, reads_.CountAll() * spare / unaccounted_bytes_);
@@ -144,7 +144,7 @@ void MemoryWatch::EndReads(absl::Time now) {
                  "part of a message while the server has no memory for the rest",
                  "a retry later (--memory_bytes)");
   for (int64_t ended = 0; ended < wanted;) {
-    const int64_t count = reads_.EndOfGreediest(now - kLate, status);
+    const int64_t count = reads_.EndOfGreediest(now - kLate, wanted - ended, of_anybody, status);
     if (count == 0) return;
     ended += count;
     pressure_.fetch_add(count);

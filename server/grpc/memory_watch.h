@@ -3,10 +3,8 @@
 //
 //   - Messages that are being read belong to no budget until they are complete. Their memory is
 //     estimated as what the process holds minus what the budgets account for and what it held at
-//     Start, such as the context of a GPU (unaccounted bytes).
-//     The reads of the connection with the most of them end in two cases: the unaccounted bytes
-//     exceed the budget for receiving; or they exceed half of it, and late messages, counted at the
-//     largest message size each, exceed it.
+//     Start, such as the context of a GPU (unaccounted bytes). Above the budget for receiving,
+//     reads of the owner whose reads take the longest end, until half of it should be left.
 //   - A message that is not complete in time ends its call.
 //   - Replies count as admitted bytes until their clients have taken them. While requests are
 //     refused because these bytes are used up, or the unaccounted bytes exceed their budget,
@@ -56,7 +54,6 @@ class MemoryWatch {
   };
   struct Options {
     int64_t receive_bytes = 0;  // budget for messages being read
-    int64_t message_bytes = 0;  // the largest message
     absl::Duration receive_timeout = absl::InfiniteDuration();
   };
 
@@ -82,7 +79,7 @@ class MemoryWatch {
 
   // Resident anonymous memory of the process now.
   int64_t anonymous_bytes() const { return system_.anonymous_bytes(); }
-  // Late messages times the largest message size, at the last round.
+  // The unaccounted bytes of the last round.
   int64_t receiving_bytes() const { return receiving_bytes_.load(std::memory_order_relaxed); }
   // Calls that were ended after receive_timeout.
   int64_t late_calls() const { return late_.load(); }
@@ -96,7 +93,8 @@ class MemoryWatch {
   // Sleeps for at most `rest`. False: stopped.
   bool Rest(absl::Duration rest);
   void EndLateReads(absl::Time now);
-  void EndReads(absl::Time now);
+  // `of_anybody`: as MessageReads::EndOfGreediest.
+  void EndReads(absl::Time now, bool of_anybody);
   void CloseConnections(absl::Time now);
   // Gives unused memory back to the system.
   void GiveBack(absl::Time now);

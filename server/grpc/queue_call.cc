@@ -2,9 +2,10 @@
 
 #include <grpc/grpc_security_constants.h>
 
+#include <algorithm>
+#include <deque>
 #include <iterator>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(50);
 // Calls that are ended under one lock.
 constexpr int64_t kEndedAtOnce = 64;
+constexpr absl::Duration kEndsKept = absl::Seconds(1);
 
 }  // namespace
 
@@ -28,8 +30,9 @@ constexpr int64_t kEndedAtOnce = 64;
 // late. Enter and Leave are O(1) and allocate nothing, because every message pays for them.
 
 void MessageReads::Enter(Entry& entry, const std::shared_ptr<Connection>& connection,
-                         bool may_idle) {
+                         absl::string_view owner, bool may_idle) {
   entry.connection_ = connection;
+  entry.owner_ = owner;
   entry.may_idle_ = may_idle;
   entry.began_ = clock_.Now();
   entry.ended_at_ = absl::InfiniteFuture();
@@ -92,30 +95,50 @@ void MessageReads::CancelEnded(absl::Time ended_before) {
   }
 }
 
-int64_t MessageReads::EndOfGreediest(absl::Time before, const absl::Status& status) {
+int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
+                                     const absl::Status& status) {
   proto::MutexLock lock(&mutex_);
-  for (const bool streams : {false, true}) {
-    const auto counts_for = [&](const Entry& entry) {
-      return entry.may_idle_ == streams && !entry.read_ended();
-    };
-    absl::flat_hash_map<const Connection*, int64_t> reads;
-    const Connection* greediest = nullptr;
-    int64_t most = 0;
-    for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before;
-         entry = entry->newer_) {
-      if (!counts_for(*entry)) continue;
-      const int64_t count = ++reads[entry->connection_.get()];
-      if (count < most) continue;
-      most = count;
-      greediest = entry->connection_.get();
-    }
-    for (Entry* entry = oldest_; most > 0 && entry != nullptr && entry->began_ < before;
-         entry = entry->newer_) {
-      if (counts_for(*entry) && entry->connection_.get() == greediest) End(*entry, status);
-    }
-    if (most > 0) return most;
+  absl::erase_if(ends_, [forgotten = clock_.Now() - kEndsKept](const auto& ends) {
+    return ends.second.last < forgotten;
+  });
+  const int64_t ended = EndOfGreediest(before, wanted, of_anybody, /*streams=*/false, status);
+  if (ended > 0 || !of_anybody) return ended;
+  return EndOfGreediest(before, wanted, of_anybody, /*streams=*/true, status);
+}
+
+int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
+                                     bool streams, const absl::Status& status) {
+  struct Owner {
+    absl::Duration took;
+    std::deque<Entry*> late = {};
+  };
+  const absl::Time now = clock_.Now();
+  absl::flat_hash_map<absl::string_view, Owner> owners;
+  if (!of_anybody) {
+    for (const auto& [owner, ends] : ends_) owners[owner].took = ends.took;
   }
-  return 0;
+  for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before; entry = entry->newer_) {
+    if (entry->may_idle_ != streams || entry->read_ended()) continue;
+    Owner& owner = owners[entry->owner_];
+    owner.took += now - entry->began_;
+    owner.late.push_back(entry);
+  }
+  int64_t ended = 0;
+  for (; ended < std::min(wanted, kEndedAtOnce); ++ended) {
+    const auto greediest =
+        std::ranges::max_element(owners, {}, [](const auto& owner) { return owner.second.took; });
+    if (greediest == owners.end() || greediest->second.late.empty()) break;
+    auto& [name, owner] = *greediest;
+    Entry& oldest = *owner.late.front();
+    owner.late.pop_front();
+    const absl::Duration took = now - oldest.began_;
+    if (of_anybody) owner.took -= took;
+    Ends& ends = ends_[name];
+    ends.took += took;
+    ends.last = now;
+    End(oldest, status);
+  }
+  return ended;
 }
 
 void MessageReads::End(Entry& entry, const absl::Status& status) {

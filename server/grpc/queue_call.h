@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -136,6 +137,7 @@ class MessageReads {
    private:
     friend class MessageReads;
     std::shared_ptr<Connection> connection_;
+    absl::string_view owner_;
     bool may_idle_ = false;
     bool entered_ = false;
     absl::Time began_;
@@ -148,9 +150,10 @@ class MessageReads {
 
   const Clock& clock() const { return clock_; }
 
-  // `may_idle`: the client may legally send nothing, as on an open stream. Such a read is never
-  // late.
-  void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, bool may_idle);
+  // `owner`: of the call, valid until Leave. `may_idle`: the client may legally send nothing, as on
+  // an open stream. Such a read is never late.
+  void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, absl::string_view owner,
+             bool may_idle);
   void Leave(Entry& entry);
 
   // Of all reads, open streams included.
@@ -168,14 +171,25 @@ class MessageReads {
   // Ends calls whose read began before `before`, with `status`: a bounded number, the oldest first.
   // Returns the number.
   int64_t EndSince(absl::Time before, const absl::Status& status);
-  // The same for the calls of the connection that has the most of them; if several have equally
-  // many, of the one whose message began last. Streams end only if there is no other call.
-  int64_t EndOfGreediest(absl::Time before, const absl::Status& status);
+  // Ends up to `wanted` calls whose read began before `before`: the oldest of the owner whose reads
+  // have taken the most time together. Calls that ended so count for a second more, since who
+  // begins again at once has none that is old. Nothing ends while that owner has none to end,
+  // unless `of_anybody`: then only what is there counts, and streams end where no other call is.
+  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
+                         const absl::Status& status);
   // Cancels the calls that were ended before `ended_before` and are still here.
   void CancelEnded(absl::Time ended_before);
 
  private:
+  // What EndOfGreediest has ended of an owner.
+  struct Ends {
+    absl::Duration took;  // its reads
+    absl::Time last;
+  };
+
   void End(Entry& entry, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody, bool streams,
+                         const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
   std::atomic<int64_t> count_ = 0;
@@ -183,6 +197,7 @@ class MessageReads {
   mutable proto::Mutex mutex_;
   Entry* oldest_ ABSL_GUARDED_BY(mutex_) = nullptr;
   Entry* newest_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  absl::flat_hash_map<std::string, Ends> ends_ ABSL_GUARDED_BY(mutex_);  // by owner, of a second
 };
 
 // QueueCall: one RPC with bytes in and bytes out, from being armed to being freed.
@@ -266,7 +281,7 @@ class QueueCall : protected MessageReads::Entry {
     return is_last;
   }
 
-  void EnterReads(bool may_idle) { parts_.reads->Enter(*this, connection_, may_idle); }
+  void EnterReads(bool may_idle) { parts_.reads->Enter(*this, connection_, owner(), may_idle); }
   void LeaveReads() { parts_.reads->Leave(*this); }
   void StartRead(bool may_idle = false) {
     EnterReads(may_idle);

@@ -17,14 +17,13 @@ using ::rope::testing::FakeClock;
 using ::rope::testing::TestConnection;
 
 constexpr int64_t kReceiveBytes = 100 * limits::kMiB;
-constexpr int64_t kMessageBytes = 40 * limits::kMiB;
 
 // A message that is being read; records how the read ended.
 class FakeRead final : public MessageReads::Entry {
  public:
   FakeRead(MessageReads& reads, const TestConnection& connection, bool may_idle = false)
       : reads_(reads) {
-    reads_.Enter(*this, connection.account(), may_idle);
+    reads_.Enter(*this, connection.account(), connection.account()->owner(), may_idle);
   }
   ~FakeRead() override { reads_.Leave(*this); }
 
@@ -56,7 +55,7 @@ class MemoryWatchTest : public ::testing::Test {
   int64_t refused_ = 0;
   int trims_ = 0;
   MemoryWatch watch_{
-      {kReceiveBytes, kMessageBytes, absl::Seconds(60)},
+      {kReceiveBytes, absl::Seconds(60)},
       {[this] { return anonymous_bytes_; }, [this] { return accounted_bytes_; },
        [this] { return free_bytes_; }, [this] { ++trims_; }, [this] { return refused_; }},
       reads_,
@@ -102,7 +101,7 @@ TEST_F(MemoryWatchTest, WhatTheProcessHoldsAtTheStartEndsNothing) {
   const FakeRead read(reads_, one_);
   clock_.Advance(absl::Milliseconds(11));
   {
-    MemoryWatch watch({kReceiveBytes, kMessageBytes, absl::Seconds(60)},
+    MemoryWatch watch({kReceiveBytes, absl::Seconds(60)},
                       {[] { return 2 * kReceiveBytes; }, [] { return int64_t{0}; },
                        [] { return int64_t{0}; }, [] {}, [] { return int64_t{0}; }},
                       reads_, connection_watch_, pool_, clock_);
@@ -111,44 +110,88 @@ TEST_F(MemoryWatchTest, WhatTheProcessHoldsAtTheStartEndsNothing) {
   EXPECT_THAT(read.ends, IsEmpty());
 }
 
-TEST_F(MemoryWatchTest, GreediestConnectionEndsFirstAndNoMoreThanNeedBe) {
-  const FakeRead one(reads_, one_);
-  const FakeRead two(reads_, two_);
-  const FakeRead two_more(reads_, two_);
-  const FakeRead stream(reads_, one_, /*may_idle=*/true);
-  const FakeRead second_stream(reads_, one_, /*may_idle=*/true);
+TEST_F(MemoryWatchTest, TheOldestOfTheGreediestOwnerEndFirstAndNoMoreThanNeedBe) {
+  const TestConnection two_again(connections_, "uid:2");
+  const FakeRead first(reads_, two_);
+  clock_.Advance(absl::Milliseconds(50));
+  const FakeRead one[] = {{reads_, one_}, {reads_, one_}};
+  const FakeRead second(reads_, two_again);
+  const FakeRead third(reads_, two_);
   clock_.Advance(absl::Milliseconds(11));
   anonymous_bytes_ = kReceiveBytes + 1;
   watch_.Tick();
-  EXPECT_THAT(stream.ends, IsEmpty()) << "other messages end first";
-  ASSERT_THAT(two.ends, SizeIs(1));
-  EXPECT_THAT(two_more.ends, SizeIs(1));
-  EXPECT_THAT(two.ends[0], IsExhausted("memory"));
-  EXPECT_THAT(one.ends, IsEmpty());
+  ASSERT_THAT(first.ends, SizeIs(1));
+  EXPECT_THAT(first.ends[0], IsExhausted("memory"));
+  EXPECT_THAT(second.ends, SizeIs(1)) << "of another connection";
+  EXPECT_THAT(third.ends, IsEmpty());
+  for (const FakeRead& read : one) EXPECT_THAT(read.ends, IsEmpty());
   EXPECT_EQ(watch_.ended_calls(), 2);
 }
 
-TEST_F(MemoryWatchTest, StreamsEndIfNoOtherMessageIsUnderWay) {
-  const FakeRead stream(reads_, one_, /*may_idle=*/true);
-  clock_.Advance(absl::Milliseconds(11));
+// Its calls are never old, and another owner's are.
+TEST_F(MemoryWatchTest, OwnerThatBeginsAgainAtOnceStaysTheGreediest) {
+  {
+    const FakeRead reads[] = {{reads_, two_}, {reads_, two_}, {reads_, two_}, {reads_, two_}};
+    clock_.Advance(absl::Milliseconds(26));
+    anonymous_bytes_ = kReceiveBytes + 1;
+    watch_.Tick();
+    EXPECT_EQ(watch_.ended_calls(), 2);
+  }
+  const FakeRead honest(reads_, one_);
+  clock_.Advance(absl::Milliseconds(26));
+  const FakeRead again(reads_, two_);
+  watch_.Tick();
+  EXPECT_THAT(honest.ends, IsEmpty());
+  anonymous_bytes_ = kReceiveBytes * 3 / 2 + 1;
+  watch_.Tick();
+  EXPECT_THAT(honest.ends, SizeIs(1)) << "the memory is needed";
+}
+
+TEST_F(MemoryWatchTest, OwnerIsTheGreediestForASecond) {
+  {
+    const FakeRead read(reads_, two_);
+    clock_.Advance(absl::Milliseconds(26));
+    anonymous_bytes_ = kReceiveBytes + 1;
+    watch_.Tick();
+  }
+  const FakeRead other(reads_, one_);
+  clock_.Advance(absl::Milliseconds(1001));
+  watch_.Tick();
+  EXPECT_THAT(other.ends, SizeIs(1));
+}
+
+TEST_F(MemoryWatchTest, FreedMemoryEndsNoRead) {
+  const FakeRead read(reads_, one_);
+  clock_.Advance(absl::Milliseconds(26));
+  anonymous_bytes_ = kReceiveBytes;
+  watch_.Tick();
+  EXPECT_EQ(trims_, 1);
+  clock_.Advance(absl::Milliseconds(5));
   anonymous_bytes_ = kReceiveBytes + 1;
+  watch_.Tick();
+  EXPECT_THAT(read.ends, IsEmpty()) << "the rest may be freed memory";
+  clock_.Advance(absl::Milliseconds(20));
+  watch_.Tick();
+  EXPECT_EQ(trims_, 2);
+  EXPECT_THAT(read.ends, SizeIs(1));
+}
+
+TEST_F(MemoryWatchTest, StreamsEndFarAboveTheBudgetIfNoOtherMessageIsUnderWay) {
+  const FakeRead stream(reads_, one_, /*may_idle=*/true);
+  clock_.Advance(absl::Milliseconds(26));
+  anonymous_bytes_ = kReceiveBytes * 3 / 2;
+  watch_.Tick();
+  EXPECT_THAT(stream.ends, IsEmpty()) << "it may be idle";
+  ++anonymous_bytes_;
+  {
+    const FakeRead read(reads_, two_);
+    clock_.Advance(absl::Milliseconds(11));
+    watch_.Tick();
+    EXPECT_THAT(read.ends, SizeIs(1));
+    EXPECT_THAT(stream.ends, IsEmpty());
+  }
   watch_.Tick();
   EXPECT_THAT(stream.ends, SizeIs(1));
-}
-
-TEST_F(MemoryWatchTest, LateMessagesCountAsTheLargestOnceHalfOfTheirBudgetIsInUse) {
-  std::vector<std::unique_ptr<FakeRead>> reads;
-  for (const TestConnection* const connection : {&one_, &two_, &one_}) {
-    reads.push_back(std::make_unique<FakeRead>(reads_, *connection));
-  }
-  clock_.Advance(absl::Milliseconds(11));
-  anonymous_bytes_ = kReceiveBytes / 2;
-  watch_.Tick();
-  EXPECT_EQ(watch_.receiving_bytes(), 3 * kMessageBytes);
-  EXPECT_EQ(watch_.ended_calls(), 0);
-  anonymous_bytes_ = kReceiveBytes / 2 + limits::kMiB;
-  watch_.Tick();
-  EXPECT_EQ(watch_.ended_calls(), 2);
 }
 
 TEST_F(MemoryWatchTest, WhatBudgetsHaveCountedEndsNothing) {
