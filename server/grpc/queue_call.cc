@@ -6,6 +6,7 @@
 #include <deque>
 #include <iterator>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -98,7 +99,7 @@ void MessageReads::CancelEnded(absl::Time ended_before) {
 int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
                                      const absl::Status& status) {
   proto::MutexLock lock(&mutex_);
-  absl::erase_if(ends_, [forgotten = clock_.Now() - kEndsKept](const auto& ends) {
+  std::erase_if(ends_, [forgotten = clock_.Now() - kEndsKept](const auto& ends) {
     return ends.second.last < forgotten;
   });
   const int64_t ended = EndOfGreediest(before, wanted, of_anybody, /*streams=*/false, status);
@@ -113,7 +114,7 @@ int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_
     std::deque<Entry*> late = {};
   };
   const absl::Time now = clock_.Now();
-  absl::flat_hash_map<absl::string_view, Owner> owners;
+  absl::flat_hash_map<absl::string_view, Owner> owners;  // names of calls and of ends_
   if (!of_anybody) {
     for (const auto& [owner, ends] : ends_) owners[owner].took = ends.took;
   }
@@ -133,7 +134,7 @@ int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_
     owner.late.pop_front();
     const absl::Duration took = now - oldest.began_;
     if (of_anybody) owner.took -= took;
-    Ends& ends = ends_[name];
+    Ends& ends = ends_[std::string(name)];
     ends.took += took;
     ends.last = now;
     End(oldest, status);

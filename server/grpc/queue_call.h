@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,7 +20,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -197,7 +197,7 @@ class MessageReads {
   mutable proto::Mutex mutex_;
   Entry* oldest_ ABSL_GUARDED_BY(mutex_) = nullptr;
   Entry* newest_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  absl::flat_hash_map<std::string, Ends> ends_ ABSL_GUARDED_BY(mutex_);  // by owner, of a second
+  std::map<std::string, Ends> ends_ ABSL_GUARDED_BY(mutex_);  // by owner, of a second
 };
 
 // QueueCall: one RPC with bytes in and bytes out, from being armed to being freed.
