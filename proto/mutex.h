@@ -131,7 +131,7 @@ class Notification {
     MutexLock lock(&mutex_);
     while (!HasBeenNotified()) {
       const auto left = end - std::chrono::steady_clock::now();
-      if (left <= left.zero()) return false;
+      if (left.count() <= 0) return false;
       condition_.WaitFor(&mutex_, left);
     }
     return true;

@@ -67,7 +67,7 @@ void RegionIds::Forget(uint64_t id) {
 
 bool RegionIds::AwaitChange(Clock::time_point deadline) {
   const auto left = deadline - Clock::now();
-  if (left <= left.zero()) return false;
+  if (left.count() <= 0) return false;
   signal_->changed.WaitFor(&signal_->mu, left);
   return true;
 }

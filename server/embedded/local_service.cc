@@ -61,7 +61,7 @@ class Ending {
                      absl::ToChronoNanoseconds(std::min(timeout_, kTimeoutMax));
     while (!is_done_) {
       const auto left = end - std::chrono::steady_clock::now();
-      if (left <= left.zero()) break;
+      if (left.count() <= 0) break;
       done_.WaitFor(&mutex_, left);
     }
     if (is_done_) return false;

@@ -69,7 +69,7 @@ class CallsInFlight {
     proto::MutexLock lock(&mutex_);
     while (count_ != 0 && !stopped_) {
       const auto left = end - std::chrono::steady_clock::now();
-      if (left <= left.zero()) break;
+      if (left.count() <= 0) break;
       none_.WaitFor(&mutex_, left);
     }
     return count_ == 0;
