@@ -2,8 +2,6 @@
 // long double: the operations of a model on q and k before, during and after the rotation, rounded
 // once.
 #include <gmock/gmock.h>
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -358,11 +356,7 @@ TEST_F(FusedOpsTest, LargeTensorsAreCutByTheirLargerSide) {
   array.set_raw(raw);
   grpc::ClientContext context;
   v1::RotateResponse response;
-  grpc::ChannelArguments channel_arguments;
-  channel_arguments.SetMaxReceiveMessageSize(-1);
-  const auto stub = v1::RopeService::NewStub(grpc::CreateCustomChannel(
-      server_.address(), grpc::InsecureChannelCredentials(), channel_arguments));
-  const grpc::Status status = stub->Rotate(&context, request, &response);
+  const grpc::Status status = stub_->Rotate(&context, request, &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
   const std::string& got = response.tensors(0).array().raw();
   ASSERT_EQ(got.size(), 2 * raw.size());

@@ -1,6 +1,6 @@
 // Messages that are never sent to their end, each of another connection. They fill what the server
 // has for messages that are being read. Uploads and idle streams of others must live.
-#include <grpcpp/create_channel.h>
+#include <grpcpp/channel.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,6 +20,7 @@
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
 #include "tests/support/rotate_stream.h"
+#include "tests/support/test_server.h"
 #include "tests/support/watched_server.h"
 
 namespace rope::testing {
@@ -102,10 +103,7 @@ class HostileUploadsTest : public ::testing::Test {
 
   // A client of another owner than those of the half messages.
   std::shared_ptr<grpc::Channel> ChannelOfAnother() const {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(-1);
-    return grpc::CreateCustomChannel("unix:" + watched_.path(), grpc::InsecureChannelCredentials(),
-                                     arguments);
+    return NewChannelTo("unix:" + watched_.path());
   }
 
   // Uploads until `answers` have come, beside half messages that began before.

@@ -26,6 +26,13 @@ size_t ExpectedLines(const std::vector<std::string>& flags) {
 
 }  // namespace
 
+std::shared_ptr<grpc::Channel> NewChannelTo(const std::string& target) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(-1);
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
 TestServer::TestServer(const std::vector<std::string>& flags, Process::Errors errors,
                        const MemoryLimit* limit, const std::string& program)
     : process_(CommandLine(program, flags), errors, limit) {
@@ -38,13 +45,6 @@ TestServer::TestServer(const std::vector<std::string>& flags, Process::Errors er
       lines_.push_back(line);
     }
   }
-}
-
-std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(-1);
-  return grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments);
 }
 
 std::unique_ptr<v1::RopeService::Stub> TestServer::NewStub() const {

@@ -15,6 +15,9 @@
 
 namespace rope::testing {
 
+// A channel with a connection of its own, for messages of any size.
+std::shared_ptr<grpc::Channel> NewChannelTo(const std::string& target);
+
 class TestServer {
  public:
   // Listens on a free port of 127.0.0.1, and on every address in `flags`. Runs under `limit` if
@@ -30,8 +33,7 @@ class TestServer {
   const std::vector<std::string>& lines() const { return lines_; }
   Process& process() { return process_; }
 
-  // A new channel with its own connection.
-  std::shared_ptr<grpc::Channel> NewChannel() const;
+  std::shared_ptr<grpc::Channel> NewChannel() const { return NewChannelTo(address_); }
   std::unique_ptr<v1::RopeService::Stub> NewStub() const;
 
  private:

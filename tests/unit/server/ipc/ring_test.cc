@@ -400,7 +400,7 @@ TEST_F(RingLoopTest, BusyRingDelaysNoCompletionOfAnother) {
   Start(absl::ZeroDuration(), [&](RingCall& call) {
     const bool busy = call.session() == 2 && !stop.load();
     Echo(call);
-    if (busy) b_.Send(0, "again");
+    if (busy) b_.Send(1, "again");  // no slot that the test's thread writes
   });
   Open(a_, 1);
   Open(b_, 2);
