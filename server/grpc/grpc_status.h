@@ -11,6 +11,7 @@
 #include <grpcpp/support/status.h>
 
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -39,6 +40,9 @@ inline void SetChannelArguments(int64_t max_message_bytes, grpc::ServerBuilder& 
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kHttp2FrameBytesMax);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE,
                              static_cast<int>(limits::kJoinedBytesMax));
+  // The kernel finds peers that have gone (ipc/listener.cc). gRPC's own ping would need a timer for
+  // each connection.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max());
   // gRPC inflates a message before it checks any size: 1 MiB would become 1 GiB, in no budget. A
   // call that names an algorithm is answered UNIMPLEMENTED.
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);

@@ -3,6 +3,7 @@
 //   server/page_faults_memfd           the same for 16 MiB in place in shared memory
 //   server/page_faults_staged          the same for 16 MiB that the client stages
 //   server/idle_processor              processor time without requests, 10 s
+//   server/idle_processor_1000         the same with a thousand connections over TCP
 //   server/memory_of_1000_configs      resident growth; random positions up to 10 million
 //   batching/64_clients                decode tokens a second with batches against without
 //   gpu/server_64_clients              the same with --device=cuda
@@ -10,6 +11,7 @@
 #include <dirent.h>
 #include <poll.h>
 
+#include <deque>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -139,19 +141,21 @@ Measurement PageFaultsStaged() {
               absl::StrFormat("%d requests of 16 MiB; %d faults in all", kRequests, faults.all)};
 }
 
-Measurement IdleProcessor() {
+Measurement IdleProcessor(Socket socket, int connections) {
   constexpr int kSeconds = 10;
-  RawClient client(Target(Kind::kRope, Socket::kUnix));  // connected and idle
-  client.Call(MakeRequest(Head(0, 10000), 1));
-  StayIdle(100);  // lets the work after its answer end
+  std::deque<RawClient> idle;
+  for (int i = 0; i < connections; ++i) {
+    idle.emplace_back(Target(Kind::kRope, socket)).Call(MakeRequest(Head(0, 10000), 1));
+  }
+  StayIdle(100);  // lets the work after the last answer end
   const pid_t pid = ProcessOf(Kind::kRope);
   const double before = ProcessorSeconds(pid);
   StayIdle(kSeconds * 1000);
   const double used = ProcessorSeconds(pid) - before;
-  return {
-      .value = used / kSeconds * 100,
-      .unit = "%",
-      .yardstick = absl::StrFormat("%.3f ms in %d s, a client connected", used * 1e3, kSeconds)};
+  return {.value = used / kSeconds * 100,
+          .unit = "%",
+          .yardstick =
+              absl::StrFormat("%.3f ms in %d s, clients: %d", used * 1e3, kSeconds, connections)};
 }
 
 Measurement MemoryOfConfigs() {
@@ -229,7 +233,8 @@ std::vector<Row> ProcessRows() {
       {"server/page_faults_16MiB", "<= 0", [] { return PageFaults(16 << 20, 100); }},
       {"server/page_faults_memfd", "<= 0", PageFaultsMemfd},
       {"server/page_faults_staged", "<= 0", PageFaultsStaged},
-      {"server/idle_processor", "<= 0.1", IdleProcessor},
+      {"server/idle_processor", "<= 0.1", [] { return IdleProcessor(Socket::kUnix, 1); }},
+      {"server/idle_processor_1000", "<= 0.1", [] { return IdleProcessor(Socket::kTcp, 1000); }},
       {"server/memory_of_1000_configs", "<= 1.1", MemoryOfConfigs},
       {"batching/64_clients", ">= 1", Batching},
       {"gpu/server_64_clients", ">= 4", BatchingOnAGpu},
