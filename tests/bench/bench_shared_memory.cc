@@ -125,9 +125,8 @@ class MovedChunk {
   client::RotateRequest request_;
 };
 
-// Seconds of a call on imported memory, and in the arena or on memory that is staged. A turn is
-// several calls, because no program alternates between the two: staging leaves caches full of its
-// copies, and the first call of the other pays for that.
+// Seconds of a call on imported memory, and in the arena or on memory that is staged. The two alone
+// take turns: staging leaves caches full of its copies, and whoever comes next would pay for that.
 std::vector<double> MoveChunks(bool against_arena) {
   const std::string target = Target(Kind::kSharedMemory, Socket::kUnix);
   const int file = memfd_create("rope_bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -144,13 +143,7 @@ std::vector<double> MoveChunks(bool against_arena) {
   const MovedChunk arena(with_arena, slot.data());
   const MovedChunk staged(ConnectClient(target), own.data());
   const MovedChunk& other = against_arena ? arena : staged;
-  constexpr int kCallsOfTurn = 10;
-  const auto turn = [](const MovedChunk& chunk) {
-    for (int i = 0; i < kCallsOfTurn; ++i) chunk.Call();
-  };
-  std::vector<double> seconds = MedianSeconds({[&] { turn(imported); }, [&] { turn(other); }}, 21);
-  for (double& one : seconds) one /= kCallsOfTurn;
-  return seconds;
+  return MedianSeconds({[&] { imported.Call(); }, [&] { other.Call(); }}, 101);
 }
 
 Measurement ImportedChunk() {

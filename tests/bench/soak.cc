@@ -48,7 +48,7 @@ namespace rope::bench {
 namespace {
 
 constexpr int kWorkers = 4;
-// The server's caches are full, and its heap is as large as it gets.
+// After so many the server's caches are full.
 constexpr int64_t kSettledRequestsMin = 10000;
 constexpr double kGrowthMax = 1.1;
 constexpr int64_t kMoreBytesMax = int64_t{16} << 20;  // the difference between runs
@@ -163,7 +163,7 @@ class Soak {
     Connect();
     SendMostAtOnce();
     SendUntil(std::max(kSettledRequestsMin, flags_.requests / 10));
-    Print("after the first tenth", Now());
+    Print("after the first part", Now());
     AwaitRest();
     const Footprint settled = Now();
     Print("then at rest", settled);

@@ -15,7 +15,7 @@
 
 namespace rope::testing {
 
-// A channel with a connection of its own, for messages of any size.
+// Returns a channel that has its own connection and takes messages of any size.
 std::shared_ptr<grpc::Channel> NewChannelTo(const std::string& target);
 
 class TestServer {
