@@ -13,10 +13,6 @@
 
 namespace rope::server {
 
-const char* Revision() {
-  return ROPE_REVISION_TEXT;  // CMakeLists.txt
-}
-
 namespace {
 
 using FileReport = ModelRegistry::FileReport;

@@ -92,7 +92,7 @@ struct Float32Elements {
   }
 };
 
-#if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_EMU128
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_EMU128
 // These targets have no conversion instructions, and Highway's emulation truncates. So conversions
 // use integer arithmetic.
 HWY_INLINE VF FloatFromHalf(VU half) {
