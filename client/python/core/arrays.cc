@@ -41,7 +41,10 @@ const ExchangeApi* ApiOf(nb::handle object) {
         static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   }
   if (api != nullptr && (api->version.major != 1 || api->tensor_of == nullptr)) api = nullptr;
-  if (api != nullptr) known->emplace(type.inc_ref().ptr(), api);
+  // A program may make types without end, but none as static as NumPy's.
+  const bool is_static =
+      (PyType_GetFlags(reinterpret_cast<PyTypeObject*>(type.ptr())) & Py_TPFLAGS_HEAPTYPE) == 0;
+  if (api != nullptr || is_static) known->emplace(type.inc_ref().ptr(), api);
   return api;
 }
 
