@@ -12,7 +12,6 @@
 #include "server/telemetry/log.h"
 
 namespace rope::server {
-
 namespace {
 
 using FileReport = ModelRegistry::FileReport;

@@ -125,8 +125,8 @@ class MovedChunk {
   client::RotateRequest request_;
 };
 
-// Seconds of a call on imported memory, and in the arena or on memory that is staged. The two alone
-// take turns: staging leaves caches full of its copies, and whoever comes next would pay for that.
+// Seconds of a call on imported memory, and in the arena or on memory that is staged. Only these
+// two take turns. Staging fills the caches with its copies, so a third kind would become slower.
 std::vector<double> MoveChunks(bool against_arena) {
   const std::string target = Target(Kind::kSharedMemory, Socket::kUnix);
   const int file = memfd_create("rope_bench", MFD_CLOEXEC | MFD_ALLOW_SEALING);

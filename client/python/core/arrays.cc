@@ -41,7 +41,8 @@ const ExchangeApi* ApiOf(nb::handle object) {
         static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   }
   if (api != nullptr && (api->version.major != 1 || api->tensor_of == nullptr)) api = nullptr;
-  // A program may make types without end, but none as static as NumPy's.
+  // Asking a type without a table raises an exception. The answer of a static type is kept too,
+  // such as NumPy's, which is never freed. A program may make other types without end.
   const bool is_static =
       (PyType_GetFlags(reinterpret_cast<PyTypeObject*>(type.ptr())) & Py_TPFLAGS_HEAPTYPE) == 0;
   if (api != nullptr || is_static) known->emplace(type.inc_ref().ptr(), api);

@@ -9,7 +9,7 @@
 
 // Prepared rows are kept in structs and arrays of vectors. Vectors without a fixed size cannot be.
 // cpu_rotate_avx.cc has the other targets of x86, so that neither file takes long to compile.
-// SSSE3 alone is that of processors of 2006.
+// Only processors of 2006 have SSSE3 and no SSE4.
 #define HWY_DISABLED_TARGETS                                                                     \
   (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_SSSE3 | HWY_AVX2 | HWY_AVX3 | \
    HWY_AVX3_DL)
