@@ -126,7 +126,10 @@ class Calls:
         with self._connect(call_of(b"/other.Service/Call")) as connection:
             answer = b""
             while b"grpc-status" not in answer:
-                answer += connection.recv(65536)
+                part = connection.recv(65536)
+                if not part:
+                    raise AssertionError(f"the connection was closed after {answer}")
+                answer += part
 
     def _connect_without_a_call(self):
         """Until the server closes the connection."""

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # From an empty Python environment to what client/python/README.md shows: the wheels of
 # deploy/python.sh are installed there, every block of the page runs, and uninstalling leaves
-# nothing. The packages that they need come from PyPI.
+# nothing. The packages that they need come from PyPI; exits 77 where it is not reachable.
 # Usage: tests/deploy/python_test.sh BUILD_FOLDER [PYTHON...]     by default python3
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 readonly build=$1 bytes_max=$((14 * 1000 * 1000))
+readonly packages=(numpy "nanobind-backend<2" ml_dtypes matplotlib)
 pythons=("${@:2}")
 ((${#pythons[@]})) || pythons=(python3)
 
@@ -27,14 +28,19 @@ for python in "${pythons[@]}"; do
   venv=$folder/$(basename "$python")
   "$python" -m venv "$venv"
   find "$venv" ! -type d | sort >"$folder/before"
+  timeout 200 "$venv/bin/pip" download -q --disable-pip-version-check --retries 1 --timeout 20 \
+    -d "$folder/dist" "${packages[@]}" 2>"$folder/errors" || {
+    echo "skipped: ${packages[*]}, which could not be fetched: $(tail -n 1 "$folder/errors")"
+    exit 77
+  }
+  pip=("$venv/bin/pip" install -q --disable-pip-version-check --no-compile
+    --no-index --find-links "$folder/dist")
   begin=$EPOCHREALTIME
-  "$venv/bin/pip" install -q --disable-pip-version-check --no-compile \
-    --find-links "$folder/dist" ropeserve ml_dtypes
+  "${pip[@]}" ropeserve ml_dtypes
   "$venv/bin/python" -B tests/python/run_page.py client/python/README.md first
   echo "$("$venv/bin/python" --version): installed and rotated in" \
     "$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000)) ms"
-  "$venv/bin/pip" install -q --disable-pip-version-check --no-compile \
-    --find-links "$folder/dist" "ropeserve[plot]"
+  "${pip[@]}" "ropeserve[plot]"
   "$venv/bin/python" -B tests/python/run_page.py client/python/README.md
   "$venv/bin/python" -B tests/python/run_page.py client/python/DIAGNOSE.md first
   "$venv/bin/ropeserve" plot llama-3.1-8b "--output=$folder/plot.svg"

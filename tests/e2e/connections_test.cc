@@ -76,7 +76,7 @@ TEST(IdleConnectionTest, IsClosedAndItsClientComesBackUnlessItHasSharedMemory) {
 }
 
 TEST(IdleConnectionTest, PrefaceWithoutACallIsClosedAfterTheHandshakeTimeout) {
-  TestServer server({"--handshake_timeout=100ms", "--log_level=error"});
+  TestServer server({"--handshake_timeout=500ms", "--log_level=error"});
   const proto::FileDescriptor connection = ConnectWithPreface(server);
   EXPECT_THAT(ReadAll(connection), EndsWith("rope_server closed the connection: no_call"));
 }

@@ -245,7 +245,7 @@ TEST_F(HostileHttp2Test, MessagesThatInflateAThousandfoldAreRefused) {
               seen.answered, seen.slowest_ms);
   EXPECT_EQ(seen.failed, 0);
   EXPECT_GT(seen.answered, 0);
-  EXPECT_LT(seen.slowest_ms, 1000);
+  EXPECT_LT(seen.slowest_ms, 2000);
 }
 
 TEST_F(HostileHttp2Test, Garbage) {
@@ -327,12 +327,13 @@ class WithoutDescriptorsTest : public ::testing::TestWithParam<bool> {
     const rlimit limit = {kDescriptors, kDescriptors};
     EXPECT_EQ(prlimit(server_.process().pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
   }
-  // The server has come to its limit once. It closes some at once, so this is no state to ask for
-  // again.
+  // The server has come to its limit: a connection that it serves takes two descriptors. It closes
+  // some at once, so this is no state to ask for again.
   bool CameToItsLimit() {
     const auto end = std::chrono::steady_clock::now() + seconds(10);
     while (std::chrono::steady_clock::now() < end) {
-      if (OpenDescriptors(server_.process().pid()) >= static_cast<int>(kDescriptors)) return true;
+      if (OpenDescriptors(server_.process().pid()) >= static_cast<int>(kDescriptors) - 1)
+        return true;
       std::this_thread::yield();
     }
     return false;

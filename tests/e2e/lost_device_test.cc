@@ -24,7 +24,7 @@ class LostDeviceTest : public ::testing::Test {
               flags.insert(flags.end(), {"--device=cuda", "--threads=2"});
               return flags;
             }(),
-            Process::Errors::kOurs, nullptr, FakeCudaServerProgram()),
+            Process::Errors::kPipe, nullptr, FakeCudaServerProgram()),
         stub_(server_.NewStub()),
         health_(Health::NewStub(server_.NewChannel())) {}
 
@@ -55,6 +55,16 @@ class LostDeviceTest : public ::testing::Test {
     EXPECT_EQ(device, "cpu");
   }
 
+  // Until then the server takes a SIGTERM for the first reason to stop: of two pending signals the
+  // lower number is delivered first.
+  void AwaitStopForTheLoss() {
+    std::string line;
+    do {
+      line = server_.process().ReadErrorLine();
+      ASSERT_FALSE(line.empty());
+    } while (line.find("device lost: not serving") == std::string::npos);
+  }
+
   TestServer server_;
   std::unique_ptr<v1::RopeService::Stub> stub_;
   std::unique_ptr<Health::Stub> health_;
@@ -66,6 +76,7 @@ TEST_F(LostDeviceTest, TheNamedDeviceTakesTheServerWithIt) {
   LoseTheDevice();
   EXPECT_EQ(HealthOf(""), HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(HealthOf("cuda:0"), HealthCheckResponse::NOT_SERVING);
+  AwaitStopForTheLoss();
   EXPECT_EQ(RunsOn(), "cpu") << "during the lead time calls still run";
   server_.process().Signal(SIGTERM);  // cuts the lead time short
   EXPECT_EQ(server_.process().Wait(), 3);

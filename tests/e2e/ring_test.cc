@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -238,10 +239,12 @@ TEST_F(RingTest, SigtermAnswersRefusesOrClosesButNeverForgets) {
   constexpr size_t kClients = 3;
   std::atomic<int> answered = 0;
   std::vector<std::vector<std::string>> wrong(kClients);
+  std::deque<RingClient> connected;
+  for (size_t i = 0; i < kClients; ++i) connected.emplace_back(path_);
   std::vector<std::thread> clients;
   for (size_t i = 0; i < kClients; ++i) {
     clients.emplace_back([&, i] {
-      const RingClient client(path_);
+      const RingClient& client = connected[i];
       while (true) {
         kToken.Fill(client.memory().As<float>());
         const std::string answer = client.Rotate(kToken.InPlace(client.id(), 0));

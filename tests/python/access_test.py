@@ -161,7 +161,8 @@ def allowed(server, client, shown):
                 errors.append(error.code)
         for command in COMMANDS.get(right, []):
             done = ropectl(server, *command, **shown)
-            refused = "PERMISSION_DENIED" in done.stderr
+            # NOT_FOUND: the rights came between two commands; the first of them was refused.
+            refused = "PERMISSION_DENIED" in done.stderr or "NOT_FOUND" in done.stderr
             assert refused or done.returncode == 0, done.stderr
             errors.append("PERMISSION_DENIED" if refused else None)
         if len(set(errors)) == 1 and errors[0] is None:
@@ -326,16 +327,16 @@ def test_replaced_files_are_seen_under_load_without_a_failed_call(tmp_path, auth
                 server.process.send_signal(signal.SIGHUP)
                 until(lambda: abs(server.metric("rope_tls_certificate_expiry_timestamp_seconds") -
                                   time.time() - days * 86400) < 100, "the new certificate")
+            until(lambda: calls[0] >= 40 or errors, "two connections at least")
         finally:
             stop.set()
             thread.join()
         assert not errors
-        assert calls[0] >= 40  # two connections at least
 
 
 def test_slow_handshakes_are_closed_in_time_and_delay_nobody(tmp_path, authority, certificate):
     host = "127.0.0.1"
-    with serving(tmp_path, *certificate, "--handshake_timeout=1s") as server:
+    with serving(tmp_path, *certificate, "--handshake_timeout=3s") as server:
         port = int(server.address.rpartition(":")[2])
         hello = client_hello()
         slow = []
@@ -347,13 +348,13 @@ def test_slow_handshakes_are_closed_in_time_and_delay_nobody(tmp_path, authority
         with rs.connect(server.address, ca_file=authority.cert) as client:
             begin = time.monotonic()
             rotate(client)
-            assert time.monotonic() - begin < 1
+            assert time.monotonic() - begin < 2.5
         begin = time.monotonic()
         for connection in slow:
             connection.settimeout(10)
             while connection.recv(65536):
                 pass  # what the server answers to a whole hello
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 10
         assert raised(ConnectionError, plain_text, (host, port))
 
 

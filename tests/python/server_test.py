@@ -46,10 +46,16 @@ def test_a_cancelled_future_harms_nobody(client):
     assert client.rotate(Q, config=LLAMA, start=1).shape == Q.shape
 
 
+def stop(process):
+    """Returns once each thread has stopped."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
+
 def test_memory_of_a_call_that_may_have_executed_stays_until_fence(own_server):
     with rs.connect(own_server.target, arena_bytes=1 << 16) as client:
         k = client.empty((1 << 15,), "fp16").reshape(-1, 4, 64)
-        own_server.process.send_signal(signal.SIGSTOP)
+        stop(own_server.process)
         with pytest.raises(rs.Deadline) as error:
             client.rotate_(k=k, config=LLAMA, start=1, timeout=0.2)
         own_server.process.send_signal(signal.SIGCONT)
@@ -84,10 +90,10 @@ def test_asyncio(server, local):
 def test_a_call_does_not_hold_the_gil(own_server):
     # Python code of this thread ends the call of the other one.
     with rs.connect(own_server.target, transports=["inline"]) as client:
-        own_server.process.send_signal(signal.SIGSTOP)
+        stop(own_server.process)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             future = pool.submit(client.rotate, Q, config=LLAMA, start=1, timeout=60)
-            while not future.running():
+            while not (future.running() or future.done()):
                 pass
             own_server.process.send_signal(signal.SIGCONT)
             assert future.result(60).shape == Q.shape

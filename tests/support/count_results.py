@@ -21,6 +21,7 @@ UNITTEST_BAD = re.compile(r"(failures|errors|skipped)=(\d+)")
 GTEST_FAILED_CASE = re.compile(r"^\[  FAILED  \] (\S+?),? .*\(\d+ ms\)$", re.MULTILINE)
 GTEST_FAILURE = re.compile(r"^(\S+:\d+): Failure\n((?:.+\n?){1,6})", re.MULTILINE)
 UNITTEST_FAILED_CASE = re.compile(r"^(?:FAIL|ERROR): (.+)$", re.MULTILINE)
+LAST_LINES = 10
 MEASURED = re.compile(r"^measured: .*$", re.MULTILINE)
 
 
@@ -91,9 +92,13 @@ def failures(case):
     if count_test(case).failed == 0:
         return
     output = case.findtext("system-out") or ""
-    yield f"failed: {case.get('name')} ({case.get('status')})"
-    for name in GTEST_FAILED_CASE.findall(output) + UNITTEST_FAILED_CASE.findall(output):
+    yield f"failed: {case.get('name')} ({case.get('status')} after {case.get('time')} s)"
+    names = GTEST_FAILED_CASE.findall(output) + UNITTEST_FAILED_CASE.findall(output)
+    for name in names:
         yield f"failed: {case.get('name')}: {name}"
+    if not names:  # it crashed, or ctest's timeout ended it
+        for line in output.splitlines()[-LAST_LINES:]:
+            yield f"failed: {case.get('name')}: the last lines: {line[:400]}"
     for place, text in GTEST_FAILURE.findall(output):
         yield f"failed: {place}: {' '.join(text.split())[:400]}"
 

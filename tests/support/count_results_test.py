@@ -13,7 +13,7 @@ import count_results  # noqa: E402  (after the line above, so that it leaves not
 
 
 def case(output="", status="run", inner=""):
-    return (f'<testcase name="t" status="{status}">{inner}'
+    return (f'<testcase name="t" status="{status}" time="3.5">{inner}'
             f"<system-out>{escape(output)}</system-out></testcase>")
 
 
@@ -48,7 +48,8 @@ class CountResultsTest(unittest.TestCase):
                   "[  FAILED  ] 2 tests, listed below:\n[  FAILED  ] A.B\n")
         _, lines = run(case(output, "fail"), case("[  PASSED  ] 1 test.\n"))
         self.assertEqual(lines, [
-            "measured: 1 ms", "failed: t (fail)", "failed: t: A.B", "failed: t: P/A.C/0",
+            "measured: 1 ms", "failed: t (fail after 3.5 s)", "failed: t: A.B",
+            "failed: t: P/A.C/0",
             "failed: a_test.cc:5: Expected: x Actual: y", "1 passed, 2 failed"])
 
     def test_skipped_gtest_case_is_named_with_its_reason(self):
@@ -58,9 +59,14 @@ class CountResultsTest(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertEqual(lines, ["skipped: A.B (no grpcurl)", "2 passed, 0 failed, 1 skipped"])
 
-    def test_crash_before_any_summary_is_one_failure(self):
-        self.assertEqual(run(case("[ RUN      ] A.B\n", "fail")),
-                         (1, ["failed: t (fail)", "0 passed, 1 failed"]))
+    def test_program_without_a_summary_is_one_failure_with_its_reason_and_its_last_lines(self):
+        output = "".join(f"line {i}\n" for i in range(20)) + "[ RUN      ] A.B\n"
+        status, lines = run(case(output, "fail"))
+        self.assertEqual((status, lines[0], lines[-1]),
+                         (1, "failed: t (fail after 3.5 s)", "0 passed, 1 failed"))
+        self.assertEqual(lines[1:-1], [f"failed: t: the last lines: line {i}"
+                                       for i in range(11, 20)] +
+                         ["failed: t: the last lines: [ RUN      ] A.B"])
 
     def test_crash_after_a_passing_summary_is_one_failure(self):
         status, lines = run(case("[  PASSED  ] 3 tests.\n", "fail"))
@@ -70,7 +76,7 @@ class CountResultsTest(unittest.TestCase):
         output = ("FAIL: test_a (b.C)\nERROR: test_d (b.C)\n"
                   "Ran 5 tests in 0.1s\n\nFAILED (failures=1, errors=1, skipped=1)\n")
         self.assertEqual(run(case(output, "fail")),
-                         (1, ["failed: t (fail)", "failed: t: test_a (b.C)",
+                         (1, ["failed: t (fail after 3.5 s)", "failed: t: test_a (b.C)",
                               "failed: t: test_d (b.C)", "2 passed, 2 failed, 1 skipped"]))
 
     def test_plain_program_counts_as_one(self):

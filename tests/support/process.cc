@@ -103,6 +103,7 @@ std::string Process::ReadErrors() {
 }
 
 void Process::Signal(int signal) const {
+  if (pid_ <= 0) std::abort();  // kill would signal every process
   kill(pid_, signal);
   if (signal != SIGSTOP) return;
   siginfo_t stopped{};

@@ -41,9 +41,10 @@ class AsyncCallTest : public ::testing::Test {
 
   // The first `failures` calls fail with a retry delay.
   void FailFirst(int failures, int64_t delay_ms) {
-    server_.OnRotate([this, failures, delay_ms](grpc::CallbackServerContext& context,
-                                                const std::string& request, std::string& reply) {
-      if (server_.rotate_calls() > failures) return Echo(context, request, reply);
+    to_fail_ = failures;
+    server_.OnRotate([this, delay_ms](grpc::CallbackServerContext& context,
+                                      const std::string& request, std::string& reply) {
+      if (to_fail_.fetch_sub(1) <= 0) return Echo(context, request, reply);
       v1::Error error = proto::ErrorMessageOf(absl::ResourceExhaustedError("full"));
       error.set_retry_delay_ms(delay_ms);
       return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full",
@@ -52,6 +53,7 @@ class AsyncCallTest : public ::testing::Test {
   }
 
   const std::vector<float> data_ = {1, 2, 3, 4};
+  std::atomic<int> to_fail_ = 0;
   FakeServer server_;
 };
 
@@ -137,7 +139,7 @@ TEST_F(AsyncCallTest, TransientFailureIsTriedAgain) {
 }
 
 TEST_F(AsyncCallTest, OtherCallsRunWhileOneWaitsToTryAgain) {
-  FailFirst(1, 300);
+  FailFirst(1, 2000);
   const Client client = Connected();
   std::atomic<bool> first_is_done = false;
   std::promise<bool> first;
@@ -145,7 +147,7 @@ TEST_F(AsyncCallTest, OtherCallsRunWhileOneWaitsToTryAgain) {
     first_is_done = true;
     first.set_value(reply.ok());
   });
-  while (server_.rotate_calls() == 0) std::this_thread::yield();
+  while (to_fail_ > 0) std::this_thread::yield();
   EXPECT_TRUE(client.RotateFuture(RequestFor(data_)).get().ok());
   EXPECT_FALSE(first_is_done);
   EXPECT_TRUE(first.get_future().get());
@@ -179,7 +181,7 @@ TEST_F(AsyncCallTest, CancelEndsAWaitToTryAgain) {
   const Client client = Connected();
   const Call call =
       client.RotateAsync(RequestFor(data_), outcome.callback(), {.timeout = seconds(1000)});
-  while (server_.rotate_calls() == 0) std::this_thread::yield();
+  while (to_fail_ > 0) std::this_thread::yield();
   // This answer follows the failure of the first call, which is now waiting for its retry.
   EXPECT_TRUE(client.RotateFuture(RequestFor(data_)).get().ok());
   call.Cancel();
@@ -240,11 +242,13 @@ TEST_F(AsyncCallTest, WhenTheLastClientGoesCallsInFlightAreCancelled) {
 }
 
 TEST_F(AsyncCallTest, TheLastClientMayGoInsideACallback) {
-  server_.OnRotate(
-      [this](grpc::CallbackServerContext& context, const std::string& request, std::string& reply) {
-        server_.HangOnRotate();  // applies to every later call
-        return Echo(context, request, reply);
-      });
+  std::promise<void> hangs;
+  server_.OnRotate([this, &hangs](grpc::CallbackServerContext& context, const std::string& request,
+                                  std::string& reply) {
+    server_.HangOnRotate();  // applies to every later call
+    hangs.set_value();
+    return Echo(context, request, reply);
+  });
   auto client = std::make_shared<Client>(Connected());
   Outcome first;
   Outcome second;
@@ -254,7 +258,7 @@ TEST_F(AsyncCallTest, TheLastClientMayGoInsideACallback) {
     last.reset();  // the last copy: the test resets its own before both_sent
     first.callback()(std::move(reply));
   });
-  while (server_.rotate_calls() == 0) std::this_thread::yield();
+  hangs.get_future().wait();
   client->RotateAsync(RequestFor(data_), second.callback());
   client.reset();
   both_sent.set_value();

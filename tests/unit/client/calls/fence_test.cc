@@ -74,7 +74,7 @@ TEST_F(FenceTest, NextIdIsTakenBeforeTheOneBeforeIsWaitedFor) {
 
 TEST_F(FenceTest, CallsThatNameTheIdAreWaitedForBeforeItGoes) {
   RegionIds::Lease call = ids_.Acquire();
-  EXPECT_THAT(Fence(milliseconds(200)),
+  EXPECT_THAT(Fence(milliseconds(1000)),
               StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("fence: ")));
   EXPECT_THAT(Asked(), ElementsAre("register 7"));
   EXPECT_EQ(*ids_.Acquire(), 8u) << "calls go on";
