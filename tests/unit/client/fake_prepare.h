@@ -29,7 +29,7 @@ class FakePrepare {
   };
 
   // Answers Prepare, Rotate and RotateStream of `server`, the last two with the request's tensors.
-  explicit FakePrepare(FakeServer& server) {
+  explicit FakePrepare(FakeServer& server) : server_(server) {
     server.OnPrepare(
         [this](const auto& request, auto& response) { return Prepare(request, response); });
     server.OnRotate([this](grpc::CallbackServerContext&, const std::string& bytes,
@@ -55,6 +55,11 @@ class FakePrepare {
       return grpc::Status::OK;
     });
   }
+
+  // A client may have asked to prepare again and gone; the question is then still at the server.
+  ~FakePrepare() { server_.Stop(); }
+  FakePrepare(const FakePrepare&) = delete;
+  FakePrepare& operator=(const FakePrepare&) = delete;
 
   // The answer to every later Prepare, unless it is OK.
   void Refuse(const grpc::Status& status) {
@@ -122,6 +127,7 @@ class FakePrepare {
     return error;
   }
 
+  FakeServer& server_;
   mutable std::mutex mu_;
   // Guarded by mu_.
   Counts counts_;

@@ -34,7 +34,10 @@ class FakeServer {
     builder.RegisterService(&health_);
     server_ = builder.BuildAndStart();
   }
-  ~FakeServer() { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~FakeServer() { Stop(); }
+
+  // Ends every call. No handler runs once it returns.
+  void Stop() { server_->Shutdown(std::chrono::system_clock::now()); }
 
   // Serves a connection that another listener has accepted; takes its descriptor.
   void TakeOver(int socket) {

@@ -40,9 +40,9 @@ class RotateTest : public ::testing::Test {
   }
 
   const std::string folder_ = rope::testing::TemporaryFolder();
+  v1::RotateRequest sent_;  // set by the server's handler
   FakeServer server_;
   std::string rope_ = "--model=m";
-  v1::RotateRequest sent_;
   std::string out_;
   std::string err_;
 };

@@ -124,13 +124,14 @@ class ConnectorTest : public ::testing::Test {
     });
   }
 
-  FakeServer server_;
-  FakeAcceptor acceptor_{server_, NewPath()};
+  // The server's handlers use these, so they are destroyed after it.
   std::atomic<int> in_region_ = 0;
   std::atomic<int> fences_ = 0;
   std::atomic<uint64_t> last_id_ = 0;
   std::atomic<uint64_t> last_offset_ = 0;  // of a tensor in a region
   grpc::Status failure_;                   // of the next call
+  FakeServer server_;
+  FakeAcceptor acceptor_{server_, NewPath()};
 };
 
 TEST_F(ConnectorTest, TensorsInTheArenaAreNamedAndNotSent) {
