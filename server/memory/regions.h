@@ -16,7 +16,7 @@
 //             without the seal, or of another kind or size; an object that shrank. NOT_FOUND: no
 //             such object. PERMISSION_DENIED: the object does not belong to the caller.
 //             OUT_OF_RANGE: past the object's end. RESOURCE_EXHAUSTED: no descriptor is left.
-//             Messages never contain a path or the system's error text; the log does.
+//             Messages never contain a name or the system's error text; the log has that text.
 #ifndef ROPE_SERVER_MEMORY_REGIONS_H_
 #define ROPE_SERVER_MEMORY_REGIONS_H_
 

@@ -385,7 +385,7 @@ void Metrics::CollectBatches(Families& families) const {
   families.push_back(
       {"rope_batches_total",
        "Batches run, by device and by the reason they closed: direct (on the thread that received "
-       "it), drained (nothing was left), bytes, tokens, requests, rows (a cap)",
+       "it), drained (nothing was left), bytes, tokens, requests, rows, jobs (a cap)",
        MetricType::Counter, std::move(batches)});
   families.push_back({"rope_device_faults_total", "Batches that failed on a device",
                       MetricType::Counter, std::move(faults)});

@@ -226,6 +226,12 @@ class ColumnsTest(TreeCase):
              "CMakeLists.txt": CLEAN["CMakeLists.txt"] + "protobuf_generate(proto/p.proto)\n"})
 
 
+class PageTest(TreeCase):
+    def test_first_page_has_180_lines(self):
+        self.assert_problems(["README.md: 181 lines, want at most 180"], {"README.md": "x\n" * 181})
+        self.assert_problems([], {"README.md": "x\n" * 180})
+
+
 class RegistrationTest(TreeCase):
     def test_source_in_no_list_fails(self):
         self.assert_problems(["kernels/b.cc:1: in no CMakeLists.txt that the top one reaches"],

@@ -79,7 +79,8 @@ struct ConnectOptions {
   // INVALID_ARGUMENT: with a Unix target; a file that cannot be read.
   TlsOptions tls = {};
   // Goes with each RPC as "authorization: Bearer TOKEN"; without TLS anybody on the way can read
-  // it. A ring has no RPCs: there the server knows the client by its Unix user. Printable ASCII.
+  // it. A ring has no RPCs: there the server knows the client by its Unix user. Printable ASCII
+  // without spaces.
   std::string token = {};
   // A file whose first line is the token, instead of `token`. It is read at Connect, and again
   // after the server has refused the token (UNAUTHENTICATED).
