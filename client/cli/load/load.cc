@@ -484,7 +484,7 @@ std::vector<Flag> LoadFlags() {
       {"transport", FlagKind::kText, "NAME",
        "inline (default), staged, ring, memfd: a thread and a connection for each"},
       {"concurrency", FlagKind::kInteger, "N",
-       "of N in flight, in place with ring and memfd; stream: one for all."},
+       "of N in flight, in place with the last three; stream: one for all."},
       {"duration", FlagKind::kDuration, "DURATION", "How long. Default 10s; or"},
       {"requests", FlagKind::kInteger, "N", "so many requests."},
       kJsonFlag,
