@@ -89,7 +89,7 @@ absl::Status Core::Build() {
   ROPE_ASSIGN_OR_RETURN(
       registry_, ModelRegistry::Create(options_.models, {.spec_bytes_max = shares.specs,
                                                          .registered_bytes_max = shares.models}));
-  metrics_ = std::make_unique<Metrics>(proto::kVersion, proto::kRevision, DeviceNames(*devices_),
+  metrics_ = std::make_unique<Metrics>(proto::kVersion, options_.revision, DeviceNames(*devices_),
                                        ModelNames(*registry_));
   regions_ = std::make_unique<RegionTable>(options_.regions);
   pool_ = std::make_unique<BufferPool>(shares.pool, devices_->host_memory());

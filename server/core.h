@@ -70,6 +70,7 @@ class Core {
     DeviceRouter::OnFault on_fault = {};
     // Of the lines about requests.
     std::shared_ptr<spdlog::logger> logger = {};
+    std::string revision = "unknown";  // of the sources, for the metrics
     // What GetServerInfo answers. Null: Info of Budgets.
     std::function<v1::GetServerInfoResponse()> info = {};
   };

@@ -118,6 +118,7 @@ absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
     OnDeviceFault(device, status);
   };
   options.logger = spdlog::default_logger();
+  options.revision = Revision();
   options.info = [this] { return Info(); };
   ROPE_ASSIGN_OR_RETURN(core_, Core::Create(std::move(options), clock_));
   if (tracer_ != nullptr) {

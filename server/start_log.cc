@@ -66,7 +66,7 @@ void LogStart(const Started& started) {
       "started version={} revision={} pid={} devices={} threads={} memory_bytes={} "
       "max_message_bytes={} table_cache_bytes={} shared_memory_bytes={} listen={} "
       "metrics_listen={} traces={} tls={} access={} models={} model_files={}",
-      proto::kVersion, proto::kRevision, getpid(), DevicesOf(started.devices), started.threads,
+      proto::kVersion, Revision(), getpid(), DevicesOf(started.devices), started.threads,
       options.memory_bytes, shares.message, shares.tables, shared,
       absl::StrJoin(started.addresses, ","),
       started.metrics_address.empty() ? "off" : started.metrics_address, TracesOf(options),

@@ -11,6 +11,11 @@
 
 namespace rope::server {
 
+// The revision of the sources that this program was built from: what CMake was told
+// (ROPE_REVISION), or git's short hash when CMake last ran; else "unknown". Defined in a source
+// that CMake writes (CMakeLists.txt).
+const char* Revision();
+
 // The log lines of a server that has started: one line about what runs, then one about each thing
 // in its configuration that the operator should know.
 //

@@ -27,7 +27,7 @@ if ((!${#sources[@]})); then
 fi
 
 flags=(-std=c++20 -fsyntax-only -Wno-everything -Wthread-safety -Wthread-safety-beta -Werror
-  -DROPE_HAVE_CPU_BACKEND '-DROPE_VERSION_TEXT="unknown"' '-DROPE_REVISION_TEXT="unknown"'
+  -DROPE_HAVE_CPU_BACKEND '-DROPE_VERSION_TEXT="unknown"'
   -I. -Iclient/include -isystem build/proto -isystem build/proto/grpc_schema)
 if [[ -d /usr/local/cuda/include ]]; then
   flags+=(-DROPE_HAVE_CUDA_BACKEND -isystem /usr/local/cuda/include)
