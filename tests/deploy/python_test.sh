@@ -28,7 +28,7 @@ for python in "${pythons[@]}"; do
   venv=$folder/$(basename "$python")
   "$python" -m venv "$venv"
   find "$venv" ! -type d | sort >"$folder/before"
-  timeout 200 "$venv/bin/pip" download -q --disable-pip-version-check --retries 1 --timeout 20 \
+  timeout 150 "$venv/bin/pip" download -q --disable-pip-version-check --retries 1 --timeout 20 \
     -d "$folder/dist" "${packages[@]}" 2>"$folder/errors" || {
     echo "skipped: ${packages[*]}, which could not be fetched: $(tail -n 1 "$folder/errors")"
     exit 77

@@ -23,9 +23,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int64_t kAnswerBytes = int64_t{8} << 20;
-// Unread answers delay a drain by about a second, and this machine may be busy. What it must not
-// wait for takes 30 s and more.
-constexpr seconds kSoon{10};
+constexpr seconds kSoon{3};  // unread answers delay a drain by about a second
+constexpr milliseconds kAtOnce{1500};
 constexpr int kHeavyRequests = 6;
 
 // A connection with an answer on `path` that it does not read.
@@ -60,9 +59,9 @@ std::vector<std::unique_ptr<Http2Peer>> KeepBusy(TestServer& server) {
 }
 
 // Sends SIGTERM until the server has ended: of two that are pending one is delivered. Returns its
-// status, if it has ended soon.
+// status, if it has ended at once.
 std::optional<int> Hurry(TestServer& server) {
-  const auto deadline = std::chrono::steady_clock::now() + kSoon;
+  const auto deadline = std::chrono::steady_clock::now() + kAtOnce;
   std::optional<int> status;
   do {
     server.process().Signal(SIGTERM);

@@ -26,7 +26,7 @@ using Stub = v1::RopeService::Stub;
 // The memory that the attacks may take, beside the table cache: far less than what they ask for.
 constexpr int64_t kAttackBytesMax = 256 * kMiB;
 // A slice takes some milliseconds, and this machine may be busy.
-constexpr double kSlowestMs = 1000;
+constexpr double kSlowestMs = 400;
 
 std::string Zeros(int64_t count) {
   return std::string(static_cast<size_t>(count), '\0');

@@ -35,7 +35,7 @@ constexpr uint32_t kMessageBytes = 64 << 20;
 constexpr size_t kSentBytes = 20 << 20;
 constexpr int kUploads = 4;  // at a time
 constexpr int kStreams = 4;
-constexpr seconds kPatience{240};
+constexpr seconds kPatience{90};
 constexpr Sample kLarge = {.tokens = 1024, .heads = 512, .start = 0};  // 16 MiB
 
 enum class Then { kHolds, kBeginsAgain };

@@ -41,9 +41,9 @@ TEST_F(LoadTest, FixedCountIsAnsweredOnEveryTransport) {
 }
 
 TEST_F(LoadTest, DurationEndsTheLoad) {
-  EXPECT_THAT(Load({"--duration=200ms", "--transport=stream", "--concurrency=4"}),
+  EXPECT_THAT(Load({"--duration=2s", "--transport=stream", "--concurrency=4"}),
               Exits(0, AllOf(HasSubstr("stream, 4 in flight, 1 tokens of 32 + 8 heads of 128"),
-                             ContainsRegex(" 0 failed, in (0\\.[2-9]|[1-9])"))));
+                             HasSubstr(" 0 failed, in 2."))));
 }
 
 TEST_F(LoadTest, RequestThatTheServerRefusesHasStatusOne) {

@@ -25,7 +25,7 @@ using std::chrono::seconds;
 constexpr Sample kToken = {.tokens = 1, .heads = 40, .start = 1000};   // 1280 bytes
 constexpr Sample kPrefill = {.tokens = 64, .heads = 32};               // 64 KiB
 constexpr Sample kLarge = {.tokens = 1024, .heads = 512, .start = 0};  // 16 MiB
-constexpr seconds kPatience{120};
+constexpr seconds kPatience{30};
 
 // `count` clients, each with its own connection.
 std::vector<ClosedLoop::Client> StubClients(const TestServer& server, int count,

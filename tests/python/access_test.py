@@ -149,7 +149,7 @@ def test_each_identity_may_do_what_its_rights_say_and_nothing_else(way, tmp_path
 
 
 def allowed(server, client, shown):
-    """The rights whose calls all succeed; all others must all be refused."""
+    """The rights whose calls all succeed; all others must all be refused. None: ask again."""
     found = set()
     for right in RIGHTS:
         errors = []
@@ -161,8 +161,9 @@ def allowed(server, client, shown):
                 errors.append(error.code)
         for command in COMMANDS.get(right, []):
             done = ropectl(server, *command, **shown)
-            # NOT_FOUND: the rights came between two commands; the first of them was refused.
-            refused = "PERMISSION_DENIED" in done.stderr or "NOT_FOUND" in done.stderr
+            if "NOT_FOUND" in done.stderr:
+                return None  # the rights came after the command before, which was refused
+            refused = "PERMISSION_DENIED" in done.stderr
             assert refused or done.returncode == 0, done.stderr
             errors.append("PERMISSION_DENIED" if refused else None)
         if len(set(errors)) == 1 and errors[0] is None:
@@ -354,7 +355,7 @@ def test_slow_handshakes_are_closed_in_time_and_delay_nobody(tmp_path, authority
             connection.settimeout(10)
             while connection.recv(65536):
                 pass  # what the server answers to a whole hello
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 5
         assert raised(ConnectionError, plain_text, (host, port))
 
 

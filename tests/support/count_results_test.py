@@ -59,7 +59,7 @@ class CountResultsTest(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertEqual(lines, ["skipped: A.B (no grpcurl)", "2 passed, 0 failed, 1 skipped"])
 
-    def test_program_without_a_summary_is_one_failure_with_its_reason_and_its_last_lines(self):
+    def test_program_without_a_summary_is_one_failure_with_its_time_and_its_last_lines(self):
         output = "".join(f"line {i}\n" for i in range(20)) + "[ RUN      ] A.B\n"
         status, lines = run(case(output, "fail"))
         self.assertEqual((status, lines[0], lines[-1]),
