@@ -3,7 +3,7 @@
 # Usage: deploy/check.sh [--changed[=BASE]]
 #   --changed: clang-tidy only for files that differ from BASE (default: HEAD) or are new
 # A tool that is not installed is skipped, and the output names it. clang-tidy reads
-# build/compile_commands.json and the generated headers: run deploy/build.sh --tests first.
+# build/edit/compile_commands.json and the generated headers: run tests/run.sh unit_proto first.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -53,15 +53,11 @@ tidy_sources() {
 }
 
 clang_tidy() {
-  if [[ ! -f build/compile_commands.json ]]; then
-    echo "check: build/compile_commands.json is missing; run deploy/build.sh --tests" >&2
+  if [[ ! -f build/edit/compile_commands.json ]]; then
+    echo "check: build/edit/compile_commands.json is missing; run tests/run.sh unit_proto" >&2
     return 1
   fi
-  if grep -q /Unity/unity_ build/compile_commands.json; then
-    echo "check: build/ compiles several sources as one; run cmake -DROPE_UNITY_BUILD=OFF build" >&2
-    return 1
-  fi
-  tidy_sources | xargs -r -n 1 -P "$(nproc)" clang-tidy -p build --quiet 2>/dev/null
+  tidy_sources | xargs -r -n 1 -P "$(nproc)" clang-tidy -p build/edit --quiet 2>/dev/null
 }
 
 mapfile -t formatted < <(ours '*.cc' '*.h')

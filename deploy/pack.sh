@@ -5,7 +5,7 @@
 # are packed.
 # Usage: deploy/pack.sh [--build=DIR] FOLDER [PROGRAM...]
 #   FOLDER must be empty or must not exist
-#   PROGRAM: default rope_server, ropectl, and rope_bench if it is built
+#   PROGRAM: default rope_server, ropectl, and rope_bench if it is built. What is missing is built.
 # The other machine needs the same processor architecture, Linux 3.2 or newer and a POSIX /bin/sh;
 # its distribution may be another one, older or newer. For a GPU it needs only the driver.
 set -euo pipefail
@@ -30,11 +30,15 @@ if ((!$#)); then
   [[ ! -x $build/bin/rope_bench ]] || programs+=(rope_bench)
 fi
 readonly lib=$folder/lib/rope
+build=$(mkdir -p "$build" && cd "$build" && pwd)
 [[ ! -e $folder || (-d $folder && -z $(ls -A "$folder")) ]] || fail "$folder is not empty"
-for program in "${programs[@]}"; do
-  [[ -x $build/bin/$program ]] || fail "$build/bin/$program is not built; run deploy/build.sh"
+for file in "${programs[@]/#/bin/}" rope.protoset; do
+  if [[ ! -s $build/$file ]]; then
+    "$here/install_dependencies.sh"
+    "$here/build.sh" "--build=$build" "${programs[@]}" rope_protoset
+    break
+  fi
 done
-[[ -s $build/rope.protoset ]] || fail "$build/rope.protoset is not built; run deploy/build.sh"
 
 # Prints NAME PATH for every library of a program, and for its loader.
 libraries() {

@@ -14,14 +14,8 @@ build=$(mkdir -p "$build" && cd "$build" && pwd)
 python=$("$here/python_venv.sh" "$build/python_venv" "$here/build_python.txt")
 readonly build python
 
-if ! grep -qx 'ROPE_BUILD_PYTHON:BOOL=ON' "$build/CMakeCache.txt" 2>/dev/null; then
-  fresh=(-G Ninja -DROPE_BUILD_TESTS=OFF -DROPE_UNITY_BUILD=ON)
-  [[ ! -f $build/CMakeCache.txt ]] || fresh=()
-  cmake -S "$here/.." -B "$build" "${fresh[@]}" -DROPE_BUILD_PYTHON=ON \
-    "-DPython_EXECUTABLE=$python" >&2
-fi
-cmake --build "$build" --parallel "$(nproc)" --target rope_python rope_server ropectl \
-  rope_protoset >&2
+"$here/build.sh" "--build=$build" -DROPE_BUILD_PYTHON=ON "-DPython_EXECUTABLE=$python" \
+  rope_python rope_server ropectl rope_protoset >&2
 
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT

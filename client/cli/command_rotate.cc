@@ -195,7 +195,7 @@ void PrintReply(const RotateReply& reply, const std::string& prepared_id) {
   for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
 }
 
-void PrintJson(const RotateReply& reply, const std::string& prepared_id) {
+void PrintReplyJson(const RotateReply& reply, const std::string& prepared_id) {
   nlohmann::ordered_json json = {{"device", reply.device},
                                  {"attention_factor", reply.attention_factor},
                                  {"attention_factor_applied", reply.attention_factor_applied},
@@ -236,7 +236,7 @@ int Run(const Arguments& arguments, RotateRequest request) {
     const Status status = WriteNpy(path, tensor.dtype, tensor.shape, data);
     if (!status.ok()) return Fail(status);
   }
-  const auto print = arguments.Has("json") ? &PrintJson : &PrintReply;
+  const auto print = arguments.Has("json") ? &PrintReplyJson : &PrintReply;
   print(*reply, prepared_id);
   return kExitOk;
 }

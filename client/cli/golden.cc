@@ -14,7 +14,7 @@
 namespace rope::client {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr int64_t kAxisMax = int64_t{1} << 20;  // a product of three cannot overflow
 constexpr double kTolerance = 1.5e-7;

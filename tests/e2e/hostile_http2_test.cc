@@ -245,7 +245,7 @@ TEST_F(HostileHttp2Test, MessagesThatInflateAThousandfoldAreRefused) {
               seen.answered, seen.slowest_ms);
   EXPECT_EQ(seen.failed, 0);
   EXPECT_GT(seen.answered, 0);
-  EXPECT_LT(seen.slowest_ms, 1000);
+  EXPECT_LT(seen.slowest_ms, 4000);
 }
 
 TEST_F(HostileHttp2Test, Garbage) {
@@ -365,7 +365,7 @@ TEST_P(WithoutDescriptorsTest, NewClientsAreServedOnceTheConnectionsHaveClosed) 
   for (const std::string& target : {server_.address(), "unix:" + path_}) {
     const double took = SecondsOfANewClient(target);
     std::printf("measured: a new client at %s is answered after %.2f s\n", target.c_str(), took);
-    EXPECT_LT(took, 1) << target;
+    EXPECT_LT(took, 4) << target;
   }
 }
 

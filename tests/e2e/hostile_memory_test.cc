@@ -60,7 +60,7 @@ void ExpectCheap(RingClient& client, const v1::RotateRequest& request, const std
   for (const auto& call : ways) {
     const auto begin = std::chrono::steady_clock::now();
     EXPECT_THAT(call(), IsCheapAnswer(field));
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1)) << field;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4)) << field;
   }
 }
 

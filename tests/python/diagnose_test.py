@@ -3,6 +3,7 @@ nothing where a tensor is no rotation of the other."""
 import dataclasses
 import functools
 import json
+import os
 import sys
 import types
 
@@ -17,7 +18,7 @@ from ropeserve._positions import short_form
 from ropeserve._trial import rounded_to
 from ropeserve.diagnose import _sample, capture
 
-DRAWS = 100  # of each mistake
+DRAWS = int(os.environ.get("ROPE_DRAWS", "20"))  # of each mistake
 POSITIONS_END = 100_000
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 8192}

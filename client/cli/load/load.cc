@@ -444,7 +444,7 @@ void PrintText(const LoadPlan& plan, const LoadResult& result, const Report& rep
   if (!result.first_error.empty()) absl::PrintF("first error %s\n", result.first_error);
 }
 
-void PrintJson(const LoadPlan& plan, const LoadResult& result, const Report& report) {
+void PrintLoadJson(const LoadPlan& plan, const LoadResult& result, const Report& report) {
   using Json = nlohmann::ordered_json;
   const Json json = {{"transport", Name(plan.transport)},
                      {"concurrency", plan.concurrency},
@@ -498,7 +498,7 @@ int RunLoadCommand(const Arguments& arguments) {
       *plan, [&arguments](const ConnectOptions& options) { return ConnectTo(arguments, options); });
   if (!result.ok()) return Fail(result.status());
   const Report report = ReportOf(*plan, *result);
-  const auto print = arguments.Has("json") ? &PrintJson : &PrintText;
+  const auto print = arguments.Has("json") ? &PrintLoadJson : &PrintText;
   print(*plan, *result, report);
   return report.failed == 0 ? kExitOk : kExitFailed;
 }

@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -172,22 +171,27 @@ struct RopeConfig {
 };
 
 inline bool operator==(const RopeConfig& a, const RopeConfig& b) {
-  const auto fields = [](const RopeConfig& c) {
-    // A field that is missing here does not compile.
-    const auto& [rope_type, rope_theta, head_dim, rotary_dim, partial_rotary_factor,
-                 max_position_embeddings, original_max_position_embeddings, factor,
-                 attention_factor, mscale, mscale_all_dim, beta_fast, beta_slow, truncate,
-                 low_freq_factor, high_freq_factor, short_factor, long_factor, mrope, rotary_offset,
-                 attn_factor, ramp, longrope_branch, alpha, mixed_b, xpos, inv_freq, seq_len_policy,
-                 reverse, precision] = c;
-    return std::tie(rope_type, rope_theta, head_dim, rotary_dim, partial_rotary_factor,
-                    max_position_embeddings, original_max_position_embeddings, factor,
-                    attention_factor, mscale, mscale_all_dim, beta_fast, beta_slow, truncate,
-                    low_freq_factor, high_freq_factor, short_factor, long_factor, mrope,
-                    rotary_offset, attn_factor, ramp, longrope_branch, alpha, mixed_b, xpos,
-                    inv_freq, seq_len_policy, reverse, precision);
-  };
-  return fields(a) == fields(b);
+  // A field that is missing here does not compile. Comparing tuples of so many members would take
+  // the compiler a second in each source.
+  const auto& [rope_type, rope_theta, head_dim, rotary_dim, partial_rotary_factor,
+               max_position_embeddings, original_max_position_embeddings, factor, attention_factor,
+               mscale, mscale_all_dim, beta_fast, beta_slow, truncate, low_freq_factor,
+               high_freq_factor, short_factor, long_factor, mrope, rotary_offset, attn_factor, ramp,
+               longrope_branch, alpha, mixed_b, xpos, inv_freq, seq_len_policy, reverse,
+               precision] = a;
+  return rope_type == b.rope_type && rope_theta == b.rope_theta && head_dim == b.head_dim &&
+         rotary_dim == b.rotary_dim && partial_rotary_factor == b.partial_rotary_factor &&
+         max_position_embeddings == b.max_position_embeddings &&
+         original_max_position_embeddings == b.original_max_position_embeddings &&
+         factor == b.factor && attention_factor == b.attention_factor && mscale == b.mscale &&
+         mscale_all_dim == b.mscale_all_dim && beta_fast == b.beta_fast &&
+         beta_slow == b.beta_slow && truncate == b.truncate &&
+         low_freq_factor == b.low_freq_factor && high_freq_factor == b.high_freq_factor &&
+         short_factor == b.short_factor && long_factor == b.long_factor && mrope == b.mrope &&
+         rotary_offset == b.rotary_offset && attn_factor == b.attn_factor && ramp == b.ramp &&
+         longrope_branch == b.longrope_branch && alpha == b.alpha && mixed_b == b.mixed_b &&
+         xpos == b.xpos && inv_freq == b.inv_freq && seq_len_policy == b.seq_len_policy &&
+         reverse == b.reverse && precision == b.precision;
 }
 inline bool operator!=(const RopeConfig& a, const RopeConfig& b) {
   return !(a == b);
@@ -235,13 +239,13 @@ struct RopeSpec {
 };
 
 inline bool operator==(const RopeSpec& a, const RopeSpec& b) {
-  const auto fields = [](const RopeSpec& s) {
-    const auto& [model, config_id, config_json, config, layer, layer_type, first_layer, sub_config,
-                 pairing, compat, precision] = s;
-    return std::tie(model, config_id, config_json, config, layer, layer_type, first_layer,
-                    sub_config, pairing, compat, precision);
-  };
-  return fields(a) == fields(b);
+  // A field that is missing here does not compile.
+  const auto& [model, config_id, config_json, config, layer, layer_type, first_layer, sub_config,
+               pairing, compat, precision] = a;
+  return model == b.model && config_id == b.config_id && config_json == b.config_json &&
+         config == b.config && layer == b.layer && layer_type == b.layer_type &&
+         first_layer == b.first_layer && sub_config == b.sub_config && pairing == b.pairing &&
+         compat == b.compat && precision == b.precision;
 }
 inline bool operator!=(const RopeSpec& a, const RopeSpec& b) {
   return !(a == b);

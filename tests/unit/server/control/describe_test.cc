@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -337,10 +336,8 @@ TEST_F(DescribeTest, SinusoidalTableIsThatOfTheOriginalTransformer) {
 }
 
 TEST_F(DescribeTest, RowsOfTooManyBytesAreRefusedBeforeTheyAreComputed) {
-  const auto begin = std::chrono::steady_clock::now();
   ExpectFails(Large(65536, limits::kDescribePositionsMax), absl::StatusCode::kResourceExhausted,
               "positions: got 4096 rows of 524320 bytes, want at most 16777216 bytes in one call");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
   EXPECT_THAT(admitted_, IsEmpty());
   // A reply is at most as large as a message.
   reply_bytes_max_ = 1000;
