@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -52,8 +53,8 @@ v1::DType ToMessage(DType dtype) {
 }
 
 Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given) {
-  std::vector<absl::string_view> set;
-  std::vector<absl::string_view> all;
+  absl::InlinedVector<absl::string_view, 4> set;
+  absl::InlinedVector<absl::string_view, 4> all;
   for (const auto& [name, is_set] : given) {
     all.push_back(name);
     if (is_set) set.push_back(name);

@@ -51,6 +51,9 @@ enum class MemoryKind {
   kDevice,  // the accelerator's kernels: its own memory
 };
 
+// What is written at once and is larger does not stay in the caches until somebody reads it.
+inline constexpr int64_t kCachedBytesMax = 4 << 20;
+
 // For each token t, head h and pair (a, b), with c and s from rows[t] (s negated if `conjugate`):
 //   a' = a * c - b * s,   b' = b * c + a * s
 // `arithmetic` may replace this formula. Fused ops apply to all channels of the head, including
@@ -72,6 +75,9 @@ struct RotateJob {
   bool conjugate = false;
   PairArithmetic arithmetic = PairArithmetic::kTurn;  // kTurnStepwise excludes a norm
   absl::Span<const RowRef> rows;  // one per token, each with geometry.pairs columns
+  // The output is a part of more than kCachedBytesMax. If it is not in place, a CPU writes it past
+  // the caches, and so does not read its lines first.
+  bool streams = false;
 
   // Fused ops.
   std::optional<RmsNorm> norm = {};

@@ -210,7 +210,9 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     }
     if (!slice.status.ok()) continue;
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
-    JobTiler::Shared shared = {plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
+    const bool streams = plan.bytes() > kernels::kCachedBytesMax;
+    JobTiler::Shared shared = {
+        plan.geometry, plan.conjugate, plan.arithmetic, streams, slice.begin, {}, {}};
     slice.status.Update(AppendSliceRows(slice, build_budget, tables_, shared.rows));
     if (!slice.status.ok()) continue;
     PopulateOutputs(request, slice.end);

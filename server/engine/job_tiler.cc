@@ -106,6 +106,7 @@ class JobWriter {
     job.heads = heads;
     job.head_dim = layout.head_dim;
     job.dtype = tensor_.dtype;
+    job.streams = shared_.streams;
     if (span.rotates) {
       job.geometry = shared_.geometry;
       job.geometry.offset = tensor_.rotary_offset.value_or(job.geometry.offset);

@@ -48,7 +48,8 @@ class JobTiler {
     kernels::PairGeometry geometry;
     bool conjugate = false;
     kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
-    int64_t begin = 0;  // first token, in memory order
+    bool streams = false;  // of jobs
+    int64_t begin = 0;     // first token, in memory order
     // For each row set: one row for each token from `begin`.
     std::array<absl::Span<const kernels::RowRef>, kRowSetsMax> rows;
     absl::Span<const float> token_scales;  // likewise, for token_scaled tensors

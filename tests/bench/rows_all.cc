@@ -14,8 +14,9 @@ namespace rope::bench {
 
 std::vector<Row> AllRows() {
   std::vector<Row> rows = KernelRows();
-  for (const auto& more : {BystanderRows(), ServiceRows(), ShippedRows(), SharedMemoryRows(),
-                           PreparedRows(), AccessRows(), ProcessRows(), ElsewhereRows()}) {
+  for (const auto& more :
+       {EmbeddedRows(), BystanderRows(), ServiceRows(), ShippedRows(), SharedMemoryRows(),
+        PreparedRows(), AccessRows(), ProcessRows(), ElsewhereRows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;

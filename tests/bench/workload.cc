@@ -1,5 +1,9 @@
 #include "tests/bench/workload.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,6 +13,54 @@
 #include "kernels/check.h"
 
 namespace rope::bench {
+namespace {
+
+void CopyPlain(const uint8_t* from, uint8_t* to, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+#if defined(__SSE2__)
+void CopyStreaming(const uint8_t* from, uint8_t* to, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    const auto* source = reinterpret_cast<const __m128i*>(from + i);
+    auto* target = reinterpret_cast<__m128i*>(to + i);
+    const __m128i a = _mm_loadu_si128(source);
+    const __m128i b = _mm_loadu_si128(source + 1);
+    const __m128i c = _mm_loadu_si128(source + 2);
+    const __m128i d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(target, a);
+    _mm_stream_si128(target + 1, b);
+    _mm_stream_si128(target + 2, c);
+    _mm_stream_si128(target + 3, d);
+  }
+  _mm_sfence();
+}
+#else
+constexpr auto CopyStreaming = CopyPlain;
+#endif
+
+using Copy = void(const uint8_t* from, uint8_t* to, int64_t bytes);
+
+std::function<void()> ParallelCopy(kernels::WorkerPool& pool, const Workload& workload,
+                                   Copy* copy) {
+  return [&pool, &workload, copy] {
+    const int64_t part = workload.bytes() / pool.threads() / 64 * 64;
+    pool.ParallelFor(pool.threads(), [&](int64_t i) {
+      const int64_t begin = i * part;
+      const int64_t end = i + 1 == pool.threads() ? workload.bytes() : begin + part;
+      copy(workload.input() + begin, workload.output() + begin, end - begin);
+    });
+  };
+}
+
+}  // namespace
+
+std::function<void()> PlainCopy(kernels::WorkerPool& pool, const Workload& workload) {
+  return ParallelCopy(pool, workload, &CopyPlain);
+}
+std::function<void()> StreamingCopy(kernels::WorkerPool& pool, const Workload& workload) {
+  return ParallelCopy(pool, workload, &CopyStreaming);
+}
 
 Memory Allocate(int64_t bytes) {
   Memory memory(static_cast<uint8_t*>(
@@ -51,7 +103,8 @@ Workload::Workload(int64_t tokens, kernels::DType dtype, kernels::Pairing pairin
           .dtype = dtype,
           .geometry = {.pairing = pairing, .pairs = kHeadDim / 2, .partner = kHeadDim / 2},
           .conjugate = false,
-          .rows = rows_.rows};
+          .rows = rows_.rows,
+          .streams = bytes_ > kernels::kCachedBytesMax};
 }
 
 kernels::RotateJob Workload::job(bool in_place) const {

@@ -7,9 +7,11 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 
 #include "kernels/backend/backend.h"
+#include "kernels/backend/worker_pool.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/table_cache.h"
 
@@ -51,6 +53,10 @@ class Workload {
   Memory output_;
   kernels::RotateJob job_;
 };
+
+// Copies of a workload's input to its output, divided equally among the threads of the pool.
+std::function<void()> PlainCopy(kernels::WorkerPool& pool, const Workload& workload);
+std::function<void()> StreamingCopy(kernels::WorkerPool& pool, const Workload& workload);
 
 }  // namespace rope::bench
 

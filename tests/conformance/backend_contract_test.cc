@@ -210,8 +210,8 @@ TEST_P(BackendContractTest, EmptyBatchIsOk) {
   EXPECT_THAT(backend_->Rotate({}), IsOk());
 }
 
-// Larger than the caches and than any slice; once aligned, so that streaming stores may be used,
-// and once unaligned.
+// Larger than any piece of a backend, and written past the caches; once aligned, so that streaming
+// stores may be used, and once unaligned.
 TEST_P(BackendContractTest, LargeBatch) {
   for (const Layout layout : {Layout::kTokenMajor, Layout::kHeadMajor}) {
     for (const Pairing pairing : kPairings) {
@@ -220,13 +220,15 @@ TEST_P(BackendContractTest, LargeBatch) {
                       .head_dim = 128,
                       .dtype = DType::kFloat32,
                       .geometry = WholeHead(pairing, 128),
-                      .layout = layout});
+                      .layout = layout,
+                      .streams = true});
       RotateAndCheck({.tokens = 300,
                       .heads = 71,
                       .head_dim = 256,
                       .dtype = pairing == Pairing::kHalf ? DType::kBFloat16 : DType::kFloat16,
                       .geometry = {.pairing = pairing, .pairs = 64, .offset = 64, .partner = 64},
                       .layout = layout,
+                      .streams = true,
                       .misalignment = layout == Layout::kTokenMajor ? 0 : 2});
     }
   }

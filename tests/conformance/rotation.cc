@@ -191,6 +191,7 @@ kernels::RotateJob Rotation::job() const {
           .conjugate = spec_.conjugate,
           .arithmetic = spec_.arithmetic,
           .rows = rows_,
+          .streams = spec_.streams,
           .norm = norm,
           .scale = spec_.scale,
           .token_scales = spec_.token_scales ? token_scales_ : absl::Span<const float>(),

