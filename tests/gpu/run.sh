@@ -81,11 +81,10 @@ step() {
 
 within() { timeout -k 5 "$allowed" "$@"; }
 
-# Builds the two programs that a run needs, and no others. Warnings of a compiler that this project
-# was not built with are no errors here.
+# Builds the two programs that a run needs, and no others.
 build() {
   local options=(-DROPE_BUILD_SERVER=OFF -DROPE_BUILD_CLIENT=OFF -DROPE_BUILD_TOOLS=OFF
-    -DCMAKE_BUILD_TYPE=Release -DROPE_CUDA=ON -DROPE_WERROR=OFF -DCMAKE_CUDA_FLAGS=-lineinfo
+    -DCMAKE_BUILD_TYPE=Release -DROPE_CUDA=ON -DCMAKE_CUDA_FLAGS=-lineinfo
     "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
   [[ -z $arch ]] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$arch")
   [[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || options+=(-G Ninja)
