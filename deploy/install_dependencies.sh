@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the missing distribution packages of the build.
-# Usage: deploy/install_dependencies.sh [--tests | --python]
-#   --tests: also the packages of the tests; --python: also those of the Python package (python.sh)
+# Usage: deploy/install_dependencies.sh [--tests | --python | --aarch64]
+#   --tests: also the packages of the tests; --python: also those of the Python package (python.sh);
+#   --aarch64: also those of tests/aarch64.sh
 set -euo pipefail
 
 packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev libssl-dev
@@ -11,6 +12,7 @@ python_packages=(python3 python3-dev python3-venv ca-certificates)
 test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev doxygen haproxy abigail-tools
   openssl prometheus
   "${python_packages[@]}")
+aarch64_packages=(g++-aarch64-linux-gnu mmdebstrap qemu-user-static)
 
 fail() {
   echo "install_dependencies: $*" >&2
@@ -21,7 +23,8 @@ case "${1:-}" in
   '') ;;
   --tests) packages+=("${test_packages[@]}") ;;
   --python) packages+=("${python_packages[@]}") ;;
-  *) fail "got argument '$1', want --tests, --python or none" ;;
+  --aarch64) packages+=("${aarch64_packages[@]}") ;;
+  *) fail "got argument '$1', want --tests, --python, --aarch64 or none" ;;
 esac
 
 command -v apt-get >/dev/null ||

@@ -32,7 +32,7 @@ programs=("${@:2}")
 deploy/install_dependencies.sh --tests
 [[ -f $folder/build.ninja ]] || cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Sanitized \
   -DCMAKE_CXX_FLAGS_SANITIZED=-O1 -DROPE_SANITIZE=$sanitizers \
-  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
+  -DROPE_WERROR=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
 cmake --build "$folder" --parallel "$(nproc)" ${programs[0]:+--target "${programs[@]%%:*}"}
 
 # Little freed memory is kept back, because tests bound what a server holds.

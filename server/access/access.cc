@@ -4,12 +4,12 @@
 #include <openssl/sha.h>
 #include <spdlog/spdlog.h>
 
+#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
@@ -241,12 +241,14 @@ class AccessParser {
   absl::Status AddToken(const std::string& text, const std::string& path,
                         const Access::IdentityPtr& identity) {
     Access::Digest digest{};
-    const std::string bytes = absl::HexStringToBytes(text);
-    const bool is_hex = text.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
-    if (text.size() != 2 * digest.size() || !is_hex) {
+    bool legal = text.size() == 2 * digest.size();
+    for (size_t i = 0; legal && i < digest.size(); ++i) {
+      const char* const end = text.data() + 2 * i + 2;
+      legal = std::from_chars(end - 2, end, digest[i], 16).ptr == end;
+    }
+    if (!legal) {
       return Wrong(path, absl::StrCat(text.size(), " characters"), "64 hexadecimal digits each");
     }
-    std::copy(bytes.begin(), bytes.end(), digest.begin());
     if (!digests_.insert(digest).second) return Wrong(path, "one for the second time", "each once");
     if (list_->tokens.size() == Access::kTokensMax) {
       return Wrong(path, absl::StrCat(Access::kTokensMax + 1, " in the file"),

@@ -198,10 +198,12 @@ size_t TableIndex(int64_t target) {
 
 std::vector<CpuTarget> FindTargets() {
   std::vector<CpuTarget> targets;
+#if HWY_ARCH_X86
   if (const CpuRotateFunction rotate = FindAvx512BFloat16Rotate()) {
     targets.push_back({.name = "AVX3_BF16", .rotate = rotate, .flushes_bfloat16_denormals = true});
   }
   for (CpuTarget& target : AvxTargets()) targets.push_back(std::move(target));
+#endif
   // Lower bits are better instruction sets. The compiler's baseline always runs.
   int64_t left = (hwy::SupportedTargets() | HWY_STATIC_TARGET) & HWY_TARGETS;
   for (; left != 0; left &= left - 1) {

@@ -1,8 +1,6 @@
-#include "kernels/backend/cpu/cpu_rotate_avx.h"
-
-#include "hwy/detect_compiler_arch.h"
-#if HWY_ARCH_X86
 #include <immintrin.h>
+
+#include "kernels/backend/cpu/cpu_rotate_avx.h"
 
 // Compiles one instruction set, in addition to the compiler's baseline, which Highway requires.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3_DL)
@@ -18,13 +16,12 @@
 #include "kernels/backend/cpu/cpu_rotate_loops-inl.h"
 #undef ROPE_NATIVE_BFLOAT16
 #endif
-#endif  // HWY_ARCH_X86
 
-#if !HWY_ARCH_X86 || HWY_ONCE
+#if HWY_ONCE
 namespace rope::kernels {
 
 CpuRotateFunction FindAvx512BFloat16Rotate() {
-#if HWY_ARCH_X86 && (HWY_TARGETS & HWY_AVX3)
+#if HWY_TARGETS & HWY_AVX3
   if ((hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512bf16") &&
       __builtin_cpu_supports("avx512vbmi")) {
     return &N_AVX3::Rotate;
@@ -34,4 +31,4 @@ CpuRotateFunction FindAvx512BFloat16Rotate() {
 }
 
 }  // namespace rope::kernels
-#endif
+#endif  // HWY_ONCE

@@ -158,6 +158,8 @@ TEST_F(AccessTest, FilesThatAreWrongAreRefusedByKey) {
        "access_file.identities[0]: got nothing to know it by"},
       {FileOf(R"({"name": "a", "tokens_sha256": ["12"]})"),
        "access_file.identities[0].tokens_sha256: got 2 characters, want 64 hexadecimal digits"},
+      {FileOf(R"({"name": "a", "tokens_sha256": [")" + digest.substr(1) + R"(g"]})"),
+       "access_file.identities[0].tokens_sha256: got 64 characters, want 64 hexadecimal digits"},
       {FileOf(R"({"name": "a", "tokens_sha256": "12"})"),
        "access_file.identities[0].tokens_sha256: got \"12\", want a list of texts"},
       {FileOf(R"({"name": "a", "uids": [-1]})"),
