@@ -9,9 +9,8 @@ packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev libssl
   protobuf-compiler protobuf-compiler-grpc libspdlog-dev libhwy-dev nlohmann-json3-dev
   prometheus-cpp-dev libcivetweb-dev libcli11-dev)
 python_packages=(python3 python3-dev python3-venv ca-certificates)
-test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev doxygen haproxy abigail-tools
-  openssl prometheus
-  "${python_packages[@]}")
+test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev doxygen abigail-tools openssl
+  prometheus "${python_packages[@]}")
 aarch64_packages=(g++-aarch64-linux-gnu mmdebstrap qemu-user-static)
 
 fail() {

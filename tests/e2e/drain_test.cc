@@ -5,16 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <memory>
-#include <mutex>
+#include <string>
 #include <thread>
-#include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "grpc/health/v1/health.grpc.pb.h"
-#include "tests/support/closed_loop.h"
 #include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/temporary_folder.h"
@@ -95,66 +90,6 @@ TEST(DrainTest, ReadyzFollowsTheDrainFromItsFirstMoment) {
   EXPECT_TRUE(Serves(*server.NewStub())) << "during the lead time";
   server.process().Signal(SIGTERM);
   EXPECT_EQ(server.process().Wait(), 0);
-}
-
-// The text of deploy/haproxy.cfg for these servers, on a Unix socket.
-std::string HaproxyConfig(const std::string& path, const TestServer& a, const TestServer& b) {
-  std::ifstream file(ROPE_SOURCE_DIR "/deploy/haproxy.cfg");
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  const auto server = [](const TestServer& of) {
-    return absl::StrCat(of.address(), " port ", MetricsPort(of));
-  };
-  const std::pair<std::string, std::string> changes[] = {
-      {"bind 127.0.0.1:50051", "bind unix@" + path},
-      {"server a 10.0.0.1:50051", "server a " + server(a)},
-      {"server b 10.0.0.2:50051", "server b " + server(b)}};
-  for (const auto& [was, is] : changes) {
-    EXPECT_EQ(absl::StrReplaceAll({{was, is}}, &text), 1) << was;
-  }
-  return text;
-}
-
-double Rotations(int port) {
-  return Scrape(port).Value(R"(rope_requests_total{code="OK",method="Rotate"})");
-}
-
-TEST(DrainTest, NoCallIsLostBehindHAProxyWhileAServerDrains) {
-  const std::string program = "/usr/sbin/haproxy";
-  if (access(program.c_str(), X_OK) != 0) GTEST_SKIP() << "haproxy is not here";
-  TestServer first({"--metrics_listen=127.0.0.1:0", "--drain_lead=3s"});
-  TestServer second({"--metrics_listen=127.0.0.1:0"});
-  const std::string folder = TemporaryFolder();
-  const std::string path = folder + "/proxy.sock";
-  std::ofstream(folder + "/haproxy.cfg") << HaproxyConfig(path, first, second);
-  const Process proxy({program, "-db", "-f", folder + "/haproxy.cfg"}, Process::Errors::kOutput);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (access(path.c_str(), F_OK) != 0 && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::yield();
-  }
-  const Payload payload{Sample()};
-  std::vector<ClosedLoop::Client> clients;
-  for (int i = 0; i < 8; ++i) {
-    grpc::ChannelArguments no_retries;
-    no_retries.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-    no_retries.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    const auto caller = std::make_shared<StubCaller>(
-        grpc::CreateCustomChannel("unix:" + path, grpc::InsecureChannelCredentials(), no_retries),
-        /*waits=*/true);
-    clients.emplace_back([caller, &payload] { return caller->Call(payload); });
-  }
-  ClosedLoop loop(std::move(clients));
-  EXPECT_TRUE(loop.AwaitAnswersOfEach(50, std::chrono::seconds(60)));
-  EXPECT_GT(Rotations(MetricsPort(first)), 0);
-  const double before = Rotations(MetricsPort(second));
-  EXPECT_GT(before, 0);
-  first.process().Signal(SIGTERM);
-  EXPECT_EQ(first.process().Wait(), 0);
-  EXPECT_TRUE(loop.AwaitAnswersOfEach(50, std::chrono::seconds(60)));
-  EXPECT_GE(Rotations(MetricsPort(second)) - before, 400);
-  const CallTally tally = loop.Stop();
-  EXPECT_EQ(tally.answered, tally.sent)
-      << tally.ToString() << "; " << tally.first_failure << tally.first_trouble;
-  std::printf("behind HAProxy: %s\n", tally.ToString().c_str());
 }
 
 TEST(DrainTest, RequestsInFlightAreAnsweredOrRefusedNeverLost) {
