@@ -29,11 +29,11 @@ make_root() {
   mkdir -p "$folder"
   mmdebstrap --quiet --variant=extract --architectures=arm64 "${settings[@]/#/--aptopt=}" \
     "--include=${packages//$'\n'/,}" "$suite" "$root" "$sources" >"$folder/root.log" 2>&1 || return
-  # Links from the root folder would lead to this machine's.
-  find "$root" -lname '/*' -printf '%p %l\n' | while read -r link target; do
+  # Absolute links would lead to this machine's files.
+  find "$root/usr" -lname '/*' -printf '%p %l\n' | while read -r link target; do
     ln -sfnr "$root$target" "$link"
   done
-  ln -sf "$(command -v grpc_cpp_plugin)" "$root/usr/bin/"
+  ln -sf /usr/bin/grpc_*_plugin "$root/usr/bin/"
   touch "$root/complete"
 }
 
@@ -41,10 +41,12 @@ deploy/install_dependencies.sh --aarch64 || skip "the packages of the cross buil
 [[ -f $root/complete ]] || make_root ||
   skip "the packages for aarch64: $(tail -n 1 "$folder/root.log")"
 
+export PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig
 cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DROPE_UNITY_BUILD=ON -DROPE_CUDA=OFF \
   -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 "-DCMAKE_SYSROOT=$root" \
-  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_FIND_ROOT_PATH_MODE_PROGRAM=NEVER \
-  -DCMAKE_FIND_ROOT_PATH_MODE_{LIBRARY,INCLUDE,PACKAGE}=ONLY
+  -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+  -DCMAKE_FIND_ROOT_PATH_MODE_{LIBRARY,INCLUDE,PACKAGE}=ONLY \
+  -DCMAKE_FIND_ROOT_PATH_MODE_PROGRAM=NEVER
 cmake --build "$folder" --target rope_server ropectl rope_quickstart conformance
 
 "${emulator[@]}" "$folder/bin/ropectl" verify tests/conformance/golden/*.json

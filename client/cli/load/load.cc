@@ -25,6 +25,7 @@ namespace rope::client {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
 
 constexpr int64_t kPositions = 128 * 1024;  // sequences restart at this position
 constexpr int64_t kPositionsApart = 1000;   // between the first positions of sequences
@@ -445,7 +446,6 @@ void PrintText(const LoadPlan& plan, const LoadResult& result, const Report& rep
 }
 
 void PrintLoadJson(const LoadPlan& plan, const LoadResult& result, const Report& report) {
-  using Json = nlohmann::ordered_json;
   const Json json = {{"transport", Name(plan.transport)},
                      {"concurrency", plan.concurrency},
                      {"tokens", plan.tokens},
