@@ -1,6 +1,7 @@
 #include "kernels/backend/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,21 +20,16 @@ struct Piece {
 };
 
 // The pieces of a batch, in order, grouped into portions of about `portion_bytes`. A portion is one
-// item of the worker pool: portion p is the pieces [ends[p - 1], ends[p]).
+// item of the worker pool.
 struct Split {
   int64_t portion_bytes;
-  std::vector<Piece> pieces = {};
-  std::vector<size_t> ends = {};
-  int64_t open_bytes = 0;  // bytes in the last portion, which is not closed yet
+  int64_t room = portion_bytes;  // in the last portion
+  std::vector<std::vector<Piece>> portions = {};
 
   void Add(const RotateJob& job, const RotateRange& range, int64_t bytes) {
-    pieces.push_back({&job, range});
-    open_bytes += bytes;
-    if (open_bytes >= portion_bytes) Close();
-  }
-  void Close() {
-    if (open_bytes > 0) ends.push_back(pieces.size());
-    open_bytes = 0;
+    if (room == portion_bytes) portions.emplace_back();
+    portions.back().push_back({&job, range});
+    room = room > bytes ? room - bytes : portion_bytes;
   }
 };
 
@@ -42,25 +38,22 @@ struct Split {
 void AddJob(const RotateJob& job, Split& split) {
   const int64_t head_bytes = std::max<int64_t>(job.head_dim * ElementBytes(job.dtype), 1);
   const int64_t heads = std::clamp<int64_t>(split.portion_bytes / head_bytes, 1, job.heads);
-  const int64_t token_bytes = heads * head_bytes;
-  for (int64_t token = 0; token < job.tokens;) {
-    const int64_t room = heads < job.heads ? 1 : split.portion_bytes - split.open_bytes;
-    const int64_t tokens = std::min((room + token_bytes - 1) / token_bytes, job.tokens - token);
+  for (int64_t token = 0, tokens = 1; token < job.tokens; token += tokens) {
+    if (heads == job.heads) tokens = (split.room - 1) / (heads * head_bytes) + 1;
+    tokens = std::min(tokens, job.tokens - token);
     for (int64_t head = 0; head < job.heads; head += heads) {
       const int64_t head_end = std::min(head + heads, job.heads);
       split.Add(job, {token, token + tokens, head, head_end},
                 tokens * (head_end - head) * head_bytes);
     }
-    token += tokens;
   }
 }
 
-// Each thread gets as many portions of at most about kCpuSliceBytes as any other.
+// So that each thread has as many portions as any other, each of at most about kCpuSliceBytes.
 int64_t PortionBytes(int64_t bytes, int threads) {
-  const int64_t portions = (bytes + kCpuSliceBytes - 1) / kCpuSliceBytes;
-  const int64_t sharing = std::min<int64_t>(portions, threads);
-  const int64_t rounds = (portions + sharing - 1) / sharing;
-  return (bytes + sharing * rounds - 1) / (sharing * rounds);
+  const int64_t sharing = std::min<int64_t>((bytes - 1) / kCpuSliceBytes + 1, threads);
+  const int64_t portions = ((bytes - 1) / (sharing * kCpuSliceBytes) + 1) * sharing;
+  return (bytes - 1) / portions + 1;
 }
 
 class CpuBackend : public Backend {
@@ -92,11 +85,9 @@ class CpuBackend : public Backend {
     for (const RotateJob& job : jobs) {
       if (job.tokens > 0 && job.heads > 0) AddJob(job, split);
     }
-    split.Close();
-    pool_.ParallelFor(static_cast<int64_t>(split.ends.size()), [&](int64_t item) {
-      const size_t portion = static_cast<size_t>(item);
-      for (size_t i = portion == 0 ? 0 : split.ends[portion - 1]; i < split.ends[portion]; ++i) {
-        target_.rotate(*split.pieces[i].job, split.pieces[i].range);
+    pool_.ParallelFor(std::ssize(split.portions), [&](int64_t item) {
+      for (const Piece& piece : split.portions[static_cast<size_t>(item)]) {
+        target_.rotate(*piece.job, piece.range);
       }
     });
     return absl::OkStatus();
