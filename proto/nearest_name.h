@@ -46,6 +46,34 @@ inline std::string NearestName(std::string_view name, const std::vector<std::str
   return nearest;
 }
 
+// For names of models, of which another number is another model: up to three names that begin with
+// `name` and go on with neither a digit nor a point; else the nearest one with the same digits.
+inline std::vector<std::string> NearestModels(std::string_view name,
+                                              const std::vector<std::string>& names) {
+  constexpr size_t kNamed = 3;
+  constexpr std::string_view kDigits = "0123456789";
+  const auto digits = [&](std::string_view text) {
+    std::string found;
+    for (const char c : text) {
+      if (kDigits.find(c) != std::string_view::npos) found += c;
+    }
+    return found;
+  };
+  std::vector<std::string> nearest;
+  std::vector<std::string> alike;
+  for (const std::string& candidate : names) {
+    if (digits(candidate) == digits(name)) alike.push_back(candidate);
+    const bool longer = !name.empty() && candidate.size() > name.size();
+    if (!longer || !candidate.starts_with(name) || nearest.size() == kNamed) continue;
+    const char next = candidate[name.size()];
+    if (next != '.' && kDigits.find(next) == std::string_view::npos) nearest.push_back(candidate);
+  }
+  if (!nearest.empty()) return nearest;
+  std::string one = NearestName(name, alike);
+  if (!one.empty()) nearest.push_back(std::move(one));
+  return nearest;
+}
+
 // The end of an error: "; did you mean NAME?". Empty for an empty name.
 inline std::string DidYouMean(const std::string& nearest) {
   return nearest.empty() ? std::string() : "; did you mean " + nearest + "?";

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -304,6 +306,10 @@ Result<RopeSpec> WithConfig(Result<RopeSpec> spec, const std::string& path) {
 }  // namespace
 
 Result<std::string> ReadConfig(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    if (std::string preset = PresetText(path); !preset.empty()) return preset;
+  }
   std::ifstream file(path, std::ios::binary);
   std::string magic(4, '\0');
   if (file.read(magic.data(), 4) && magic == "GGUF") {

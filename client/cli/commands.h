@@ -77,7 +77,8 @@ CallOptions CallOptionsOf(const Arguments& arguments);
 // error is a config that cannot be read.
 std::vector<Flag> WithRopeFlags(std::vector<Flag> flags);
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments);
-// The text of a config.json of at most 1 MiB, as the server takes it. A GGUF file is wrong usage.
+// The text of a config.json of at most 1 MiB, as the server takes it; of a preset's name, where
+// there is no such file, that of the preset. A GGUF file is wrong usage.
 Result<std::string> ReadConfig(const std::string& path);
 // For commands whose positional arguments name no config: the embedding that flags name, each of
 // which begins with `prefix`. Pairing, compat and precision are those of the flags without prefix.

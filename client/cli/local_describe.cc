@@ -104,6 +104,11 @@ absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest&
 
 }  // namespace
 
+std::string PresetText(const std::string& name) {
+  const kernels::Preset* const preset = kernels::FindPreset(name);
+  return preset == nullptr ? std::string() : preset->config_json;
+}
+
 Status UnknownPreset(const std::string& model) {
   return Status(
       StatusCode::kNotFound,

@@ -16,6 +16,9 @@
 
 namespace rope::client {
 
+// The config.json of a preset; empty: it is none.
+std::string PresetText(const std::string& name);
+
 // NOT_FOUND: no preset has that name. Says which one was probably meant.
 Status UnknownPreset(const std::string& model);
 

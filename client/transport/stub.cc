@@ -9,10 +9,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "client/error.h"
 #include "client/transport/fork.h"
@@ -102,6 +104,26 @@ gpr_timespec DeadlineAfter(microseconds timeout) {
                       gpr_time_from_micros(BoundedTimeout(timeout).count(), GPR_TIMESPAN));
 }
 
+namespace {
+
+// gRPC's refusal of a message, "Sent message larger than max (300 vs. 200)", as this library words
+// errors; empty: another error. A message that is received too large is the server's or an answer.
+std::string TooLarge(absl::string_view message) {
+  constexpr absl::string_view kText = " message larger than max (";
+  const size_t at = message.find(kText);
+  if (at == absl::string_view::npos) return "";
+  const std::vector<absl::string_view> numbers =
+      absl::StrSplit(message.substr(at + kText.size()), absl::MaxSplits(absl::ByAnyChar(" )"), 3));
+  if (numbers.size() < 3) return "";
+  const bool sent = absl::EndsWith(message.substr(0, at), "Sent");
+  return absl::StrCat("message: got ", numbers[0], " bytes, want at most ", numbers[2], " (",
+                      sent ? "" : "--max_message_bytes of the server, or ",
+                      "max_message_bytes of the client); send fewer tokens a call, or use a Unix "
+                      "socket with shared memory");
+}
+
+}  // namespace
+
 // Three sources, the later overriding the earlier: the status code, the rope.v1.Error in the status
 // details, and the server's grpc-retry-pushback-ms trailer, of which the larger delay counts.
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {
@@ -113,6 +135,7 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
     code = StatusCode::kUnavailable;
     message = absl::StrCat("server: ended the call (", message, ")");
   }
+  if (std::string text = TooLarge(message); !text.empty()) message = std::move(text);
   // The defaults; the error detail, if there is one, replaces them.
   detail.reason = ReasonOf(code);
   detail.may_have_executed =

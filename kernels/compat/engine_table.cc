@@ -77,19 +77,6 @@ absl::Status ClaimNothingButYarn(std::string_view, CompatConfig& result) {
   return NotChecked(StrCat("rope_type ", Name(type), " of this model"));
 }
 
-// The rotation of rope_type default with the same base, channels and axes.
-RopeConfig WithoutScaling(const RopeConfig& config) {
-  RopeConfig plain = {.rope_theta = config.rope_theta,
-                      .head_dim = config.head_dim,
-                      .rotary_dim = config.rotary_dim,
-                      .partial_rotary_factor = config.partial_rotary_factor,
-                      .max_position_embeddings = config.max_position_embeddings,
-                      .mrope = config.mrope,
-                      .rotary_offset = config.rotary_offset};
-  plain.precision = config.precision;
-  return plain;
-}
-
 // DeepSeek's class makes yarn of every other rope_type, from its factor and its two lengths.
 absl::Status MakeYarn(std::string_view who, bool with_defaults, CompatConfig& result) {
   const RopeConfig& config = result.config;
@@ -139,28 +126,6 @@ absl::Status RefuseFourthAxis(std::string_view, CompatConfig& result) {
   return Lacks(
       "interleaved mrope whose last frequencies all take t: it gives some to a fourth row of "
       "positions");
-}
-
-// default, and dynamic with alpha: the model's class does not read the key of a partial rotation
-// that the file has.
-absl::Status TurnWholeHeads(std::string_view who, CompatConfig& result) {
-  RopeConfig& config = result.config;
-  const bool of_class = config.rope_type == RopeType::kDefault || config.alpha.has_value();
-  if (!of_class || config.mrope.has_value()) return absl::OkStatus();
-  const std::string_view key =
-      config.rotary_dim.has_value() ? "rotary_dim" : "partial_rotary_factor";
-  const bool whole = config.rotary_dim.has_value() ? config.rotary_dim == config.head_dim
-                                                   : config.partial_rotary_factor.value_or(1) == 1;
-  const std::vector<std::string>& ignored = ModelTypeOf(result.model_type).hf_ignores;
-  if (whole || std::find(ignored.begin(), ignored.end(), key) == ignored.end()) {
-    return absl::OkStatus();
-  }
-  config.rotary_dim.reset();
-  config.partial_rotary_factor.reset();
-  config.rotary_offset.reset();
-  result.changes.push_back(StrCat(who, " turns all channels of a head: its ", result.model_type,
-                                  " does not read ", key));
-  return absl::OkStatus();
 }
 
 // dynamic: the base of length max_position_embeddings * factor, or rope_theta, for every length.
@@ -444,9 +409,8 @@ using enum Family;
 // -- Hugging Face ---------------------------------------------------------------------------------
 // modeling_rope_utils.py, dynamic_rope_update: dynamic and longrope follow the largest position of
 // the call. _compute_yarn_parameters reads no attn_factor, nor does a file in models/. Its
-// attention_factor and mscale are the fields of RopeConfig. models/*/modeling_*.py: of the classes'
-// compute_default_rope_parameters, those of hf_ignores (model_types.json) read no partial rotation.
-constexpr ReadingStep kHuggingFace[] = {DecideByBatch, DropAttnFactor, TurnWholeHeads};
+// attention_factor and mscale are the fields of RopeConfig.
+constexpr ReadingStep kHuggingFace[] = {DecideByBatch, DropAttnFactor};
 
 // -- vLLM -----------------------------------------------------------------------------------------
 // Models of its Transformers backend (model_family.cc) have the modules of the installed
@@ -667,10 +631,14 @@ constexpr EngineEntry kEntries[] = {
     {"vllm", "vLLM", "0.20.0", "0.21.0", kOnly<kDeepSeek>, kVllm29DeepSeek},
     {"vllm", "vLLM", "0.20.0", "0.21.0", kOnly<kGptOss>, kVllmGptOss},
     {"vllm", "vLLM", "0.20.0", "0.21.0", kOrdinary20, kVllm21},
-    {"vllm", "vLLM", "0.12.0", "0.19.1", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.12.0", "0.19.1", kOnly<kDeepSeek>, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.12.0", "0.19.1", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.12.0", "0.19.1", kOrdinaryOld, kVllm21},
+    {"vllm", "vLLM", "0.19.0", "0.19.1", kOnly<kTransformers>, kHuggingFace},
+    {"vllm", "vLLM", "0.19.0", "0.19.1", kOnly<kDeepSeek>, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.19.0", "0.19.1", kOnly<kGptOss>, kVllmGptOss},
+    {"vllm", "vLLM", "0.19.0", "0.19.1", kOrdinaryOld, kVllm21},
+    {"vllm", "vLLM", "0.12.0", "0.18.1", kOnly<kTransformers>, kHuggingFace},
+    {"vllm", "vLLM", "0.12.0", "0.18.1", kOnly<kDeepSeek>, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.12.0", "0.18.1", kOnly<kGptOss>, kVllmGptOss},
+    {"vllm", "vLLM", "0.12.0", "0.18.1", kOrdinaryOld, kVllm21},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kTransformers>, kHuggingFace},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kUnscaled>, kUnscaledSteps},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kDeepSeek>, kVllm29DeepSeek},
@@ -689,11 +657,16 @@ constexpr EngineEntry kEntries[] = {
     {"sglang", "SGLang", "0.5.16", "0.5.23", kDeepSeekLike, kSglangDeepSeek},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kLaguna>, kSglangLaguna},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kOrdinarySglang, kSglang},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kOnly<kTransformers>, kHuggingFace},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kOnly<kUnscaled>, kUnscaledSteps},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kDeepSeekLike, kSglang15DeepSeek},
-    {"sglang", "SGLang", "0.5.9", "0.5.15", kOrdinarySglangOld, kSglang15},
+    {"sglang", "SGLang", "0.5.10", "0.5.15", kOnly<kTransformers>, kHuggingFace},
+    {"sglang", "SGLang", "0.5.10", "0.5.15", kOnly<kUnscaled>, kUnscaledSteps},
+    {"sglang", "SGLang", "0.5.10", "0.5.15", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
+    {"sglang", "SGLang", "0.5.10", "0.5.15", kDeepSeekLike, kSglang15DeepSeek},
+    {"sglang", "SGLang", "0.5.10", "0.5.15", kOrdinarySglangOld, kSglang15},
+    {"sglang", "SGLang", "0.5.9", "0.5.9", kOnly<kTransformers>, kHuggingFace},
+    {"sglang", "SGLang", "0.5.9", "0.5.9", kOnly<kUnscaled>, kUnscaledSteps},
+    {"sglang", "SGLang", "0.5.9", "0.5.9", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
+    {"sglang", "SGLang", "0.5.9", "0.5.9", kDeepSeekLike, kSglang15DeepSeek},
+    {"sglang", "SGLang", "0.5.9", "0.5.9", kOrdinarySglangOld, kSglang15},
 
     {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kUnscaled>, kUnscaledSteps},
     {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kDefaultTheta>,
@@ -742,6 +715,9 @@ absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig&
                          .model_type = names.model_type,
                          .max_model_len = max_model_len};
   ROPE_RETURN_IF_ERROR(CheckOldName(entry.engine, entry.first, names));
+  const bool own = entry.families.empty() || !entry.Covers(kTransformers);
+  ROPE_RETURN_IF_ERROR(
+      ReadFile({entry.engine, entry.who, entry.first, own && entry.engine != "hf"}, names, result));
   for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(entry.who, result));
   return result;
 }

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "kernels/config/embedded_data.h"
 #include "kernels/config/model_types.h"
 #include "kernels/error.h"
 
@@ -247,8 +251,8 @@ std::optional<Family> FamilyOf(const ModelNames& names) {
     if (const auto family = Find(kArchitectures, architecture)) return family;
     text_model |= architecture.ends_with("ForCausalLM");
   }
-  if (text_model) return Family::kOther;
   std::string_view type = names.model_type;
+  if (text_model) return type == "phi4mm" ? Family::kUnchecked : Family::kOther;
   if (type.empty() && names.architectures.empty()) return std::nullopt;
   constexpr std::string_view kText = "_text";
   if (type.ends_with(kText)) type.remove_suffix(kText.size());
@@ -278,6 +282,70 @@ EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
   return pairs;
 }
 
+// vLLM requires transformers < 5 until 0.18.1, SGLang 4.57.1 in 0.5.9 and 5.3.0 from 0.5.10 on.
+bool UsesTransformers4(std::string_view engine, std::string_view version) {
+  if (engine == "vllm") return ParseRelease(version) < ParseRelease("0.19.0");
+  return engine == "sglang" && ParseRelease(version) < ParseRelease("0.5.10");
+}
+
+RopeConfig WithoutScaling(const RopeConfig& config) {
+  RopeConfig plain = {.rope_theta = config.rope_theta,
+                      .head_dim = config.head_dim,
+                      .rotary_dim = config.rotary_dim,
+                      .partial_rotary_factor = config.partial_rotary_factor,
+                      .max_position_embeddings = config.max_position_embeddings,
+                      .mrope = config.mrope,
+                      .rotary_offset = config.rotary_offset};
+  plain.precision = config.precision;
+  return plain;
+}
+
+namespace {
+
+// transformers 4 knows rope_theta and rope_scaling alone. vllm/transformers_utils/config.py,
+// patch_rope_parameters, of 0.12.0 to 0.18.1 reads the attribute rope_parameters, and writes the
+// attribute rope_theta over that of the block.
+absl::Status ReadByOlder(const FileReader& reader, const ModelNames& names, CompatConfig& result) {
+  if (!UsesTransformers4(reader.engine, reader.version) || !names.newer_keys ||
+      !names.older_theta.has_value()) {
+    return absl::OkStatus();
+  }
+  const bool keeps =
+      reader.own && reader.engine == "vllm" && IsBetween("0.12.0", reader.version, "0.18.1");
+  if (keeps && names.by_layer_type) {
+    return absl::InvalidArgumentError("rope_parameters by layer type");
+  }
+  RopeConfig& config = result.config;
+  const bool scaled = config.rope_type != RopeType::kDefault;
+  if (config.rope_theta == *names.older_theta && (keeps || !scaled)) return absl::OkStatus();
+  if (!keeps) config = WithoutScaling(config);
+  config.rope_theta = *names.older_theta;
+  result.changes.push_back(
+      StrCat(reader.who, " loads the file with Transformers 4, which does not read ",
+             keeps ? "rope_theta of rope_parameters: " : "rope_parameters: ", "rope_theta ",
+             config.rope_theta, keeps || !scaled ? "" : ", no scaling"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadFile(const FileReader& reader, const ModelNames& names, CompatConfig& result) {
+  if (names.absent) {
+    return absl::InvalidArgumentError("class for this architecture: it does not load");
+  }
+  if (reader.engine == "llamacpp" && names.replaced != nullptr) {
+    result.config = *names.replaced;
+    result.changes.push_back(StrCat(reader.who, " reads rope_parameters, and not rope_scaling"));
+  }
+  if (reader.own && names.stated_channels.has_value()) {
+    result.config.rotary_dim = names.stated_channels;
+    result.config.partial_rotary_factor.reset();
+    result.changes.push_back(StrCat(reader.who, " turns the ", *names.stated_channels,
+                                    " channels that the file states"));
+  }
+  return ReadByOlder(reader, names, result);
+}
+
 // Of transformers 5.23.0 only models/{phi3,phi4_multimodal}/configuration_*.py know su, and make
 // longrope of it after the original length at the top level was looked for. vLLM has needed
 // Transformers 5 since 0.25.0, and SGLang since 0.5.12 or before.
@@ -297,8 +365,42 @@ absl::Status CheckOldName(std::string_view engine, std::string_view version,
              ": Transformers 5 refuses the file; longrope is its new name"));
 }
 
+namespace {
+
+// By engine, each architecture of its registry and the oldest version read that has it.
+using Registries = std::map<std::string, std::map<std::string, std::string>, std::less<>>;
+
+Registries ReadRegistries() {
+  Registries registries;
+  const nlohmann::json data = nlohmann::json::parse(kRegistriesJson);
+  for (const auto& [engine, versions] : data.items()) {
+    for (const auto& [version, list] : versions.items()) {
+      const auto text = list.get<std::string>();
+      for (const absl::string_view name : absl::StrSplit(text, ' ')) {
+        registries[engine].emplace(name, version);
+      }
+    }
+  }
+  return registries;
+}
+
+// Whether the registry of `engine` has an architecture in `version`. True without architectures,
+// and of an engine without a registry.
+bool HasClass(std::string_view engine, std::string_view version, const ModelNames& names) {
+  static const Registries registries = ReadRegistries();
+  const auto registry = registries.find(engine);
+  if (registry == registries.end() || names.architectures.empty()) return true;
+  return absl::c_any_of(names.architectures, [&](const std::string& architecture) {
+    const auto found = registry->second.find(architecture);
+    return found != registry->second.end() &&
+           !(ParseRelease(version) < ParseRelease(found->second));
+  });
+}
+
+}  // namespace
+
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
-                               const ModelNames& names) {
+                               const ModelNames& names, std::string_view last) {
   for (const EngineModel& model : kEngineModels) {
     if (model.engine != engine || !Serves(model, names)) continue;
     if (ParseRelease(version) < ParseRelease(model.since)) continue;
@@ -309,7 +411,13 @@ std::optional<Family> FamilyIn(std::string_view engine, std::string_view version
         model.engine == "sglang" && model.model_type == "stablelm" && names.fraction_in_parameters;
     return quarter ? Family::kUnscaledQuarter : model.family;
   }
-  return FamilyOf(names);
+  if (HasClass(engine, last.empty() ? version : last, names)) return FamilyOf(names);
+  // vLLM and SGLang serve models of transformers without a class of their own.
+  const ModelType& type = ModelTypeOf(names.model_type);
+  if (engine == "llamacpp") return Family::kAbsent;
+  if (!type.of_transformers) return Family::kUnchecked;
+  const bool unknown = UsesTransformers4(engine, version) && !type.theta_4.has_value();
+  return unknown ? Family::kAbsent : Family::kTransformers;
 }
 
 }  // namespace rope::kernels

@@ -3,6 +3,7 @@
 #define ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,12 +53,20 @@ struct ModelNames {
   bool fraction_in_parameters = false;
   bool is_su = false;
   bool length_in_parameters = false;
+  std::optional<int64_t> stated_channels = {};
+  bool newer_keys = false;
+  bool by_layer_type = false;
+  std::optional<double> older_theta = {};
+  std::shared_ptr<const RopeConfig> replaced = {};
+  bool absent = false;  // the engine that reads has no class for the architectures
 };
 
 // The names by which engines choose the code of a layer's model.
 inline ModelNames NamesOf(const LayerConfig& layer) {
-  return {layer.model_type, layer.architectures, layer.fraction_in_parameters, layer.is_su,
-          layer.length_in_parameters};
+  return {layer.model_type, layer.architectures,        layer.fraction_in_parameters,
+          layer.is_su,      layer.length_in_parameters, layer.stated_channels,
+          layer.newer_keys, layer.by_layer_type,        layer.older_theta,
+          layer.replaced};
 }
 
 enum class Family {
@@ -85,6 +94,7 @@ enum class Family {
   kDefaultTheta,     // it does not find rope_theta; llama.cpp finds no scaling either
   kLinearOfFactor,   // it makes linear of every type that has a factor
   kBaseConverter,    // llama.cpp's converter has nothing of its own for it
+  kAbsent,           // its registry lacks the architecture: it does not load the model
 };
 
 // The family of the first known architecture, as engines choose. An unknown text model
@@ -93,9 +103,28 @@ enum class Family {
 std::optional<Family> FamilyOf(const ModelNames& names);
 
 // The family by which `engine` treats the model in `version`: kTransformers or a later one where
-// its registry, its class or its converter says so, else FamilyOf(names).
+// its registry, its class or its converter says so, else FamilyOf(names). `last`: of several
+// versions from `version` on, the newest; empty: it alone.
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
-                               const ModelNames& names);
+                               const ModelNames& names, std::string_view last = {});
+
+// Whether `engine` in `version` loads files with transformers 4.
+bool UsesTransformers4(std::string_view engine, std::string_view version);
+
+// The rotation of rope_type default with the same base, channels and axes.
+RopeConfig WithoutScaling(const RopeConfig& config);
+
+// Who reads a file.
+struct FileReader {
+  std::string_view engine;
+  std::string_view who;  // in sentences
+  std::string_view version;
+  bool own = true;  // with code of its own, and not with Hugging Face's modules
+};
+
+// Changes `result` to what `reader` finds in the file, where it has another order of lookups than
+// the newest transformers. INVALID_ARGUMENT: it refuses the file.
+absl::Status ReadFile(const FileReader& reader, const ModelNames& names, CompatConfig& result);
 
 // Whether `engine` in `version` takes the file's rope_type, if that is su, longrope's old name.
 // INVALID_ARGUMENT: it does not; UNIMPLEMENTED: that was not checked. Both say what, as Convert of

@@ -39,7 +39,9 @@ std::span<const EngineEntry> TakeVersions(std::span<const EngineEntry>& table) {
   return taken;
 }
 
+// Null: nothing is claimed of the family.
 const EngineEntry* EntryFor(std::span<const EngineEntry> entries, Family family) {
+  if (family == Family::kAbsent) return &entries.front();
   for (const EngineEntry& entry : entries) {
     if (entry.Covers(family)) return &entry;
   }
@@ -47,9 +49,9 @@ const EngineEntry* EntryFor(std::span<const EngineEntry> entries, Family family)
 }
 
 // The entry of an engine's version. A model without names is one that the config's type is of.
-// DeepSeek's code reads every model.
+// DeepSeek's code reads every model. Sets names.absent.
 const EngineEntry* EntryOf(const EngineVersion& engine, const RopeConfig& config,
-                           const ModelNames& names) {
+                           ModelNames& names) {
   const bool any_model = engine.engine == Name(Compat::kDeepseek);
   for (std::span<const EngineEntry> table = EngineTable(); !table.empty();) {
     const std::span<const EngineEntry> entries = TakeVersions(table);
@@ -57,16 +59,18 @@ const EngineEntry* EntryOf(const EngineVersion& engine, const RopeConfig& config
     if (first.engine != engine.engine) continue;
     const std::string_view version = engine.version.empty() ? first.last : engine.version;
     if (!IsBetween(first.first, version, first.last)) continue;
-    return EntryFor(
-        entries, any_model ? Family::kDeepSeek
-                           : FamilyIn(first.engine, version, names).value_or(FamilyOfType(config)));
+    const Family family =
+        any_model ? Family::kDeepSeek
+                  : FamilyIn(first.engine, version, names).value_or(FamilyOfType(config));
+    names.absent = family == Family::kAbsent;
+    return EntryFor(entries, family);
   }
   return nullptr;
 }
 
 // `field`: the one that named the engine.
 absl::StatusOr<EngineConfig> ReadFor(std::string_view field, const RopeConfig& config,
-                                     const EngineVersion& engine, const ModelNames& names,
+                                     const EngineVersion& engine, ModelNames names,
                                      std::optional<int64_t> max_model_len) {
   const auto has_no = [&](std::string_view what) {
     return InvalidField(field,
@@ -229,12 +233,15 @@ std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
   std::optional<Outcome> newer;  // of the versions after those of `entries`
   for (std::span<const EngineEntry> table = EngineTable(); !table.empty();) {
     const std::span<const EngineEntry> entries = TakeVersions(table);
-    const std::optional<Family> family = FamilyIn(entries[0].engine, entries[0].first, names);
+    const EngineEntry& first = entries[0];
+    const std::optional<Family> family = FamilyIn(first.engine, first.first, names, first.last);
     std::optional<Outcome> outcome;
     if (!family.has_value()) {
       outcome = OutcomeOfAnyModel(entries, stated, answered, seq_len);
     } else if (const EngineEntry* entry = EntryFor(entries, *family); entry != nullptr) {
-      outcome = OutcomeOf(*entry, stated, names, answered, seq_len);
+      ModelNames known = names;
+      known.absent = family == Family::kAbsent;
+      outcome = OutcomeOf(*entry, stated, known, answered, seq_len);
     }
     if (outcome.has_value() && !outcome->same) {
       const bool joins = newer.has_value() && newer->entry->engine == outcome->entry->engine &&

@@ -12,6 +12,7 @@
 #include "kernels/config/kept_bytes.h"
 #include "kernels/config/mistral_params.h"
 #include "kernels/config/model_types.h"
+#include "kernels/config/placement.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "proto/nearest_name.h"
@@ -190,13 +191,76 @@ std::vector<std::string> TypesOf(const std::vector<LayerConfig>& entries) {
   return types;
 }
 
+// Whether an entry has the value by another key, or no use for it.
+bool HasValue(const LayerConfig& entry, const UnreadKey& unread) {
+  const RopeConfig& config = entry.config;
+  if (unread.key == "original_max_position_embeddings") {
+    return config.rope_type == RopeType::kDefault || config.rope_type == RopeType::kLinear ||
+           config.rope_type == RopeType::kDynamic ||
+           unread.value == config.original_max_position_embeddings.value_or(0);
+  }
+  if (unread.key == "rotary_dim") {
+    return unread.value == RotaryDim(config, config.head_dim).value_or(0);
+  }
+  if (unread.key == "rotary_pct" || unread.key == "partial_rotary_factor") {
+    return unread.value == config.partial_rotary_factor.value_or(1);
+  }
+  return unread.value == config.rope_theta;
+}
+
+// Keys that the config class does not read, and whose values no entry has.
+void RemarkUnread(const ConfigDocument& document, const std::vector<UnreadKey>& keys,
+                  std::vector<LayerConfig>& entries) {
+  for (const UnreadKey& unread : keys) {
+    const auto has_value = [&](const LayerConfig& entry) { return HasValue(entry, unread); };
+    if (std::any_of(entries.begin(), entries.end(), has_value)) continue;
+    const std::string path = document.model.PathOf(unread.key);
+    for (LayerConfig& entry : entries) {
+      entry.remarks.push_back(
+          {RemarkKind::kOverriddenValue,
+           StrCat(path, " ", Show(unread.value), " is not used: the config class of ",
+                  document.model_type, " does not read it"),
+           path});
+      if (unread.key == "rotary_dim" && unread.value.is_number_integer()) {
+        entry.stated_channels = unread.value.get<int64_t>();
+      }
+    }
+  }
+}
+
+// What code that prefers rope_parameters makes of a file with both blocks.
+void ReadReplaced(std::string_view json, std::string_view sub_config,
+                  std::vector<LayerConfig>& entries) {
+  nlohmann::json file = *ParseJsonObject(json);
+  for (nlohmann::json* config : {&file, &file["text_config"]}) {
+    if (config->is_object()) config->erase("rope_scaling");
+  }
+  if (!file["text_config"].is_object()) file.erase("text_config");
+  const auto other = ModelConfig::Parse(file.dump(), sub_config);
+  if (!other.ok()) return;
+  for (LayerConfig& entry : entries) {
+    const auto read = other->Layer({.layer_type = entry.layer_type});
+    if (read.ok()) entry.replaced = std::make_shared<const RopeConfig>(read->config);
+  }
+}
+
+// ", whatever rope_theta and qk_rope_head_dim say": keys of a rotation in a file without one.
+std::string UnusedKeys(const JsonFields& model) {
+  std::vector<std::string> keys;
+  for (const std::string_view key : {"rope_theta", "rope_parameters", "rope_scaling",
+                                     "partial_rotary_factor", "rotary_dim", "qk_rope_head_dim"}) {
+    if (model.Has(key)) keys.emplace_back(key);
+  }
+  return keys.empty() ? "" : StrCat(", whatever ", absl::StrJoin(keys, ", "), " say");
+}
+
 // The model's code has other positions in place of a rotary embedding.
-void MarkUnrotated(std::string_view positions, LayerConfig& entry) {
+void MarkUnrotated(std::string_view positions, std::string_view unused, LayerConfig& entry) {
   entry.rotates = false;
   std::erase_if(entry.remarks,
                 [](const Remark& remark) { return remark.kind == RemarkKind::kDefaultAssumed; });
   entry.remarks.push_back(
-      {RemarkKind::kNoRotation, StrCat("the model has no rotary embedding, but ", positions,
+      {RemarkKind::kNoRotation, StrCat("the model has no rotary embedding, but ", positions, unused,
                                        "; tensors come back unchanged")});
 }
 
@@ -204,10 +268,10 @@ void MarkUnrotated(std::string_view positions, LayerConfig& entry) {
 
 absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::string_view sub_config) {
   ROPE_ASSIGN_OR_RETURN(nlohmann::json file, ParseJsonObject(json));
-  std::vector<Remark> assumed = ReadMistralParams(file);
+  ROPE_ASSIGN_OR_RETURN(std::vector<Remark> assumed, ReadForeignFormat(file));
   ROPE_ASSIGN_OR_RETURN(const ChosenConfig chosen, ChooseSubConfig(file, sub_config));
-  std::vector<Remark> completed = CompleteModel(*chosen.config, !chosen.path.empty());
-  std::move(completed.begin(), completed.end(), std::back_inserter(assumed));
+  Completed completed = CompleteModel(*chosen.config, chosen.path);
+  std::move(completed.remarks.begin(), completed.remarks.end(), std::back_inserter(assumed));
   const JsonFields root(*chosen.config, chosen.path);
   ROPE_ASSIGN_OR_RETURN(ConfigDocument document, LocateParameters(root));
   std::move(assumed.begin(), assumed.end(), std::back_inserter(document.remarks));
@@ -222,11 +286,14 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
                         ReadArchitectures(root, document.model));
   RemarkLayerTypes(document, layers.types, model.entries_);
   const std::string_view positions = PositionsInsteadOfRope(document.model_type, document.model);
+  const std::string unused = positions.empty() ? "" : UnusedKeys(document.model);
   for (LayerConfig& entry : model.entries_) {
     entry.model_type = document.model_type;
     entry.architectures = architectures;
-    if (!positions.empty()) MarkUnrotated(positions, entry);
+    if (!positions.empty()) MarkUnrotated(positions, unused, entry);
   }
+  if (positions.empty()) RemarkUnread(document, completed.unread, model.entries_);
+  if (completed.both_blocks) ReadReplaced(json, sub_config, model.entries_);
   model.layer_types_ = TypesOf(model.entries_);
   model.num_layers_ = layers.count;
   model.layers_ = std::move(layers.types);

@@ -209,6 +209,7 @@ constexpr std::string_view kTopKeys[] = {
     "attn_scale",
     "attn_temperature_tuning",
     "block_types",
+    "compress_rope_theta",
     "cross_attention_layers",
     "floor_scale",
     "full_attention_interval",
@@ -237,6 +238,7 @@ constexpr std::string_view kTopKeys[] = {
     "num_hidden_layers",
     "num_key_value_heads",
     "num_kv_heads",
+    "partial_rotary_factors",
     "position_embedding_type",
     "qk_rope_head_dim",
     "rope_interleave",
@@ -302,6 +304,21 @@ std::string_view NearMissOf(std::string_view key, const std::string_view (&targe
   return found == std::end(targets) ? std::string_view() : *found;
 }
 
+// Whether a key that is not read may be the base or the scaling of code of its own.
+bool LooksLikeRope(std::string_view key, const Json& value) {
+  const auto has = [key](std::string_view part) {
+    return key.find(part) != std::string_view::npos;
+  };
+  if (value == false || (!has("rope") && !has("rotary"))) return false;
+  return has("theta") || has("base") || has("scal") || has("factor") || has("freq");
+}
+
+// Whether the model's class has another name for the key, or a rule of its own.
+bool IsReadAs(const ModelType& type, std::string_view key) {
+  if (type.theta_ratio == key || absl::c_linear_search(type.reads, key)) return true;
+  return absl::c_any_of(type.names, [key](const auto& name) { return name.second == key; });
+}
+
 // Keys of the model that nearly spell one that is read.
 void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remarks) {
   constexpr int kKeysMax = 4096;
@@ -316,6 +333,12 @@ void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remar
     if (document.bare && absl::c_linear_search(kParameterKeys, key)) continue;
     std::string_view meant = NearMissOf(key, kAroundKeys);
     if (meant.empty()) meant = NearMissOf(key, kTopKeys);
+    if (meant.empty() && LooksLikeRope(key, value) && !IsReadAs(*document.type, key)) {
+      remarks.push_back({RemarkKind::kRemoteCode,
+                         StrCat(model.PathOf(key), " ", Show(value),
+                                " is not read, and looks like a base or a scaling"),
+                         model.PathOf(key)});
+    }
     if (meant.empty()) continue;
     remarks.push_back({RemarkKind::kNearMissKey,
                        StrCat(model.path().empty() ? std::string() : StrCat(model.path(), ": "),
@@ -349,11 +372,6 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
   document.type = &ModelTypeOf(document.model_type);
   ROPE_ASSIGN_OR_RETURN(document.parameters, FirstOf<JsonFields>({model.Object("rope_parameters"),
                                                                   model.Object("rope_scaling")}));
-  if (model.Has("rope_parameters") && model.Has("rope_scaling")) {
-    document.remarks.push_back(
-        {RemarkKind::kOverriddenValue,
-         StrCat(model.PathOf("rope_scaling"), " is not used: rope_parameters is there")});
-  }
   const bool scales = document.type->theta_ratio.empty();
   if (!scales && document.parameters.has_value()) {
     document.remarks.push_back({RemarkKind::kOverriddenValue,
@@ -362,13 +380,22 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
     document.parameters.reset();
   }
   for (const std::string_view key : {"rope_parameters", "rope_scaling", "rope_theta"}) {
-    if (text.has_value() && root.Has(key) && !text->Has(key)) {
+    const Json* const around = root.Find(key);
+    if (!text.has_value() || around == nullptr || around->empty()) continue;
+    if (const Json* const own = text->Find(key); own == nullptr || *own != *around) {
       document.remarks.push_back(
           {RemarkKind::kOverriddenValue,
            StrCat(root.PathOf(key), " is not used: text_config is read instead")});
     }
   }
-  if (scales && !document.parameters.has_value() && IsBare(model)) {
+  const bool loose = scales && !document.parameters.has_value() && IsBare(model);
+  if (loose && document.type->of_transformers) {
+    document.remarks.push_back(
+        {RemarkKind::kOverriddenValue,
+         StrCat("rope parameters at the top level of ",
+                model.path().empty() ? std::string("the file") : model.path(),
+                " are not used: the class of ", document.model_type, " reads rope_parameters")});
+  } else if (loose) {
     document.bare = true;
     document.parameters = model;
     document.remarks.push_back(

@@ -304,6 +304,14 @@ absl::StatusOr<double> ReadThetaRatio(const ConfigDocument& document,
   return kBase * ratio.value_or(1);
 }
 
+// Whether a base was probably lost: every published block that scales in these ways has one. Files
+// of 2023 have dynamic or linear in rope_scaling, and no base.
+bool LostBase(const ConfigDocument& document, const std::optional<JsonFields>& parameters) {
+  if (!parameters.has_value() || document.bare || IsType(*parameters, "default")) return false;
+  const bool of_2023 = IsType(*parameters, "linear") || IsType(*parameters, "dynamic");
+  return parameters->Has("factor") && (document.model.Has("rope_parameters") || !of_2023);
+}
+
 // rope_theta of the parameters, else of the top level. A different value at the top level is warned
 // of and not used.
 absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
@@ -326,9 +334,13 @@ absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
   }
   if (theta.has_value()) return *theta;
   if (top.has_value()) return *top;
-  if (const auto usual = AssumedNumber(document, "rope_theta", remarks)) return *usual;
-  remarks.push_back({RemarkKind::kDefaultAssumed, "rope_theta absent, taken as 10000"});
-  return 10000;
+  const size_t said = remarks.size();
+  const std::optional<double> usual = AssumedNumber(document, "rope_theta", remarks);
+  if (!usual.has_value()) {
+    remarks.push_back({RemarkKind::kDefaultAssumed, "rope_theta absent, taken as 10000"});
+  }
+  if (LostBase(document, parameters)) remarks[said].kind = RemarkKind::kNoBase;
+  return usual.value_or(10000);
 }
 
 // The channels that partial_rotary_factor is a fraction of, if they are not head_dim: the sum of
@@ -362,13 +374,23 @@ absl::Status ReadFraction(const ConfigDocument& document, const PerLayerConfig& 
   entry.fraction_in_parameters =
       scaling.Has("partial_rotary_factor") && !model.Has("partial_rotary_factor");
   // partial_rotary_factor in the parameters object takes precedence over a rotary_dim next to it.
-  if (!config.rotary_dim.has_value() && !scaling.Has("partial_rotary_factor")) {
+  if (!config.rotary_dim.has_value() && !config.partial_rotary_factor.has_value()) {
     ROPE_ASSIGN_OR_RETURN(config.rotary_dim, model.Integer("rotary_dim"));
   }
   if (document.type->rope_in_head && !config.partial_rotary_factor.has_value()) {
     ROPE_ASSIGN_OR_RETURN(config.rotary_dim, model.Integer("qk_rope_head_dim"));
   }
   if (config.rotary_dim.has_value()) return absl::OkStatus();
+  if (document.type->whole_heads && config.partial_rotary_factor.value_or(1) != 1 &&
+      (config.rope_type == RopeType::kDefault || config.alpha.has_value())) {
+    entry.remarks.push_back(
+        {RemarkKind::kOverriddenValue,
+         StrCat("partial_rotary_factor ", *config.partial_rotary_factor,
+                " is not used: the code of ", document.model_type, " turns whole heads"),
+         "partial_rotary_factor"});
+    entry.stated_channels = RotaryDim(config, config.head_dim);
+    config.partial_rotary_factor.reset();
+  }
   if (!config.partial_rotary_factor.has_value()) {
     config.partial_rotary_factor = AssumedNumber(document, "partial_rotary_factor", entry.remarks);
   }
@@ -406,8 +428,12 @@ absl::Status ReadLengths(const ConfigDocument& document, const JsonFields& scali
   ROPE_ASSIGN_OR_RETURN(
       config.max_position_embeddings,
       FirstOf<int64_t>({model.Integer("max_position_embeddings"), model.Integer("n_positions")}));
+  // Phi's classes have a field of that name; the others do not look beside the block.
+  const bool beside = !document.type->of_transformers ||
+                      document.type->defaults.contains("original_max_position_embeddings");
   ROPE_ASSIGN_OR_RETURN(config.original_max_position_embeddings,
-                        FirstOf<int64_t>({model.Integer("original_max_position_embeddings"),
+                        FirstOf<int64_t>({beside ? model.Integer("original_max_position_embeddings")
+                                                 : std::optional<int64_t>(),
                                           scaling.Integer("original_max_position_embeddings")}));
   entry.length_in_parameters = scaling.Has("original_max_position_embeddings");
   return absl::OkStatus();
@@ -533,6 +559,21 @@ void PlaceWindow(const ConfigDocument& document, RopeConfig& config) {
   if (*rotary_dim < *config.head_dim) config.rotary_offset = *config.head_dim - *rotary_dim;
 }
 
+// What transformers 4 makes of the file: it does not know rope_parameters.
+absl::Status ReadForOlder(const ConfigDocument& document, bool local, LayerConfig& entry) {
+  entry.newer_keys = document.parameters.has_value() && document.model.Has("rope_parameters");
+  entry.by_layer_type = document.nested;
+  if (!document.type->theta_4.has_value()) return absl::OkStatus();
+  local |= entry.layer_type == kSlidingAttention && HasLocalBase(document);
+  if (local) {
+    entry.older_theta = document.type->defaults.value(std::string(kLocalBases[0]), 10000.0);
+    return absl::OkStatus();
+  }
+  ROPE_ASSIGN_OR_RETURN(entry.older_theta, document.model.Number("rope_theta"));
+  if (!entry.older_theta.has_value()) entry.older_theta = document.type->theta_4;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool HasLocalBase(const ConfigDocument& document) {
@@ -578,6 +619,7 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
   ROPE_RETURN_IF_ERROR(ReadLengths(document, scaling, entry));
   ROPE_RETURN_IF_ERROR(ReadPairs(document, entry));
   entry.scale = ReadScale(document.model, parameters.value_or(document.model));
+  ROPE_RETURN_IF_ERROR(ReadForOlder(document, local, entry));
   return entry;
 }
 

@@ -47,28 +47,59 @@ static_assert(kLayersMax <= JsonFields::kListMax);
 
 constexpr std::string_view kLinearAttention = "linear_attention";
 
-absl::StatusOr<std::optional<int64_t>> ReadCount(const JsonFields& model) {
+absl::Status CheckCount(const JsonFields& model, std::string_view key,
+                        std::optional<int64_t> count) {
+  if (!count.has_value() || (*count >= 1 && *count <= kLayersMax)) return absl::OkStatus();
+  return InvalidField(model.PathOf(key), *count, StrCat("1 to ", kLayersMax));
+}
+
+absl::StatusOr<std::optional<int64_t>> ReadCount(const ConfigDocument& document) {
+  const JsonFields& model = document.model;
+  const nlohmann::json& repeats = document.type->repeats;
   const std::string_view key = model.Has("num_hidden_layers") ? "num_hidden_layers" : "n_layer";
-  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> count, model.Integer(key));
-  if (count.has_value() && (*count < 1 || *count > kLayersMax)) {
-    return InvalidField(model.PathOf(key), *count, StrCat("1 to ", kLayersMax));
+  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> count, model.Integer(key));
+  ROPE_RETURN_IF_ERROR(CheckCount(model, key, count));
+  if (repeats.is_null() || model.Has(repeats.at("unless").get<std::string>())) return count;
+  const auto of = repeats.at("of").get<std::string>();
+  ROPE_ASSIGN_OR_RETURN(count, model.Integer(of));
+  for (const auto& [factor, rule] : repeats.at("by").items()) {
+    ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> times, model.Integer(factor));
+    ROPE_RETURN_IF_ERROR(CheckCount(model, factor, times));
+    ROPE_RETURN_IF_ERROR(CheckCount(model, of, count));
+    if (!count.has_value()) break;
+    count = *count * (times.value_or(rule[0].get<int64_t>()) + rule[1].get<int64_t>());
   }
+  ROPE_RETURN_IF_ERROR(CheckCount(model, of, count));
   return count;
 }
 
-absl::Status CheckOnePerLayer(const std::string& path, size_t entries,
-                              std::optional<int64_t> layers) {
-  if (entries == 0 || !layers.has_value() || static_cast<int64_t>(entries) == *layers) {
-    return absl::OkStatus();
+// Checks that `list` has one entry per layer. In repositories it may also have those of the layers
+// that draft tokens (multi-token prediction), which are dropped.
+template <typename T>
+absl::Status KeepOnePerLayer(const JsonFields& model, std::string_view key,
+                             std::optional<int64_t> layers, std::vector<T>& list) {
+  const auto entries = static_cast<int64_t>(list.size());
+  if (entries == 0 || !layers.has_value() || entries == *layers) return absl::OkStatus();
+  int64_t drafts = 0;
+  for (const std::string_view each :
+       {"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"}) {
+    ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> count, model.Integer(each));
+    drafts = std::max(drafts, count.value_or(0));
   }
-  return InvalidField(path, StrCat(entries, " entries"), StrCat("num_hidden_layers, ", *layers));
+  if (key == "hybrid_layer_pattern") drafts = std::max(drafts, int64_t{1});
+  if (entries < *layers || entries - *layers > drafts) {
+    return InvalidField(model.PathOf(key), StrCat(entries, " entries"),
+                        StrCat("num_hidden_layers, ", *layers));
+  }
+  list.resize(static_cast<size_t>(*layers));
+  return absl::OkStatus();
 }
 
 // Reads a list with 0 or 1 per layer; empty if the key is absent.
 absl::StatusOr<std::vector<bool>> ReadFlags(const JsonFields& model, std::string_view key,
                                             std::optional<int64_t> count) {
-  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> numbers, model.Integers(key));
-  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf(key), numbers.size(), count));
+  ROPE_ASSIGN_OR_RETURN(std::vector<int64_t> numbers, model.Integers(key));
+  ROPE_RETURN_IF_ERROR(KeepOnePerLayer(model, key, count, numbers));
   std::vector<bool> flags;
   for (const int64_t number : numbers) {
     if (number != 0 && number != 1) {
@@ -168,8 +199,8 @@ LayerTypes TypesOfClass(const LayerRule& rule, int64_t count) {
 absl::StatusOr<LayerTypes> ReadTypes(const ConfigDocument& document, std::optional<int64_t> count) {
   const JsonFields& model = document.model;
   const std::string_view key = model.Has("layer_types") ? "layer_types" : "layers_block_type";
-  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> names, model.Strings(key));
-  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf(key), names.size(), count));
+  ROPE_ASSIGN_OR_RETURN(std::vector<std::string> names, model.Strings(key));
+  ROPE_RETURN_IF_ERROR(KeepOnePerLayer(model, key, count, names));
   LayerTypes types;
   for (const std::string& name : names) {
     if (!types.Add(name)) return BadType(model.PathOf(key), name);
@@ -201,7 +232,7 @@ bool RotatesByType(const ConfigDocument& document, const std::string& type) {
 absl::StatusOr<std::vector<double>> ReadThetas(const JsonFields& model,
                                                std::optional<int64_t> count) {
   ROPE_ASSIGN_OR_RETURN(std::vector<double> thetas, model.Numbers("layer_rope_theta"));
-  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf("layer_rope_theta"), thetas.size(), count));
+  ROPE_RETURN_IF_ERROR(KeepOnePerLayer(model, "layer_rope_theta", count, thetas));
   for (const double theta : thetas) {
     if (theta != 0 && !(theta > 0)) {
       return InvalidField(model.PathOf("layer_rope_theta"), theta, "0, or a base greater than 0");
@@ -254,7 +285,7 @@ absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
 
 absl::StatusOr<LayerList> ReadLayerList(const ConfigDocument& document) {
   LayerList layers;
-  ROPE_ASSIGN_OR_RETURN(layers.count, ReadCount(document.model));
+  ROPE_ASSIGN_OR_RETURN(layers.count, ReadCount(document));
   ROPE_ASSIGN_OR_RETURN(layers.types, ReadTypes(document, layers.count));
   if (!layers.types.empty()) layers.count = static_cast<int64_t>(layers.types.size());
   ROPE_ASSIGN_OR_RETURN(layers.thetas, ReadThetas(document.model, layers.count));

@@ -10,6 +10,7 @@ namespace rope::kernels {
 
 extern const std::string_view kModelTypesJson;  // model_types.json
 extern const std::string_view kPresetsJson;     // presets.json
+extern const std::string_view kRegistriesJson;  // registries.json
 
 }  // namespace rope::kernels
 

@@ -87,6 +87,14 @@ struct LayerConfig {
   std::vector<std::string> architectures = {};
   // partial_rotary_factor is among the rope parameters, and not at the top level.
   bool fraction_in_parameters = false;
+  // The rotated channels that the file states where the model's code does not read them.
+  std::optional<int64_t> stated_channels = {};
+  // How code reads the file that has other rules than the newest transformers.
+  bool newer_keys = false;                 // the block is rope_parameters
+  bool by_layer_type = false;              // with an object for each layer type
+  std::optional<double> older_theta = {};  // the base that transformers 4 finds; unset: not known
+  // The config by rope_parameters, if rope_scaling replaces it.
+  std::shared_ptr<const RopeConfig> replaced = {};
   bool is_su = false;                           // the rope_type is longrope by its old name
   bool length_in_parameters = false;            // the original length is among the rope parameters
   std::shared_ptr<const ScaleKeys> scale = {};  // null: the file says nothing of it

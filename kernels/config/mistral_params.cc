@@ -3,6 +3,8 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/error.h"
+
 namespace rope::kernels {
 namespace {
 
@@ -74,7 +76,51 @@ bool IsParams(const Json& file) {
   return !Given(file, "hidden_size") && !file.contains("multiple_of");
 }
 
+// The format of a file that is no config.json of transformers; empty: none of those known.
+std::string_view ForeignFormat(const Json& file) {
+  if (Given(file, "model_type")) return "";
+  if (file.contains("pretrained_config")) return "TensorRT-LLM's config.json of an engine";
+  if (file.contains("multiple_of") && Given(file, "dim")) return "Meta's params.json";
+  for (const char* key : {"rotary_percent", "use_rotary_position_embeddings", "kv_channels",
+                          "encoder_num_layers", "tensor_model_parallel_size"}) {
+    if (file.contains(key)) return "Megatron's arguments";
+  }
+  return "";
+}
+
+// TensorRT-LLM's config.json of a checkpoint. Source: the keys that convert_checkpoint.py writes.
+constexpr std::pair<const char*, const char*> kTensorRt[] = {
+    {"rotary_base", "rope_theta"},
+    {"rotary_scaling", "rope_scaling"},
+    {"rotary_pct", "partial_rotary_factor"},
+    {"head_size", "head_dim"}};
+
+bool ReadTensorRt(Json& file) {
+  const auto positions = file.find("position_embedding_type");
+  const auto name = file.find("architecture");
+  if (Given(file, "model_type") || name == file.end() || positions == file.end()) return false;
+  for (const auto& [key, spelt] : kTensorRt) Move(file, key, file, spelt);
+  file["architectures"] = {*name};
+  if (*positions == "rope_gptj") file["rope_interleave"] = true;
+  if (*positions == "rope_gpt_neox" || *positions == "long_rope") file["rope_interleave"] = false;
+  file.erase(positions);
+  return true;
+}
+
 }  // namespace
+
+absl::StatusOr<std::vector<Remark>> ReadForeignFormat(Json& file) {
+  if (ReadTensorRt(file)) {
+    return std::vector<Remark>{{RemarkKind::kDefaultAssumed,
+                                "the file is TensorRT-LLM's config.json of a checkpoint, read as "
+                                "the config.json that says the same",
+                                "architecture"}};
+  }
+  if (const std::string_view format = ForeignFormat(file); !format.empty()) {
+    return InvalidField("config", format, "a config.json of transformers, or of Mistral");
+  }
+  return ReadMistralParams(file);
+}
 
 std::vector<Remark> ReadMistralParams(Json& file) {
   if (!IsParams(file)) return {};

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/config/remark.h"
 
 namespace rope::kernels {
@@ -16,6 +17,11 @@ namespace rope::kernels {
 // consolidated weights are interleaved. Invalid values are left for the reader of a config.json,
 // which names them by its own keys.
 std::vector<Remark> ReadMistralParams(nlohmann::json& file);
+
+// The same of every format of others that is known: that, and TensorRT-LLM's config.json of a
+// checkpoint. INVALID_ARGUMENT names one that is known and not read: Meta's params.json,
+// TensorRT-LLM's config.json of an engine, Megatron's arguments.
+absl::StatusOr<std::vector<Remark>> ReadForeignFormat(nlohmann::json& file);
 
 }  // namespace rope::kernels
 

@@ -25,41 +25,13 @@ constexpr std::string_view kScalingKeys[] = {
     "global_rope_theta", "local_rope_theta", "rope_local_base_freq", "rope_parameters",
     "rope_scaling",      "rope_theta",       "rotary_emb_base",      "swa_rope_theta"};
 
-// Sizes of the model.
-constexpr std::string_view kSizeKeys[] = {"attention_head_dim",
-                                          "d_model",
-                                          "embed_dim",
-                                          "head_dim",
-                                          "hidden_size",
-                                          "kv_channels",
-                                          "max_position_embeddings",
-                                          "num_attention_heads",
-                                          "num_heads",
-                                          "num_key_value_heads",
-                                          "original_max_position_embeddings",
-                                          "qk_nope_head_dim",
-                                          "qk_rope_head_dim"};
-
-// Defaults that have their place in the order of lookups of config_json_entry.cc.
-constexpr std::string_view kReadByEntry[] = {"partial_rotary_factor", "rope_local_base_freq",
-                                             "rope_theta", "rotary_dim"};
-
-// Defaults that deserve a note where a file relies on them.
-constexpr std::string_view kNotedKeys[] = {"head_dim", "max_position_embeddings",
-                                           "rope_parameters"};
-
 bool Has(const Json& object, std::string_view key) {
   const auto found = object.find(key);
   return found != object.end() && !found->is_null();
 }
 
-std::string_view TypeOf(const Json& object) {
-  const auto found = object.find("model_type");
-  if (found == object.end() || !found->is_string()) return "";
-  return found->get_ref<const std::string&>();
-}
-
 constexpr std::string_view kText = "_text";
+constexpr std::string_view kOfTransformers = "transformers ";
 
 // The entries are part of the program: a word that is not in these tables ends it, at the first
 // use, and every test that reads a config sees that.
@@ -133,6 +105,8 @@ void ReadLayers(Json& entry, ModelType& type) {
   type.layers = PopRule(entry, "layers");
   type.rope_layers = PopRule(entry, "rope_layers");
   type.thetas_only_mark = Pop(entry, "thetas_only_mark") == true;
+  type.repeats = Pop(entry, "repeats");
+  type.attention_and_mlp = Pop(entry, "attention_and_mlp") == true;
   type.parameters_of = PopPairs(entry, "parameters_of");
   const Json condition = Pop(entry, "rotates_if");
   for (const auto& [key, value] : condition.items()) type.rotates_if = {key, value};
@@ -149,9 +123,35 @@ void ReadMrope(Json mrope, ModelType& type) {
   if (mrope.contains("section")) mrope.at("section").get_to(type.mrope_section.emplace());
 }
 
+// REQUIRES: `source` and `parameters_of` are read.
+void ReadPlaces(Json& entry, ModelType& type) {
+  type.of_transformers = type.source.starts_with(kOfTransformers);
+  type.whole_heads = Pop(entry, "whole_heads") == true;
+  type.rope_types = PopStrings(entry, "rope_types");
+  type.needs = PopString(entry, "needs");
+  if (entry.contains("reads")) type.reads = PopStrings(entry, "reads");
+  if (const Json word = Pop(entry, "blocks"); !word.is_null()) {
+    type.blocks = WordOf<BlockRule>(word, {{"as_is", BlockRule::kAsIs},
+                                           {"parameters_only", BlockRule::kParametersOnly},
+                                           {"filled", BlockRule::kFilled},
+                                           {"on_full", BlockRule::kOnFull},
+                                           {"on_both", BlockRule::kOnBoth},
+                                           {"by_layer", BlockRule::kByLayer},
+                                           {"main_and_compress", BlockRule::kMainAndCompress}});
+  }
+  if (const Json base = Pop(entry, "theta_4"); !base.is_null()) type.theta_4 = base.get<double>();
+  if (Json defaults = Pop(entry, "defaults"); !defaults.is_null()) {
+    type.defaults = std::move(defaults);
+  }
+  const Json usual = type.defaults.value("rope_parameters", Json());
+  type.by_layer_type = Pop(entry, "by_layer_type") == true || type.blocks >= BlockRule::kOnFull ||
+                       absl::c_any_of(usual, [](const Json& each) { return each.is_object(); });
+}
+
 ModelType ReadModelType(Json entry) {
   ModelType type;
-  type.pairing = PairingOf(Pop(entry, "pairing"));
+  type.positions = PopString(entry, "positions");
+  if (type.positions.empty()) type.pairing = PairingOf(Pop(entry, "pairing"));
   type.source = Pop(entry, "source").get<std::string>();
   if (const Json word = Pop(entry, "channel_order"); !word.is_null()) {
     type.channel_order = PairingOf(word);
@@ -174,10 +174,7 @@ ModelType ReadModelType(Json entry) {
   type.theta_ratio = PopString(entry, "theta_ratio");
   type.unsupported = PopString(entry, "unsupported");
   type.unsupported_if = PopString(entry, "unsupported_if");
-  type.hf_ignores = PopStrings(entry, "hf_ignores");
-  if (Json defaults = Pop(entry, "defaults"); !defaults.is_null()) {
-    type.defaults = std::move(defaults);
-  }
+  ReadPlaces(entry, type);
   ROPE_CHECK(entry.empty());  // no unknown key
   return type;
 }
@@ -224,75 +221,16 @@ bool StatesParameters(const Json& config) {
   return absl::c_any_of(kScalingKeys, [&](std::string_view key) { return Has(config, key); });
 }
 
-std::vector<Remark> CompleteModel(Json& file, bool is_sub_config) {
-  std::vector<Remark> remarks;
-  const auto text = file.find("text_config");
-  const bool nested = text != file.end() && text->is_object();
-  Json& model = nested ? *text : file;
-  const std::string name(TypeOf(model).empty() ? TypeOf(file) : TypeOf(model));
-  const ModelType& type = ModelTypeOf(name);
-  for (const auto& [key, spelt] : type.names) {
-    if (Has(model, key) || !Has(model, spelt)) continue;
-    // A list or an object is an error later on. It is not copied, because a copy recurses.
-    Json& value = model[spelt];
-    model[key] = value.is_structured() ? std::move(value) : value;
-  }
-  const bool complete =
-      is_sub_config || nested || Has(file, "architectures") || Has(file, "transformers_version");
-  const bool states_parameters = StatesParameters(model);
-  for (const auto& [key, value] : type.defaults.items()) {
-    if (Has(model, key) || absl::c_linear_search(kReadByEntry, key)) continue;
-    if (key == "rope_parameters" && states_parameters) continue;
-    if (!complete && absl::c_linear_search(kSizeKeys, key)) continue;
-    model[key] = value;
-    if (!absl::c_linear_search(kNotedKeys, key)) continue;
-    remarks.push_back({RemarkKind::kDefaultAssumed, StrCat(key, " absent, taken as ", Show(value),
-                                                           ", as Hugging Face does for ", name)});
-  }
-  return remarks;
+bool HasBlock(const Json& config, std::string_view key) {
+  const auto found = config.find(key);
+  return found != config.end() && !found->is_null() && !found->empty();
 }
 
 namespace {
 
 using Fact = std::pair<std::string_view, std::string_view>;  // of a model_type
 
-// Models of transformers 5.23.0 whose modeling file has no rotary embedding.
-constexpr std::string_view kLearned = "learned positions";
-constexpr std::string_view kSinusoids = "sinusoids that are added to the input";
 constexpr std::string_view kAlibi = "ALiBi, a bias on the attention scores";
-constexpr std::string_view kBias = "a learned bias on the attention scores";
-constexpr std::string_view kStates = "no attention";
-constexpr Fact kUnrotated[] = {
-    {"albert", kLearned},
-    {"bart", kLearned},
-    {"bert", kLearned},
-    {"bloom", kAlibi},
-    {"clip_text_model", kLearned},
-    {"deberta", kBias},
-    {"deberta-v2", kBias},
-    {"distilbert", kLearned},
-    {"electra", kLearned},
-    {"falcon_mamba", kStates},
-    {"gpt2", kLearned},
-    {"gpt_bigcode", kLearned},
-    {"gpt_neo", kLearned},
-    {"longt5", kBias},
-    {"mamba", kStates},
-    {"mamba2", kStates},
-    {"mbart", kLearned},
-    {"mpt", kAlibi},
-    {"mt5", kBias},
-    {"opt", kLearned},
-    {"pegasus", kSinusoids},
-    {"roberta", kLearned},
-    {"rwkv", kStates},
-    {"switch_transformers", kBias},
-    {"t5", kBias},
-    {"umt5", kBias},
-    {"whisper", kLearned},
-    {"xglm", kSinusoids},
-    {"xlm-roberta", kLearned},
-};
 
 // Models whose code is in their repository, and what it does.
 constexpr Fact kRemoteCodeFacts[] = {
@@ -326,13 +264,15 @@ bool IsTrue(const JsonFields& fields, std::string_view key) {
   return value != nullptr && *value == true;
 }
 
-// The known name that is one or two letters away, as the end of a sentence.
-std::string Nearest(std::string_view model_type) {
+// What may help with an unknown name, as the end of a sentence: the code's place, or the known name
+// that is one or two letters away. A longer or shorter name is another model's.
+std::string Hint(std::string_view model_type, const JsonFields& model) {
   constexpr size_t kEditsMax = 2;
-  std::vector<std::string> names = ModelTypeNames();
-  for (const auto& [name, fact] : kUnrotated) names.emplace_back(name);
-  const std::string nearest = proto::NearestName(model_type, names);
-  return proto::DidYouMean(proto::Edits(model_type, nearest) <= kEditsMax ? nearest : "");
+  if (model.Has("auto_map")) return ": its code is in the model's repository (auto_map)";
+  const std::vector<std::string> nearest = proto::NearestModels(model_type, ModelTypeNames());
+  if (nearest.size() != 1 || proto::Edits(model_type, nearest[0]) > kEditsMax) return "";
+  const bool begins = nearest[0].starts_with(model_type) || model_type.starts_with(nearest[0]);
+  return begins ? "" : proto::DidYouMean(nearest[0]);
 }
 
 // Whether the value of one of kKeys changes the rotation.
@@ -364,9 +304,11 @@ void RemarkChatGlm(const JsonFields& model, std::vector<Remark>& remarks) {
 }  // namespace
 
 std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonFields& model) {
-  if (StatesParameters(model.json())) return "";
-  if (IsTrue(model, "alibi")) return kAlibi;
-  return Find(kUnrotated, model_type);
+  const std::string_view positions = ModelTypeOf(model_type).positions;
+  // Code of a repository may rotate where that of its model_type does not: Jina's BERT.
+  const bool of_class = !model.Has("auto_map") || !StatesParameters(model.json());
+  if (!positions.empty() && (of_class || positions.starts_with("no "))) return positions;
+  return IsTrue(model, "alibi") && !StatesParameters(model.json()) ? kAlibi : "";
 }
 
 void RemarkModel(std::string_view model_type, const JsonFields& model,
@@ -383,7 +325,7 @@ void RemarkModel(std::string_view model_type, const JsonFields& model,
     remarks.push_back(
         {RemarkKind::kUnknownModelType,
          StrCat("model_type ", shown, " is not known, so neither are its pairing and its defaults",
-                Nearest(model_type))});
+                Hint(model_type, model))});
   }
   const std::string& read = ModelTypeOf(model_type).theta_ratio;
   if (!read.empty()) RemarkChatGlm(model, remarks);

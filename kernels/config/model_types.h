@@ -1,4 +1,4 @@
-// Completes a config.json with what its model_type implies. Internal to config_json.
+// What is known of models by their names. Internal to config_json.
 //
 // Threading:  Pure functions; any thread.
 #ifndef ROPE_KERNELS_CONFIG_MODEL_TYPES_H_
@@ -21,15 +21,11 @@
 
 namespace rope::kernels {
 
-// Adds keys to the model of `file` (its text_config, or the file itself): keys that its config
-// class spells differently get their usual names, and absent keys the class's defaults. Sizes are
-// added to complete files only, which is what Hugging Face writes, and to sub-configs; a fragment
-// without a head_dim takes the tensors'. Returns a note for each default that decides the
-// rotation.
-std::vector<Remark> CompleteModel(nlohmann::json& file, bool is_sub_config);
-
 // Whether `config` has a key of rope parameters. A null value counts as absent.
 bool StatesParameters(const nlohmann::json& config);
+
+// Whether `config` has such an object, neither null nor empty.
+bool HasBlock(const nlohmann::json& config, std::string_view key);
 
 // What is said of a config.json by the name of its model and by keys of other model code. Internal
 // to config_json.
@@ -37,7 +33,7 @@ bool StatesParameters(const nlohmann::json& config);
 // Threading:  Pure functions; any thread.
 
 // What the code of a model without rotary embedding has in its place: "learned positions". Empty:
-// the model rotates, or is not known, or the file states rope parameters.
+// the model rotates, or is not known.
 std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonFields& model);
 
 // Adds a remark if nothing is known of `model_type`, or if its code is in the model's repository,
@@ -76,7 +72,30 @@ struct LayerRule {
   const std::string& operator()(int64_t layer, int64_t count) const;
 };
 
+// Which blocks of rope parameters a config class keeps.
+enum class BlockRule {
+  kOne,              // rope_scaling if it is there, else rope_parameters
+  kAsIs,             // the same, without a look at the keys beside it
+  kParametersOnly,   // rope_parameters, which must be complete
+  kFilled,           // rope_parameters, with what each layer type lacks
+  kOnFull,           // rope_scaling joins the full_attention of rope_parameters
+  kOnBoth,           // it joins all layer types
+  kByLayer,          // the base and the fraction may be lists, with an element for each layer
+  kMainAndCompress,  // rope_scaling is that of the layers that compress
+};
+
 struct ModelType {
+  std::string positions;         // what the code has in place of a rotation; empty: it rotates
+  bool of_transformers = false;  // it has a config class there
+  BlockRule blocks = BlockRule::kOne;
+  bool by_layer_type = false;  // the code wants an object of parameters for each layer type
+  std::vector<std::string> rope_types;  // those that the class knows; empty: the usual ones
+  std::string needs;                    // a key without which the class refuses a block
+  // The keys beside the block that the class reads.
+  std::vector<std::string> reads = {"rope_theta", "partial_rotary_factor"};
+  bool whole_heads = false;  // in rope_type default the code does not read partial_rotary_factor
+  // The base that the class of transformers 4 has without a key rope_theta.
+  std::optional<double> theta_4;
   std::optional<Pairing> pairing;  // of the checkpoint's q and k
   // The channel order in which the model's code leaves interleaved pairs, if it is another one.
   std::optional<Pairing> channel_order;
@@ -95,6 +114,10 @@ struct ModelType {
   // The types of the layers of a file that states none, and which of them rotate ("rope", "none").
   LayerRule layers;
   LayerRule rope_layers;
+  // How often the code runs its layers, each time with a cache of its own. {"of": the key of the
+  // layers, "unless": the key of a file that has counted, "by": {key: [default, addend]}}.
+  nlohmann::json repeats;
+  bool attention_and_mlp = false;  // files may count attention and mlp as two layers
   // The rope parameters that a layer type uses, if they stand under another name.
   std::vector<std::pair<std::string, std::string>> parameters_of;
   // No layer rotates, unless the file (or a default) has this value for this key.
@@ -115,8 +138,6 @@ struct ModelType {
   std::string unsupported;        // the reason why this rotation is refused; empty if it is not
   std::string unsupported_if;     // the key that is true in the files it is refused of; empty: all
   std::string mrope_unsupported;  // the same for mrope_section
-  // Keys of a partial rotation that Hugging Face's class does not read: it turns whole heads.
-  std::vector<std::string> hf_ignores;
   // Values that Hugging Face's config class gives to absent keys, by key.
   nlohmann::json defaults = nlohmann::json::object();
   std::string source;  // the project, its version and its file

@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_join.h"
 #include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
 #include "kernels/config/model_types.h"
@@ -69,11 +71,19 @@ const Preset* FindPreset(std::string_view name) {
 }
 
 std::string NearestPreset(std::string_view name) {
+  const std::string folded = Folded(name.substr(0, kPresetNameBytesMax));
+  std::vector<std::string> own;  // they come first; hub ids repeat them
   std::vector<std::string> names;
+  for (const Preset& preset : Presets()) own.push_back(preset.name);
   for (const auto& [known, preset] : Names()) names.push_back(known);
-  const std::string nearest =
-      proto::NearestName(Folded(name.substr(0, kPresetNameBytesMax)), names);
-  return nearest.empty() ? nearest : Names().find(nearest)->second->name;
+  std::vector<std::string> nearest = proto::NearestModels(folded, own);
+  if (nearest.empty()) nearest = proto::NearestModels(folded, names);
+  std::vector<std::string> presets;
+  for (const std::string& known : nearest) {
+    const std::string& preset = Names().find(known)->second->name;
+    if (absl::c_find(presets, preset) == presets.end()) presets.push_back(preset);
+  }
+  return absl::StrJoin(presets, " or ");
 }
 
 }  // namespace rope::kernels

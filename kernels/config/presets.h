@@ -36,7 +36,7 @@ inline constexpr size_t kPresetNameBytesMax = 128;
 // Upper and lower case are equal. Null: none.
 const Preset* FindPreset(std::string_view name);
 
-// The name of the preset that was probably meant. Empty: none is near. Reads the first
+// The preset that was probably meant, or several with "or". Empty: none is near. Reads the first
 // kPresetNameBytesMax bytes of `name`.
 std::string NearestPreset(std::string_view name);
 

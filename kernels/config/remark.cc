@@ -39,6 +39,8 @@ constexpr KindFacts kKinds[] = {
     {kEqualFrequencyFactors, "equal-frequency-factors", kWarning},
     {kNoExtension, "no-extension", kWarning},
     {kNoOriginalLength, "no-original-length", kWarning},
+    {kNoBase, "no-base", kWarning},
+    {kUnusableParameters, "unusable-parameters", kWarning},
     {kLoneMscale, "lone-mscale", kWarning},
     {kUnknownLayerType, "unknown-layer-type", kError},
     {kSizesDoNotDivide, "sizes-do-not-divide", kError},

@@ -42,9 +42,11 @@ enum class RemarkKind {
   kNoEffect,          // a factor without a rope_type that uses it
   kFactorBelowOne,    // scaling that turns faster
   kEqualFrequencyFactors,
-  kNoExtension,       // a scaling whose length is not extended
-  kNoOriginalLength,  // yarn or longrope without original_max_position_embeddings
-  kLoneMscale,        // mscale without mscale_all_dim, or the other way round
+  kNoExtension,         // a scaling whose length is not extended
+  kNoOriginalLength,    // yarn or longrope without original_max_position_embeddings
+  kNoBase,              // a scaling without rope_theta
+  kUnusableParameters,  // Hugging Face's code fails on them
+  kLoneMscale,          // mscale without mscale_all_dim, or the other way round
   // Errors.
   kUnknownLayerType,  // parameters of a layer type that the model lacks
   kSizesDoNotDivide,  // head_dim is no whole number

@@ -12,6 +12,8 @@
 #          what describe says of it. Without arguments: all of engines/packages.txt; a new release
 #          joins it. The version of llamacpp is that of llama-cpp-python, which has its source. For
 #          hf and vllm also the scale of attention (engines/record_scale.py).
+#        tests/peers/run.sh --placements [--only=REGEX] [-v]: where config classes look for rope
+#          parameters (placements.py); without torch
 #        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
 # The packages of requirements.txt go into build/peers, with 5 GB for torch. vLLM goes into
 # build/vllm_venv, and its operator into build/vllm_operator, with 5 GB more for each.
@@ -22,6 +24,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 readonly venv=build/peers wanted=tests/peers/requirements.txt
 
 mkdir -p build
+if [[ ${1-} == --placements ]]; then
+  # Config classes need neither torch nor the other packages.
+  grep -E "^(transformers|numpy)==" "$wanted" >build/placements.txt
+  deploy/python_venv.sh build/placements build/placements.txt >/dev/null || exit 77
+  deploy/python.sh build/dist
+  build/placements/bin/pip install -q --disable-pip-version-check --force-reinstall --no-deps \
+    build/dist/ropeserve-*.whl
+  exec build/placements/bin/python -B tests/peers/placements.py "${@:2}"
+fi
 if ! deploy/python_venv.sh "$venv" "$wanted" >/dev/null; then
   echo "skipped: the packages could not be fetched"
   exit 77

@@ -537,6 +537,15 @@ def in_float32(positions, inv_freq):
     return np.outer(positions.astype(np.float32), inv_freq.astype(np.float32)).astype(np.float64)
 
 
+def narrow(positions, inv_freq=same, product=same):
+    """Angles whose steps are rounded."""
+    def angles(at, frequencies):
+        rounded = [step(each.astype(np.float32)).astype(np.float32)
+                   for step, each in ((positions, at), (inv_freq, frequencies))]
+        return product(np.outer(*rounded)).astype(np.float64)
+    return angles
+
+
 SINGLE = {
     "as configured": (GPT_OSS, lambda: by(GPT_OSS), []),
     "pairing": (LONG, lambda: by(pairing="interleaved"), ["pairing interleaved"]),
@@ -571,6 +580,21 @@ SINGLE = {
     "tables": (LONG, lambda: by(table=bf16),
                ["cos and sin rounded to bf16"]),
     "float32 angles": (LONG, lambda: by(shift=20000, angles_of=in_float32), ["angles in float32"]),
+    "positions in bf16": (LONG, lambda: by(shift=3000, angles_of=narrow(bf16)),
+                          ["positions in bf16"]),
+    "positions in fp16": (LONG, lambda: by(shift=3000, angles_of=narrow(fp16)),
+                          ["positions in fp16"]),
+    "angles in bf16": (LONG, lambda: by(shift=3000, angles_of=narrow(bf16, bf16, bf16)),
+                       ["angles in bf16"]),
+    "angles and tables in fp16": (LONG, lambda: by(shift=3000, table=fp16,
+                                                   angles_of=narrow(fp16, fp16, fp16)),
+                                  ["angles in fp16", "cos and sin rounded to fp16"]),
+    "products in bf16": (LONG, lambda: by(shift=3000, angles_of=narrow(same, same, bf16)),
+                         ["products of positions and frequencies in bf16"]),
+    "a division that stops": (LONG, lambda: by(
+        inv_freq=10000.0 ** (-np.arange(32) / 32) / 8,
+        angles_of=lambda positions, inv_freq: np.outer(np.minimum(positions, 120), inv_freq)),
+        ["linear scaling, factor 8", "positions not above 120"]),
     "results": (LONG, lambda: bf16(by()), ["result rounded to bf16"]),
     "all in fp16": (LONG, lambda: by(table=fp16, step=fp16),
                     ["computed in fp16 throughout"]),
@@ -595,7 +619,8 @@ SINGLE = {
 @pytest.mark.parametrize("name", SINGLE)
 def test_a_single_case(name):
     config, after, changes = SINGLE[name]
-    start = 20100 if name.startswith("float32 angles") else 100
+    far = ("float32 angles", "positions in", "angles", "products")
+    start = 100 + (20000 if name.startswith(far[0]) else 3000 if name.startswith(far) else 0)
     got = diagnose(Q, after().astype(np.float32), config=config, layout="SHD", start=start)
     assert got.as_configured.explains == (not changes), str(got)
     if changes:

@@ -53,6 +53,42 @@ def parsed(name):
     return json.loads((CONFIGS / f"{name}.json").read_text())
 
 
+# -- Layers that do not rotate, scaling that was lost ----------------------------------------------
+
+# llama.cpp has no code for GPT-J's rotation, and BERT's has that of models which share it.
+OTHERWISE = {"gptj", "bert"}
+
+
+def test_both_formats_name_the_same_models_without_rotation():
+    types = json.loads((CONFIGS.parents[2] / "kernels/config/model_types.json").read_text())
+    for architecture, kind in known.ROPE.items():
+        name = next((each for each in (architecture, architecture.replace("-", "_"))
+                     if each in types), None)
+        if name is not None and architecture not in OTHERWISE:
+            assert (kind == "none") == ("positions" in types[name]), architecture
+
+
+LENGTHS = {".context_length": 131072, ".rope.scaling.original_context_length": 4096}
+LLAMA_31 = {".context_length": 131072, ".rope.freq_base": 500000.0}
+
+
+@pytest.mark.parametrize("architecture, keys, tensors, lost", [
+    ("phi3", LENGTHS, {}, "context_length 131072 is above the original 4096"),
+    ("phi3", LENGTHS, {LONG: [1, 2], SHORT: [1, 1]}, ""),
+    ("qwen2", {**LENGTHS, ".rope.scaling.type": "yarn", ".rope.scaling.factor": 32.0}, {}, ""),
+    ("phi3", {**LENGTHS, ".context_length": 4096}, {}, ""),
+    ("llama", LLAMA_31, {}, "rope_freqs absent"),
+    ("llama", LLAMA_31, {FREQS: [1, 8]}, ""),
+    ("llama", {**LLAMA_31, ".context_length": 8192}, {}, ""),
+    ("qwen3", LLAMA_31, {}, ""),
+])
+def test_a_length_that_only_a_scaling_explains(small, architecture, keys, tensors, lost):
+    notes = [note for note in rs.gguf.read(small(architecture, keys, tensors)).notes
+             if note.rule == "lost-scaling"]
+    assert len(notes) == bool(lost) and all(lost in note.text and note.weight == "warning"
+                                            for note in notes)
+
+
 # -- The same reading as the config.json ----------------------------------------------------------
 
 def sizes(layers, width, heads, kv_heads, length):

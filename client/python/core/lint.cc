@@ -11,6 +11,7 @@
 
 #include "client/cli/lint/diff.h"
 #include "client/cli/lint/lint_output.h"
+#include "client/cli/local_describe.h"
 #include "client/python/core/bindings.h"
 #include "client/python/core/errors.h"
 
@@ -48,6 +49,7 @@ std::string Diff(const std::string& a, const std::string& b, double error,
 }  // namespace
 
 void BindLint(nb::module_& module) {
+  module.def("preset", client::PresetText, nb::arg("name"));
   module.def("lint", Lint, nb::arg("file"), nb::arg("text"), nb::arg("engine").none(),
              nb::arg("sub_config"));
   module.def("diff", Diff);

@@ -26,6 +26,7 @@ _NORM_ROUNDINGS = 8       # half units of a 16-bit type, of a norm and a rotatio
 _NORM_VECTORS_MIN = 4     # from which the weight of a norm is solved
 _ANGLE_ERROR_MAX = 0.05   # radians, of a pair whose frequency is measured
 _THIN_TOKENS, _THIN_ROWS = 32, 8
+_LISTED_MIN = 3           # commas, from which positions are a list
 
 
 def tokens_of(total: int, most: int) -> np.ndarray:
@@ -146,8 +147,9 @@ class Search:
                     self._orders.append((order, cells_of(self._whole, order, 0)))
             self._add_vectors(self._believed)
             self._add_settings()
-        fewest = min((len(each.changes) for each in self._found), default=0)
-        return as_configured, [each for each in self._found if len(each.changes) == fewest]
+        found = [each for each in self._found if not _is_list(each)] or self._found
+        fewest = min((len(each.changes) for each in found), default=0)
+        return as_configured, [each for each in found if len(each.changes) == fewest]
 
     def frequencies(self) -> np.ndarray | None:
         """[pairs, 2], measured and of the config, radians per position; None: angles do not grow
@@ -207,10 +209,13 @@ class Search:
         found, self._found = self._found, []
         _merge(self._explain(1), self._found)
         _merge(found, self._found)
+        listed = [each for each in self._found if _is_list(each)]
+        self._found = [each for each in self._found if not _is_list(each)]
         if not self._has_one_change():
             self._add_norm()
         # Without an order of channels that keeps norms there is no rotation to look for.
         if self._has_one_change() or not any(self._probed.values()):
+            self._found = self._found or listed
             return
         singles = list(self._variants.values())[1:]
         _merge(self._explain(CHANGES_MAX), self._found)
@@ -220,6 +225,8 @@ class Search:
         if not self._found:
             for numbers in singles:
                 self._add_vectors(numbers)
+        if all(_is_list(each) for each in self._found):
+            self._found = listed or self._found
 
     def _has_one_change(self) -> bool:
         return any(len(each.changes) == 1 for each in self._found)
@@ -263,10 +270,13 @@ class Search:
         cells = self._cells_of_probe(program.order)
         if cells is None:
             return False
-        turned = (self._probe.positions[0] + program.shift) * program.numbers.inv_freq
+        turned = program.angles(self._probe.positions[:1].astype(np.float64) + program.shift)
         off = cells.angles[0, 0] - (-turned if program.inverse else turned)
         off -= 2 * math.pi * np.round(off / (2 * math.pi))
-        return bool((np.abs(off) <= cells.slack[0, 0] + ANGLE_SLACK * np.abs(turned)).all())
+        slack = cells.slack[0, 0] + ANGLE_SLACK * np.abs(turned)
+        if program.narrow:
+            slack = slack + half_unit(turned, program.narrow_to) * 2
+        return bool((np.abs(off) <= slack).all())
 
     def _add_second_changes(self, singles: Sequence[Numbers]) -> None:
         """Adds variants with a second change. The first change is one of those with the smallest
@@ -302,6 +312,13 @@ class Search:
                 if fit.explains:
                     self._found.append(dataclasses.replace(fit, changes=(AHEAD_OF_NORM,)))
                     return
+
+
+def _is_list(explanation: Explanation) -> bool:
+    """Whether it lists positions one by one, for want of a rule: two numbers that are a rule
+    explain more."""
+    return any(words.startswith("positions ") and words.count(",") >= _LISTED_MIN
+               for words in explanation.changes)
 
 
 def _fact_of_norms(sample: Sample) -> str:

@@ -220,6 +220,9 @@ class Program:
         scale: multiplied cos and sin of each rotation, beside the attention factor.
         times: rotations, one after the other.
         float32_angles: it computed angles in float32.
+        narrow: what it rounded to `narrow_to` on the way to its angles: "positions"; "products" of
+            positions and frequencies; or "angles": positions, frequencies and products. Empty:
+            nothing.
         rounded: the step that it rounded to `rounded_to`: "table" of cos and sin, "result" or
             "throughout"; empty: none.
         positions: [tokens, rows], in place of the sample's.
@@ -233,6 +236,8 @@ class Program:
     scale: float = 1.0
     times: int = 1
     float32_angles: bool = False
+    narrow: str = ""
+    narrow_to: str = "fp32"
     rounded: str = ""
     rounded_to: str = "fp32"
     positions: np.ndarray | None = None
@@ -305,19 +310,36 @@ class Program:
             tolerance[self.still] = FLOAT32_HALF_UNIT * np.abs(before[self.still])
         return predicted, tolerance
 
+    def angles(self, positions: np.ndarray) -> np.ndarray:
+        """By which a pair turns at each position; the last axis is that of the pairs."""
+        inv_freq = self.numbers.inv_freq
+        def narrow(values: np.ndarray) -> np.ndarray:
+            made = rounded_to(values, self.narrow_to)
+            return np.where(np.isfinite(made), made, 0)  # above the type's largest
+
+        if self.narrow in ("positions", "angles"):
+            positions = narrow(positions)
+        if self.narrow == "angles":
+            inv_freq = narrow(inv_freq)
+        if self.float32_angles or self.narrow:
+            products = positions.astype(np.float32) * inv_freq.astype(np.float32)
+            return (products.astype(np.float64) if self.narrow in ("", "positions")
+                    else narrow(products))
+        return np.asarray(positions * inv_freq)
+
     def _turns(self, sample: Sample) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """cos and sin of each vector's pairs, and the relative error that they may have."""
         positions = self.positions
         if positions is None:
             positions = (sample.positions + self.shift).astype(np.float64)[:, np.newaxis]
         positions = positions[..., np.newaxis]
-        if self.float32_angles:
-            narrow = positions.astype(np.float32) * self.numbers.inv_freq.astype(np.float32)
-            angles = narrow.astype(np.float64)
-            slack = ANGLE_SLACK * np.abs(angles)
-        else:
-            angles = positions * self.numbers.inv_freq
-            slack = _FLOAT64_UNIT * np.abs(angles)
+        angles = self.angles(positions)
+        exact = not self.float32_angles and not self.narrow
+        slack = (_FLOAT64_UNIT if exact else ANGLE_SLACK) * np.abs(angles)
+        if self.narrow in ("products", "angles"):
+            # A product in float32 may round to the next number of the type.
+            ends = [rounded_to(angles + each, self.narrow_to) for each in (slack, -slack)]
+            slack = slack + np.where(np.isfinite(ends[0]), ends[0] - ends[1], 0)
         multiplier = self.numbers.factor * self.scale
         cos = multiplier * np.cos(angles)
         sin = multiplier * np.sin(angles) * (-1 if self.inverse else 1)
@@ -357,6 +379,9 @@ def arithmetics(dtype: str) -> list[tuple[str, dict[str, Any]]]:
     """Other arithmetic than exact one, in words and as attributes of Program."""
     made: list[tuple[str, dict[str, Any]]] = [("angles in float32", {"float32_angles": True})]
     for narrow in ("bf16", "fp16"):
+        ways = {"positions": f"positions in {narrow}", "angles": f"angles in {narrow}",
+                "products": f"products of positions and frequencies in {narrow}"}
+        made += [(words, {"narrow": way, "narrow_to": narrow}) for way, words in ways.items()]
         steps = {"table": f"cos and sin rounded to {narrow}",
                  "throughout": f"computed in {narrow} throughout"}
         if dtype != narrow:  # a result of this type is rounded to it in any case

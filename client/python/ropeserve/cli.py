@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from typing import Any, Sequence
 
 from . import __version__
 from .client import own_engine
 from .configs import WEIGHTS, Description, Finding, LayerDifference, diff, lint, named
-from .errors import RopeError
+from .errors import InvalidField, RopeError
 
 
 def _add_rope_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +49,8 @@ def _print_json(value: object) -> None:
 
 
 def _finding_line(file: str, finding: Finding) -> str:
-    message = finding.message
-    if finding.engine:
-        message = f"{_engine(finding.engine, finding.version)}: {message}"
     layers = f" [{', '.join(finding.layer_types)}]" if finding.layer_types else ""
-    return f"{file}:{finding.line}: {finding.weight}: {message}{layers} [{finding.rule}]"
+    return f"{file}:{finding.line}: {finding.weight}: {finding.message}{layers} [{finding.rule}]"
 
 
 def _lint(arguments: argparse.Namespace) -> int:
@@ -129,11 +127,20 @@ def _description_lines(told: Description) -> list[str]:
 
 
 def _describe(arguments: argparse.Namespace) -> int:
-    told = own_engine().describe(**named(arguments.config), **_rope_of(arguments))
+    rope = {**named(arguments.config), **_rope_of(arguments)}
+    try:
+        told = [own_engine().describe(**rope)]
+    except InvalidField as error:  # layers differ, and none is chosen
+        if (error.field, error.got) != ("rope.layer_type", "nothing"):
+            raise
+        told = [own_engine().describe(**rope, layer_type=each)
+                for each in error.want.removeprefix("one of ").split(", ")]
     if arguments.json:
-        _print_json(told.json)
-    else:
-        print("\n".join(_description_lines(told)))
+        _print_json(told[0].json if len(told) == 1 else [each.json for each in told])
+        return 0
+    pages = [[f"{'layer type':<33} {each.layer_type}", *_description_lines(each)]
+             if len(told) > 1 else _description_lines(each) for each in told]
+    print("\n\n".join("\n".join(page) for page in pages))
     return 0
 
 
@@ -198,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     made = command("lint", _lint, "What is wrong with, or doubtful about, files.")
-    made.add_argument("files", metavar="FILE", nargs="+", help="a config.json or a GGUF file")
+    made.add_argument("files", metavar="FILE", nargs="+", help=a_config)
     made.add_argument("--engine", metavar="NAME[@VERSION]", help="only the readings of this engine")
     made.add_argument("--fail_on", choices=WEIGHTS, default="error",
                       help="the lightest finding that gives status 1")
@@ -206,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--json", action="store_true", help="print an array, with each file's object")
 
     made = command("diff", _diff, "How two files differ, for each layer type.")
-    made.add_argument("a", metavar="A", help="a config.json or a GGUF file")
+    made.add_argument("a", metavar="A", help=a_config)
     made.add_argument("b", metavar="B", help="another one")
     made.add_argument("--error", type=_positive, default=1e-3, metavar="E",
                       help="find the first position whose cos or sin differ by more")
@@ -248,7 +255,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         status: int = given.run(given)
+        sys.stdout.flush()
         return status
+    except BrokenPipeError:  # `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         extra = {"matplotlib": "plot", "gguf": "gguf"}.get(package)

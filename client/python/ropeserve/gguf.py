@@ -28,7 +28,8 @@ _LAYERS_MAX = 65536
 _PARTS_MAX = 65535
 _STILL_DIVISOR = 1e30  # stands for a frequency of 0
 
-_WEIGHTS = {"unknown-model-type": "warning", "missing-part": "warning", "default-assumed": "note",
+_WEIGHTS = {"unknown-model-type": "warning", "missing-part": "warning", "lost-scaling": "warning",
+            "default-assumed": "note",
             "unused-setting": "note", "no-rotation": "note"}
 
 _Tensors = Mapping[str, Sequence[float]]
@@ -389,6 +390,7 @@ def _entries(fields: Fields, tensors: _Tensors, types: Sequence[str],
     if layers.half_on_full and whole is not None:
         full.set_rotary_dim(whole // 2)
     _scale(fields, tensors, full)
+    _look_for_lost_scaling(fields, full)
     if layers.sliding_type not in types:
         return {"": full}
     sliding = _sliding_entry(fields, layers, plain)
@@ -420,6 +422,28 @@ def _scale(fields: Fields, tensors: _Tensors, entry: _Entry) -> None:
         _yarn(fields, factor, entry)
     else:
         _linear_or_alpha(fields, factor or 1, entry)
+
+
+# The base and the length that only Llama 3.1 and its successors have, with rope_freqs.
+_LLAMA31 = (500000.0, 131072)
+
+
+def _look_for_lost_scaling(fields: Fields, entry: _Entry) -> None:
+    """A length that only a scaling explains, in a file that has none."""
+    parameters, length = entry.parameters, fields.integer("context_length") or 0
+    if parameters["rope_type"] != "default" or "inv_freq" in parameters:
+        return
+    original = parameters.get("original_max_position_embeddings")
+    if original is not None and original < length:
+        entry.note("lost-scaling",
+                   f"{fields.path('context_length')} {length} is above the original {original}, "
+                   "and the file has no scaling: the conversion probably lost it")
+    elif fields.architecture == "llama" and length >= _LLAMA31[1] and (
+            parameters["rope_theta"] == _LLAMA31[0]):
+        entry.note("lost-scaling",
+                   f"rope_freqs absent beside {fields.path('rope.freq_base')} {_LLAMA31[0]:g} and "
+                   f"{fields.path('context_length')} {length}: Llama 3.1 has it; files of before "
+                   "llama.cpp's pull request 8676 lack it")
 
 
 def _factor(fields: Fields) -> float | None:

@@ -61,11 +61,16 @@ def config_text(config: object) -> str:
 
 
 def read_config(config: object, sub_config: str | None = None) -> tuple[str, GgufModel | None]:
-    """The text of a config.json; of a GGUF file the text that says the same, and its model.
+    """The text of a config.json, or of a preset by its name; of a GGUF file the text that says the
+    same, and its model.
 
     Raises: as gguf.read; InvalidField also for a sub_config, which a GGUF file does not have.
     """
     path = path_of(config)
+    if path is not None and not os.path.exists(path):
+        preset: str = _core.preset(path)
+        if preset:
+            return preset, None
     if path is None or not is_gguf(path):
         return config_text(config), None
     if sub_config:

@@ -215,10 +215,15 @@ def judge_config(describer, engine, version, made):
             yield what, "missing", f"refused here: {error}"
 
 
-def describers():
-    """By the name of each config. They remember answers, which files of records share."""
-    configs = (each for path in records.inputs() for each in records.configs_of(path))
-    return {name: Describer(config) for name, config in configs}
+@functools.cache
+def known_configs():
+    return dict(each for path in records.inputs() for each in records.configs_of(path))
+
+
+@functools.cache
+def describer(text):
+    """They remember answers, which files of records share."""
+    return Describer(json.loads(text))
 
 
 class Table:
@@ -259,7 +264,7 @@ class Table:
         return self._seen - self._used - {None}
 
 
-def compare(path, known_configs, table):
+def compare(path, table):
     data = records.load(path)
     key = (data["engine"], data["version"])
     for name, made in data["configs"].items():
@@ -267,7 +272,11 @@ def compare(path, known_configs, table):
         table.count(row, "configs" if "modules" in made else "refused")
         if "modules" not in made:
             continue
-        for what, verdict, words in judge_config(known_configs[name.split()[0]], *key, made):
+        config = records.spelt(
+            known_configs()[name.split()[0]], name, data["notes"].get("transformers", "")
+        )
+        told = describer(json.dumps(config))
+        for what, verdict, words in judge_config(told, *key, made):
             table.add(row, name, what, verdict, words)
 
 
@@ -276,10 +285,10 @@ def main():
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("-v", "--verbose", action="store_true", help="print each module")
     arguments = parser.parse_args()
-    table, known_configs = Table(arguments.verbose), describers()
+    table = Table(arguments.verbose)
     files = [path for path in sorted(records.DATA.glob("*.json")) if not records.is_set(path)]
     for path in arguments.files or files:
-        compare(path, known_configs, table)
+        compare(path, table)
     table.print()
     for engines, configs, _ in table.unused():
         print(f"known.py: {engines}: {configs}: no module differs any more")

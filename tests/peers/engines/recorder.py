@@ -6,6 +6,7 @@ its rotary modules depend on are as in the file.
 
 import argparse
 import copy
+import itertools
 import json
 import os
 import pathlib
@@ -51,21 +52,6 @@ def shrink(config):
         config.setdefault(key, value)
     config.pop("quantization_config", None)
     config.pop("auto_map", None)
-    return config
-
-
-def in_older_keys(config):
-    """The config with the keys of transformers 4, which has one rope_type for all layers."""
-    config = {k: in_older_keys(v) if k == "text_config" else v for k, v in config.items()}
-    rope = dict(config.pop("rope_parameters", None) or {})
-    if "full_attention" in rope:  # Gemma 3's
-        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-        rope = dict(rope["full_attention"])
-    for key in ("rope_theta", "partial_rotary_factor"):
-        if key in rope:
-            config[key] = rope.pop(key)
-    if rope:
-        config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
     return config
 
 
@@ -152,6 +138,14 @@ class Recorder:
         """The context of each run: none, and for longrope one above the original length."""
         return (None, LONG) if "longrope" in json.dumps(config) else (None,)
 
+    def spellings(self):
+        """The ends of the names of records, and what makes each file of a config: as its
+        repository has it; for transformers 4 also in keys that it knows, and in those that 5
+        saves."""
+        if not metadata.version("transformers").startswith("4."):
+            return {"": lambda config: config}
+        return {"": records.in_older_keys, records.NEWER: records.in_newer_keys}
+
     def built(self, config, length=None):
         """(model, context) of a config with its first layers; length: the context, or None."""
         self.made.clear()
@@ -161,9 +155,7 @@ class Recorder:
             return self.build(path, length)
 
     def file_of(self, config):
-        """The content of config.json: the first layers, in keys that transformers knows."""
-        if metadata.version("transformers").startswith("4."):
-            config = in_older_keys(config)
+        """The content of config.json: the first layers."""
         know(config.get("model_type"))
         return shrink(config)
 
@@ -200,11 +192,15 @@ class Recorder:
         """Records the chosen configs; those that the file has of others stay."""
         configs = records.load(out)["configs"] if out.exists() else {}
         inputs = {name: config for path in paths for name, config in records.configs_of(path)}
-        for name, config in inputs.items():
+        for (name, config), (end, spelt) in itertools.product(
+            inputs.items(), self.spellings().items()
+        ):
             for length in self.lengths_of(config) if re.search(only, name) else ():
-                made = self.record(config, length)
-                configs[name if length is None else f"{name} {length}"] = made
-                print(name, made.get("refused") or f"{len(made['modules'])} modules", flush=True)
+                made = self.record(spelt(config), length)
+                key = name if length is None else f"{name} {length}"
+                configs[key + end] = made
+                words = made.get("refused") or f"{len(made['modules'])} modules"
+                print(key + end, words, flush=True)
         order = list(inputs)
         names = sorted(configs, key=lambda name: order.index(name.split()[0]))
         in_order = {name: configs[name] for name in names}

@@ -57,6 +57,48 @@ def joined(names):
     return " ".join(key.replace("#", ",".join(n)) for key, n in groups.items())
 
 
+NEWER = " in keys of transformers 5"  # the end of the name of such a record
+
+
+def in_older_keys(config):
+    """The config with the keys of transformers 4, which has one rope_type for all layers."""
+    config = {k: in_older_keys(v) if k == "text_config" else v for k, v in config.items()}
+    rope = dict(config.pop("rope_parameters", None) or {})
+    if "full_attention" in rope:  # Gemma 3's
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = dict(rope["full_attention"])
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if key in rope:
+            config[key] = rope.pop(key)
+    if rope:
+        config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    return config
+
+
+def in_newer_keys(config):
+    """The config as transformers 5 saves it: one rope_parameters, with the base."""
+    config = {k: in_newer_keys(v) if k == "text_config" else v for k, v in config.items()}
+    if config.get("rope_parameters") or not config.keys() & {"rope_theta", "rope_scaling"}:
+        return config
+    rope = dict(config.pop("rope_scaling", None) or {})
+    rope["rope_type"] = rope.pop("type", rope.get("rope_type", "default"))
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if config.get(key) is not None:
+            rope[key] = config.pop(key)
+    local = config.pop("rope_local_base_freq", None)
+    if local is not None:
+        local = {"rope_type": "default", "rope_theta": local}
+        rope = {"full_attention": rope, "sliding_attention": local}
+    return {**config, "rope_parameters": rope}
+
+
+def spelt(config, name, transformers):
+    """The config of a record by its name, as the engine saw it: that of `transformers`."""
+    if not transformers.startswith("4."):
+        return config
+    return in_newer_keys(config) if name.endswith(NEWER) else in_older_keys(config)
+
+
 def is_set(path):
     """Whether a file has many configs, by name."""
     return path.name.endswith(".set.json")

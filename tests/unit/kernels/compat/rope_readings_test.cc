@@ -332,47 +332,58 @@ TEST(ReadingsTest, AttnFactorIsNotHuggingFaces) {
               ElementsAre("hf 5.23.0", "vllm 0.30.0 to 0.33.0", "llamacpp 0c1e57098"));
 }
 
-struct Partial {
-  std::string model_type;
-  std::optional<double> factor;
-  std::optional<int64_t> rotary_dim;
-  std::string ignored;    // the key that its class does not read; empty: it reads it
-  std::string vllm = {};  // the versions that serve the model with that class
-};
-
-TEST(ReadingsTest, ClassesOfHuggingFaceThatTurnWholeHeads) {
-  const Partial kPartials[] = {
-      {"granite", 0.5, std::nullopt, "partial_rotary_factor"},
-      {"granite", 1.0, std::nullopt, ""},
-      {"olmo3", 0.5, std::nullopt, "partial_rotary_factor", "vllm 0.29.0 to 0.33.0"},
-      {"minimax_m3_vl_text", std::nullopt, 32, "rotary_dim"},
-      {"minimax_m3_vl_text", 0.5, std::nullopt, ""},
-      {"minimax_m2", std::nullopt, 32, ""},
-      {"glm4", 0.5, std::nullopt, ""},
-  };
-  for (const Partial& partial : kPartials) {
-    SCOPED_TRACE(partial.model_type);
-    RopeConfig config = {.head_dim = 64};
-    config.partial_rotary_factor = partial.factor;
-    config.rotary_dim = partial.rotary_dim;
-    const ModelNames names = {.model_type = partial.model_type};
-    const auto readings = ReadingsOf(config, names);
-    const CompatConfig read = MustApply(config, Compat::kHf, names);
-    const int64_t turned = MustResolve(read.config)->rotary_dim();
-    if (partial.ignored.empty()) {
-      EXPECT_THAT(readings, IsEmpty());
-      EXPECT_EQ(turned, MustResolve(config)->rotary_dim());
-      continue;
-    }
-    std::vector<std::string> engines = {"hf 5.23.0"};
-    if (!partial.vllm.empty()) engines.push_back(partial.vllm);
-    ASSERT_THAT(NamesOf(readings), ElementsAreArray(engines));
-    EXPECT_EQ(readings[0].difference, "Hugging Face turns all channels of a head: its " +
-                                          partial.model_type + " does not read " + partial.ignored);
-    EXPECT_EQ(readings[0].attention_factor, 1);
-    EXPECT_TRUE(std::isinf(readings[0].inv_freq_max_relative));
-    EXPECT_EQ(turned, 64);
+TEST(ReadingsTest, EnginesTurnTheChannelsThatAModelsOwnCodeDoesNotRead) {
+  const ModelNames names = {.model_type = "granite", .stated_channels = 32};
+  const RopeConfig config = {.head_dim = 64};
+  const auto readings = ReadingsOf(config, names);
+  ASSERT_FALSE(readings.empty());
+  for (const Reading& reading : readings) {
+    EXPECT_NE(reading.engine, "hf");
+    EXPECT_THAT(reading.difference, HasSubstr("turns the 32 channels that the file states"));
   }
+  EXPECT_EQ(MustResolve(MustApply(config, Compat::kHf, names).config)->rotary_dim(), 64);
+  EXPECT_EQ(MustResolve(MustApply(config, Compat::kVllm, names).config)->rotary_dim(), 32);
+}
+
+TEST(ReadingsTest, EnginesOfTransformers4LoseWhatRopeParametersSay) {
+  RopeConfig config = {.rope_type = RopeType::kYarn, .rope_theta = 1e6, .head_dim = 128};
+  config.factor = 4;
+  config.original_max_position_embeddings = 32768;
+  ModelNames names = {.model_type = "qwen3", .architectures = {"Qwen3ForCausalLM"}};
+  names.newer_keys = true;
+  names.older_theta = 10000;
+  const auto read = [&](const std::string& engine, const std::string& version) {
+    return ReadAs(config, {.engine = engine, .version = version}, names, std::nullopt);
+  };
+  for (const auto& [engine, version] :
+       {std::pair("vllm", "0.10.2"), {"vllm", "0.11.2"}, {"sglang", "0.5.9"}}) {
+    EXPECT_EQ(read(engine, version)->read.config.rope_type, RopeType::kDefault) << engine;
+    EXPECT_EQ(read(engine, version)->read.config.rope_theta, 10000) << engine;
+  }
+  for (const std::string version : {"0.12.0", "0.16.0", "0.18.1"}) {
+    EXPECT_EQ(read("vllm", version)->read.config.rope_type, RopeType::kYarn) << version;
+    EXPECT_EQ(read("vllm", version)->read.config.rope_theta, 10000) << version;
+  }
+  EXPECT_EQ(read("vllm", "0.19.0")->read.config.rope_theta, 1e6);
+  EXPECT_EQ(read("sglang", "0.5.10")->read.config.rope_theta, 1e6);
+  names.by_layer_type = true;
+  EXPECT_FALSE(read("vllm", "0.16.0").ok());
+  names.newer_keys = false;  // rope_theta and rope_scaling
+  EXPECT_EQ(read("vllm", "0.16.0")->read.config.rope_theta, 1e6);
+}
+
+TEST(ReadingsTest, AnArchitectureThatARegistryLacks) {
+  RopeConfig config = {.rope_type = RopeType::kDynamic, .head_dim = 128};
+  config.factor = 4;
+  config.max_position_embeddings = 32768;
+  const ModelNames unknown = {.model_type = "xyzzy", .architectures = {"XyzzyForCausalLM"}};
+  for (const Reading& reading : ReadingsOf(config, unknown)) {
+    EXPECT_NE(reading.engine, "sglang") << reading.difference;
+    EXPECT_TRUE(reading.engine == "hf" || reading.attention_factor == 0) << reading.difference;
+  }
+  const ModelNames absent = {.model_type = "phi4mm", .architectures = {"Phi4MMForCausalLM"}};
+  const auto read = ReadAs(config, {.engine = "llamacpp"}, absent, std::nullopt);
+  EXPECT_THAT(std::string(read.status().message()), HasSubstr("does not load"));
 }
 
 TEST(ReadingsTest, MropeOfVllm) {

@@ -103,7 +103,7 @@ TEST(SubConfigTest, ChosenOneIsReadAsIfItWereTheFile) {
 }
 
 TEST(SubConfigTest, TextConfigIsWhatTheFileIsReadBy) {
-  constexpr char kFile[] = R"({"model_type": "gptj", "architectures": ["A"],
+  constexpr char kFile[] = R"({"model_type": "cohere", "architectures": ["A"],
       "rope_scaling": {"type": "linear", "factor": 3},
       "text_config": {"head_dim": 64, "rope_theta": 7}, "vision_config": {"rope_theta": 9}})";
   const LayerConfig plain = Read(kFile, "");

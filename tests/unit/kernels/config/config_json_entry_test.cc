@@ -106,7 +106,8 @@ TEST(AxialTest, ThreeAxesLeaveTheRestOfTheHead) {
 
 TEST(AxialTest, AlternatingAxesWithEveryScaling) {
   const LayerConfig layer = Read(R"({"model_type": "neomme", "head_dim": 8, "rope_parameters": {
-      "full_attention": {"rope_type": "linear", "factor": 2, "rope_theta": 16},
+      "full_attention": {"rope_type": "linear", "factor": 2, "rope_theta": 16,
+                         "partial_rotary_factor": 1.0},
       "sliding_attention": {"rope_type": "default", "rope_theta": 16}}})",
                                  "full_attention");
   EXPECT_EQ(Axes(layer), (std::vector<int>{1, 2, 1, 2}));

@@ -6,6 +6,7 @@
 
 #include "kernels/config/config_json.h"
 #include "kernels/config/model_types.h"
+#include "kernels/config/placement.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/kernels/config/remark_texts.h"
 
@@ -17,7 +18,7 @@ using ::rope::testing::TextsOf;
 absl::StatusOr<LayerList> Read(std::string_view json) {
   auto file = ParseJsonObject(json);
   if (!file.ok()) return file.status();
-  CompleteModel(*file, false);
+  CompleteModel(*file, "");
   const auto document = LocateParameters(JsonFields(*file));
   if (!document.ok()) return document.status();
   return ReadLayerList(*document);

@@ -112,16 +112,17 @@ TEST(ParseTest, NullIsAbsent) {
   EXPECT_THAT(TextsOf(layer.remarks), IsEmpty());
 }
 
-TEST(SpellingTest, RopeParametersWinOverRopeScaling) {
+TEST(SpellingTest, RopeScalingReplacesRopeParameters) {
   const LayerConfig layer =
       Read(R"({"rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 7},
                "rope_scaling": {"type": "linear", "factor": 4}, "rope_theta": 8})");
-  EXPECT_EQ(layer.config.factor, 2);
-  EXPECT_EQ(layer.config.rope_theta, 7);
-  EXPECT_THAT(
-      TextsOf(layer.remarks),
-      ElementsAre(HasSubstr("rope_scaling is not used"),
-                  HasSubstr("rope_theta 8 is not used: rope_parameters.rope_theta says 7")));
+  EXPECT_EQ(layer.config.factor, 4);
+  EXPECT_EQ(layer.config.rope_theta, 8);
+  EXPECT_THAT(TextsOf(layer.remarks),
+              ElementsAre(HasSubstr("replaces rope_parameters, whose rope_theta 7 is lost")));
+  ASSERT_NE(layer.replaced, nullptr);
+  EXPECT_EQ(layer.replaced->factor, 2);
+  EXPECT_EQ(layer.replaced->rope_theta, 7);
 }
 
 TEST(SpellingTest, OldTypeNames) {
@@ -196,7 +197,8 @@ TEST(SpellingTest, FractionAbsentIsTheModelTypes) {
               ElementsAre("partial_rotary_factor absent, taken as 0.5, as Hugging "
                           "Face does for glm4"));
   const LayerConfig given =
-      Read(R"({"model_type": "glm4", "rope_theta": 7, "head_dim": 128, "rotary_dim": 32})");
+      Read(R"({"model_type": "gptj", "head_dim": 128, "rotary_dim": 32, "rope_parameters":
+               {"rope_theta": 7}})");
   EXPECT_FALSE(given.config.partial_rotary_factor.has_value());
   EXPECT_THAT(TextsOf(given.remarks), IsEmpty());
 }
@@ -399,10 +401,9 @@ TEST(LayerTest, ModelTypeThatScalesFullAttentionOnly) {
   EXPECT_EQ(sliding.config.rope_theta, 500000);
   EXPECT_EQ(Read(kOlmo3, {.layer = 1}).config.rope_type, RopeType::kLinear);
   const LayerConfig one_set = Read(R"({"model_type": "olmo3", "head_dim": 64, "rope_parameters":
-                     {"rope_type": "linear", "factor": 8, "rope_theta": 7}})",
-                                   OfType("sliding_attention"));
-  EXPECT_EQ(one_set.config.rope_type, RopeType::kDefault);
-  EXPECT_EQ(one_set.config.rope_theta, 7);
+                     {"rope_type": "linear", "factor": 8, "rope_theta": 7}})");
+  EXPECT_EQ(one_set.config.rope_type, RopeType::kDefault);  // its class wants one by layer type
+  EXPECT_EQ(one_set.config.rope_theta, 500000);
   EXPECT_THAT(Read(R"({"model_type": "olmo3", "rope_theta": 7})").layer_type, "");
 }
 

@@ -326,9 +326,13 @@ TEST(PresetsTest, HubIdsHaveAnOwnerAndNameTheSameModelInTheSameWords) {
 
 TEST(PresetsTest, NearestPresetOfAMisspeltName) {
   const std::pair<std::string, std::string_view> cases[] = {
-      {"kimi-k3", "kimi-k2"},
-      {"KIMI-K2.6", "kimi-k2.5"},
-      {"moonshotai/Kimi-K2.6", "kimi-k2.5"},
+      {"kimi-k3", ""},  // another number is another model
+      {"KIMI-K2.6", ""},
+      {"moonshotai/Kimi-K2.6", ""},
+      {"llama-3.1", "llama-3.1-405b or llama-3.1-70b or llama-3.1-8b"},
+      {"mistral-7b", "mistral-7b-v0.1 or mistral-7b-v0.3"},
+      {"qwen3-3b", ""},
+      {"qwen3-", "qwen3-next-80b-a3b or qwen3-vl-2b or qwen3-vl-32b"},
       {"meta-llama/Llama-3.1-8B-Instrct", "llama-3.1-8b"},
       {"lama-3.1-8b", "llama-3.1-8b"},
       {"nothing like any of them", ""},

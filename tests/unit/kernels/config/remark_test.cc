@@ -28,8 +28,7 @@ TEST(RemarkKindTest, NamesAreDifferent) {
 
 TEST(NearMissTest, KeysOfOtherConfigClassesAreNone) {
   EXPECT_THAT(RemarksOn(R"({"rope_theta": 7, "head_dim": 64, "v_head_dim": 128, "n_heads": 4,
-      "qk_nope_head_dim": 8, "architecture": "x", "hidden_sizes": [1], "layer_type": "a",
-      "rope_theta_scale": 3})"),
+      "qk_nope_head_dim": 8, "architecture": "x", "hidden_sizes": [1], "layer_type": "a"})"),
               IsEmpty());
 }
 
@@ -40,13 +39,19 @@ TEST(NearMissTest, NamesTheKeyAndItsPlace) {
   EXPECT_EQ(remarks[0].field, "text_config.rope_thetta");
 }
 
-TEST(NoRotationTest, ModelWithOtherPositionsDoesNotRotateUnlessItStatesRope) {
+TEST(NoRotationTest, ModelWithOtherPositionsDoesNotRotate) {
   EXPECT_FALSE(ModelConfig::Parse(R"({"model_type": "gpt2"})")->Layer({})->rotates);
   EXPECT_FALSE(
       ModelConfig::Parse(R"({"model_type": "falcon", "alibi": true})")->Layer({})->rotates);
   EXPECT_TRUE(
       ModelConfig::Parse(R"({"model_type": "falcon", "alibi": false})")->Layer({})->rotates);
-  EXPECT_TRUE(ModelConfig::Parse(R"({"model_type": "gpt2", "rope_theta": 7})")->Layer({})->rotates);
+  EXPECT_FALSE(
+      ModelConfig::Parse(R"({"model_type": "gpt2", "rope_theta": 7})")->Layer({})->rotates);
+  // The code of its repository may rotate.
+  EXPECT_TRUE(
+      ModelConfig::Parse(R"({"model_type": "bert", "rope_theta": 7, "auto_map": {"a": "b"}})")
+          ->Layer({})
+          ->rotates);
 }
 
 }  // namespace

@@ -1,0 +1,453 @@
+#include "kernels/config/placement.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "kernels/config/model_types.h"
+#include "kernels/config/rope_config.h"
+#include "kernels/error.h"
+
+namespace rope::kernels {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kParameters[] = "rope_parameters";
+constexpr char kScaling[] = "rope_scaling";
+constexpr const char* kTheta = "rope_theta";
+constexpr const char* kFull = "full_attention";
+constexpr const char* kSliding = "sliding_attention";
+
+constexpr char kOriginalLength[] = "original_max_position_embeddings";
+
+// Keys of all classes; each class reads some of them.
+constexpr const char* kBaseKeys[] = {
+    "global_rope_theta",    "layer_rope_theta",     kTheta,       "local_rope_theta",
+    "rope_local_base_freq", "rotary_emb_base",      "rotary_dim", "rotary_pct",
+    "swa_rope_theta",       "partial_rotary_factor"};
+
+// Sizes of the model.
+constexpr std::string_view kSizeKeys[] = {"attention_head_dim",
+                                          "d_model",
+                                          "embed_dim",
+                                          "head_dim",
+                                          "hidden_size",
+                                          "kv_channels",
+                                          "max_position_embeddings",
+                                          "num_attention_heads",
+                                          "num_heads",
+                                          "num_key_value_heads",
+                                          "original_max_position_embeddings",
+                                          "qk_nope_head_dim",
+                                          "qk_rope_head_dim"};
+
+// Defaults that have their place in the order of lookups of config_json_entry.cc.
+constexpr std::string_view kReadByEntry[] = {"partial_rotary_factor", "rope_local_base_freq",
+                                             "rope_theta", "rotary_dim"};
+
+// Defaults that deserve a note where a file relies on them.
+constexpr std::string_view kNotedKeys[] = {"head_dim", "max_position_embeddings",
+                                           "rope_parameters"};
+
+bool Has(const Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  return found != object.end() && !found->is_null();
+}
+
+std::string_view TypeOf(const Json& object) {
+  const auto found = object.find("model_type");
+  if (found == object.end() || !found->is_string()) return "";
+  return found->get_ref<const std::string&>();
+}
+
+Json* Find(Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool IsNested(const Json& block) {
+  return block.is_object() &&
+         absl::c_any_of(block, [](const Json& value) { return value.is_object(); });
+}
+
+// The type of each layer that the file, or its class, lists.
+std::vector<std::string> LayerTypesOf(const ModelType& type, Json& model) {
+  std::vector<std::string> types;
+  const Json* const count = Find(model, "num_hidden_layers");
+  const Json* const list = Find(model, "layer_types");
+  const size_t layers = count != nullptr && count->is_number_unsigned() ? count->get<size_t>() : 0;
+  if (list != nullptr && list->is_array()) {
+    for (const Json& each : *list) {
+      if (types.size() < std::max(layers, size_t{1})) types.push_back(each.is_string() ? each : "");
+    }
+    return types;
+  }
+  constexpr size_t kLayersMax = 4096;
+  for (size_t i = 0; i < std::min(layers, kLayersMax); ++i) {
+    types.push_back(type.layers.empty()
+                        ? "full_attention"
+                        : type.layers(static_cast<int64_t>(i), static_cast<int64_t>(layers)));
+  }
+  return types;
+}
+
+// Places the parameters of one model.
+class Placer {
+ public:
+  Placer(const ModelType& type, std::string_view name, std::string_view path, Json& model)
+      : type_(type), name_(name), path_(path), model_(model) {}
+
+  Completed Place() {
+    DropEmptyScaling();
+    if (type_.attention_and_mlp) KeepAttention();
+    if (!type_.positions.empty()) return std::move(placed_);  // nothing is read
+    if (type_.of_transformers) TakeUnread();
+    if (type_.blocks == BlockRule::kByLayer) {
+      SpreadLists();
+    } else if (type_.blocks == BlockRule::kMainAndCompress) {
+      SpreadMain();
+    } else {
+      ChooseBlock();
+    }
+    if (type_.of_transformers) CheckBlock();
+    return std::move(placed_);
+  }
+
+ private:
+  std::string PathOf(std::string_view key) const {
+    return path_.empty() ? std::string(key) : StrCat(path_, ".", key);
+  }
+  void Say(RemarkKind kind, std::string_view key, std::string_view what) {
+    placed_.remarks.push_back({kind, StrCat(PathOf(key), what), PathOf(key)});
+  }
+  // What the class makes of a place where its code fails.
+  void Fail(std::string_view key, std::string_view what) {
+    Say(RemarkKind::kUnusableParameters, key, StrCat(what, ": Hugging Face's ", name_, " fails"));
+  }
+
+  // To Python, {} and [] are no block. As attributes of the other classes they replace one.
+  void DropEmptyScaling() {
+    const auto found = model_.find(kScaling);
+    if (found == model_.end() || HasBlock(model_, kScaling)) return;
+    if (!found->is_null() && !found->empty()) return;  // a value of a wrong type
+    if (type_.blocks == BlockRule::kAsIs) {
+      Fail(kScaling, " without parameters replaces rope_parameters");
+    }
+    model_.erase(found);
+  }
+
+  // Dory's files list attention and mlp as two layers; the code's caches count one.
+  void KeepAttention() {
+    Json* const types = Find(model_, "layer_types");
+    Json* const count = Find(model_, "num_hidden_layers");
+    if (types == nullptr || !types->is_array() || !absl::c_linear_search(*types, Json("mlp"))) {
+      return;
+    }
+    Json kept = Json::array();
+    for (size_t i = 0; i < types->size(); i += 2) kept.push_back((*types)[i]);
+    *types = std::move(kept);
+    if (count != nullptr && count->is_number_integer()) *count = count->get<int64_t>() / 2;
+  }
+
+  void TakeUnread() {
+    for (const char* const key : kBaseKeys) {
+      if (absl::c_linear_search(type_.reads, key) || Find(model_, key) == nullptr) continue;
+      placed_.unread.push_back({key, std::move(model_[key])});
+      model_.erase(key);
+    }
+    // The scale of attention has a use for this one.
+    const Json* const length = Find(model_, kOriginalLength);
+    if (length != nullptr && !type_.defaults.contains(kOriginalLength)) {
+      placed_.unread.push_back({kOriginalLength, *length});
+    }
+  }
+
+  void ChooseBlock() {
+    const bool merges = type_.blocks == BlockRule::kOnFull || type_.blocks == BlockRule::kOnBoth;
+    Json* const parameters = Find(model_, kParameters);
+    const bool nested = parameters != nullptr && IsNested(*parameters);
+    if (merges && HasBlock(model_, kScaling) && model_[kScaling].is_object()) {
+      KeepType(model_[kScaling]);
+      if (nested || type_.blocks == BlockRule::kOnBoth) Merge();
+    }
+    if (merges && Find(model_, kParameters) != nullptr && IsNested(model_[kParameters]))
+      FillBases();
+    if (merges && !nested && !type_.defaults.contains("rope_local_base_freq")) CheckOneBase();
+    if (!HasBlock(model_, kScaling)) return;
+    if (type_.blocks == BlockRule::kParametersOnly) {
+      Say(RemarkKind::kOverriddenValue, kScaling,
+          StrCat(" is not used: the config class of ", name_, " reads rope_parameters alone"));
+      model_.erase(kScaling);
+      return;
+    }
+    if (HasBlock(model_, kParameters) && merges) {
+      Fail(kParameters, " has no objects by layer type, which the model reads");
+    } else if (HasBlock(model_, kParameters)) {
+      placed_.both_blocks = true;
+      Say(RemarkKind::kOverriddenValue, kScaling,
+          StrCat(" replaces ", kParameters, LostBase(*parameters),
+                 ": so do Hugging Face, vLLM and SGLang, but llama.cpp reads ", kParameters,
+                 "; state one of them"));
+    }
+    model_.erase(kParameters);
+  }
+
+  // OLMo 3's class gives rope_theta to full attention, and its default to sliding attention.
+  void CheckOneBase() {
+    const Json usual = type_.defaults.value(kTheta, Json(10000.0));
+    for (const Json* const from : {&model_, Find(model_, kScaling)}) {
+      if (from == nullptr || !Has(*from, kTheta) || from->at(kTheta) == usual) continue;
+      Say(RemarkKind::kOverriddenValue, kTheta,
+          StrCat(" ", Show(from->at(kTheta)),
+                 " is that of full attention alone in the config class of ", name_,
+                 ": sliding attention has ", Show(usual)));
+    }
+  }
+
+  // ", whose rope_theta 1000000 is lost".
+  std::string LostBase(Json& parameters) {
+    if (!parameters.is_object()) return "";
+    const Json* const base = Find(parameters, kTheta);
+    if (base == nullptr || Find(model_[kScaling], kTheta) != nullptr) return "";
+    return StrCat(", whose rope_theta ", Show(*base), " is lost");
+  }
+
+  // What joins has the rope_type default already, so the old name `type` says nothing.
+  void KeepType(Json& scaling) {
+    if (Has(scaling, "rope_type") || !Has(scaling, "type")) return;
+    Say(RemarkKind::kOverriddenValue, kScaling,
+        StrCat(".type ", Show(scaling["type"]), " is not used: the config class of ", name_,
+               " reads rope_type"));
+    scaling["rope_type"] = "default";
+  }
+
+  // Gemma 3, OLMo 3: rope_scaling joins the parameters of full attention; ModernBERT: all.
+  void Merge() {
+    const Json scaling = std::move(model_[kScaling]);
+    model_.erase(kScaling);
+    Json& parameters = model_[kParameters];
+    if (HasBlock(model_, kParameters)) {
+      Say(RemarkKind::kOverriddenValue, kScaling,
+          StrCat(" changes ", kParameters, ": the config class of ", name_, " joins them"));
+    }
+    for (const char* const label : {kFull, kSliding}) {
+      Json& block = parameters[label];
+      if (block.is_null()) block = Json::object();
+      const bool joins = label == kFull || type_.blocks == BlockRule::kOnBoth;
+      if (joins && block.is_object()) block.update(scaling);
+    }
+  }
+
+  // Each layer type has a base of its own beside the block.
+  void FillBases() {
+    for (const char* const label : {kFull, kSliding}) {
+      Json& block = model_[kParameters][label];
+      if (block.is_null()) block = {{"rope_type", "default"}};
+      if (!block.is_object() || block.contains(kTheta)) continue;
+      const bool full = label == kFull;
+      const char* const usual = full ? kTheta : "rope_local_base_freq";
+      for (const char* const key :
+           full ? std::array{kTheta, "global_rope_theta"} : std::array{usual, "local_rope_theta"}) {
+        if (Has(model_, key)) block[kTheta] = model_[key];
+      }
+      if (!block.contains(kTheta)) block[kTheta] = type_.defaults.value(usual, Json(10000.0));
+    }
+  }
+
+  // Step 3.5 and Ultrabert state the base and the fraction of each layer. A scaling is of full
+  // attention.
+  void SpreadLists() {
+    const std::vector<std::string> types = LayerTypesOf(type_, model_);
+    Json* const stated = Find(model_, kParameters);
+    const bool complete = stated != nullptr && absl::c_all_of(types, [&](const std::string& label) {
+                            const auto found = stated->find(label);
+                            return found != stated->end() && found->is_object();
+                          });
+    Json* const bases = Find(model_, kTheta);
+    if (complete || types.empty()) return;
+    if (stated == nullptr && bases == nullptr && !HasBlock(model_, kScaling)) return;
+    if (stated != nullptr && !stated->empty()) {
+      Say(RemarkKind::kOverriddenValue, kParameters,
+          StrCat(" is not used: it lacks a layer type of ", name_));
+    }
+    Json nested = Json::object();
+    const auto at = [](const Json* list, size_t i) {
+      if (list == nullptr) return Json();
+      return list->is_array() ? (i < list->size() ? (*list)[i] : Json()) : *list;
+    };
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (nested.contains(types[i])) continue;
+      Json& block = nested[types[i]] = {{"rope_type", "default"}};
+      const Json fraction = at(Find(model_, "partial_rotary_factors"), i);
+      if (!fraction.is_null()) block["partial_rotary_factor"] = fraction;
+      const Json base = at(bases, i);
+      block[kTheta] = base.is_null() ? Json(10000.0) : base;
+    }
+    Json* const full = Find(nested, "full_attention");
+    if (full != nullptr && HasBlock(model_, kScaling) && model_[kScaling].is_object()) {
+      full->update(model_[kScaling]);
+    }
+    model_.erase(kScaling);
+    model_.erase(kTheta);
+    model_[kParameters] = std::move(nested);
+  }
+
+  // DeepSeek V4: the scaling and a base of their own for the layers that compress.
+  void SpreadMain() {
+    if (const Json* const ratios = Find(model_, "compress_ratios");
+        ratios != nullptr && ratios->is_array() && Find(model_, "layer_types") == nullptr) {
+      Json types = Json::array();
+      for (const Json& ratio : *ratios) {
+        types.push_back(ratio == 0   ? "sliding_attention"
+                        : ratio == 4 ? "compressed_sparse_attention"
+                                     : "heavily_compressed_attention");
+      }
+      model_["layer_types"] = std::move(types);
+    }
+    ChooseBlock();
+    if (model_.contains(kTheta) && model_[kTheta].is_null()) Fail(kTheta, " is null");
+    const char* const key = HasBlock(model_, kScaling) ? kScaling : kParameters;
+    Json block = Find(model_, key) == nullptr ? Json::object() : model_[key];
+    const Json* const own = Find(model_, "compress_rope_theta");
+    const Json* const base = Find(model_, kTheta);
+    if (!block.is_object() || (block.contains("main") && block.contains("compress"))) return;
+    Json compress = std::move(block);
+    const auto type = compress.find("rope_type");
+    if (type == compress.end()) compress["rope_type"] = compress.value("type", Json("default"));
+    compress[kTheta] = own == nullptr ? Json(160000.0) : *own;
+    if (compress["rope_type"] == "yarn" && !compress.contains("attention_factor")) {
+      compress["attention_factor"] = 1.0;
+    }
+    const Json main = {{"rope_type", "default"}, {kTheta, base == nullptr ? Json(10000.0) : *base}};
+    model_.erase(kScaling);
+    model_.erase(kTheta);
+    model_[kParameters] = {{"main", main}, {"compress", std::move(compress)}};
+  }
+
+  // A block by layer type where the class has one for all layers, and the other way round.
+  void CheckShape(const char* key, Json& block) {
+    const bool merges = type_.blocks == BlockRule::kOnFull || type_.blocks == BlockRule::kOnBoth;
+    if (!IsNested(block)) {
+      if (!type_.by_layer_type) return;
+      if (merges && key == kParameters) {
+        Say(RemarkKind::kOverriddenValue, key,
+            StrCat(" is not used: ", name_, " reads objects by layer type in it"));
+        model_.erase(key);
+      } else if (!merges) {
+        Fail(key, " has no objects by layer type, which the model reads");
+      }
+    } else if (type_.by_layer_type) {
+      CheckLabels(key, block);
+    } else if (!type_.layers.empty() || Has(model_, "layer_types")) {
+      Fail(key, " has objects by layer type, and the model has one for all layers");
+    } else {
+      Say(RemarkKind::kOverriddenValue, key,
+          StrCat(": its objects by layer type are not used: ", name_, " has one for all layers"));
+      for (auto entry = block.begin(); entry != block.end();) {
+        entry = entry->is_object() ? block.erase(entry) : std::next(entry);
+      }
+    }
+  }
+
+  // The class has nothing for a layer type that its own block has and this one lacks.
+  void CheckLabels(const char* key, Json& block) {
+    const Json usual = type_.defaults.value(kParameters, Json::object());
+    for (const auto& [label, own] : usual.items()) {
+      if (!own.is_object()) continue;
+      if (type_.blocks == BlockRule::kFilled) {
+        Json filled = own;
+        if (Json* const stated = Find(block, label)) filled.update(*stated);
+        block[label] = std::move(filled);
+      } else if (!block.contains(label)) {
+        Fail(key, StrCat(" has no ", label));
+      }
+    }
+  }
+
+  // rope_type, else type, of one object.
+  void CheckType(const char* key, const Json& block) {
+    const Json type = block.value("rope_type", block.value("type", Json("default")));
+    if (!type.is_string() || IsNested(block)) return;
+    const auto& name = type.get_ref<const std::string&>();
+    const bool usual = name == "axial" || (ParseRopeType(name).ok() && name != "ntk" &&
+                                           name != "mrope" && name != "ernie_3d");
+    const bool known =
+        type_.rope_types.empty() ? usual : absl::c_linear_search(type_.rope_types, name);
+    // su has a reading (CheckOldName).
+    if (!known && name != "su") Fail(key, StrCat(" has rope_type ", name, ", which it lacks"));
+    if (!type_.needs.empty() && !Has(block, type_.needs))
+      Fail(key, StrCat(" has no ", type_.needs));
+  }
+
+  // A null counts as stated: setdefault keeps it.
+  void CheckBlock() {
+    const auto is_null = [](const Json& object, const char* key) {
+      const auto found = object.find(key);
+      return found != object.end() && found->is_null();
+    };
+    const char* const key = HasBlock(model_, kScaling) ? kScaling : kParameters;
+    Json* const block = Find(model_, key);
+    bool has_base = false;
+    if (block != nullptr && block->is_object()) {
+      has_base = block->contains(kTheta) || IsNested(*block);
+      for (const char* const inner : {kTheta, "rope_type"}) {
+        if (is_null(*block, inner)) Fail(StrCat(key, ".", inner), " is null");
+      }
+      if (type_.blocks == BlockRule::kParametersOnly && !has_base) Fail(key, " has no rope_theta");
+      CheckType(key, *block);
+      CheckShape(key, *block);
+    }
+    for (const char* const base : {kTheta, "global_rope_theta", "rotary_emb_base"}) {
+      if (!has_base && is_null(model_, base) && absl::c_linear_search(type_.reads, base)) {
+        Fail(base, " is null");
+      }
+    }
+  }
+
+  const ModelType& type_;
+  std::string_view name_;
+  std::string_view path_;
+  Json& model_;
+  Completed placed_;
+};
+
+}  // namespace
+
+Completed CompleteModel(Json& file, std::string_view path) {
+  const auto text = file.find("text_config");
+  const bool nested = text != file.end() && text->is_object();
+  Json& model = nested ? *text : file;
+  const std::string name(TypeOf(model).empty() ? TypeOf(file) : TypeOf(model));
+  const ModelType& type = ModelTypeOf(name);
+  for (const auto& [key, spelt] : type.names) {
+    if (Has(model, key) || !Has(model, spelt)) continue;
+    // A list or an object is an error later on. It is not copied, because a copy recurses.
+    Json& value = model[spelt];
+    model[key] = value.is_structured() ? std::move(value) : value;
+  }
+  const std::string within =
+      StrCat(path, nested && !path.empty() ? "." : "", nested ? "text_config" : "");
+  Completed completed = Placer(type, name, within, model).Place();
+  const bool complete =
+      !path.empty() || nested || Has(file, "architectures") || Has(file, "transformers_version");
+  const bool has_parameters = type.of_transformers
+                                  ? Has(model, "rope_parameters") || HasBlock(model, "rope_scaling")
+                                  : StatesParameters(model);
+  for (const auto& [key, value] : type.defaults.items()) {
+    if (Has(model, key) || absl::c_linear_search(kReadByEntry, key)) continue;
+    if (key == "rope_parameters" && has_parameters) continue;
+    if (!complete && absl::c_linear_search(kSizeKeys, key)) continue;
+    model[key] = value;
+    if (!absl::c_linear_search(kNotedKeys, key)) continue;
+    if (key == "rope_parameters" && !completed.unread.empty()) continue;  // stated by other keys
+    completed.remarks.push_back(
+        {RemarkKind::kDefaultAssumed,
+         StrCat(key, " absent, taken as ", Show(value), ", as Hugging Face does for ", name)});
+  }
+  return completed;
+}
+
+}  // namespace rope::kernels

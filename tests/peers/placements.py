@@ -1,0 +1,324 @@
+"""Compares where the service and transformers' config classes find rope parameters in a file.
+
+Usage: placements.py [--only=REGEX] [-v]
+Every text config class gets every form of FORMS as a config.json: a block, two blocks, a key beside
+a block, null, empty, keys of another family. What the class makes of it (no torch is needed) is
+compared with what the service reads, for each layer type. A difference that no warning of lint
+names is printed. Exit status: 1 if there is one.
+"""
+
+import argparse
+import collections
+import copy
+import functools
+import inspect
+import json
+import logging
+import pathlib
+import re
+import sys
+import warnings
+
+warnings.filterwarnings("ignore")
+
+import ropeserve
+import transformers
+from ropeserve.client import own_engine
+from ropeserve.errors import InvalidField, RopeError
+from transformers import CONFIG_MAPPING
+
+logging.getLogger("transformers").setLevel(logging.CRITICAL)
+_MODELS = pathlib.Path(transformers.__file__).parent / "models"
+_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+
+DEFAULT = {"rope_type": "default", "rope_theta": 70000.0}
+SCALING = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+YARN = {**SCALING, "rope_theta": 1e6}
+LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 80000.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+NESTED = {"full_attention": YARN, "sliding_attention": DEFAULT}
+
+# By name, the keys of the file; "around": beside text_config.
+FORMS = {
+    "parameters": {"rope_parameters": YARN},
+    "scaling and base": {"rope_scaling": SCALING, "rope_theta": 1e6},
+    "scaling with its base": {"rope_scaling": YARN},
+    "both blocks": {"rope_parameters": DEFAULT, "rope_scaling": SCALING},
+    "both blocks scale": {"rope_parameters": YARN, "rope_scaling": LINEAR},
+    "both blocks and a base": {
+        "rope_parameters": DEFAULT, "rope_scaling": SCALING, "rope_theta": 345000.0},
+    "parameters and another base": {"rope_parameters": YARN, "rope_theta": 345000.0},
+    "parameters without base": {"rope_parameters": SCALING},
+    "parameters, base outside": {"rope_parameters": SCALING, "rope_theta": 345000.0},
+    "scaling without base": {"rope_scaling": SCALING},
+    "base": {"rope_theta": 345000.0},
+    "nothing": {},
+    "base null": {"rope_theta": None},
+    "base null, scaling": {"rope_theta": None, "rope_scaling": SCALING},
+    "base null in parameters": {"rope_parameters": {**SCALING, "rope_theta": None}},
+    "parameters null": {"rope_parameters": None, "rope_theta": 345000.0},
+    "parameters null, scaling": {
+        "rope_parameters": None, "rope_scaling": SCALING, "rope_theta": 345000.0},
+    "parameters empty": {"rope_parameters": {}},
+    "parameters empty, base": {"rope_parameters": {}, "rope_theta": 345000.0},
+    "parameters empty, scaling": {"rope_parameters": {}, "rope_scaling": YARN},
+    "scaling null": {"rope_scaling": None, "rope_theta": 345000.0},
+    "scaling null, parameters": {"rope_scaling": None, "rope_parameters": YARN},
+    "scaling empty, parameters": {"rope_scaling": {}, "rope_parameters": YARN},
+    "scaling a list": {"rope_scaling": [], "rope_theta": 345000.0},
+    "parameters a list": {"rope_parameters": [], "rope_theta": 345000.0},
+    "fraction in the block": {"rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.75}},
+    "fraction outside": {"rope_parameters": DEFAULT, "partial_rotary_factor": 0.75},
+    "fraction and base outside": {"rope_theta": 345000.0, "partial_rotary_factor": 0.75},
+    "two fractions": {
+        "rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.5},
+        "partial_rotary_factor": 0.75},
+    "fraction of yarn": {"rope_parameters": YARN, "partial_rotary_factor": 0.75},
+    "rotary_dim": {"rope_theta": 345000.0, "rotary_dim": 32},
+    "rotary_pct": {"rope_theta": 345000.0, "rotary_pct": 0.75},
+    "two lengths": {"rope_parameters": YARN, "original_max_position_embeddings": 16384},
+    "length outside": {
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6},
+        "original_max_position_embeddings": 16384},
+    "no length": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}},
+    "llama3 without length": {"rope_parameters": {**LLAMA3, "rope_theta": 345000.0}},
+    "type, the old name": {
+        "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 345000.0},
+    "type beside rope_type": {"rope_parameters": {**YARN, "type": "linear"}},
+    "type null": {"rope_parameters": {**YARN, "rope_type": None}},
+    "type su": {"rope_scaling": {"type": "su", "factor": 4.0}, "rope_theta": 345000.0},
+    "type mrope": {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
+    "type unknown": {"rope_scaling": {"type": "ntkaware", "factor": 2.0}, "rope_theta": 345000.0},
+    "by layer type": {"rope_parameters": NESTED},
+    "by layer type, base": {"rope_parameters": NESTED, "rope_theta": 345000.0},
+    "by layer type and flat": {"rope_parameters": {**NESTED, **LINEAR}},
+    "by layer type, scaling": {"rope_parameters": NESTED, "rope_scaling": LINEAR},
+    "rotary_emb_base": {"rotary_emb_base": 345000.0},
+    "rope_local_base_freq": {"rope_theta": 345000.0, "rope_local_base_freq": 20000.0},
+    "global_rope_theta": {"global_rope_theta": 345000.0, "local_rope_theta": 20000.0},
+    "swa_rope_theta": {"rope_theta": 345000.0, "swa_rope_theta": 20000.0},
+    "factor at the top": {"rope_theta": 345000.0, "factor": 4.0, "rope_type": "linear"},
+    "around: another block": {"rope_parameters": DEFAULT, "around": {"rope_parameters": YARN}},
+    "around: block alone": {"around": {"rope_parameters": YARN}},
+    "around: base": {"rope_parameters": DEFAULT, "around": {"rope_theta": 345000.0}},
+    "around: scaling": {"rope_theta": 345000.0, "around": {"rope_scaling": SCALING}},
+}
+
+
+@functools.cache
+def code_of(config_cls):
+    """The modeling files beside a config class."""
+    folder = pathlib.Path(inspect.getfile(config_cls)).parent
+    texts = [path.read_text() for path in sorted(folder.glob("modeling_*.py"))]
+    return "\n".join(texts)
+
+
+def by_layer_type(config_cls):
+    """Whether the rotary class looks parameters up by layer type."""
+    usual = config_cls().rope_parameters
+    if usual:
+        return all(value is None or isinstance(value, dict) for value in usual.values())
+    return re.search(r"rope_parameters\[(?!\")", code_of(config_cls)) is not None
+
+
+def text_classes():
+    """(type, config class, type of the composite or None) of every text config with rope."""
+    alone, around = {}, {}
+    for name in sorted(CONFIG_MAPPING):
+        try:
+            config = CONFIG_MAPPING[name]()
+            text = config.get_text_config()
+        except Exception:  # some need another config
+            continue
+        if not hasattr(text, "rope_parameters") or text.default_rope_type != "default":
+            continue
+        if not re.search("otary", code_of(type(text))):
+            continue
+        if text is config:
+            alone[text.model_type] = type(text)
+        elif isinstance(getattr(config, "text_config", None), type(text)):
+            around.setdefault(text.model_type, name)
+    return [(name, cls, around.get(name)) for name, cls in sorted(alone.items())]
+
+
+def file_of(name, composite, form):
+    keys = copy.deepcopy(form)
+    around = keys.pop("around", None)
+    text = {"model_type": name, "max_position_embeddings": 131072, **keys}
+    if around is None:
+        return {"architectures": ["XForCausalLM"], **text}
+    if composite is None:
+        return None
+    return {"architectures": ["XForConditionalGeneration"], "model_type": composite,
+            "text_config": text, **around}
+
+
+def head_of(config):
+    sizes = [getattr(config, key, None) for key in ("hidden_size", "num_attention_heads")]
+    return getattr(config, "head_dim", None) or (sizes[0] // sizes[1] if all(sizes) else 0)
+
+
+def channels_of(config, parameters):
+    """The fraction of the head that turns; the code may not read it."""
+    fraction = parameters.get("partial_rotary_factor", 1.0)
+    if fraction is None:
+        return 1.0
+    if parameters["rope_type"] == "default":
+        own = re.findall(r"def compute_default_rope_parameters.*?return inv_freq",
+                         code_of(type(config)), re.DOTALL)
+        if own and not any("partial_rotary_factor" in text for text in own):
+            return 1.0
+    return fraction
+
+
+class Fails(Exception):
+    """The class refuses the file, or leaves parameters that its rotary class cannot use."""
+
+
+def made_by_class(name, file):
+    """{layer type: (rope_type, base, factor, original length, channels)} by the config class."""
+    try:
+        config = CONFIG_MAPPING[file["model_type"]].from_dict(copy.deepcopy(file))
+        if hasattr(config, "text_config"):
+            config = config.text_config
+    except Exception as error:
+        raise Fails(f"{type(error).__name__}: {str(error).splitlines()[0][:80]}") from error
+    parameters = config.rope_parameters
+    if not isinstance(parameters, dict):
+        raise Fails(f"rope_parameters {parameters}")
+    nested = by_layer_type(type(config))
+    labels = getattr(config, "_rope_type_labels", None) or getattr(config, "layer_types", None)
+    blocks = {"": parameters}
+    if nested:
+        blocks = {label: parameters.get(label) for label in dict.fromkeys(labels or ())}
+    made = {}
+    for label, block in blocks.items():
+        if block is None and nested:  # most classes fail, some have layers without positions
+            continue
+        if not isinstance(block, dict):
+            raise Fails(f"{label} {block}")
+        if block.get("rope_type") not in _TYPES:
+            raise Fails(f"rope_type {block.get('rope_type')}")
+        if not isinstance(block.get("rope_theta"), (int, float)):
+            raise Fails(f"rope_theta {block.get('rope_theta')}")
+        scaled = block["rope_type"] != "default"
+        ramps = block["rope_type"] in ("yarn", "llama3", "longrope")
+        made[label] = (
+            block["rope_type"], float(block["rope_theta"]),
+            float(block.get("factor") or 1) if scaled else 1.0,
+            block.get("original_max_position_embeddings") if ramps else None,
+            int(head_of(config) * channels_of(config, block)) // 2 * 2)
+    if not made:
+        raise Fails("no parameters")
+    return made
+
+
+def made_by_service(text):
+    """The same."""
+
+    def ask(**flags):
+        try:
+            return [own_engine().describe(config=text, **flags)]
+        except InvalidField as error:
+            if (error.field, error.got) != ("rope.layer_type", "nothing"):
+                raise
+        return [own_engine().describe(config=text, layer_type=name)
+                for name in error.want.removeprefix("one of ").split(", ")]
+
+    made = {}
+    for told in ask():
+        if not told.rotates:
+            continue
+        config = told.config
+        scaled = config["rope_type"] != "default"
+        ramps = config["rope_type"] in ("yarn", "llama3", "longrope")
+        length = config.get("original_max_position_embeddings",
+                            config.get("max_position_embeddings"))
+        made[told.layer_type] = (
+            config["rope_type"], float(config["rope_theta"]),
+            float(config.get("factor") or 1) if scaled else 1.0,
+            length if ramps else None, config["rotary_dim"])
+    return made
+
+
+def differences(theirs, ours, comparable):
+    """What differs; the channels of the layer types that are comparable."""
+    for label, want in theirs.items() if ours else ():
+        got = ours.get(label) or (next(iter(ours.values())) if len(ours) == 1 else None)
+        if got is None:
+            yield f"{label}: not read here"
+            continue
+        names = ("rope_type", "rope_theta", "factor", "original length", "channels")
+        for key, a, b in zip(names, want, got, strict=True):
+            if a != b and (key != "channels" or label in comparable):
+                yield f"{label} {key} {b} here, {a} there"
+
+
+def warned(text):
+    """What lint says of keys that are not used, or where Hugging Face fails."""
+    return [each for each in ropeserve.lint(text, engine="hf")
+            if each.weight != "note" or each.rule == "unknown-key"]
+
+
+def judge(name, composite, form):
+    """(verdict, words) of one file; None: the form does not apply."""
+    file = file_of(name, composite, FORMS[form])
+    if file is None:
+        return None
+    text = json.dumps(file)
+    try:
+        theirs, fails = made_by_class(name, file), None
+    except Fails as error:
+        theirs, fails = {}, str(error)
+    try:
+        ours = made_by_service(text)
+    except RopeError as error:
+        return ("both refuse", "") if fails else ("refused here", str(error))
+    found = ([f"the class fails: {fails}"] if fails
+             else list(differences(theirs, ours, comparable(name))))
+    if not found:
+        return "same", ""
+    said = warned(text)
+    rules = sorted({each.rule for each in said})
+    return ("said: " + ", ".join(rules) if said else "silent"), "; ".join(found)
+
+
+@functools.cache
+def comparable(name):
+    """The layer types whose channels are the class's head_dim where nothing but a base is stated:
+    latent attention has channels of its own."""
+    text = {"model_type": name, "architectures": ["XForCausalLM"], "rope_theta": 345000.0}
+    try:
+        theirs, ours = made_by_class(name, text), made_by_service(json.dumps(text))
+    except (Fails, RopeError):
+        return set()
+    return {label for label in theirs if label in ours and theirs[label][4] == ours[label][4]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", metavar="REGEX", help="model types, by name")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print every difference")
+    arguments = parser.parse_args()
+    counts, files = collections.Counter(), 0
+    classes = [each for each in text_classes() if re.search(arguments.only, each[0])]
+    for name, _, composite in classes:
+        for form in FORMS:
+            judged = judge(name, composite, form)
+            if judged is None:
+                continue
+            files += 1
+            verdict, words = judged
+            counts[verdict] += 1
+            bad = verdict in ("silent", "refused here")
+            if bad or (arguments.verbose and verdict not in ("same", "both refuse")):
+                print(f"{name}: {form}: {verdict}: {words}", flush=True)
+    print(f"{len(classes)} classes of transformers {transformers.__version__}, {len(FORMS)} forms, "
+          f"{files} files")
+    for verdict, count in counts.most_common():
+        print(f"{count:6} {verdict}")
+    return int(counts["silent"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
