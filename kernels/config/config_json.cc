@@ -260,8 +260,9 @@ void MarkUnrotated(std::string_view positions, std::string_view unused, LayerCon
   std::erase_if(entry.remarks,
                 [](const Remark& remark) { return remark.kind == RemarkKind::kDefaultAssumed; });
   entry.remarks.push_back(
-      {RemarkKind::kNoRotation, StrCat("the model has no rotary embedding, but ", positions, unused,
-                                       "; tensors come back unchanged")});
+      {RemarkKind::kNoRotation, StrCat("the model has no rotary embedding",
+                                       positions.starts_with("no ") ? " and " : ", but ", positions,
+                                       unused, "; tensors come back unchanged")});
 }
 
 }  // namespace

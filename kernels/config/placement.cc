@@ -169,6 +169,9 @@ class Placer {
     const bool merges = type_.blocks == BlockRule::kOnFull || type_.blocks == BlockRule::kOnBoth;
     Json* const parameters = Find(model_, kParameters);
     const bool nested = parameters != nullptr && IsNested(*parameters);
+    if (merges && parameters != nullptr && !nested && HasBlock(model_, kScaling)) {
+      Fail(kParameters, " has no objects by layer type, which the model reads");
+    }
     if (merges && HasBlock(model_, kScaling) && model_[kScaling].is_object()) {
       KeepType(model_[kScaling]);
       if (nested || type_.blocks == BlockRule::kOnBoth) Merge();
@@ -183,9 +186,7 @@ class Placer {
       model_.erase(kScaling);
       return;
     }
-    if (HasBlock(model_, kParameters) && merges) {
-      Fail(kParameters, " has no objects by layer type, which the model reads");
-    } else if (HasBlock(model_, kParameters)) {
+    if (HasBlock(model_, kParameters) && !merges) {
       placed_.both_blocks = true;
       Say(RemarkKind::kOverriddenValue, kScaling,
           StrCat(" replaces ", kParameters, LostBase(*parameters),
@@ -391,6 +392,9 @@ class Placer {
     const char* const key = HasBlock(model_, kScaling) ? kScaling : kParameters;
     Json* const block = Find(model_, key);
     bool has_base = false;
+    if (type_.blocks == BlockRule::kParametersOnly && is_null(model_, kParameters)) {
+      Fail(kParameters, " is null");
+    }
     if (block != nullptr && block->is_object()) {
       has_base = block->contains(kTheta) || IsNested(*block);
       for (const char* const inner : {kTheta, "rope_type"}) {

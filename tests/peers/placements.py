@@ -154,6 +154,9 @@ def file_of(name, composite, form):
 
 
 def head_of(config):
+    """The channels of a head; 0: the class does not say, or layers differ."""
+    if getattr(config, "is_heterogeneous", False):
+        return 0
     sizes = [getattr(config, key, None) for key in ("hidden_size", "num_attention_heads")]
     return getattr(config, "head_dim", None) or (sizes[0] // sizes[1] if all(sizes) else 0)
 
@@ -274,6 +277,8 @@ def judge(name, composite, form):
         ours = made_by_service(text)
     except RopeError as error:
         return ("both refuse", "") if fails else ("refused here", str(error))
+    if not ours:
+        return "no layer rotates", ""
     found = ([f"the class fails: {fails}"] if fails
              else list(differences(theirs, ours, comparable(name))))
     if not found:
