@@ -1,10 +1,14 @@
 #include "kernels/compat/model_family.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
@@ -367,33 +371,38 @@ absl::Status CheckOldName(std::string_view engine, std::string_view version,
 
 namespace {
 
-// By engine, each architecture of its registry and the oldest version read that has it.
-using Registries = std::map<std::string, std::map<std::string, std::string>, std::less<>>;
+using Release = std::optional<std::vector<int64_t>>;
+
+// By engine, each architecture of its registry and the newest version read that lacks it; none of
+// those that the first version read has. It came at some version after that one.
+using Registries = std::map<std::string, std::map<std::string, Release>, std::less<>>;
 
 Registries ReadRegistries() {
   Registries registries;
   const nlohmann::json data = nlohmann::json::parse(kRegistriesJson);
   for (const auto& [engine, versions] : data.items()) {
-    for (const auto& [version, list] : versions.items()) {
-      const auto text = list.get<std::string>();
-      for (const absl::string_view name : absl::StrSplit(text, ' ')) {
-        registries[engine].emplace(name, version);
+    std::map<Release, std::string> by_release;
+    for (const auto& [version, list] : versions.items()) by_release[ParseRelease(version)] = list;
+    for (Release lacking; const auto& [release, list] : by_release) {
+      for (const absl::string_view name : absl::StrSplit(list, ' ')) {
+        registries[engine].emplace(name, lacking);
       }
+      lacking = release;
     }
   }
   return registries;
 }
 
-// Whether the registry of `engine` has an architecture in `version`. True without architectures,
-// and of an engine without a registry.
+// Whether the registry of `engine` may have an architecture in `version`. True without
+// architectures, and of an engine without a registry.
 bool HasClass(std::string_view engine, std::string_view version, const ModelNames& names) {
   static const Registries registries = ReadRegistries();
   const auto registry = registries.find(engine);
   if (registry == registries.end() || names.architectures.empty()) return true;
   return absl::c_any_of(names.architectures, [&](const std::string& architecture) {
     const auto found = registry->second.find(architecture);
-    return found != registry->second.end() &&
-           !(ParseRelease(version) < ParseRelease(found->second));
+    if (found == registry->second.end()) return false;
+    return !found->second.has_value() || found->second < ParseRelease(version);
   });
 }
 

@@ -10,6 +10,8 @@ _INDEXER = "its indexer, which chooses tokens, turns heads of its own by halves"
 _QUARTER = "lists for whole heads: the engine's class turns a quarter and drops them"
 _NO_LISTS = "lists for whole heads of partial ones: its converter writes no lists"
 _MINISTRAL = "SGLang's class takes 16384 for max_position_embeddings; no released file has longrope"
+_NULL = "rope_scaling null: Transformers 5 takes the yarn of the class, Transformers 4 no scaling"
+_OLDER = "the record's file has keys of Transformers 4, which has no class of this model"
 
 # (engines, configs, reason): the first two are regular expressions.
 MISSING = (
@@ -18,6 +20,9 @@ MISSING = (
     ("vllm|sglang", r"stablelm/longrope( \d+)?", _QUARTER),
     ("llamacpp", r"(glm4|nemotron|stablelm)/longrope( \d+)?", _NO_LISTS),
     ("sglang", r"ministral3/longrope( \d+)?", _MINISTRAL),
+    ("sglang|llamacpp", "gpt_oss/default", _NULL),
+    ("sglang", "ministral3/default", _NULL),
+    ("llamacpp", "gemma-4-31b", _OLDER),
 )
 
 

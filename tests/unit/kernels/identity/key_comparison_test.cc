@@ -51,6 +51,9 @@ void Check(const std::vector<Case>& cases) {
 
 TEST(CompareKeysTest, NamesWhatDiffersAndWhetherOneRotationConverts) {
   const std::string plain = Config(R"("rope_theta": 10000)");
+  const std::string half_window =
+      R"({"model_type": "glm4_moe", "head_dim": 64, "rope_theta": 10000,
+          "partial_rotary_factor": 0.5})";
   Check({
       {"a key that does not reach K",
        IdentityOf(plain),
@@ -75,14 +78,13 @@ TEST(CompareKeysTest, NamesWhatDiffersAndWhetherOneRotationConverts) {
        {"pairing: half | interleaved", "channel order: half | interleaved"}},
       {"half a window of half pairs",
        IdentityOf(plain),
-       IdentityOf(Config(R"("rope_theta": 10000, "partial_rotary_factor": 0.5)")),
+       IdentityOf(half_window),
        KeyMatch::kDifferent,
        {"window: channels 0 to 63 of 64 | channels 0 to 31 of 64",
         "inv_freq[1]: 0.7498942093324559 | 0.5623413251903491"}},
       {"half a window of interleaved pairs",
        IdentityOf(plain, "", Pairing::kInterleaved),
-       IdentityOf(Config(R"("rope_theta": 10000, "partial_rotary_factor": 0.5)"), "",
-                  Pairing::kInterleaved),
+       IdentityOf(half_window, "", Pairing::kInterleaved),
        KeyMatch::kConvertible,
        {"window: channels 0 to 63 of 64 | channels 0 to 31 of 64",
         "inv_freq[1]: 0.7498942093324559 | 0.5623413251903491"}},
