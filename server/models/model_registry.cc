@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "kernels/config/kept_bytes.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/rope_config.h"
@@ -306,8 +307,8 @@ std::string ModelRegistry::Nearest(const std::string& name) const {
       if (model->generation == 0) lasting.push_back(known);
     }
   }
-  const std::string nearest = proto::NearestName(name, lasting);
-  return nearest.empty() ? kernels::NearestPreset(name) : nearest;
+  const std::vector<std::string> nearest = proto::NearestModels(name, lasting);
+  return nearest.empty() ? kernels::NearestPreset(name) : absl::StrJoin(nearest, " or ");
 }
 
 absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,

@@ -51,9 +51,11 @@ TEST(LocalDescribeTest, LayerTypesAreDescribedOneByOneUnlessOneIsChosen) {
 }
 
 TEST(LocalDescribeTest, UnknownPresetNamesTheNearest) {
-  EXPECT_EQ(UnknownPreset("Kimi-K3").message(),
-            "--model: got \"Kimi-K3\", want a preset of this program; --target asks a server for "
-            "others; did you mean kimi-k2?");
+  EXPECT_EQ(
+      UnknownPreset("mistral-7b").message(),
+      "--model: got \"mistral-7b\", want a preset of this program; --target asks a server for "
+      "others; did you mean mistral-7b-v0.1 or mistral-7b-v0.3?");
+  EXPECT_THAT(UnknownPreset("Kimi-K3").message(), EndsWith("for others"));
   EXPECT_THAT(UnknownPreset("nothing like it at all").message(), EndsWith("for others"));
 }
 

@@ -108,7 +108,7 @@ TEST_F(ModelRegistrationTest, PickedLayerBecomesAModelOfOneLayer) {
 
 TEST_F(ModelRegistrationTest, CompositeModelKeepsItsSubConfigs) {
   const std::string json = R"({"model_type": "llama", "head_dim": 64, "rope_theta": 5,
-      "vision_config": {"model_type": "gptj", "head_dim": 80, "rope_theta": 7}})";
+      "vision_config": {"model_type": "glm", "head_dim": 80, "rope_theta": 7}})";
   ASSERT_THAT(registry_->Register("composite", ByJson(json), kAlice), IsOk());
   EXPECT_EQ(ThetaOf(ByModel("composite")), 5);
   v1::RopeSpec vision = ByModel("composite");

@@ -184,7 +184,7 @@ TEST_F(LayerRopesTest, LayersThatDifferInMoreThanFrequenciesAreRefused) {
   v1::RotateRequest request = Sample(4);
   request.mutable_rope()->set_first_layer(0);
   // Layer 1 rotates half of its channels.
-  request.mutable_rope()->set_config_json(R"({"model_type": "gemma3_text", "head_dim": 8,
+  request.mutable_rope()->set_config_json(R"({"model_type": "laguna", "head_dim": 8,
       "num_hidden_layers": 4,
       "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
                       "sliding_attention"],

@@ -388,7 +388,7 @@ constexpr char kComposite[] = R"({
   "head_dim": 64,
   "rope_theta": 10000,
   "vision_config": {
-    "model_type": "gptj",
+    "model_type": "glm",
     "head_dim": 64,
     "rope_theta": -1
   },
@@ -412,7 +412,7 @@ TEST(LintSubConfigTest, EachWithRopeParametersIsLintedByItself) {
 TEST(LintSubConfigTest, ChosenOneAloneIsLintedAndDescribed) {
   const FileReport vision = LintText("config.json", kComposite, {}, "vision_config");
   EXPECT_THAT(vision.findings, SizeIs(1));
-  EXPECT_EQ(vision.model_type, "gptj");
+  EXPECT_EQ(vision.model_type, "glm");
   EXPECT_EQ(vision.pairing, "interleaved");
   const FileReport unknown = LintText("config.json", kComposite, {}, "audio_config");
   EXPECT_THAT(unknown.findings,
