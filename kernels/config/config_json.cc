@@ -232,10 +232,10 @@ void RemarkUnread(const ConfigDocument& document, const std::vector<UnreadKey>& 
 void ReadReplaced(std::string_view json, std::string_view sub_config,
                   std::vector<LayerConfig>& entries) {
   nlohmann::json file = *ParseJsonObject(json);
-  for (nlohmann::json* config : {&file, &file["text_config"]}) {
-    if (config->is_object()) config->erase("rope_scaling");
-  }
-  if (!file["text_config"].is_object()) file.erase("text_config");
+  const auto chosen = ChooseSubConfig(file, sub_config);
+  size_t erased = file.erase("rope_scaling");
+  if (chosen.ok()) erased += chosen->config->erase("rope_scaling");
+  if (erased == 0) return;  // Parse would come back here without end
   const auto other = ModelConfig::Parse(file.dump(), sub_config);
   if (!other.ok()) return;
   for (LayerConfig& entry : entries) {

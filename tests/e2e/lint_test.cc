@@ -29,7 +29,7 @@ std::string Written(const std::string& path, const std::string& text) {
 constexpr char kPlain[] = R"({"model_type": "llama", "head_dim": 64, "rope_theta": 10000,
   "max_position_embeddings": 4096})";
 constexpr char kMscale[] = R"({"model_type": "deepseek_v2", "qk_rope_head_dim": 64,
-  "max_position_embeddings": 163840,
+  "rope_theta": 10000, "max_position_embeddings": 163840,
   "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096,
     "mscale": 0.707}})";
 constexpr char kRefused[] = R"({"head_dim": 64, "rope_scaling": {"type": "linear"}})";
@@ -238,7 +238,7 @@ TEST(LintTest, EngineChoosesReadingsAndSarifNamesFileAndLine) {
 TEST(DiffTest, EqualFilesExitZeroAndOthersSayWhere) {
   const std::string folder = TemporaryFolder();
   const std::string a = Written(folder + "/a.json", kPlain);
-  const std::string b = Written(folder + "/b.json", R"({"model_type": "gptj", "head_dim": 64,
+  const std::string b = Written(folder + "/b.json", R"({"model_type": "cohere", "head_dim": 64,
     "rope_theta": 10001, "max_position_embeddings": 131072})");
   const Outcome equal = Ropectl({"diff", a, a});
   EXPECT_EQ(equal.status, 0);

@@ -177,8 +177,8 @@ TEST_F(RopectlTest, FingerprintPrintsTheNameOfKAndSameSaysWhatTwoHaveInCommon) {
 }
 
 TEST_F(RopectlTest, DescribeWithoutATargetNamesTheNearestPresetIfNoServerAnswers) {
-  EXPECT_THAT(RunProgram({RopectlProgram(), "describe", "--model=kimi-k3"}),
-              Exits(1, HasSubstr("did you mean kimi-k2?")));
+  EXPECT_THAT(RunProgram({RopectlProgram(), "describe", "--model=mistral-7b"}),
+              Exits(1, HasSubstr("did you mean mistral-7b-v0.1 or mistral-7b-v0.3?")));
 }
 
 TEST_F(RopectlTest, DescribeShowsEveryLayerType) {

@@ -238,7 +238,7 @@ class Table:
     def add(self, key, config, what, verdict, words):
         known_entry = known.entry_of(key[0], config)
         self._seen.add(known_entry)
-        if verdict != "missing":
+        if verdict not in ("missing", "claim wrong"):
             known_entry = None
         self._used.add(known_entry)
         self._counts[key][verdict] += 1

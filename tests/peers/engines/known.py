@@ -1,4 +1,4 @@
-"""Differences that no reading claims, with the reason why none does."""
+"""Differences that no reading claims, or that one claims wrongly, with the reason."""
 
 import re
 
