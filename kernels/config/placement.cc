@@ -52,7 +52,7 @@ constexpr std::string_view kReadByEntry[] = {"partial_rotary_factor", "rope_loca
 constexpr std::string_view kNotedKeys[] = {"head_dim", "max_position_embeddings",
                                            "rope_parameters"};
 
-bool Has(const Json& object, std::string_view key) {
+bool HasValue(const Json& object, std::string_view key) {
   const auto found = object.find(key);
   return found != object.end() && !found->is_null();
 }
@@ -200,7 +200,7 @@ class Placer {
   void CheckOneBase() {
     const Json usual = type_.defaults.value(kTheta, Json(10000.0));
     for (const Json* const from : {&model_, Find(model_, kScaling)}) {
-      if (from == nullptr || !Has(*from, kTheta) || from->at(kTheta) == usual) continue;
+      if (from == nullptr || !HasValue(*from, kTheta) || from->at(kTheta) == usual) continue;
       Say(RemarkKind::kOverriddenValue, kTheta,
           StrCat(" ", Show(from->at(kTheta)),
                  " is that of full attention alone in the config class of ", name_,
@@ -218,7 +218,7 @@ class Placer {
 
   // What joins has the rope_type default already, so the old name `type` says nothing.
   void KeepType(Json& scaling) {
-    if (Has(scaling, "rope_type") || !Has(scaling, "type")) return;
+    if (HasValue(scaling, "rope_type") || !HasValue(scaling, "type")) return;
     Say(RemarkKind::kOverriddenValue, kScaling,
         StrCat(".type ", Show(scaling["type"]), " is not used: the config class of ", name_,
                " reads rope_type"));
@@ -252,7 +252,7 @@ class Placer {
       const char* const usual = full ? kTheta : "rope_local_base_freq";
       for (const char* const key :
            full ? std::array{kTheta, "global_rope_theta"} : std::array{usual, "local_rope_theta"}) {
-        if (Has(model_, key)) block[kTheta] = model_[key];
+        if (HasValue(model_, key)) block[kTheta] = model_[key];
       }
       if (!block.contains(kTheta)) block[kTheta] = type_.defaults.value(usual, Json(10000.0));
     }
@@ -342,7 +342,7 @@ class Placer {
       }
     } else if (type_.by_layer_type) {
       CheckLabels(key, block);
-    } else if (!type_.layers.empty() || Has(model_, "layer_types")) {
+    } else if (!type_.layers.empty() || HasValue(model_, "layer_types")) {
       Fail(key, " has objects by layer type, and the model has one for all layers");
     } else {
       Say(RemarkKind::kOverriddenValue, key,
@@ -379,7 +379,7 @@ class Placer {
         type_.rope_types.empty() ? usual : absl::c_linear_search(type_.rope_types, name);
     // su has a reading (CheckOldName).
     if (!known && name != "su") Fail(key, StrCat(" has rope_type ", name, ", which it lacks"));
-    if (!type_.needs.empty() && !Has(block, type_.needs))
+    if (!type_.needs.empty() && !HasValue(block, type_.needs))
       Fail(key, StrCat(" has no ", type_.needs));
   }
 
@@ -427,7 +427,7 @@ Completed CompleteModel(Json& file, std::string_view path) {
   const std::string name(TypeOf(model).empty() ? TypeOf(file) : TypeOf(model));
   const ModelType& type = ModelTypeOf(name);
   for (const auto& [key, spelt] : type.names) {
-    if (Has(model, key) || !Has(model, spelt)) continue;
+    if (HasValue(model, key) || !HasValue(model, spelt)) continue;
     // A list or an object is an error later on. It is not copied, because a copy recurses.
     Json& value = model[spelt];
     model[key] = value.is_structured() ? std::move(value) : value;
@@ -435,13 +435,13 @@ Completed CompleteModel(Json& file, std::string_view path) {
   const std::string within =
       StrCat(path, nested && !path.empty() ? "." : "", nested ? "text_config" : "");
   Completed completed = Placer(type, name, within, model).Place();
-  const bool complete =
-      !path.empty() || nested || Has(file, "architectures") || Has(file, "transformers_version");
-  const bool has_parameters = type.of_transformers
-                                  ? Has(model, "rope_parameters") || HasBlock(model, "rope_scaling")
-                                  : StatesParameters(model);
+  const bool complete = !path.empty() || nested || HasValue(file, "architectures") ||
+                        HasValue(file, "transformers_version");
+  const bool has_parameters =
+      type.of_transformers ? HasValue(model, "rope_parameters") || HasBlock(model, "rope_scaling")
+                           : StatesParameters(model);
   for (const auto& [key, value] : type.defaults.items()) {
-    if (Has(model, key) || absl::c_linear_search(kReadByEntry, key)) continue;
+    if (HasValue(model, key) || absl::c_linear_search(kReadByEntry, key)) continue;
     if (key == "rope_parameters" && has_parameters) continue;
     if (!complete && absl::c_linear_search(kSizeKeys, key)) continue;
     model[key] = value;

@@ -495,7 +495,8 @@ def test_one_token_at_position_zero_is_said_to_be_ambiguous():
 
 Q = draw(40, 3, 64, seed=11)
 TOKENS = 100 + np.arange(40)
-LONG = {**LLAMA, "max_position_embeddings": 8192}
+LONG = {**LLAMA, "model_type": "minimax_m2",  # whose code reads rotary_dim
+        "max_position_embeddings": 8192}
 SCALED = {**LONG, "rope_scaling": {"rope_type": "linear", "factor": 4}}
 GPT_OSS = {**LLAMA, "rope_theta": 150000.0, "max_position_embeddings": 131072, "rope_scaling": {
     "rope_type": "yarn", "factor": 32, "original_max_position_embeddings": 4096, "truncate": True}}
