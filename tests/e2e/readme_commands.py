@@ -5,6 +5,7 @@ backquotes if they begin with a program of this tree or a script, and have argum
 """
 
 import dataclasses
+import itertools
 import re
 
 # What a command begins with, after assignments of variables.
@@ -22,6 +23,7 @@ class Command:
     page: str
     line: int
     text: str  # lines joined, without the prompt and without a comment
+    output: tuple = ()  # the lines below it in a block with prompts
 
     def __str__(self):
         return f"{self.page}:{self.line}: {self.text}"
@@ -42,7 +44,8 @@ def _join(lines):
 
 
 def commands_of_block(lines):
-    """[(index of the line, command)]. A block of output, data or another language has none.
+    """[(index of the line, command, its output)]. A block of output, data or another language has
+    none.
 
     In a block with prompts the other lines are output. In a block that begins with a command all
     lines are commands.
@@ -57,8 +60,9 @@ def commands_of_block(lines):
             at += 1
             continue
         text, count = _join([line.removeprefix("$ "), *lines[at + 1 :]])
-        found.append((at, text))
-        at += count
+        at, begin = at + count, at
+        output = itertools.takewhile(lambda line: not line.strip().startswith("$ "), lines[at:])
+        found.append((begin, text, tuple(line.strip() for line in output) if has_prompts else ()))
     return found
 
 
@@ -112,7 +116,7 @@ def commands_of(page, text):
     found = []
     blocks, texts = _parts(text)
     for block, begin in blocks:
-        found += [Command(page, begin + at, command) for at, command in commands_of_block(block)]
+        found += [Command(page, begin + at, *rest) for at, *rest in commands_of_block(block)]
     for lines, begin in texts:
         joined = "\n".join(lines)
         for span in re.finditer(r"`([^`]+)`", joined):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every command of every page is run against a real server, or is on the list with its reason.
+"""Every command of every page is run against a real server, or is on the list with its reason;
+those of README.md in their order, with what they print.
 
 Usage: readme_commands_test.py BUILD_FOLDER. The list is readme_commands.txt: "[reason]", then the
 patterns of the commands that the reason holds for. Of a listed script the path and the flags are
@@ -7,6 +8,7 @@ checked; of a listed test the name. Needs only Python.
 """
 
 import concurrent.futures
+import contextlib
 import fnmatch
 import itertools
 import json
@@ -52,6 +54,10 @@ def pages():
     for folder in ("client", "deploy", "kernels", "proto", "server", "tests"):
         found += (ROOT / folder).rglob("README.md")
     return sorted(path for path in found if "decisions" not in path.name)
+
+
+def commands_of_page(name):
+    return readme_commands.commands_of(name, (ROOT / name).read_text())
 
 
 def all_commands():
@@ -114,8 +120,8 @@ class Server:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.address = self._process.stdout.readline().split()[-1]
-        self.metrics = re.search(r"//([^/]+)/", self._process.stdout.readline())[1]
+        self.said = self._process.stdout.readline() + self._process.stdout.readline()
+        self.address, self.metrics = re.search(r"on (\S+)\n.*//([^/]+)/", self.said).groups()
         return self
 
     def __exit__(self, *_):
@@ -182,7 +188,7 @@ def run(command, server):
     text = command.text
     for placeholder, substitute in SUBSTITUTES.items():
         text = text.replace(placeholder, substitute)
-    text = text.replace("localhost:9464", server.metrics)
+    text = re.sub(r"(localhost|127.0.0.1):9464", server.metrics, text)
     text = text.replace("127.0.0.1:50051", server.address)
     environment = {
         **os.environ,
@@ -247,7 +253,8 @@ class PagesTest(unittest.TestCase):
     def test_every_command_runs_or_is_listed(self):
         commands, entries = all_commands(), read_list(LIST.read_text())
         self.assertGreater(len(commands), 50)
-        unlisted = [command for command in commands if not listed(command, entries)]
+        elsewhere = [command for command in commands if command.page != "README.md"]
+        unlisted = [command for command in elsewhere if not listed(command, entries)]
         for command in unlisted:
             with self.subTest(str(command)):
                 self.assertTrue(is_runnable(command), "neither run by this test nor on its list")
@@ -281,12 +288,70 @@ class PagesTest(unittest.TestCase):
                 self.assertRegex((ROOT / page).read_text(), builds)
 
 
+def has_output(printed, wanted):
+    """Whether a program printed these lines; "..." stands for any number of any lines."""
+    patterns = [r"(.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in wanted]
+    lines = "".join(line.strip() + "\n" for line in printed.splitlines())
+    return re.fullmatch("".join(patterns) if wanted else r"(.*\n)*", lines) is not None
+
+
+class FirstPageTest(unittest.TestCase):
+    """README.md from top to bottom, as a reader types it: nothing is there but a built clone."""
+
+    def test_every_command_prints_what_the_page_says(self):
+        entries = read_list(LIST.read_text())
+        grpcurl = os.environ.get("ROPE_GRPCURL", "")
+        path = f"{pathlib.Path(grpcurl).parent}:{os.environ['PATH']}"
+        servers, ports, ran = [], {}, 0
+        with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+            for link, target in (("build", BUILD), ("tests", ROOT / "tests")):
+                (pathlib.Path(name) / link).symlink_to(target)
+            for command in commands_of_page("README.md"):
+                text = command.text
+                if listed(command, entries) and not (grpcurl and text.startswith("grpcurl")):
+                    continue
+                for port, address in ports.items():
+                    text = text.replace(f"127.0.0.1:{port}", address)
+                with self.subTest(str(command)):
+                    if "rope_server " in text:
+                        servers.append(stack.enter_context(Server()))
+                        ports = {"50051": servers[-1].address, "9464": servers[-1].metrics}
+                        page = "".join(f"{line}\n" for line in command.output)
+                        for port, address in ports.items():
+                            page = page.replace(f"127.0.0.1:{port}", address)
+                        self.assertEqual(page, servers[-1].said)
+                        continue
+                    done = subprocess.run(
+                        text,
+                        shell=True,
+                        executable="/bin/bash",
+                        cwd=name,
+                        env={**os.environ, "PATH": path},
+                        stdout=subprocess.PIPE,
+                        text=True,
+                        timeout=LIMIT_S,
+                        check=False,
+                    )
+                    self.assertIn(done.returncode, {0, 1} if "ropectl lint" in text else {0})
+                    self.assertTrue(has_output(done.stdout, command.output), done.stdout)
+                    ran += 1
+        self.assertEqual(len(servers), 1)
+        self.assertGreaterEqual(ran, 4)
+
+
 class FindingTest(unittest.TestCase):
     def assert_finds(self, wanted, page):
         self.assertEqual([c.text for c in readme_commands.commands_of("p", page)], wanted)
 
     def test_prompts_tell_commands_from_output(self):
         self.assert_finds(["ropectl lint a.json"], "```\n$ ropectl lint a.json\nno findings\n```\n")
+
+    def test_output_of_a_command_ends_at_the_next_prompt(self):
+        page = "\n    $ ropectl a b\n    x\n    ...\n    $ jq .\n"
+        found = readme_commands.commands_of("p", page)
+        self.assertEqual([command.output for command in found], [("x", "..."), ()])
+        self.assertTrue(has_output("x\n1\n2\n", ("x", "...")))
+        self.assertFalse(has_output("y\n", ("x", "...")))
 
     def test_indented_block_that_begins_with_a_command_has_only_commands(self):
         self.assert_finds(

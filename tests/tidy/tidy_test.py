@@ -227,10 +227,10 @@ class ColumnsTest(TreeCase):
 
 
 class PageTest(TreeCase):
-    def test_first_page_has_180_lines(self):
-        self.assert_problems(["README.md:1: 181 lines, want at most 180"],
-                             {"README.md": "x\n" * 181})
-        self.assert_problems([], {"README.md": "x\n" * 180})
+    def test_first_page_has_150_lines(self):
+        self.assert_problems(["README.md:1: 151 lines, want at most 150"],
+                             {"README.md": "x\n" * 151})
+        self.assert_problems([], {"README.md": "x\n" * 150})
 
 
 class RegistrationTest(TreeCase):
