@@ -271,6 +271,7 @@ def in_process_in_place(case, setup):
     tensors = [x.clone() for x in case.inputs]
     addresses = [x.data_ptr() for x in tensors]
     prepared = Prepared(setup.engine, case, addresses, addresses)
+    prepared.kept.append(tensors)
     return prepared.call, lambda: (prepared.call(), [x.clone() for x in tensors])[1]
 
 
