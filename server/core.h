@@ -38,7 +38,6 @@
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
 #include "server/request/region_resolver.h"
-#include "server/telemetry/load_report.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/traces.h"
 
@@ -58,8 +57,6 @@ class Core {
     Tracer* tracer = nullptr;  // null: no traces
     // Whether clients may register and unregister models.
     bool registration = true;
-    // Whether unary answers carry a LoadReport.
-    bool load_reports = false;
     // Whether one session may have only half of the requests and their bytes.
     bool shares_by_session = true;
     // Whether results may overwrite what was received. The memory of a caller in this process may
@@ -110,7 +107,6 @@ class Core {
 
  private:
   Core(Options options, const Clock& clock);
-  LoadReport::Sources LoadSources() const;
   absl::Status Build();
 
   const Options options_;
@@ -127,7 +123,6 @@ class Core {
   Connections connections_;
   std::unique_ptr<BufferPool> pool_;
   MessageReads reads_;
-  LoadReport load_report_;
   const QueueCall::Parts calls_;
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;

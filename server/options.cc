@@ -207,9 +207,6 @@ void AddAccess(Flags& flags, ServerOptions& options, Given& given) {
                given.insecure_listen);
   flags.Switch("enable_reflection", "Serve reflection, which grpcurl uses (default on).",
                options.reflection);
-  flags.Switch("enable_load_reports",
-               "Send ORCA's load report with each unary answer (default off).",
-               options.load_reports);
   flags.Switch("enable_registration", "Let clients register models (default on).",
                options.registration);
 }

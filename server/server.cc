@@ -112,7 +112,6 @@ absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
     options.tracer = tracer_.get();
   }
   options.registration = options_.registration;
-  options.load_reports = options_.load_reports;
   options.batches = batches;
   options.on_fault = [this](std::string_view device, const absl::Status& status) {
     OnDeviceFault(device, status);

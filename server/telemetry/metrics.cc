@@ -227,14 +227,6 @@ void Metrics::CountRequest(const RequestReport& report) {
   Add(sent_bytes_, report.sent_bytes);
 }
 
-int64_t Metrics::answered() const {
-  int64_t sum = 0;
-  for (size_t method = 0; method < methods_.size(); ++method) {
-    for (size_t code = 0; code < kCodeCount; ++code) sum += Answers(method, code);
-  }
-  return sum;
-}
-
 // The size histograms have the fewest buckets to add up.
 int64_t Metrics::Answers(size_t method, size_t code) const {
   const PerMethod& of = methods_[method];

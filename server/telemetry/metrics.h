@@ -151,8 +151,6 @@ class Metrics {
 
   // An answered request of a unary method also ends its call, unless it is local.
   void CountRequest(const RequestReport& report);
-  // Requests since the process started, of all methods.
-  int64_t answered() const;
   void CountRotation(const RotationReport& report, const RotationLabels& labels);
   void CountBatch(const BatchReport& report);
   // Its transport counts what CountRequest does not: that calls begin, that they end without a

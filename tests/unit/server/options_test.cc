@@ -37,7 +37,6 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
   EXPECT_EQ(options.access_file, "");
   EXPECT_TRUE(options.reflection);
   EXPECT_TRUE(options.registration);
-  EXPECT_FALSE(options.load_reports);
   EXPECT_EQ(options.poll_spin, absl::Microseconds(200));
   EXPECT_EQ(options.drain_lead, absl::ZeroDuration());
   EXPECT_EQ(options.drain_timeout, absl::Seconds(10));
@@ -72,14 +71,12 @@ TEST(OptionsTest, EveryFlagIsTaken) {
                                        "--enable_reflection=false",
                                        "--enable_registration=false",
                                        "--log_format=json",
-                                       "--enable_load_reports",
                                        "--trace_endpoint=http://collector:4318",
                                        "--trace_ratio=0.5"});
   ASSERT_TRUE(options.trace_endpoint.has_value());
   EXPECT_EQ(options.trace_endpoint->host, "collector");
   EXPECT_EQ(options.trace_endpoint->port, 4318);
   EXPECT_EQ(options.trace_ratio, 0.5);
-  EXPECT_TRUE(options.load_reports);
   EXPECT_EQ(options.log_format, LogFormat::kJson);
   EXPECT_EQ(options.access_file, "/a");
   EXPECT_FALSE(options.reflection);
@@ -353,7 +350,6 @@ TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
                            "--insecure_listen",
                            "--enable_reflection",
                            "--enable_registration",
-                           "--enable_load_reports",
                            "--device",
                            "--model",
                            "--model_dir",
