@@ -96,8 +96,8 @@ absl::Status Core::Build() {
       Engine::Options{.reply_bytes_max = shares.message,
                       .overwritten = {overwritten_min, devices_->accelerator_bytes_min()}});
   rope_service_ = std::make_unique<RopeService>(
-      RopeService::Parts{engine_.get(), metrics_.get(), options_.tracer, &clock_, calls_,
-                         instance_id_, shares.message, admission_.get(), options_.logger});
+      RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
+                         shares.message, admission_.get(), options_.logger});
   AddControlMethods(
       {registry_.get(), prepared_.get(), regions_.get(), &connections_, tables_.get(),
        &engine_->side_thread(), admission_.get(), shares.message, options_.registration,

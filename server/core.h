@@ -39,7 +39,6 @@
 #include "server/request/prepared_rotation.h"
 #include "server/request/region_resolver.h"
 #include "server/telemetry/metrics.h"
-#include "server/telemetry/traces.h"
 
 namespace rope::server {
 
@@ -54,7 +53,6 @@ class Core {
     OwnerShares::Bounds connections = {};
     std::vector<std::string> trusted_proxies = {};
     Access* access = nullptr;  // null: everybody may do everything
-    Tracer* tracer = nullptr;  // null: no traces
     // Whether clients may register and unregister models.
     bool registration = true;
     // Whether one session may have only half of the requests and their bytes.
@@ -77,7 +75,6 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  const std::string& instance_id() const { return instance_id_; }
   // The names that health knows: the service, and each device.
   std::vector<std::string> HealthNames() const;
   // Budgets of requests, buffers, tables and models.

@@ -21,7 +21,6 @@
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/telemetry/log.h"
-#include "server/telemetry/trace_exporter.h"
 
 namespace rope::server {
 
@@ -39,8 +38,6 @@ struct ServerOptions {
   std::string device = "auto";        // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;
   std::string metrics_listen;  // HOST:PORT; empty: off
-  std::optional<TraceEndpoint> trace_endpoint;
-  double trace_ratio = 0.01;  // of the calls whose caller does not decide
   RegionTable::Options shared_memory;
   absl::Duration poll_spin = absl::Microseconds(200);  // zero: never
   absl::Duration drain_lead = absl::ZeroDuration();

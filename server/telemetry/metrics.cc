@@ -172,19 +172,6 @@ void CollectLogDrops(const Gauges& gauges, Families& families) {
        MetricType::Counter, std::move(drops)});
 }
 
-void CollectTraces(const TraceCounts& traces, Families& families) {
-  AddCounter(families, "rope_trace_spans_exported_total",
-             "Spans of calls that the collector has taken", traces.exported);
-  families.push_back(
-      {"rope_trace_spans_dropped_total",
-       "Spans of calls dropped, by reason: queue (full), collector (did not take them)",
-       MetricType::Counter,
-       {ValueOf(traces.dropped_queue, {{"reason", "queue"}}),
-        ValueOf(traces.dropped_collector, {{"reason", "collector"}})}});
-  AddCounter(families, "rope_trace_posts_failed_total",
-             "Attempts to send spans that the collector did not take", traces.failed_posts);
-}
-
 MetricFamily BuildInfo(const std::string& version, const std::string& revision,
                        const std::vector<std::string>& devices) {
   return {"rope_build_info",
@@ -290,7 +277,6 @@ Families Metrics::Collect(const Gauges& gauges) const {
   CollectBudgets(gauges, families);
   CollectConnections(gauges, families);
   CollectLogDrops(gauges, families);
-  if (gauges.traces.has_value()) CollectTraces(*gauges.traces, families);
   return families;
 }
 

@@ -101,14 +101,6 @@ struct BudgetUse {
   std::vector<Refusal> refusals = {};
 };
 
-// Spans of calls, since the process started (traces.h).
-struct TraceCounts {
-  int64_t exported = 0;
-  int64_t dropped_queue = 0;      // no room
-  int64_t dropped_collector = 0;  // the collector did not take them
-  int64_t failed_posts = 0;       // attempts to send a batch
-};
-
 // Values read at the moment of a scrape.
 struct Gauges {
   int64_t requests_in_flight = 0;
@@ -127,7 +119,6 @@ struct Gauges {
   std::vector<std::pair<std::string_view, int64_t>> connections_closed;  // by reason
   std::optional<absl::Time> certificate_expiry;  // of the server's; unset: no TLS
   int64_t tls_failures = 0;                      // changed files that could not be used
-  std::optional<TraceCounts> traces;             // unset: no traces
 };
 
 // A family of one value without labels.

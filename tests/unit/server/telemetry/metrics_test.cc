@@ -339,17 +339,6 @@ TEST_F(MetricsTest, GaugesAreShownAsTheyAreGiven) {
   EXPECT_EQ(Value("rope_draining"), 0);
 }
 
-TEST_F(MetricsTest, TracesAreCountedWhereTheyAreOn) {
-  EXPECT_THAT(TextOf(metrics_), Not(HasSubstr("rope_trace_")));
-  Gauges gauges;
-  gauges.traces = {.exported = 1, .dropped_queue = 2, .dropped_collector = 3, .failed_posts = 4};
-  const Exposition page(TextOf(metrics_, gauges));
-  EXPECT_EQ(page.Value("rope_trace_spans_exported_total"), 1);
-  EXPECT_EQ(page.Value(R"(rope_trace_spans_dropped_total{reason="queue"})"), 2);
-  EXPECT_EQ(page.Value(R"(rope_trace_spans_dropped_total{reason="collector"})"), 3);
-  EXPECT_EQ(page.Value("rope_trace_posts_failed_total"), 4);
-}
-
 TEST_F(MetricsTest, ManyThreadsLoseNothingAndPagesReadMeanwhileAreWellFormed) {
   constexpr int kThreads = 4;
   constexpr int kEach = 20000;
