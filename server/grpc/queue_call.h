@@ -293,7 +293,7 @@ class QueueCall : protected MessageReads::Entry {
   }
   // As StartFinish, and ends the call in counts().
   void FinishWithoutMessage(const absl::Status& status) {
-    if (counts() != nullptr) counts()->EndWithoutMessage(status.code());
+    if (counts() != nullptr) counts()->End({.code = status.code()});
     StartFinish(status);
   }
 

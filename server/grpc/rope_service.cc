@@ -371,8 +371,15 @@ void RopeService::RecordRotation(Method method, const Request& request, OriginOf
 
 void RopeService::Record(const Finished& call, const absl::Status& status, int64_t reply_bytes) {
   const absl::Duration duration = parts_.clock->Now() - call.arrival.received;
-  parts_.metrics->CountRequest({call.method, status.code(), duration, call.arrival.message_bytes,
-                                reply_bytes, call.arrival.reply_bytes_max.has_value()});
+  Metrics& metrics = *parts_.metrics;
+  if (call.arrival.reply_bytes_max.has_value()) {
+    metrics.ring_requests().End(status.code(), duration);
+  } else if (call.method == Method::kRotateStream) {
+    metrics.stream_requests().End(status.code(), duration);
+  } else {
+    metrics.CallsOf(call.method)
+        .End({status.code(), duration, call.arrival.message_bytes, reply_bytes});
+  }
   Log(call, status, duration, reply_bytes);
 }
 
