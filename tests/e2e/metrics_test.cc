@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <regex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/version.h"
 #include "tests/support/matchers.h"
@@ -60,22 +63,33 @@ TEST(MetricsTest, HealthHasPathsAndOthersAreNotFound) {
     EXPECT_THAT(answer, StartsWith("HTTP/1.0 200 OK\r\n")) << path;
     EXPECT_THAT(answer, EndsWith(body)) << path;
   }
-  for (const char* path : {"/status/", "/ready", "/readyz/", "/metrics/x"}) {
+  for (const char* path : {"/status", "/ready", "/readyz/", "/metrics/x"}) {
     EXPECT_THAT(Get(path, port), StartsWith("HTTP/1.0 404 ")) << path;
   }
 }
 
-TEST(MetricsTest, StatusPageIsHtmlAndCountsAnsweredCalls) {
+TEST(MetricsTest, StatusPageIsHtmlThatNamesFamiliesOfTheServerAndLoadsNothing) {
   TestServer server({"--metrics_listen=127.0.0.1:0"});
-  ASSERT_TRUE(Serves(*server.NewStub()));
-  for (const char* path : {"/", "/status", "/status?x=1"}) {
-    const std::string answer = Get(path, MetricsPort(server));
-    EXPECT_THAT(answer, StartsWith("HTTP/1.0 200 OK\r\n")) << path;
-    EXPECT_THAT(answer, HasSubstr("Content-Type: text/html; charset=utf-8\r\n")) << path;
-    EXPECT_THAT(answer, HasSubstr("<title>SERVING · RopeServe</title>")) << path;
-    EXPECT_THAT(answer, HasSubstr(absl::StrCat("version ", proto::kVersion, " · "))) << path;
-    EXPECT_THAT(answer, HasSubstr(" · up ")) << path;
-    EXPECT_THAT(answer, EndsWith("</html>\n")) << path;
+  const std::string answer = Get("/", MetricsPort(server));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.0 200 OK\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Content-Type: text/html; charset=utf-8\r\n"));
+  EXPECT_THAT(answer, EndsWith("</html>\n"));
+  EXPECT_THAT(answer, HasSubstr("content=\"default-src 'none'; connect-src 'self';"));
+  for (const char* loads : {"http:", "https:", "src=", "url(", "@import", "innerHTML"}) {
+    EXPECT_THAT(answer, Not(HasSubstr(loads)));
+  }
+
+  const auto types = Scrape(MetricsPort(server)).types();
+  const std::regex name(R"((rope|grpc_server|process)_\w+)");
+  std::set<std::string> named;
+  for (std::sregex_iterator i(answer.begin(), answer.end(), name), end; i != end; ++i) {
+    named.insert(i->str());
+  }
+  EXPECT_GE(named.size(), 10u);
+  for (const std::string& series : named) {
+    EXPECT_TRUE(types.contains(series) ||
+                types.contains(std::string(absl::StripSuffix(series, "_count"))))
+        << series;
   }
 }
 
