@@ -165,7 +165,7 @@ check_metrics() {
   address=$(docker port "$label-plain" 9464)
   curl -sSf "http://$address/metrics" >"$folder/metrics" || return 1
   detail=$(grep '^rope_build_info' "$folder/metrics")
-  grep -q '^rope_requests_total{.*} [1-9]' "$folder/metrics"
+  grep -q '^grpc_server_call_started_total{.*} [1-9]' "$folder/metrics"
 }
 
 # Calls ListServices with curl: a gRPC frame whose message has "*" in field 7.
@@ -303,7 +303,7 @@ check_compose() {
     { tail -n 20 "$folder/compose.log" >&2 && return 1; }
   prometheus=$(compose port prometheus 9090) && target=$(compose port rope 50051) || return 1
   until_true rotates "$target" && until_true prometheus_says 'up{job="rope"}' 1 &&
-    until_true prometheus_says 'sum(rope_requests_total) > bool 0' 1 || return 1
+    until_true prometheus_says 'sum(grpc_server_call_started_total) > bool 0' 1 || return 1
   [[ $(curl -sS "http://$prometheus/api/v1/rules") == *RopeServerDown* ]] || return 1
   detail="${compose_tool[*]}: up{job=\"rope\"} is 1"
   compose down --volumes >"$folder/compose.log" 2>&1

@@ -1,7 +1,5 @@
 #include "server/core.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -55,29 +53,7 @@ Core::Core(Options options, const Clock& clock)
       started_(clock.Now()),
       connections_(options_.connections, options_.trusted_proxies),
       reads_(clock),
-      load_report_(LoadSources(), clock),
-      calls_({&in_flight_, &connections_, &reads_, options_.access,
-              options_.load_reports ? &load_report_ : nullptr}) {}
-
-LoadReport::Sources Core::LoadSources() const {
-  return {.processors = options_.threads,
-          .processor_time =
-              [] {
-                timespec time{};
-                clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-                return absl::DurationFromTimespec(time);
-              },
-          .requests = [this] { return metrics_->answered(); },
-          .utilization =
-              [this] {
-                const Admission::Options& most = admission_->options();
-                const auto part = [](int64_t used, int64_t of) {
-                  return static_cast<double>(used) / static_cast<double>(std::max<int64_t>(of, 1));
-                };
-                return std::max(part(admission_->requests(), most.requests_max),
-                                part(admission_->bytes(), most.bytes_max));
-              }};
-}
+      calls_({&in_flight_, &connections_, &reads_, options_.access}) {}
 
 absl::Status Core::Build() {
   const MemoryShares& shares = options_.shares;
@@ -120,8 +96,8 @@ absl::Status Core::Build() {
       Engine::Options{.reply_bytes_max = shares.message,
                       .overwritten = {overwritten_min, devices_->accelerator_bytes_min()}});
   rope_service_ = std::make_unique<RopeService>(
-      RopeService::Parts{engine_.get(), metrics_.get(), options_.tracer, &clock_, calls_,
-                         instance_id_, shares.message, admission_.get(), options_.logger});
+      RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
+                         shares.message, admission_.get(), options_.logger});
   AddControlMethods(
       {registry_.get(), prepared_.get(), regions_.get(), &connections_, tables_.get(),
        &engine_->side_thread(), admission_.get(), shares.message, options_.registration,

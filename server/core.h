@@ -38,9 +38,7 @@
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
 #include "server/request/region_resolver.h"
-#include "server/telemetry/load_report.h"
 #include "server/telemetry/metrics.h"
-#include "server/telemetry/traces.h"
 
 namespace rope::server {
 
@@ -55,11 +53,8 @@ class Core {
     OwnerShares::Bounds connections = {};
     std::vector<std::string> trusted_proxies = {};
     Access* access = nullptr;  // null: everybody may do everything
-    Tracer* tracer = nullptr;  // null: no traces
     // Whether clients may register and unregister models.
     bool registration = true;
-    // Whether unary answers carry a LoadReport.
-    bool load_reports = false;
     // Whether one session may have only half of the requests and their bytes.
     bool shares_by_session = true;
     // Whether results may overwrite what was received. The memory of a caller in this process may
@@ -80,7 +75,6 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  const std::string& instance_id() const { return instance_id_; }
   // The names that health knows: the service, and each device.
   std::vector<std::string> HealthNames() const;
   // Budgets of requests, buffers, tables and models.
@@ -110,7 +104,6 @@ class Core {
 
  private:
   Core(Options options, const Clock& clock);
-  LoadReport::Sources LoadSources() const;
   absl::Status Build();
 
   const Options options_;
@@ -127,7 +120,6 @@ class Core {
   Connections connections_;
   std::unique_ptr<BufferPool> pool_;
   MessageReads reads_;
-  LoadReport load_report_;
   const QueueCall::Parts calls_;
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;

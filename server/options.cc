@@ -25,7 +25,6 @@
 #include "server/memory/peers.h"
 #include "server/models/limits.h"
 #include "server/telemetry/process.h"
-#include "server/telemetry/trace_exporter.h"
 
 namespace rope::server {
 namespace {
@@ -89,22 +88,6 @@ std::string CheckModel(const std::string& value) {
   const size_t equals = value.find('=');
   const bool legal = equals != std::string::npos && equals > 0 && equals + 1 < value.size();
   return legal ? std::string() : Refuse(value, "NAME=CONFIG.json");
-}
-
-std::string CheckTraceEndpoint(const std::string& value) {
-  return ParseTraceEndpoint(value).has_value()
-             ? std::string()
-             : Refuse(value, "http://HOST:PORT, HOST a name or an IPv4 address");
-}
-
-std::optional<double> ParseRatio(const std::string& text) {
-  double ratio = -1;
-  if (!absl::SimpleAtod(text, &ratio) || !(ratio >= 0 && ratio <= 1)) return std::nullopt;
-  return ratio;
-}
-
-std::string CheckRatio(const std::string& value) {
-  return ParseRatio(value).has_value() ? std::string() : Refuse(value, "0 to 1");
 }
 
 Check OneOf(std::vector<std::string> choices) {
@@ -207,9 +190,6 @@ void AddAccess(Flags& flags, ServerOptions& options, Given& given) {
                given.insecure_listen);
   flags.Switch("enable_reflection", "Serve reflection, which grpcurl uses (default on).",
                options.reflection);
-  flags.Switch("enable_load_reports",
-               "Send ORCA's load report with each unary answer (default off).",
-               options.load_reports);
   flags.Switch("enable_registration", "Let clients register models (default on).",
                options.registration);
 }
@@ -243,14 +223,6 @@ void AddWork(Flags& flags, ServerOptions& options, Given& given) {
 void AddTelemetry(Flags& flags, ServerOptions& options) {
   flags.Text("metrics_listen", "HOST:PORT", "Prometheus metrics at /metrics (default off).",
              CheckHostPort, [&options](const std::string& text) { options.metrics_listen = text; });
-  flags.Text(
-      "trace_endpoint", "http://HOST:PORT",
-      "Send spans to this collector, as OTLP over HTTP (default off).", CheckTraceEndpoint,
-      [&options](const std::string& text) { options.trace_endpoint = ParseTraceEndpoint(text); });
-  flags.Text("trace_ratio", "RATIO",
-             "Trace this part of the calls without a traceparent, 0 to 1 (default 0.01).",
-             CheckRatio,
-             [&options](const std::string& text) { options.trace_ratio = *ParseRatio(text); });
   flags.Text("log_level", "LEVEL", "debug, info, warn or error (default info).",
              OneOf({"debug", "info", "warn", "error"}),
              [&options](const std::string& text) { options.log_level = text; });
@@ -459,8 +431,6 @@ std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& opt
                     4 * DefaultMaxConnections(), " may be open")},
       {"--poll_spin_us", (options.threads > 0 ? options.threads : processors) == 1,
        "has no effect with one processor"},
-      {"--trace_ratio", !options.trace_endpoint.has_value(),
-       "has no effect without --trace_endpoint"},
       {"--table_cache_bytes", options.table_cache_bytes == 0,
        "is 0: every request computes its rows again"},
   };

@@ -21,7 +21,6 @@
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/telemetry/log.h"
-#include "server/telemetry/trace_exporter.h"
 
 namespace rope::server {
 
@@ -36,12 +35,9 @@ struct ServerOptions {
   std::string access_file;            // who may do what (access.h); empty: everybody everything
   bool reflection = true;             // serve gRPC's reflection
   bool registration = true;           // let clients register models
-  bool load_reports = false;          // ORCA's, with unary answers
   std::string device = "auto";        // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;
   std::string metrics_listen;  // HOST:PORT; empty: off
-  std::optional<TraceEndpoint> trace_endpoint;
-  double trace_ratio = 0.01;  // of the calls whose caller does not decide
   RegionTable::Options shared_memory;
   absl::Duration poll_spin = absl::Microseconds(200);  // zero: never
   absl::Duration drain_lead = absl::ZeroDuration();

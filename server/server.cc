@@ -30,13 +30,6 @@ constexpr absl::Duration kCloseGrace = absl::Milliseconds(500);
 // Time for clients to take their replies once no request runs.
 constexpr absl::Duration kReplyGrace = absl::Seconds(1);
 
-TraceCounts CountsOf(const Tracer::Counters& counters) {
-  return {.exported = counters.exported,
-          .dropped_queue = counters.dropped_queue,
-          .dropped_collector = counters.dropped_collector,
-          .failed_posts = counters.failed_posts};
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerOptions& options,
@@ -107,12 +100,7 @@ absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
   options.connections = {.all = options_.max_connections, .owner = options_.max_connections / 2};
   options.trusted_proxies = options_.trusted_proxies;
   options.access = access_.get();
-  if (options_.trace_endpoint.has_value()) {
-    tracer_ = std::make_shared<Tracer>(Tracer::Options{.ratio = options_.trace_ratio});
-    options.tracer = tracer_.get();
-  }
   options.registration = options_.registration;
-  options.load_reports = options_.load_reports;
   options.batches = batches;
   options.on_fault = [this](std::string_view device, const absl::Status& status) {
     OnDeviceFault(device, status);
@@ -121,11 +109,6 @@ absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
   options.revision = Revision();
   options.info = [this] { return Info(); };
   ROPE_ASSIGN_OR_RETURN(core_, Core::Create(std::move(options), clock_));
-  if (tracer_ != nullptr) {
-    trace_exporter_ = std::make_unique<TraceExporter>(
-        tracer_, TraceExporter::Options{.endpoint = *options_.trace_endpoint,
-                                        .instance_id = core_->instance_id()});
-  }
   return absl::OkStatus();
 }
 
@@ -320,7 +303,6 @@ Gauges Server::ReadGauges() const {
   gauges.table_cache_budget_bytes = core_->tables().budget_bytes();
   gauges.budgets = Budgets();
   gauges.log_drops = LogDrops();
-  if (tracer_ != nullptr) gauges.traces = CountsOf(tracer_->counters());
   if (tls_ != nullptr) {
     gauges.certificate_expiry = tls_->expiry();
     gauges.tls_failures = tls_->failures();

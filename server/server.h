@@ -43,8 +43,6 @@
 #include "server/options.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_endpoint.h"
-#include "server/telemetry/trace_exporter.h"
-#include "server/telemetry/traces.h"
 
 namespace rope::server {
 
@@ -103,9 +101,7 @@ class Server {
 
   std::unique_ptr<Access> access_;       // null: everybody may do everything
   std::shared_ptr<TlsCredentials> tls_;  // null: TCP without TLS
-  std::shared_ptr<Tracer> tracer_;       // null: no traces
   std::unique_ptr<Core> core_;
-  std::unique_ptr<TraceExporter> trace_exporter_;
   std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory
   std::unique_ptr<Health> health_;
   std::unique_ptr<Reflection> reflection_;

@@ -37,11 +37,6 @@ const char* TlsOf(const TlsFiles& tls) {
   return tls.client_ca.empty() ? "server" : "mutual";
 }
 
-std::string TracesOf(const ServerOptions& options) {
-  const auto& to = options.trace_endpoint;
-  return to.has_value() ? absl::StrCat(to->host, ":", to->port) : "off";
-}
-
 }  // namespace
 
 std::vector<std::string> LinesOf(const FileReport& file) {
@@ -65,13 +60,13 @@ void LogStart(const Started& started) {
   spdlog::info(
       "started version={} revision={} pid={} devices={} threads={} memory_bytes={} "
       "max_message_bytes={} table_cache_bytes={} shared_memory_bytes={} listen={} "
-      "metrics_listen={} traces={} tls={} access={} models={} model_files={}",
+      "metrics_listen={} tls={} access={} models={} model_files={}",
       proto::kVersion, Revision(), getpid(), DevicesOf(started.devices), started.threads,
       options.memory_bytes, shares.message, shares.tables, shared,
       absl::StrJoin(started.addresses, ","),
-      started.metrics_address.empty() ? "off" : started.metrics_address, TracesOf(options),
-      TlsOf(options.tls), options.access_file.empty() ? "everybody" : "file",
-      started.models.model_count(), files.empty() ? "none" : FilesOf(files));
+      started.metrics_address.empty() ? "off" : started.metrics_address, TlsOf(options.tls),
+      options.access_file.empty() ? "everybody" : "file", started.models.model_count(),
+      files.empty() ? "none" : FilesOf(files));
   for (const std::string& flag : options.warnings) spdlog::warn("{}", flag);
   for (const FileReport& file : files) {
     for (const std::string& line : LinesOf(file)) spdlog::warn("{}", line);

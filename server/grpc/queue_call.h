@@ -32,7 +32,6 @@
 #include "server/grpc/poll_loop.h"
 #include "server/memory/connections.h"
 #include "server/telemetry/call_counts.h"
-#include "server/telemetry/load_report.h"
 
 namespace rope::server {
 
@@ -222,8 +221,7 @@ class QueueCall : protected MessageReads::Entry {
     CallsInFlight* in_flight = nullptr;
     Connections* connections = nullptr;
     MessageReads* reads = nullptr;
-    Access* access = nullptr;           // null: everybody may do everything
-    LoadReport* load_report = nullptr;  // that goes with answers; null: none does
+    Access* access = nullptr;  // null: everybody may do everything
   };
 
   ~QueueCall() override = default;
@@ -295,7 +293,7 @@ class QueueCall : protected MessageReads::Entry {
   }
   // As StartFinish, and ends the call in counts().
   void FinishWithoutMessage(const absl::Status& status) {
-    if (counts() != nullptr) counts()->EndWithoutMessage(status.code());
+    if (counts() != nullptr) counts()->End({.code = status.code()});
     StartFinish(status);
   }
 

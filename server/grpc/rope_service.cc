@@ -70,9 +70,7 @@ std::string Written(const RopeService::Origin& origin, const Identity* identity)
   add("peer", origin.peer);
   if (identity != nullptr) add("identity", identity->name);
   add("x_request_id", origin.request_id);
-  if (const auto caller = ParseTraceParent(origin.traceparent); caller.has_value()) {
-    add("trace_id", ToHex(caller->trace));
-  }
+  add("trace_id", TraceIdOf(origin.traceparent));
   return text;
 }
 
@@ -368,32 +366,21 @@ void RopeService::Answer(ServiceCall& call, ControlCall& control, const absl::St
 void RopeService::RecordRotation(Method method, const Request& request, OriginOfCall origin,
                                  const absl::Status& status, int64_t reply_bytes) {
   if (status.ok()) parts_.metrics->CountRotation(ReportOf(request), LabelsOf(request));
-  Record({method, request.arrival, &request.values().labels(), origin, &request}, status,
-         reply_bytes);
+  Record({method, request.arrival, &request.values().labels(), origin}, status, reply_bytes);
 }
 
 void RopeService::Record(const Finished& call, const absl::Status& status, int64_t reply_bytes) {
   const absl::Duration duration = parts_.clock->Now() - call.arrival.received;
-  parts_.metrics->CountRequest({call.method, status.code(), duration, call.arrival.message_bytes,
-                                reply_bytes, call.arrival.reply_bytes_max.has_value()});
-  Log(call, status, duration, reply_bytes);
-  if (parts_.tracer != nullptr) Trace(call, status.code(), duration);
-}
-
-void RopeService::Trace(const Finished& call, absl::StatusCode code, absl::Duration duration) {
-  Origin origin = call.origin();
-  const std::optional<SpanIds> ids = parts_.tracer->Sample(origin.traceparent);
-  if (!ids.has_value()) return;
-  const absl::Time end = absl::Now();
-  TraceSpan span = {*ids, call.method, code, end - duration, end};
-  span.request_id = call.arrival.id;
-  span.peer = std::move(origin.peer);
-  if (call.rotation != nullptr) {
-    span.model = call.rotation->asked().rope().model();
-    span.device = std::string(call.rotation->run.device);
-    if (code == absl::StatusCode::kOk) span.rotation = ReportOf(*call.rotation);
+  Metrics& metrics = *parts_.metrics;
+  if (call.arrival.reply_bytes_max.has_value()) {
+    metrics.ring_requests().End(status.code(), duration);
+  } else if (call.method == Method::kRotateStream) {
+    metrics.stream_requests().End(status.code(), duration);
+  } else {
+    metrics.CallsOf(call.method)
+        .End({status.code(), duration, call.arrival.message_bytes, reply_bytes});
   }
-  parts_.tracer->Add(std::move(span));
+  Log(call, status, duration, reply_bytes);
 }
 
 void RopeService::Log(const Finished& call, const absl::Status& status, absl::Duration duration,

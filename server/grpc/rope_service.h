@@ -33,7 +33,6 @@
 #include "server/request/request.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/metrics.h"
-#include "server/telemetry/traces.h"
 
 namespace rope::server {
 
@@ -42,7 +41,6 @@ class RopeService {
   struct Parts {
     Engine* engine = nullptr;
     Metrics* metrics = nullptr;
-    Tracer* tracer = nullptr;  // null: no traces
     const Clock* clock = nullptr;
     QueueCall::Parts calls;
     std::string instance_id;
@@ -150,12 +148,10 @@ class RopeService {
     const Arrival& arrival;
     const Labels* labels;  // the request's; null: it has none
     OriginOfCall origin;
-    const Request* rotation = nullptr;  // null: none was planned
   };
   void Record(const Finished& call, const absl::Status& status, int64_t reply_bytes);
   void Log(const Finished& call, const absl::Status& status, absl::Duration duration,
            int64_t reply_bytes);
-  void Trace(const Finished& call, absl::StatusCode code, absl::Duration duration);
   std::string MakeId();
 
   const Parts parts_;

@@ -31,9 +31,6 @@ void UnaryCall::Finish(const absl::Status& status, const grpc::ByteBuffer& reply
   permit_ = std::move(permit);
   connection().OweReply(permit_.bytes());
   if (!status.ok()) return StartFinish(status);
-  if (parts_.load_report != nullptr) {
-    context_.AddTrailingMetadata(LoadReport::kTrailer, parts_.load_report->Bytes());
-  }
   stream_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, &ended_);
 }
 

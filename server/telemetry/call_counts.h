@@ -1,9 +1,7 @@
 // CallCounts: the calls of one method, as gRPC's OpenTelemetry instruments of a server count them
-// (gRFC A66). Requests that are no calls, those of a stream and those through a ring, are counted
-// elsewhere (metrics.h).
+// (gRFC A66): Begin (headers) -> End (answered, refused; a stream: ended).
 //
-//   Begin (headers) -> End (answered; a stream: ended)
-//                  \-> EndWithoutMessage
+// RequestCounts: the requests of streams, or of rings, which are no calls.
 //
 // Threading:  Thread-safe: relaxed atomics, no lock, no allocation.
 #ifndef ROPE_SERVER_TELEMETRY_CALL_COUNTS_H_
@@ -47,43 +45,25 @@ inline size_t IndexOf(absl::StatusCode code) {
   return index < kCodeCount ? index : static_cast<size_t>(absl::StatusCode::kUnknown);
 }
 
-// Counts nanoseconds with the bounds of kDurationBounds and those of gRPC, so that one observation
-// serves the families of both.
-class CallDurationHistogram final : public Histogram {
- public:
-  CallDurationHistogram();
-};
-
-// Counts bytes with gRPC's bounds.
-class CallBytesHistogram final : public Histogram {
- public:
-  CallBytesHistogram();
-};
-
 class CallCounts {
  public:
   struct Ended {
     absl::StatusCode code = absl::StatusCode::kOk;
-    // From the message to the answer; of a stream: from the headers to its end.
+    // From the message to the answer; of a stream: from the headers to its end; 0: no message came.
     absl::Duration duration = absl::ZeroDuration();
     int64_t received_bytes = 0;  // of all its messages
     int64_t sent_bytes = 0;
   };
   // What calls with the same code have counted.
   struct Counts {
-    CallDurationHistogram duration;
-    CallBytesHistogram received_bytes;
-    CallBytesHistogram sent_bytes;
-    std::atomic<int64_t> without_message = 0;  // in no histogram
+    Counts();
+    Histogram duration;  // nanoseconds
+    Histogram received_bytes;
+    Histogram sent_bytes;
   };
 
   void Begin() { started_.fetch_add(1, std::memory_order_relaxed); }
   void End(const Ended& call);
-  // The call was refused at its headers, or its message has not come.
-  void EndWithoutMessage(absl::StatusCode code) {
-    counts_[IndexOf(code)].without_message.fetch_add(1, std::memory_order_relaxed);
-  }
-
   int64_t started() const { return started_.load(std::memory_order_relaxed); }
   // By IndexOf.
   const std::array<Counts, kCodeCount>& counts() const { return counts_; }
@@ -91,6 +71,22 @@ class CallCounts {
  private:
   std::atomic<int64_t> started_ = 0;
   std::array<Counts, kCodeCount> counts_;
+};
+
+class RequestCounts {
+ public:
+  void End(absl::StatusCode code, absl::Duration duration) {
+    answers_[IndexOf(code)].fetch_add(1, std::memory_order_relaxed);
+    duration_.Observe(absl::ToInt64Nanoseconds(duration));
+  }
+
+  // By IndexOf.
+  const std::array<std::atomic<int64_t>, kCodeCount>& answers() const { return answers_; }
+  const DurationHistogram& duration() const { return duration_; }
+
+ private:
+  std::array<std::atomic<int64_t>, kCodeCount> answers_ = {};
+  DurationHistogram duration_;
 };
 
 }  // namespace rope::server

@@ -57,7 +57,7 @@ class BucketBounds {
 //
 // Threading:  Thread-safe. Reading may miss observations made at the same time. No observation is
 //             lost.
-// Ownership:  `buckets` must outlive the histogram and its sums.
+// Ownership:  `buckets` must outlive the histogram.
 // Limits:     The sum holds 2^63 - 1 units (292 years of nanoseconds).
 class Histogram {
  public:
@@ -75,12 +75,9 @@ class Histogram {
 
   // Of all observations.
   int64_t count() const;
-  int64_t sum() const { return sum_.load(std::memory_order_relaxed); }
   prometheus::ClientMetric Read(std::vector<prometheus::ClientMetric::Label> labels = {}) const;
 
  private:
-  friend class HistogramSum;
-
   const BucketBounds& buckets_;
   const double per_unit_;
   std::vector<std::atomic<int64_t>> counts_;  // by bucket; never resized
@@ -91,28 +88,6 @@ class Histogram {
 class DurationHistogram final : public Histogram {
  public:
   DurationHistogram();
-};
-
-// HistogramSum: what histograms with the same bounds have counted together.
-//
-// Threading:  One thread.
-class HistogramSum {
- public:
-  explicit HistogramSum(const Histogram& first);
-  // REQUIRES: it has the bounds of the first one.
-  void Add(const Histogram& histogram);
-  // Adds `count` observations of 0.
-  void AddZeros(int64_t count) { counts_.front() += count; }
-
-  // With `shown` as its bounds. REQUIRES: each is a bound of the histograms.
-  prometheus::ClientMetric Read(absl::Span<const int64_t> shown,
-                                std::vector<prometheus::ClientMetric::Label> labels) const;
-
- private:
-  const absl::Span<const int64_t> bounds_;
-  const double per_unit_;
-  std::vector<int64_t> counts_;  // by bucket
-  int64_t sum_ = 0;
 };
 
 }  // namespace rope::server

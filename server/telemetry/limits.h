@@ -1,4 +1,4 @@
-// Bounds of the log, of the metrics page and of traces.
+// Bounds of the log and of the metrics page.
 #ifndef ROPE_SERVER_TELEMETRY_LIMITS_H_
 #define ROPE_SERVER_TELEMETRY_LIMITS_H_
 
@@ -21,20 +21,6 @@ inline constexpr int64_t kCountedModels = 64;
 // complete holds its thread for kMetricsRequestMs. A scrape waits while all threads are held.
 inline constexpr int64_t kMetricsThreads = 16;
 inline constexpr int64_t kMetricsRequestMs = 1000;  // enough to resend a lost packet
-// Spans that wait for their exporter, of about 250 bytes each; it holds as many that it has taken.
-inline constexpr int64_t kTraceQueueSpans = 2048;
-inline constexpr int64_t kTraceTextBytes = 128;  // of each text that a client chose
-// Spans of one post to the collector: about 0.8 MB with their stages.
-inline constexpr int64_t kTraceBatchSpans = 512;
-inline constexpr int64_t kTracePeriodMs = 5000;  // how long a span waits for others of its batch
-// Between two batches, so that callers who have every call traced take a part of one processor:
-// less than 2048 spans a second.
-inline constexpr int64_t kTracePauseMs = 250;
-inline constexpr int64_t kTraceAnswerMs = 10'000;  // the default of OTLP
-inline constexpr int kTraceAttempts = 4;           // of a batch
-inline constexpr int64_t kTraceBackoffMs = 1000;   // after the first attempt; doubles
-// How long the process waits for the collector at exit.
-inline constexpr int64_t kTraceEndMs = 1000;
 
 }  // namespace rope::server::limits
 

@@ -192,6 +192,26 @@ class JsonFormatter final : public spdlog::formatter {
 
 }  // namespace
 
+absl::string_view TraceIdOf(absl::string_view traceparent) {
+  // "VERSION-TRACE-SPAN-FLAGS". A version above 00 may continue after another dash.
+  constexpr absl::string_view kForm = "00-00000000000000000000000000000000-0000000000000000-00";
+  if (traceparent.size() < kForm.size()) return {};
+  for (size_t i = 0; i < kForm.size(); ++i) {
+    const char c = traceparent[i];
+    const bool is_digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+    if (kForm[i] == '-' ? c != '-' : !is_digit) return {};
+  }
+  const auto is_zero = [](absl::string_view id) {
+    return id.find_first_not_of('0') == absl::string_view::npos;
+  };
+  const absl::string_view version = traceparent.substr(0, 2);
+  const absl::string_view trace = traceparent.substr(3, 32);
+  const absl::string_view rest = traceparent.substr(kForm.size());
+  if (version == "ff" || is_zero(trace) || is_zero(traceparent.substr(36, 16))) return {};
+  if (!rest.empty() && (version == "00" || rest.front() != '-')) return {};
+  return trace;
+}
+
 std::string JsonMembers(absl::string_view line) {
   std::string words;
   std::string pairs;

@@ -37,6 +37,10 @@ namespace rope::server {
 // \x and two digits for each byte). Other characters are unchanged.
 std::string Quoted(absl::string_view text);
 
+// The trace id in `traceparent`, a header of W3C trace context: 32 lowercase digits. Empty: the
+// header is empty, or one that W3C declares invalid.
+absl::string_view TraceIdOf(absl::string_view traceparent);
+
 // How lines are written: as they are logged, words and key=value pairs, or as one JSON object each.
 enum class LogFormat { kLogfmt, kJson };
 

@@ -33,11 +33,6 @@ void Add(std::atomic<int64_t>& counter, int64_t by = 1) {
   counter.fetch_add(by, std::memory_order_relaxed);
 }
 
-// Whether an answered call of the method is one request, and does not have many.
-bool IsUnary(Method method) {
-  return method != Method::kRotateStream;
-}
-
 // Rounded. REQUIRES: not negative.
 int64_t Nanoseconds(double microseconds) {
   return static_cast<int64_t>(microseconds * 1e3 + 0.5);
@@ -79,13 +74,6 @@ struct CallSeries {
   std::vector<ClientMetric> sent_bytes;
 };
 
-ClientMetric ReadCalls(const Histogram& histogram, int64_t zeros, absl::Span<const int64_t> bounds,
-                       std::vector<ClientMetric::Label> labels) {
-  HistogramSum sum(histogram);
-  sum.AddZeros(zeros);
-  return sum.Read(bounds, std::move(labels));
-}
-
 // Adds what calls have counted. `always`: also if there was none.
 void AddCalls(const std::string& method, const CallCounts& calls, bool always, CallSeries& series) {
   if (always || calls.started() > 0) {
@@ -93,14 +81,12 @@ void AddCalls(const std::string& method, const CallCounts& calls, bool always, C
   }
   for (size_t code = 0; code < kCodeCount; ++code) {
     const CallCounts::Counts& counts = calls.counts()[code];
-    const int64_t empty = counts.without_message.load(std::memory_order_relaxed);
-    if (counts.duration.count() + empty == 0 && !(always && code == 0)) continue;
+    if (counts.duration.count() == 0 && !(always && code == 0)) continue;
     const std::vector<ClientMetric::Label> labels = {{"grpc_method", method},
                                                      {"grpc_status", CodeName(code)}};
-    series.duration.push_back(ReadCalls(counts.duration, empty, kGrpcDurationBounds, labels));
-    series.received_bytes.push_back(
-        ReadCalls(counts.received_bytes, empty, kGrpcSizeBounds, labels));
-    series.sent_bytes.push_back(ReadCalls(counts.sent_bytes, empty, kGrpcSizeBounds, labels));
+    series.duration.push_back(counts.duration.Read(labels));
+    series.received_bytes.push_back(counts.received_bytes.Read(labels));
+    series.sent_bytes.push_back(counts.sent_bytes.Read(labels));
   }
 }
 
@@ -172,19 +158,6 @@ void CollectLogDrops(const Gauges& gauges, Families& families) {
        MetricType::Counter, std::move(drops)});
 }
 
-void CollectTraces(const TraceCounts& traces, Families& families) {
-  AddCounter(families, "rope_trace_spans_exported_total",
-             "Spans of calls that the collector has taken", traces.exported);
-  families.push_back(
-      {"rope_trace_spans_dropped_total",
-       "Spans of calls dropped, by reason: queue (full), collector (did not take them)",
-       MetricType::Counter,
-       {ValueOf(traces.dropped_queue, {{"reason", "queue"}}),
-        ValueOf(traces.dropped_collector, {{"reason", "collector"}})}});
-  AddCounter(families, "rope_trace_posts_failed_total",
-             "Attempts to send spans that the collector did not take", traces.failed_posts);
-}
-
 MetricFamily BuildInfo(const std::string& version, const std::string& revision,
                        const std::vector<std::string>& devices) {
   return {"rope_build_info",
@@ -215,41 +188,6 @@ Metrics::Metrics(const std::string& version, const std::string& revision,
   devices_.emplace_back("other");
 }
 
-void Metrics::CountRequest(const RequestReport& report) {
-  PerMethod& method = methods_[static_cast<size_t>(report.method)];
-  if (IsUnary(report.method) && !report.local) {
-    return method.calls.End(
-        {report.code, report.duration, report.received_bytes, report.sent_bytes});
-  }
-  Add(method.answers[IndexOf(report.code)]);
-  method.duration.Observe(absl::ToInt64Nanoseconds(report.duration));
-  Add(received_bytes_, report.received_bytes);
-  Add(sent_bytes_, report.sent_bytes);
-}
-
-int64_t Metrics::answered() const {
-  int64_t sum = 0;
-  for (size_t method = 0; method < methods_.size(); ++method) {
-    for (size_t code = 0; code < kCodeCount; ++code) sum += Answers(method, code);
-  }
-  return sum;
-}
-
-// The size histograms have the fewest buckets to add up.
-int64_t Metrics::Answers(size_t method, size_t code) const {
-  const PerMethod& of = methods_[method];
-  const int64_t answers = of.answers[code].load(std::memory_order_relaxed);
-  return IsUnary(static_cast<Method>(method)) ? answers + of.calls.counts()[code].sent_bytes.count()
-                                              : answers;
-}
-
-HistogramSum Metrics::Durations(size_t method) const {
-  HistogramSum sum(methods_[method].duration);
-  if (!IsUnary(static_cast<Method>(method))) return sum;
-  for (const CallCounts::Counts& counts : methods_[method].calls.counts()) sum.Add(counts.duration);
-  return sum;
-}
-
 void Metrics::CountRotation(const RotationReport& report, const RotationLabels& labels) {
   rotations_.Count(labels);
   stages_[0].Observe(Nanoseconds(report.decode_us));
@@ -277,8 +215,8 @@ Families Metrics::Collect(const Gauges& gauges) const {
   Families families = {build_info_};
   AddGauge(families, "rope_draining",
            "1 while the server refuses new work and finishes what it has, else 0", gauges.draining);
-  CollectRequests(families);
   CollectCalls(families);
+  CollectRequests(families);
   AddGauge(families, "rope_requests_in_flight", "Rotate requests admitted and not yet answered",
            gauges.requests_in_flight);
   AddGauge(families, "rope_admitted_bytes", "Bytes of input and output of the requests in flight",
@@ -298,60 +236,15 @@ Families Metrics::Collect(const Gauges& gauges) const {
   CollectBudgets(gauges, families);
   CollectConnections(gauges, families);
   CollectLogDrops(gauges, families);
-  if (gauges.traces.has_value()) CollectTraces(*gauges.traces, families);
   return families;
-}
-
-void Metrics::CollectRequests(Families& families) const {
-  std::vector<ClientMetric> answers;
-  std::vector<ClientMetric> durations;
-  int64_t received_bytes = received_bytes_;
-  int64_t sent_bytes = sent_bytes_;
-  for (size_t i = 0; i < methods_.size(); ++i) {
-    const std::string method(kMethodNames[i]);
-    bool used = i == static_cast<size_t>(Method::kRotate);  // exported from the start
-    for (size_t code = 0; code < kCodeCount; ++code) {
-      if (IsUnary(static_cast<Method>(i))) {
-        received_bytes += methods_[i].calls.counts()[code].received_bytes.sum();
-        sent_bytes += methods_[i].calls.counts()[code].sent_bytes.sum();
-      }
-      const int64_t count = Answers(i, code);
-      if (count == 0 && !(used && code == 0)) continue;
-      used = true;
-      answers.push_back(ValueOf(count, {{"code", CodeName(code)}, {"method", method}}));
-    }
-    if (used) durations.push_back(Durations(i).Read(kDurationBounds, {{"method", method}}));
-  }
-  std::vector<ClientMetric> stages;
-  for (size_t i = 0; i < stages_.size(); ++i) {
-    stages.push_back(stages_[i].Read({{"stage", kStageNames[i]}}));
-  }
-  families.push_back({"rope_requests_total", "Requests answered, by method and gRPC status code",
-                      MetricType::Counter, std::move(answers)});
-  families.push_back({"rope_request_duration_seconds",
-                      "Seconds from a request's arrival to its answer, by method",
-                      MetricType::Histogram, std::move(durations)});
-  families.push_back({"rope_request_stage_seconds",
-                      "Seconds that successful Rotate requests spent in each stage of the server",
-                      MetricType::Histogram, std::move(stages)});
-  AddCounter(families, "rope_unknown_methods_total",
-             "Calls of methods that no service of the server has", unknown_calls_.started());
-  AddCounter(families, "rope_received_bytes_total",
-             "Bytes of request messages, without headers and framing", received_bytes);
-  AddCounter(families, "rope_sent_bytes_total",
-             "Bytes of answer messages, without headers and framing", sent_bytes);
-  AddCounter(families, "rope_tokens_total", "Tokens of successful Rotate requests", tokens_);
-  families.push_back({"rope_rotations_total",
-                      "Rotations that succeeded, by how their tensors came, operation and model",
-                      MetricType::Counter, rotations_.Read()});
 }
 
 // gRPC's instruments (gRFC A66), with the names that OpenTelemetry's exporter for Prometheus makes:
 // dots are underscores, the unit follows, and _total ends a counter.
 void Metrics::CollectCalls(Families& families) const {
   CallSeries series;
-  for (size_t i = 0; i < methods_.size(); ++i) {
-    AddCalls("rope.v1.RopeService/" + std::string(kMethodNames[i]), methods_[i].calls,
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    AddCalls("rope.v1.RopeService/" + std::string(kMethodNames[i]), calls_[i],
              i == static_cast<size_t>(Method::kRotate), series);
   }
   AddCalls("other", unknown_calls_, /*always=*/false, series);
@@ -367,6 +260,39 @@ void Metrics::CollectCalls(Families& families) const {
   families.push_back({"grpc_server_call_sent_total_compressed_message_size_bytes",
                       "Bytes of the answer messages of a gRPC call, which are not compressed",
                       MetricType::Histogram, std::move(series.sent_bytes)});
+}
+
+void Metrics::CollectRequests(Families& families) const {
+  std::vector<ClientMetric> answers;
+  std::vector<ClientMetric> durations;
+  for (const auto& [requests, transport] :
+       {std::pair(&stream_requests_, "stream"), std::pair(&ring_requests_, "ring")}) {
+    for (size_t code = 0; code < kCodeCount; ++code) {
+      const int64_t count = requests->answers()[code];
+      if (count == 0 && code != 0) continue;
+      answers.push_back(ValueOf(count, {{"code", CodeName(code)}, {"transport", transport}}));
+    }
+    durations.push_back(requests->duration().Read({{"transport", transport}}));
+  }
+  std::vector<ClientMetric> stages;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    stages.push_back(stages_[i].Read({{"stage", kStageNames[i]}}));
+  }
+  families.push_back({"rope_pipelined_requests_total",
+                      "Requests that came in a stream or through a ring, which are no gRPC calls, "
+                      "by transport and gRPC status code",
+                      MetricType::Counter, std::move(answers)});
+  families.push_back({"rope_pipelined_request_duration_seconds",
+                      "Seconds from the arrival of a request of a stream or ring to its answer, by "
+                      "transport",
+                      MetricType::Histogram, std::move(durations)});
+  families.push_back({"rope_request_stage_seconds",
+                      "Seconds that successful Rotate requests spent in each stage of the server",
+                      MetricType::Histogram, std::move(stages)});
+  AddCounter(families, "rope_tokens_total", "Tokens of successful Rotate requests", tokens_);
+  families.push_back({"rope_rotations_total",
+                      "Rotations that succeeded, by how their tensors came, operation and model",
+                      MetricType::Counter, rotations_.Read()});
 }
 
 void Metrics::CollectBatches(Families& families) const {

@@ -70,16 +70,6 @@ inline constexpr int kMethodCount = 15;
 // "Rotate".
 std::string_view Name(Method method);
 
-// One answered call, or one answered request of a stream.
-struct RequestReport {
-  Method method = Method::kRotate;
-  absl::StatusCode code = absl::StatusCode::kOk;
-  absl::Duration duration = absl::ZeroDuration();  // from its arrival to its answer
-  int64_t received_bytes = 0;                      // of its message
-  int64_t sent_bytes = 0;                          // of the answer's message
-  bool local = false;                              // came through a ring, not as a call of gRPC
-};
-
 // One rotation that succeeded.
 struct RotationReport {
   double decode_us = 0;
@@ -101,14 +91,6 @@ struct BudgetUse {
   std::vector<Refusal> refusals = {};
 };
 
-// Spans of calls, since the process started (traces.h).
-struct TraceCounts {
-  int64_t exported = 0;
-  int64_t dropped_queue = 0;      // no room
-  int64_t dropped_collector = 0;  // the collector did not take them
-  int64_t failed_posts = 0;       // attempts to send a batch
-};
-
 // Values read at the moment of a scrape.
 struct Gauges {
   int64_t requests_in_flight = 0;
@@ -127,7 +109,6 @@ struct Gauges {
   std::vector<std::pair<std::string_view, int64_t>> connections_closed;  // by reason
   std::optional<absl::Time> certificate_expiry;  // of the server's; unset: no TLS
   int64_t tls_failures = 0;                      // changed files that could not be used
-  std::optional<TraceCounts> traces;             // unset: no traces
 };
 
 // A family of one value without labels.
@@ -149,17 +130,15 @@ class Metrics {
   Metrics(const std::string& version, const std::string& revision,
           const std::vector<std::string>& devices, absl::Span<const std::string> models = {});
 
-  // An answered request of a unary method also ends its call, unless it is local.
-  void CountRequest(const RequestReport& report);
-  // Requests since the process started, of all methods.
-  int64_t answered() const;
   void CountRotation(const RotationReport& report, const RotationLabels& labels);
   void CountBatch(const BatchReport& report);
-  // Its transport counts what CountRequest does not: that calls begin, that they end without a
-  // message, and that streams end.
-  CallCounts& CallsOf(Method method) { return methods_[static_cast<size_t>(method)].calls; }
+  // A call that its handler gets ends with its answer, or as a stream; the transport counts others.
+  CallCounts& CallsOf(Method method) { return calls_[static_cast<size_t>(method)]; }
   // Of methods that no service of the server has.
   CallCounts& unknown_calls() { return unknown_calls_; }
+  // Of streams and rings, whose requests are no calls.
+  RequestCounts& stream_requests() { return stream_requests_; }
+  RequestCounts& ring_requests() { return ring_requests_; }
   // Counts the loss of `device`. Other failed batches are not counted.
   void CountDeviceFault(std::string_view device) { ++Device(device).faults; }
 
@@ -170,12 +149,6 @@ class Metrics {
   using Counter = std::atomic<int64_t>;
   using Families = std::vector<prometheus::MetricFamily>;
 
-  struct PerMethod {
-    CallCounts calls;
-    // Requests that are no calls: those of streams, and local ones.
-    std::array<Counter, kCodeCount> answers = {};
-    CallDurationHistogram duration;
-  };
   struct PerDevice {
     explicit PerDevice(const std::string& device_name) : name(device_name) {}
     const std::string name;
@@ -184,21 +157,18 @@ class Metrics {
   };
 
   PerDevice& Device(std::string_view name);
-  // Requests of a method with a code; answered calls of a unary method are requests.
-  int64_t Answers(size_t method, size_t code) const;
-  HistogramSum Durations(size_t method) const;
-  void CollectRequests(Families& families) const;
   void CollectCalls(Families& families) const;
+  void CollectRequests(Families& families) const;
   void CollectBatches(Families& families) const;
 
   const prometheus::MetricFamily build_info_;
   // One for each device, then one for "other"; never resized.
   std::deque<PerDevice> devices_;
-  std::array<PerMethod, kMethodCount> methods_;
-  std::array<DurationHistogram, 4> stages_;  // decode, validate, queue, execute
+  std::array<CallCounts, kMethodCount> calls_;  // by Method
+  std::array<DurationHistogram, 4> stages_;     // decode, validate, queue, execute
   CallCounts unknown_calls_;
-  Counter received_bytes_ = 0;  // of requests that are no calls
-  Counter sent_bytes_ = 0;
+  RequestCounts stream_requests_;
+  RequestCounts ring_requests_;
   Counter tokens_ = 0;
   RotationCounts rotations_;
   Histogram batch_requests_;

@@ -14,11 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
 #include "server/telemetry/limits.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/process.h"
-#include "server/telemetry/status_page.h"
 
 namespace rope::server {
 namespace {
@@ -91,15 +89,11 @@ std::optional<MetricsEndpoint::Answer> MetricsEndpoint::AnswerTo(std::string_vie
   if (path == "/readyz" || path == "/healthz") {
     return sources_.serving() ? Answer{200, "SERVING\n"} : Answer{503, "NOT_SERVING\n"};
   }
-  const bool is_status = path == "/" || path == "/status";
-  if (path != "/metrics" && !is_status) return std::nullopt;
+  if (path == "/") return Answer{200, std::string(StatusPage()), "text/html; charset=utf-8"};
+  if (path != "/metrics") return std::nullopt;
   proto::MutexLock lock(&mutex_);
   std::vector<prometheus::MetricFamily> families = sources_.metrics->Collect(sources_.gauges());
   CollectProcess(families);
-  if (is_status) {
-    return Answer{200, StatusPage(families, {.serving = sources_.serving(), .now = absl::Now()}),
-                  "text/html; charset=utf-8"};
-  }
   return Answer{200, PrometheusText(families)};
 }
 

@@ -1,6 +1,6 @@
 // MetricsEndpoint: serves HTTP while it exists.
 //
-//   GET /, /status          the status page, for people
+//   GET /                   the status page, for people
 //   GET /metrics            the metrics, in the text format of Prometheus
 //   GET /livez              200 ALIVE: the process runs
 //   GET /readyz, /healthz   200 SERVING, or 503 NOT_SERVING: gRPC health of the whole server
@@ -30,6 +30,9 @@ struct mg_connection;
 struct mg_context;
 
 namespace rope::server {
+
+// status_page.html, which CMake turns into a source.
+std::string_view StatusPage();
 
 class MetricsEndpoint {
  public:

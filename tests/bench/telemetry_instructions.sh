@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Prints how many instructions the server takes for a decode call, and how many of them are its log,
-# metrics and traces. valgrind's callgrind counts them: a busy machine changes nothing.
-# Usage: tests/bench/telemetry_instructions.sh [SERVER_FLAG...], for example
-#        --trace_endpoint=http://127.0.0.1:4318 --trace_ratio=1
+# Prints how many instructions the server takes for a decode call, and how many of them are its log
+# and metrics. valgrind's callgrind counts them: a busy machine changes nothing.
+# Usage: tests/bench/telemetry_instructions.sh [SERVER_FLAG...]
 # Exits 77 without valgrind.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -16,7 +15,7 @@ done
 
 readonly seconds=20
 # What runs for telemetry alone; each with all that it calls.
-readonly telemetry='RopeService::Record|Metrics::Count(?:Rotation|Batch)|TraceExporter::Sender::Run'
+readonly telemetry='RopeService::Record|Metrics::Count(?:Rotation|Batch)'
 folder=$(mktemp -d)
 server=
 finish() {
@@ -62,5 +61,5 @@ print(f"{calls} calls, {total / calls:,.0f} instructions each")
 for name, count in parts.items():
     print(f"{name}: {count / calls:,.0f}")
 sum_ = sum(parts.values())
-print(f"log, metrics and traces: {sum_ / calls:,.0f}, {sum_ / (total - sum_):.2%} of the rest")
+print(f"log and metrics: {sum_ / calls:,.0f}, {sum_ / (total - sum_):.2%} of the rest")
 ' "$folder/load.json" "$telemetry"

@@ -92,8 +92,8 @@ class Server:
             page = urllib.request.urlopen(self.metrics, timeout=LIMIT_S).read().decode()
         except OSError:
             return 0
-        found = re.search(rf'^rope_requests_total\{{code="{code}",method="Rotate"\}} (\S+)$', page,
-                          re.MULTILINE)
+        found = re.search(r'^grpc_server_call_duration_seconds_count\{grpc_method="[\w.]+/Rotate",'
+                          rf'grpc_status="{code}"\}} (\S+)$', page, re.MULTILINE)
         return float(found[1]) if found else 0
 
     def kill(self):

@@ -460,7 +460,7 @@ class ServerTest(unittest.TestCase):
             self.assertEqual(server.get(path)[0], 200, path)
         (adapter,) = example("prometheus_adapter.yaml")
         for rule in adapter["rules"]:
-            for series in re.findall(r"rope_\w+", rule["metricsQuery"]):
+            for series in re.findall(r"(?:rope|grpc_server)_\w+", rule["metricsQuery"]):
                 self.assertIn(f"\n{series}{{", server.get("/metrics")[1])
         self.assertEqual(self.call(server, "health", *secrets), (0, "SERVING\n"))
         self.assertIn("example-8b", self.call(server, "models", *secrets)[1])

@@ -13,7 +13,7 @@ import urllib.request
 LIMIT_S = 60
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? \S+$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-SELECTOR = re.compile(r"\b((?:rope|process)_\w+)(?:\{([^}]*)\})?")
+SELECTOR = re.compile(r"\b((?:rope|process|grpc_server)_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
 TARGET_LABELS = {"job", "instance"}  # that Prometheus adds
 # The variables of the dashboard, as short as the test.

@@ -164,7 +164,8 @@ class ServerTest(unittest.TestCase):
         cls.calls.make()
         cls.page = get(f"http://{cls.address}/metrics")
         cls.known = read_page(cls.page)
-        cls.known["rope_requests_total"]["code"] |= names_of_codes()
+        cls.known["grpc_server_call_duration_seconds_count"]["grpc_status"] |= names_of_codes()
+        cls.known["rope_pipelined_requests_total"]["code"] |= names_of_codes()
         cls.panels = panels_of(json.loads(DASHBOARD.read_text()))
 
     def test_promtool_has_nothing_to_say_of_the_page(self):
@@ -231,7 +232,8 @@ class ServerTest(unittest.TestCase):
                 break
             self.calls.make()
         self.assertEqual([panel["title"] for panel in still], [])
-        self.assertGreaterEqual(self.prometheus.value("sum(rope_requests_total)"), CALLS_MIN)
+        self.assertGreaterEqual(self.prometheus.value(
+            "sum(grpc_server_call_duration_seconds_count)"), CALLS_MIN)
         self.assertEqual(self.prometheus.alerts("firing"), [])
 
 

@@ -149,15 +149,5 @@ TEST_F(GrpcurlTest, ReadsHealth) {
   EXPECT_THAT(Call("grpc.health.v1.Health/Check", "{}"), Exits(0, HasSubstr("SERVING")));
 }
 
-// gRPC's C core keeps the trailer from its programs; others show it.
-TEST_F(GrpcurlTest, LoadReportGoesWithUnaryAnswersOnceItIsOn) {
-  for (const bool on : {false, true}) {
-    const TestServer server({on ? "--enable_load_reports" : "--enable_load_reports=false"});
-    const Outcome outcome = Run({"-v", server.address(), "rope.v1.RopeService/GetServerInfo"});
-    ASSERT_EQ(outcome.status, 0) << outcome.output;
-    EXPECT_EQ(outcome.output.find("endpoint-load-metrics-bin: ") != std::string::npos, on);
-  }
-}
-
 }  // namespace
 }  // namespace rope::testing

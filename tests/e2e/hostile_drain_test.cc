@@ -99,8 +99,9 @@ TEST(HostileDrainTest, AnswersToUnknownMethodsThatAreNotReadDelayNoDrain) {
   peer.StopReading();
   const std::string path = "/" + std::string(200, 'x') + "/y";
   for (int i = 0; i < 2000; ++i) peer.StartCall(path);
+  constexpr char kUnknown[] = R"(grpc_server_call_started_total{grpc_method="other"})";
   const auto deadline = std::chrono::steady_clock::now() + seconds(20);
-  while (Scrape(MetricsPort(server)).Value("rope_unknown_methods_total") < 1 &&
+  while (Scrape(MetricsPort(server)).Value(kUnknown) < 1 &&
          std::chrono::steady_clock::now() < deadline) {
   }
   server.process().Signal(SIGTERM);

@@ -96,8 +96,8 @@ double RefusedOnStreams(int port) {
   const Exposition page = Scrape(port);
   double refused = 0;
   for (const auto& [sample, value] : page.samples()) {
-    const bool counts = absl::StartsWith(sample, "rope_requests_total{") &&
-                        absl::StrContains(sample, "method=\"RotateStream\"");
+    const bool counts = absl::StartsWith(sample, "rope_pipelined_requests_total{") &&
+                        absl::StrContains(sample, "transport=\"stream\"");
     if (counts) refused += value;
   }
   return refused;

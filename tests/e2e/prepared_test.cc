@@ -90,8 +90,7 @@ class PreparedServer {
   std::string unix() const { return "unix:" + socket_; }
   // Number of Prepare calls that were answered with OK.
   int Prepared() const {
-    const double count =
-        Scrape(MetricsPort(server_)).Value(R"(rope_requests_total{code="OK",method="Prepare"})");
+    const double count = Scrape(MetricsPort(server_)).Value(CallsOf("Prepare"));
     return count < 0 ? 0 : static_cast<int>(count);
   }
   // Unregisters another model: the server then forgets all entries that name a registered one.

@@ -106,7 +106,9 @@ class RingClientTest : public ::testing::Test {
     options.transports = {transport};
     return Client::Connect(target_, options).value();
   }
-  double Value(const char* metric) const { return Scrape(MetricsPort(*server_)).Value(metric); }
+  double Value(const std::string& metric) const {
+    return Scrape(MetricsPort(*server_)).Value(metric);
+  }
   void Signal(int signal) const { server_->process().Signal(signal); }
 
   const std::string target_ = "unix:" + TemporaryFolder() + "/ring.sock";
@@ -285,7 +287,9 @@ TEST_F(RingClientTest, AsynchronousCallsGoThroughTheRingAndEachGetsItsOwnResult)
       tensors[i]->Reset();
     }
   }
-  EXPECT_EQ(Value(R"(rope_requests_total{code="OK",method="Rotate"})"), kCalls + 20);
+  EXPECT_EQ(Value(R"(rope_pipelined_requests_total{code="OK",transport="ring"})") +
+                Value(CallsOf("Rotate")),
+            kCalls + 20);
   EXPECT_EQ(Value("rope_rings"), 1);
 }
 

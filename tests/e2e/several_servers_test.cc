@@ -84,7 +84,7 @@ class SeveralServersTest : public ::testing::Test {
         .value();
   }
   double RequestsOf(const TestServer& server) const {
-    return Scrape(MetricsPort(server)).Value("rope_requests_total{code=\"OK\",method=\"Rotate\"}");
+    return Scrape(MetricsPort(server)).Value(CallsOf("Rotate"));
   }
 
   std::vector<std::unique_ptr<TestServer>> servers_;
@@ -122,8 +122,7 @@ TEST_F(SeveralServersTest, APreparedRotationIsKnownToAllAfterAFewCalls) {
              .tensors = {{.data = values.data(), .output = values.data()}}};
   for (const auto& server : servers_) {
     const auto is_prepared = [&] {
-      return Scrape(MetricsPort(*server))
-                 .Value(R"(rope_requests_total{code="OK",method="Prepare"})") >= 1;
+      return Scrape(MetricsPort(*server)).Value(CallsOf("Prepare")) >= 1;
     };
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!is_prepared() && std::chrono::steady_clock::now() < end) {

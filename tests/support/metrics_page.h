@@ -59,6 +59,12 @@ inline Exposition Scrape(int port) {
   return Exposition(answer.substr(answer.find("\r\n\r\n") + 4));
 }
 
+// The sample that counts the calls of a method of RopeService that ended with `status`.
+inline std::string CallsOf(const std::string& method, const std::string& status = "OK") {
+  return "grpc_server_call_duration_seconds_count{grpc_method=\"rope.v1.RopeService/" + method +
+         "\",grpc_status=\"" + status + "\"}";
+}
+
 }  // namespace rope::testing
 
 #endif  // ROPE_TESTS_SUPPORT_METRICS_PAGE_H_

@@ -31,13 +31,11 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
   EXPECT_EQ(options.device, "auto");
   EXPECT_THAT(options.models, IsEmpty());
   EXPECT_EQ(options.metrics_listen, "");
-  EXPECT_FALSE(options.trace_endpoint.has_value());
   EXPECT_FALSE(options.shared_memory.enabled);
   EXPECT_FALSE(options.tls.enabled());
   EXPECT_EQ(options.access_file, "");
   EXPECT_TRUE(options.reflection);
   EXPECT_TRUE(options.registration);
-  EXPECT_FALSE(options.load_reports);
   EXPECT_EQ(options.poll_spin, absl::Microseconds(200));
   EXPECT_EQ(options.drain_lead, absl::ZeroDuration());
   EXPECT_EQ(options.drain_timeout, absl::Seconds(10));
@@ -71,15 +69,7 @@ TEST(OptionsTest, EveryFlagIsTaken) {
                                        "--access_file=/a",
                                        "--enable_reflection=false",
                                        "--enable_registration=false",
-                                       "--log_format=json",
-                                       "--enable_load_reports",
-                                       "--trace_endpoint=http://collector:4318",
-                                       "--trace_ratio=0.5"});
-  ASSERT_TRUE(options.trace_endpoint.has_value());
-  EXPECT_EQ(options.trace_endpoint->host, "collector");
-  EXPECT_EQ(options.trace_endpoint->port, 4318);
-  EXPECT_EQ(options.trace_ratio, 0.5);
-  EXPECT_TRUE(options.load_reports);
+                                       "--log_format=json"});
   EXPECT_EQ(options.log_format, LogFormat::kJson);
   EXPECT_EQ(options.access_file, "/a");
   EXPECT_FALSE(options.reflection);
@@ -256,11 +246,6 @@ TEST(OptionsTest, BadValuesNameTheirFlag) {
   ExpectInvalid({"--table_cache_bytes=x"}, "--table_cache_bytes: got \"x\"");
   ExpectInvalid({"--threads=1.5"}, "--threads: got \"1.5\"");
   ExpectInvalid({"--log_level=loud"}, "--log_level: got \"loud\"");
-  ExpectInvalid({"--trace_endpoint=https://a:1"},
-                "--trace_endpoint: got \"https://a:1\", want http://HOST:PORT");
-  for (const std::string ratio : {"-0.1", "1.1", "nan", "half"}) {
-    ExpectInvalid({"--trace_ratio=" + ratio}, "--trace_ratio: got \"" + ratio + "\", want 0 to 1");
-  }
 }
 
 TEST(OptionsTest, UnknownArgumentsAndMissingValuesAreInvalid) {
@@ -286,7 +271,6 @@ TEST(OptionsTest, FlagsWithoutEffectAreNamed) {
       {{"--enable_shared_memory", "--shared_memory_bytes=1GiB", "--session_memory_bytes=2GiB"},
        "--session_memory_bytes has no effect above --shared_memory_bytes, which is 1073741824"},
       {{"--threads=1024"}, "--threads is 1024, more than the processors: "},
-      {{"--trace_ratio=1"}, "--trace_ratio has no effect without --trace_endpoint"},
       {{"--threads=1", "--poll_spin_us=9"}, "--poll_spin_us has no effect with one processor"},
       {{"--table_cache_bytes=0"},
        "--table_cache_bytes is 0: every request computes its rows again"},
@@ -353,13 +337,10 @@ TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
                            "--insecure_listen",
                            "--enable_reflection",
                            "--enable_registration",
-                           "--enable_load_reports",
                            "--device",
                            "--model",
                            "--model_dir",
                            "--metrics_listen",
-                           "--trace_endpoint",
-                           "--trace_ratio",
                            "--enable_shared_memory",
                            "--poll_spin_us",
                            "--drain_lead",

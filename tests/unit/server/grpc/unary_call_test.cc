@@ -120,7 +120,7 @@ TEST_F(UnaryCallTest, DescriptorOfAConnectionStaysOpenUntilItsLastCallIsAnswered
   call_->Finish(absl::OkStatus(), grpc::ByteBuffer());
   while (Inode() == inode) std::this_thread::yield();
   EXPECT_EQ(counts_.started(), 1);
-  EXPECT_EQ(counts_.counts()[0].without_message, 0) << "the handler ends what it gets";
+  EXPECT_EQ(counts_.counts()[0].duration.count(), 0) << "the handler ends what it gets";
 }
 
 TEST_F(UnaryCallTest, CallWhoseMessageDoesNotComeInTimeBeginsAndEnds) {
@@ -128,14 +128,14 @@ TEST_F(UnaryCallTest, CallWhoseMessageDoesNotComeInTimeBeginsAndEnds) {
   EXPECT_EQ(CodeOfCallWithoutMessage([&](auto&) { reads_.EndSince(absl::InfiniteFuture(), late); }),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(counts_.started(), 1);
-  EXPECT_EQ(counts_.counts()[IndexOf(late.code())].without_message, 1);
+  EXPECT_EQ(counts_.counts()[IndexOf(late.code())].duration.count(), 1);
 }
 
 TEST_F(UnaryCallTest, CallWithoutAMessageBeginsAndEnds) {
   EXPECT_EQ(CodeOfCallWithoutMessage([](auto& call) { call.WritesDone(nullptr); }),
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(counts_.started(), 1);
-  EXPECT_EQ(counts_.counts()[IndexOf(absl::StatusCode::kInvalidArgument)].without_message, 1);
+  EXPECT_EQ(counts_.counts()[IndexOf(absl::StatusCode::kInvalidArgument)].duration.count(), 1);
 }
 
 }  // namespace

@@ -30,6 +30,53 @@
 namespace rope::server {
 namespace {
 
+TEST(TraceIdTest, HeaderIsReadAsW3CSays) {
+  const std::string trace = "0af7651916cd43dd8448eb211c80319c";
+  const std::string ids = trace + "-b7ad6b7169203331";
+  const std::pair<std::string, std::string> cases[] = {
+      {"00-" + ids + "-01", trace},
+      {"00-" + ids + "-00", trace},
+      {"00-" + ids + "-ff", trace},
+      // Of a later version the known fields count.
+      {"01-" + ids + "-01", trace},
+      {"cc-" + ids + "-01-what-follows", trace},
+      {"cc-" + ids + "-01-", trace},
+      {"cc-" + ids + "-01.what-follows", ""},
+      {"cc-" + ids + "-0", ""},
+      {"00-" + ids + "-01-what-follows", ""},
+      {"00-" + ids + "-01-", ""},
+      {"ff-" + ids + "-01", ""},
+      {"ff-" + ids + "-01-what-follows", ""},
+      // Zeros are no ids.
+      {"00-" + std::string(32, '0') + "-b7ad6b7169203331-01", ""},
+      {"00-" + trace + "-" + std::string(16, '0') + "-01", ""},
+      {"00-" + std::string(31, '0') + "1-" + std::string(15, '0') + "1-01",
+       std::string(31, '0') + "1"},
+      {"00-1" + std::string(31, '0') + "-1" + std::string(15, '0') + "-00",
+       "1" + std::string(31, '0')},
+      // Other digits, dashes and lengths.
+      {"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", ""},
+      {"00-" + trace + "-B7ad6b7169203331-01", ""},
+      {"0A-" + ids + "-01", ""},
+      {"00-" + ids + "-0A", ""},
+      {"0g-" + ids + "-01", ""},
+      {"00-" + ids + "-0x", ""},
+      {"00_" + ids + "-01", ""},
+      {"00-" + trace + "_b7ad6b7169203331-01", ""},
+      {"00-" + ids + "_01", ""},
+      {"00-" + trace + "-+7ad6b7169203331-01", ""},
+      {"0-" + ids + "-01", ""},
+      {" 00-" + ids + "-01", ""},
+      {"00-" + ids + "-01 ", ""},
+      {"00-" + ids + "-1", ""},
+      {"00-" + ids, ""},
+      {"00-" + ids.substr(1) + "-01", ""},
+      {"00", ""},
+      {"", ""},
+  };
+  for (const auto& [header, expected] : cases) EXPECT_EQ(TraceIdOf(header), expected) << header;
+}
+
 TEST(QuotedTest, PlainTextIsQuotedAndSpacesAndEqualsSignsStay) {
   EXPECT_EQ(Quoted(""), R"("")");
   EXPECT_EQ(Quoted("4f2a-1"), R"("4f2a-1")");

@@ -51,70 +51,8 @@ TEST_F(MetricsTest, PageOfAnIdleServerIsWellFormedAndNamesFollowTheConventions) 
     EXPECT_THAT(name, Not(HasSubstr("micro")));
     EXPECT_FALSE(absl::EndsWith(page.helps().at(name), ".")) << name;
   }
-  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="Rotate"})"), 0);
+  EXPECT_EQ(page.Value(R"(rope_pipelined_requests_total{code="OK",transport="ring"})"), 0);
   EXPECT_EQ(page.Value(R"(rope_device_faults_total{device="cpu"})"), 0);
-}
-
-TEST_F(MetricsTest, RequestsAreCountedByMethodAndCode) {
-  metrics_.CountRequest({.method = Method::kRotate});
-  metrics_.CountRequest({.method = Method::kRotate});
-  metrics_.CountRequest({.method = Method::kWarmUp, .code = absl::StatusCode::kNotFound});
-  const Exposition page(TextOf(metrics_));
-  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="Rotate"})"), 2);
-  EXPECT_EQ(page.Value(R"(rope_requests_total{code="NOT_FOUND",method="WarmUp"})"), 1);
-  EXPECT_THAT(page.samples(), Not(Contains(Key(HasSubstr("Describe")))));
-}
-
-TEST_F(MetricsTest, EveryMethodAndCodeHasAPlaceOfItsOwn) {
-  for (int method = 0; method < kMethodCount; ++method) {
-    for (int code = 0; code <= 16; ++code) {
-      for (int times = 0; times <= method * 17 + code; ++times) {
-        metrics_.CountRequest(
-            {.method = static_cast<Method>(method), .code = static_cast<absl::StatusCode>(code)});
-      }
-    }
-  }
-  const Exposition page(TextOf(metrics_));
-  for (int method = 0; method < kMethodCount; ++method) {
-    for (int code = 0; code <= 16; ++code) {
-      const std::string sample =
-          absl::StrCat(R"(rope_requests_total{code=")",
-                       absl::StatusCodeToString(static_cast<absl::StatusCode>(code)),
-                       R"(",method=")", std::string(Name(static_cast<Method>(method))), R"("})");
-      EXPECT_EQ(page.Value(sample), method * 17 + code + 1) << sample;
-    }
-  }
-}
-
-TEST_F(MetricsTest, CodeThatIsNoneCountsAsUnknown) {
-  metrics_.CountRequest({.code = static_cast<absl::StatusCode>(99)});
-  metrics_.CountRequest({.code = static_cast<absl::StatusCode>(-1)});
-  EXPECT_EQ(Value(R"(rope_requests_total{code="UNKNOWN",method="Rotate"})"), 2);
-}
-
-TEST_F(MetricsTest, DurationsFallUnderTheFirstBoundThatIsNotBelowThem) {
-  metrics_.CountRequest({.duration = absl::Microseconds(10)});
-  metrics_.CountRequest({.duration = absl::Nanoseconds(10001)});
-  metrics_.CountRequest({.duration = absl::Seconds(60)});
-  metrics_.CountRequest({.duration = -absl::Seconds(1)});
-  const std::string name = "rope_request_duration_seconds";
-  const Exposition page(TextOf(metrics_));
-  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="5e-06"})"), 1);
-  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="1e-05"})"), 2);
-  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="2.5e-05"})"), 3);
-  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="10"})"), 3);
-  EXPECT_EQ(page.Value(name + R"(_count{method="Rotate"})"), 4);
-  EXPECT_NEAR(page.Value(name + R"(_sum{method="Rotate"})"), 60.000020001, 1e-9);
-}
-
-TEST_F(MetricsTest, BytesOfMessagesAddUp) {
-  metrics_.CountRequest({.received_bytes = 100, .sent_bytes = 7});
-  metrics_.CountRequest({.method = Method::kDescribe, .received_bytes = 5, .sent_bytes = 20});
-  metrics_.CountRequest({.received_bytes = 1000, .sent_bytes = 300, .local = true});
-  metrics_.CountRequest(
-      {.method = Method::kRotateStream, .received_bytes = 10000, .sent_bytes = 4000});
-  EXPECT_EQ(Value("rope_received_bytes_total"), 11105);
-  EXPECT_EQ(Value("rope_sent_bytes_total"), 4327);
 }
 
 constexpr char kGrpcDuration[] = "grpc_server_call_duration_seconds";
@@ -147,10 +85,10 @@ std::vector<double> BoundsOf(const std::string& text, const std::string& begin) 
 
 TEST_F(MetricsTest, AnsweredCallsHaveTheNamesOfGrpc) {
   const std::string rotate = "rope.v1.RopeService/Rotate";
-  for (int i = 0; i < 3; ++i) metrics_.CallsOf(Method::kRotate).Begin();
-  metrics_.CountRequest(
-      {.duration = absl::Microseconds(300), .received_bytes = 2000, .sent_bytes = 1024});
-  metrics_.CountRequest({.code = absl::StatusCode::kInvalidArgument, .received_bytes = 1});
+  CallCounts& calls = metrics_.CallsOf(Method::kRotate);
+  for (int i = 0; i < 3; ++i) calls.Begin();
+  calls.End({.duration = absl::Microseconds(300), .received_bytes = 2000, .sent_bytes = 1024});
+  calls.End({.code = absl::StatusCode::kInvalidArgument, .received_bytes = 1});
   const Exposition page(TextOf(metrics_));
   EXPECT_EQ(
       page.Value(R"(grpc_server_call_started_total{grpc_method="rope.v1.RopeService/Rotate"})"), 3);
@@ -172,12 +110,54 @@ TEST_F(MetricsTest, AnsweredCallsHaveTheNamesOfGrpc) {
   EXPECT_THAT(page.samples(), Not(Contains(Key(HasSubstr("RopeService/Describe")))));
 }
 
-TEST_F(MetricsTest, EachFamilyHasItsOwnBoundsOfTheSameCounts) {
+TEST_F(MetricsTest, EveryMethodAndCodeHasAPlaceOfItsOwn) {
+  for (int method = 0; method < kMethodCount; ++method) {
+    for (int code = 0; code <= 16; ++code) {
+      for (int times = 0; times <= method * 17 + code; ++times) {
+        metrics_.CallsOf(static_cast<Method>(method))
+            .End({.code = static_cast<absl::StatusCode>(code)});
+      }
+    }
+  }
+  const Exposition page(TextOf(metrics_));
+  for (int method = 0; method < kMethodCount; ++method) {
+    for (int code = 0; code <= 16; ++code) {
+      const std::string sample =
+          OfCalls(absl::StrCat(kGrpcDuration, "_count"),
+                  "rope.v1.RopeService/" + std::string(Name(static_cast<Method>(method))),
+                  absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
+      EXPECT_EQ(page.Value(sample), method * 17 + code + 1) << sample;
+    }
+  }
+}
+
+TEST_F(MetricsTest, CodeThatIsNoneCountsAsUnknown) {
+  metrics_.ring_requests().End(static_cast<absl::StatusCode>(99), absl::ZeroDuration());
+  metrics_.ring_requests().End(static_cast<absl::StatusCode>(-1), absl::ZeroDuration());
+  EXPECT_EQ(Value(R"(rope_pipelined_requests_total{code="UNKNOWN",transport="ring"})"), 2);
+}
+
+TEST_F(MetricsTest, DurationsFallUnderTheFirstBoundThatIsNotBelowThem) {
+  for (const absl::Duration duration :
+       {absl::Microseconds(10), absl::Nanoseconds(10001), absl::Seconds(60), -absl::Seconds(1)}) {
+    metrics_.ring_requests().End(absl::StatusCode::kOk, duration);
+  }
+  const std::string name = "rope_pipelined_request_duration_seconds";
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(page.Value(name + R"(_bucket{transport="ring",le="5e-06"})"), 1);
+  EXPECT_EQ(page.Value(name + R"(_bucket{transport="ring",le="1e-05"})"), 2);
+  EXPECT_EQ(page.Value(name + R"(_bucket{transport="ring",le="2.5e-05"})"), 3);
+  EXPECT_EQ(page.Value(name + R"(_bucket{transport="ring",le="10"})"), 3);
+  EXPECT_EQ(page.Value(name + R"(_count{transport="ring"})"), 4);
+  EXPECT_NEAR(page.Value(name + R"(_sum{transport="ring"})"), 60.000020001, 1e-9);
+}
+
+TEST_F(MetricsTest, FamiliesHaveTheirBounds) {
   const std::string text = TextOf(metrics_);
   const auto expect = [&text](const std::string& begin, const std::vector<double>& bounds) {
     EXPECT_THAT(BoundsOf(text, begin), Pointwise(DoubleEq(), bounds)) << begin;
   };
-  expect(R"(rope_request_duration_seconds_bucket{method="Rotate")",
+  expect(R"(rope_pipelined_request_duration_seconds_bucket{transport="stream")",
          {1e-6, 2.5e-6, 5e-6,  1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3,
           5e-3, 0.01,   0.025, 0.05, 0.1,    0.25, 0.5,  1,      2.5,  5,    10});
   // gRFC A66.
@@ -196,9 +176,10 @@ TEST_F(MetricsTest, EachFamilyHasItsOwnBoundsOfTheSameCounts) {
 TEST_F(MetricsTest, RequestsOfStreamsAndRingsAreNoCalls) {
   const std::string count = absl::StrCat(kGrpcDuration, "_count");
   const std::string stream = "rope.v1.RopeService/RotateStream";
-  metrics_.CountRequest({.method = Method::kRotateStream});
-  metrics_.CountRequest({.method = Method::kRotateStream});
-  metrics_.CountRequest({.local = true});
+  for (int i = 0; i < 2; ++i) {
+    metrics_.stream_requests().End(absl::StatusCode::kOk, absl::Microseconds(3));
+  }
+  metrics_.ring_requests().End(absl::StatusCode::kNotFound, absl::Microseconds(4));
   EXPECT_EQ(Value(OfCalls(count, stream, "OK")), -1);
   metrics_.CallsOf(Method::kRotateStream).Begin();
   metrics_.CallsOf(Method::kRotateStream)
@@ -207,30 +188,19 @@ TEST_F(MetricsTest, RequestsOfStreamsAndRingsAreNoCalls) {
   EXPECT_EQ(page.Value(OfCalls(count, stream, "OK")), 1);
   EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcReceived, "_sum"), stream, "OK")), 5000);
   EXPECT_EQ(page.Value(OfCalls(count, "rope.v1.RopeService/Rotate", "OK")), 0);
-  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="RotateStream"})"), 2);
-  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="Rotate"})"), 1);
-  EXPECT_EQ(page.Value(R"(rope_request_duration_seconds_count{method="RotateStream"})"), 2);
-  EXPECT_EQ(page.Value(R"(rope_request_duration_seconds_sum{method="RotateStream"})"), 0);
-  EXPECT_EQ(page.Value("rope_received_bytes_total"), 0);
-  EXPECT_EQ(metrics_.answered(), 3);
+  const std::string requests = "rope_pipelined_requests_total";
+  EXPECT_EQ(page.Value(requests + R"({code="OK",transport="stream"})"), 2);
+  EXPECT_EQ(page.Value(requests + R"({code="OK",transport="ring"})"), 0);
+  EXPECT_EQ(page.Value(requests + R"({code="NOT_FOUND",transport="ring"})"), 1);
+  const std::string duration = "rope_pipelined_request_duration_seconds_sum";
+  EXPECT_DOUBLE_EQ(page.Value(duration + R"({transport="stream"})"), 6e-6);
+  EXPECT_DOUBLE_EQ(page.Value(duration + R"({transport="ring"})"), 4e-6);
 }
 
-TEST_F(MetricsTest, DurationsOfCallsAndOfLocalRequestsAreOneFamilyOfAllCodes) {
-  metrics_.CountRequest({.duration = absl::Microseconds(10)});
-  metrics_.CountRequest({.code = absl::StatusCode::kInternal, .duration = absl::Microseconds(20)});
-  metrics_.CountRequest({.duration = absl::Microseconds(30), .local = true});
-  const Exposition page(TextOf(metrics_));
-  const std::string name = "rope_request_duration_seconds";
-  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="1e-05"})"), 1);
-  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="2.5e-05"})"), 2);
-  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="5e-05"})"), 3);
-  EXPECT_NEAR(page.Value(name + R"(_sum{method="Rotate"})"), 60e-6, 1e-12);
-}
-
-TEST_F(MetricsTest, CallWithoutAMessageIsNoRequest) {
+TEST_F(MetricsTest, CallWithoutAMessageTakesNoTimeAndNoBytes) {
   const std::string method = "rope.v1.RopeService/Describe";
   metrics_.CallsOf(Method::kDescribe).Begin();
-  metrics_.CallsOf(Method::kDescribe).EndWithoutMessage(absl::StatusCode::kUnauthenticated);
+  metrics_.CallsOf(Method::kDescribe).End({.code = absl::StatusCode::kUnauthenticated});
   const Exposition page(TextOf(metrics_));
   EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcDuration, "_bucket"), method, "UNAUTHENTICATED",
                                ",le=\"0\"")),
@@ -239,15 +209,12 @@ TEST_F(MetricsTest, CallWithoutAMessageIsNoRequest) {
     EXPECT_EQ(page.Value(OfCalls(absl::StrCat(family, "_count"), method, "UNAUTHENTICATED")), 1);
     EXPECT_EQ(page.Value(OfCalls(absl::StrCat(family, "_sum"), method, "UNAUTHENTICATED")), 0);
   }
-  EXPECT_THAT(page.samples(), Not(Contains(Key(HasSubstr("method=\"Describe\"")))));
-  EXPECT_EQ(metrics_.answered(), 0);
 }
 
 TEST_F(MetricsTest, CallOfAnUnknownMethodIsOneOfOthers) {
   metrics_.unknown_calls().Begin();
-  metrics_.unknown_calls().EndWithoutMessage(absl::StatusCode::kUnimplemented);
+  metrics_.unknown_calls().End({.code = absl::StatusCode::kUnimplemented});
   const Exposition page(TextOf(metrics_));
-  EXPECT_EQ(page.Value("rope_unknown_methods_total"), 1);
   EXPECT_EQ(page.Value(R"(grpc_server_call_started_total{grpc_method="other"})"), 1);
   EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcDuration, "_count"), "other", "UNIMPLEMENTED")),
             1);
@@ -341,17 +308,6 @@ TEST_F(MetricsTest, GaugesAreShownAsTheyAreGiven) {
   EXPECT_EQ(Value("rope_draining"), 0);
 }
 
-TEST_F(MetricsTest, TracesAreCountedWhereTheyAreOn) {
-  EXPECT_THAT(TextOf(metrics_), Not(HasSubstr("rope_trace_")));
-  Gauges gauges;
-  gauges.traces = {.exported = 1, .dropped_queue = 2, .dropped_collector = 3, .failed_posts = 4};
-  const Exposition page(TextOf(metrics_, gauges));
-  EXPECT_EQ(page.Value("rope_trace_spans_exported_total"), 1);
-  EXPECT_EQ(page.Value(R"(rope_trace_spans_dropped_total{reason="queue"})"), 2);
-  EXPECT_EQ(page.Value(R"(rope_trace_spans_dropped_total{reason="collector"})"), 3);
-  EXPECT_EQ(page.Value("rope_trace_posts_failed_total"), 4);
-}
-
 TEST_F(MetricsTest, ManyThreadsLoseNothingAndPagesReadMeanwhileAreWellFormed) {
   constexpr int kThreads = 4;
   constexpr int kEach = 20000;
@@ -360,23 +316,26 @@ TEST_F(MetricsTest, ManyThreadsLoseNothingAndPagesReadMeanwhileAreWellFormed) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int n = 0; n < kEach; ++n) {
-        metrics_.CountRequest({.duration = absl::Microseconds(n % 100), .sent_bytes = 3});
+        metrics_.CallsOf(Method::kRotate)
+            .End({.duration = absl::Microseconds(n % 100), .sent_bytes = 3});
         metrics_.CountBatch({.device = "cpu", .requests = 1 + n % 5});
       }
       --running;
     });
   }
+  const std::string rotate = "rope.v1.RopeService/Rotate";
+  const std::string count = OfCalls(absl::StrCat(kGrpcDuration, "_count"), rotate, "OK");
   double last = 0;
   while (running > 0) {
-    const double now = Value(R"(rope_requests_total{code="OK",method="Rotate"})");
+    const double now = Value(count);
     EXPECT_GE(now, last);
     last = now;
   }
   for (std::thread& thread : threads) thread.join();
   const Exposition page(TextOf(metrics_));
-  EXPECT_EQ(page.Value(R"(rope_request_duration_seconds_count{method="Rotate"})"),
-            kThreads * kEach);
-  EXPECT_EQ(page.Value("rope_sent_bytes_total"), 3 * kThreads * kEach);
+  EXPECT_EQ(page.Value(count), kThreads * kEach);
+  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcSent, "_sum"), rotate, "OK")),
+            3 * kThreads * kEach);
   EXPECT_EQ(page.Value("rope_batch_requests_sum"), 3 * kThreads * kEach);
 }
 
