@@ -228,11 +228,6 @@ Status Client::UnregisterModel(const std::string& name, const CallOptions& optio
   return connection_->UnregisterModel(name, options);
 }
 
-Result<WarmUpReply> Client::WarmUp(const WarmUpRequest& request, const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->WarmUp(request, options);
-}
-
 Result<std::vector<SharedRegion>> Client::ListRegions(const CallOptions& options) const {
   if (is_of_parent()) return MadeByParent();
   return connection_->ListRegions(options);

@@ -90,11 +90,6 @@ Status MessageConnection::UnregisterModel(const std::string& name, const CallOpt
   return CallMethod("UnregisterModel", BytesOf(request), /*idempotent=*/false, options).status();
 }
 
-Result<WarmUpReply> MessageConnection::WarmUp(const WarmUpRequest& request,
-                                              const CallOptions& options) {
-  return CallAndConvert<WarmUpReply, v1::WarmUpResponse>("WarmUp", ToMessage(request), options);
-}
-
 Result<std::vector<SharedRegion>> MessageConnection::ListRegions(const CallOptions& options) {
   return CallAndConvert<std::vector<SharedRegion>, v1::ListRegionsResponse>(
       "ListRegions", Result<v1::ListRegionsRequest>(v1::ListRegionsRequest()), options);

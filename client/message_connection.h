@@ -29,7 +29,6 @@ class MessageConnection : public Connection {
   Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
                                         const CallOptions& options) override;
   Status UnregisterModel(const std::string& name, const CallOptions& options) override;
-  Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options) override;
   Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) override;
   Result<ConnectionList> ListConnections(const CallOptions& options) override;
   Result<ServerInfo> GetServerInfo(const CallOptions& options) override;

@@ -13,7 +13,6 @@
 #include "server/control/describe.h"
 #include "server/control/fingerprint.h"
 #include "server/control/tables.h"
-#include "server/control/warm_up.h"
 #include "server/error.h"
 #include "server/memory/peers.h"
 #include "server/models/model_registry.h"
@@ -101,13 +100,6 @@ auto AdmitFor(const ControlParts& parts, const Caller& caller) {
     return parts.admission->Extend(caller.session, bytes, "request", *caller.permit,
                                    caller.identity == nullptr ? nullptr : caller.identity->use);
   };
-}
-
-absl::StatusOr<Steps<v1::WarmUpResponse>> WarmUp(const ControlParts& parts,
-                                                 const v1::WarmUpRequest& request) {
-  ROPE_ASSIGN_OR_RETURN(WarmUpPlan plan,
-                        PlanWarmUp(request, *parts.registry, parts.tables->budget_bytes()));
-  return WarmUpSteps(std::move(plan), *parts.tables);
 }
 
 absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
@@ -229,10 +221,6 @@ void AddServerMethods(const ControlParts& parts, RopeService& service) {
                                caller.identity == nullptr ? caller.owner : OwnerOfUser(geteuid()),
                                connections);
       },
-      service);
-  AddSteps<v1::WarmUpRequest, v1::WarmUpResponse>(
-      Method::kWarmUp,
-      [parts](const auto& request, const Caller&) { return WarmUp(parts, request); }, parts,
       service);
   AddSteps<v1::GetTablesRequest, v1::GetTablesResponse>(
       Method::kGetTables,

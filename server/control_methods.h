@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 
-#include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
 #include "server/engine/side_thread.h"
 #include "server/grpc/rope_service.h"
@@ -25,7 +24,6 @@ struct ControlParts {
   PreparedRotations* prepared = nullptr;
   RegionTable* regions = nullptr;
   Connections* connections = nullptr;
-  kernels::TableCache* tables = nullptr;
   SideThread* side_thread = nullptr;
   Admission* admission = nullptr;
   int64_t reply_bytes_max = 0;

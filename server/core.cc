@@ -123,8 +123,8 @@ absl::Status Core::Build() {
       RopeService::Parts{engine_.get(), metrics_.get(), options_.tracer, &clock_, calls_,
                          instance_id_, shares.message, admission_.get(), options_.logger});
   AddControlMethods(
-      {registry_.get(), prepared_.get(), regions_.get(), &connections_, tables_.get(),
-       &engine_->side_thread(), admission_.get(), shares.message, options_.registration,
+      {registry_.get(), prepared_.get(), regions_.get(), &connections_, &engine_->side_thread(),
+       admission_.get(), shares.message, options_.registration,
        options_.info ? options_.info : [this] { return Info(Budgets()); }},
       *rope_service_);
   return absl::OkStatus();

@@ -157,8 +157,6 @@ absl::Span<const Command> Commands() {
       {"register", "NAME", "Gives a config a name that every client of the server may use.",
        RegisterFlags(), &RunRegister},
       {"unregister", "NAME", "Removes a name.", {kJsonFlag}, &RunUnregister},
-      {"warm_up", "", "Builds the server's tables of a range of positions in advance.",
-       WarmUpFlags(), &RunWarmUp},
       {"info",
        "",
        "Version, devices, limits, table cache and shared memory of the server.",

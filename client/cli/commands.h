@@ -104,7 +104,6 @@ std::vector<Flag> RotateFlags();
 std::vector<Flag> SameFlags();
 std::vector<Flag> TablesFlags();
 std::vector<Flag> VerifyFlags();
-std::vector<Flag> WarmUpFlags();
 
 int RunHealth(const Arguments& arguments);
 int RunConnections(const Arguments& arguments);
@@ -120,7 +119,6 @@ int RunRotate(const Arguments& arguments);
 int RunSame(const Arguments& arguments);
 int RunTables(const Arguments& arguments);
 int RunUnregister(const Arguments& arguments);
-int RunWarmUp(const Arguments& arguments);
 int RunVerify(const Arguments& arguments);
 int RunLoadCommand(const Arguments& arguments);
 

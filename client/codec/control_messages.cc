@@ -111,20 +111,6 @@ RegisteredModel FromMessage(const v1::RegisterModelResponse& message) {
           .warnings = {message.warnings().begin(), message.warnings().end()}};
 }
 
-Result<v1::WarmUpRequest> ToMessage(const WarmUpRequest& request) {
-  v1::WarmUpRequest message;
-  Status status = SetRope(request.rope, "rope", *message.mutable_rope());
-  if (!status.ok()) return status;
-  message.set_begin(request.begin);
-  message.set_end(request.end);
-  if (request.dtype.has_value()) message.set_dtype(ToMessage(*request.dtype));
-  return message;
-}
-
-WarmUpReply FromMessage(const v1::WarmUpResponse& message) {
-  return {.pages = message.pages(), .bytes = message.bytes()};
-}
-
 std::vector<SharedRegion> FromMessage(const v1::ListRegionsResponse& message) {
   std::vector<SharedRegion> regions;
   for (const v1::Region& region : message.regions()) {

@@ -44,7 +44,7 @@ namespace rope::server {
 enum class Right {
   kRotate = 1,    // Rotate, RotateStream, Prepare, RegisterRegion, UnregisterRegion, rings
   kDescribe = 2,  // Describe, Fingerprint, GetTables, ListModels
-  kRegister = 4,  // RegisterModel, UnregisterModel, WarmUp
+  kRegister = 4,  // RegisterModel, UnregisterModel
   kInspect = 8,   // GetServerInfo, ListConnections, ListRegions, reflection
 };
 

@@ -40,7 +40,6 @@ Right RightOf(Method method) {
       return Right::kDescribe;
     case Method::kRegisterModel:
     case Method::kUnregisterModel:
-    case Method::kWarmUp:
       return Right::kRegister;
     case Method::kGetServerInfo:
     case Method::kListConnections:

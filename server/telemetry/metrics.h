@@ -59,13 +59,12 @@ enum class Method {
   kUnregisterRegion,
   kListRegions,
   kGetServerInfo,
-  kWarmUp,
   kGetTables,
   kPrepare,
   kListConnections,
   kFingerprint,
 };
-inline constexpr int kMethodCount = 15;
+inline constexpr int kMethodCount = 14;
 
 // "Rotate".
 std::string_view Name(Method method);

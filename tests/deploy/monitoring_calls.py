@@ -76,7 +76,6 @@ class Calls:
                           "--tokens=64", "--heads=4", "--kv_heads=1", "--head_dim=128")
         config = f"--config={self._config}"
         for command in (("register", "mine", config), ("models",), ("describe", "--model=mine"),
-                        ("warm_up", "--model=mine", "--end=1024"),
                         ("tables", "--model=mine", "--end=64", f"--output={self._config}.npy"),
                         ("info",), ("connections",), ("fingerprint", str(self._config)),
                         ("unregister", "mine")):

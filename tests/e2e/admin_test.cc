@@ -1,9 +1,7 @@
-// The control plane as a client in any language uses it: registering and removing models, warm-up,
-// statistics.
+// The control plane as a client in any language uses it: registering and removing models.
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -28,11 +26,6 @@ class AdminTest : public ::testing::Test {
   }
   grpc::Status Rotate(const v1::RotateRequest& request, v1::RotateResponse& response) {
     return Send(&Stub::Rotate, request, response);
-  }
-  v1::TableCacheStatistics Statistics() {
-    v1::GetServerInfoResponse response;
-    EXPECT_TRUE(Send(&Stub::GetServerInfo, v1::GetServerInfoRequest(), response).ok());
-    return response.table_cache();
   }
   bool IsRegistered(const std::string& name) {
     v1::ListModelsResponse response;
@@ -141,61 +134,6 @@ TEST_P(ModelOwnerTest, OneOwnerLeavesPlacesForOthers) {
 
 INSTANTIATE_TEST_SUITE_P(SharedMemory, ModelOwnerTest, ::testing::Bool(),
                          [](const auto& of) { return of.param ? "on" : "off"; });
-
-TEST_F(AdminTest, RotationAfterAWarmUpFindsAllItsPages) {
-  v1::WarmUpRequest request;
-  request.mutable_rope()->set_model("llama-3-8b");
-  request.set_begin(1000);
-  request.set_end(5000);
-  v1::WarmUpResponse warmed;
-  const grpc::Status status = Send(&Stub::WarmUp, request, warmed);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(warmed.pages(), 4999 / 64 - 1000 / 64 + 1);
-  EXPECT_EQ(warmed.bytes(), warmed.pages() * 64 * 128 * 4);
-  const v1::TableCacheStatistics before = Statistics();
-  EXPECT_EQ(before.builds(), warmed.pages());
-  EXPECT_EQ(before.pages(), warmed.pages());
-  EXPECT_GE(before.bytes(), warmed.bytes());
-
-  v1::RotateRequest rotate = ByModel("llama-3-8b", 1000);
-  v1::Array& array = *rotate.mutable_tensors(0)->mutable_array();
-  array.clear_numbers();
-  array.clear_shape();
-  for (const int64_t length : {4000, 1, 128}) array.add_shape(length);
-  array.set_raw(std::string(size_t{4000} * 128 * 4, '\0'));
-  v1::RotateResponse response;
-  const grpc::Status rotated = Rotate(rotate, response);
-  ASSERT_TRUE(rotated.ok()) << rotated.error_message();
-  const v1::TableCacheStatistics after = Statistics();
-  EXPECT_EQ(after.misses(), before.misses());
-  EXPECT_EQ(after.hits(), before.hits() + warmed.pages());
-  EXPECT_EQ(after.builds(), before.builds());
-}
-
-TEST_F(AdminTest, WarmUpThatDoesNotFitIsRefusedAndBuildsNothing) {
-  v1::WarmUpRequest request;
-  request.mutable_rope()->set_model("llama-3-8b");
-  request.set_end(int64_t{1} << 30);
-  v1::WarmUpResponse response;
-  const grpc::Status status = Send(&Stub::WarmUp, request, response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("want at most"));
-  EXPECT_EQ(Statistics().builds(), 0);
-}
-
-TEST_F(AdminTest, WarmUpThatItsCallerLeavesHoldsUpNobody) {
-  v1::WarmUpRequest request;
-  request.mutable_rope()->set_model("llama-3-8b");
-  request.set_end(300000);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(1));
-  v1::WarmUpResponse response;
-  EXPECT_EQ(stub_->WarmUp(&context, request, &response).error_code(),
-            grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(Serves(*stub_));
-  request.set_end(64);
-  EXPECT_TRUE(Send(&Stub::WarmUp, request, response).ok());
-}
 
 }  // namespace
 }  // namespace rope::testing

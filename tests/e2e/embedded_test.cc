@@ -217,12 +217,12 @@ TEST_F(EmbeddedTest, PreparedCallsHaveTheBytesOfWholeOnes) {
   }
 }
 
-// The rows of 65,536 positions take longer than a millisecond.
+// The rows of 16,384 positions take longer than a millisecond.
 TEST_F(EmbeddedTest, OtherCallsHaveADeadlineToo) {
-  client::WarmUpRequest request;
-  request.rope.model = "llama-3.1-8b";
-  request.end = 1 << 16;
-  const Status status = client_.WarmUp(request, {.timeout = std::chrono::milliseconds(1)}).status();
+  const client::TablesRequest request{.rope = {.model = "llama-3.1-8b"},
+                                      .positions = {.end = 1 << 14}};
+  const Status status =
+      client_.GetTables(request, {.timeout = std::chrono::milliseconds(1)}).status();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.detail().reason, Reason::kDeadline);
 }

@@ -243,7 +243,7 @@ TEST_F(GetTablesTest, TableBeyondTheServersMemoryIsRefusedAndASmallerOneIsAnswer
   EXPECT_TRUE(Serves(*small.NewStub()));
 }
 
-TEST_F(GetTablesTest, ClientRegistersWarmsUpAndUnregisters) {
+TEST_F(GetTablesTest, ClientRegistersAndUnregisters) {
   client::RopeSpec rope;
   rope.config = client::RopeConfig{.rope_theta = 77, .head_dim = kHeadDim};
   rope.pairing = client::Pairing::kInterleaved;
@@ -254,13 +254,6 @@ TEST_F(GetTablesTest, ClientRegistersWarmsUpAndUnregisters) {
   EXPECT_EQ(registered->model.pairing, client::Pairing::kInterleaved);
   EXPECT_EQ(client_.RegisterModel("mine", rope).status().code(), StatusCode::kAlreadyExists);
   EXPECT_EQ(client_.RegisterModel("a b", rope).status().detail().field, "name");
-
-  client::WarmUpRequest warm_up = {.rope = {.model = "mine"}, .begin = 0, .end = 65};
-  ASSERT_OK(warmed, client_.WarmUp(warm_up));
-  EXPECT_EQ(warmed->pages, 2);
-  EXPECT_EQ(warmed->bytes, 2 * 64 * kHeadDim * 4);
-  warm_up.end = 0;
-  EXPECT_EQ(client_.WarmUp(warm_up).status().detail().field, "end");
 
   EXPECT_TRUE(client_.UnregisterModel("mine").ok());
   EXPECT_EQ(client_.UnregisterModel("mine").code(), StatusCode::kNotFound);
@@ -282,7 +275,7 @@ TEST_F(GetTablesTest, ExampleRuns) {
   const Outcome outcome =
       RunProgram({ROPE_BINARY_DIR "/bin/rope_tables_example", server_.address()});
   EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_EQ(outcome.output, "2048 pages, [8192, 128], 2097152 bytes\n");
+  EXPECT_EQ(outcome.output, "[8192, 128], 2097152 bytes\n");
 }
 
 }  // namespace

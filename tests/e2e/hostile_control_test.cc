@@ -250,15 +250,15 @@ ControlCalls CallControlPlane(Stub& stub, const std::string& name) {
   v1::DescribeRequest describe;
   describe.mutable_rope()->set_model(name);
   for (int i = 0; i < 256; ++i) describe.add_positions(i);
-  v1::WarmUpRequest warm_up;
-  warm_up.mutable_rope()->set_model(name);
-  warm_up.set_end(4096);
+  v1::GetTablesRequest tables;
+  tables.mutable_rope()->set_model(name);
+  tables.mutable_positions()->mutable_range()->set_end(64);
   v1::UnregisterModelRequest gone;
   gone.set_name(name);
   calls.took = TimeOf([&] {
     call(std::bind_front(&Stub::RegisterModel, &stub), model, v1::RegisterModelResponse());
     call(std::bind_front(&Stub::Describe, &stub), describe, v1::DescribeResponse());
-    call(std::bind_front(&Stub::WarmUp, &stub), warm_up, v1::WarmUpResponse());
+    call(std::bind_front(&Stub::GetTables, &stub), tables, v1::GetTablesResponse());
     call(std::bind_front(&Stub::UnregisterModel, &stub), gone, v1::UnregisterModelResponse());
   });
   return calls;

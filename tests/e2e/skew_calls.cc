@@ -99,9 +99,6 @@ std::string TextOf(const client::Model& model) {
 std::string TextOf(const client::RegisteredModel& registered) {
   return TextOf(registered.model);
 }
-std::string TextOf(const client::WarmUpReply& reply) {
-  return Line("warm", reply.pages, reply.bytes);
-}
 std::string TextOf(const client::SharedRegion& region) {
   return Line("region", region.kind);
 }
@@ -279,8 +276,7 @@ std::string Tables(const Client& client) {
 }
 
 std::string Server(const Client& client) {
-  return TextOf(client.WarmUp({.rope = Spec(kYarn), .begin = 0, .end = 100})) +
-         TextOf(client.ListRegions()) + TextOf(client.ListConnections()) +
+  return TextOf(client.ListRegions()) + TextOf(client.ListConnections()) +
          TextOf(client.GetServerInfo());
 }
 

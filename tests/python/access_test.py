@@ -112,8 +112,7 @@ CALLS = {
 }
 # Those without a method of the Python client.
 COMMANDS = {
-    "register": [["register", "mine", "--model=llama-3.1-8b"], ["unregister", "mine"],
-                 ["warm_up", "--model=llama-3.1-8b", "--begin=0", "--end=16"]],
+    "register": [["register", "mine", "--model=llama-3.1-8b"], ["unregister", "mine"]],
     "inspect": [["info"], ["connections"]],
 }
 

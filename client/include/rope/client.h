@@ -169,10 +169,6 @@ class Client {
   // answers a second call if the first one ran.
   Status UnregisterModel(const std::string& name, const CallOptions& options = {}) const;
 
-  // Builds the table pages of a range of positions, and returns when they are built.
-  // INVALID_ARGUMENT: an empty range. RESOURCE_EXHAUSTED: more pages than the server's table cache
-  // holds. FAILED_PRECONDITION: the config's frequencies depend on the length.
-  Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options = {}) const;
   // Memory that the server has mapped for this connection; empty if nothing is shared.
   Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options = {}) const;
   // All connections of the server if this client is its own user, or root, on a Unix socket; else

@@ -71,7 +71,6 @@ TEST(CommandsTest, MisuseHasStatusTwo) {
       {{"register", "--model=a"}, "NAME: got 0 names, want one"},
       {{"register", "a"}, "got 0 of them, want exactly one"},
       {{"unregister", "a", "b"}, "NAME: got 2 names, want one"},
-      {{"warm_up", "--model=a"}, "--end: got nothing"},
       {{"tables", "--model=a", "--output=b"}, "--end, --positions: got both or none"},
       {{"tables", "--model=a", "--output=b", "--end=2", "--positions=1"}, "got both or none"},
       {{"tables", "--model=a", "--output=b", "--begin=2", "--end=2"},

@@ -178,13 +178,6 @@ TEST(ControlMessagesTest, AdminMessagesKeepTheirFields) {
   const v1::RegisterModelRequest registering = ToMessage("mine", {.model = "m"}).value();
   EXPECT_EQ(registering.name(), "mine");
   EXPECT_EQ(registering.rope().model(), "m");
-  const v1::WarmUpRequest warm_up =
-      ToMessage(
-          WarmUpRequest{.rope = {.model = "m"}, .begin = 1, .end = 2, .dtype = DType::kFloat16})
-          .value();
-  EXPECT_EQ(warm_up.begin(), 1);
-  EXPECT_EQ(warm_up.end(), 2);
-  EXPECT_EQ(warm_up.dtype(), v1::DTYPE_FP16);
   v1::ListRegionsResponse regions;
   v1::Region& region = *regions.add_regions();
   region.set_region_id(5);

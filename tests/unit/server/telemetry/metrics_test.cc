@@ -58,10 +58,10 @@ TEST_F(MetricsTest, PageOfAnIdleServerIsWellFormedAndNamesFollowTheConventions) 
 TEST_F(MetricsTest, RequestsAreCountedByMethodAndCode) {
   metrics_.CountRequest({.method = Method::kRotate});
   metrics_.CountRequest({.method = Method::kRotate});
-  metrics_.CountRequest({.method = Method::kWarmUp, .code = absl::StatusCode::kNotFound});
+  metrics_.CountRequest({.method = Method::kListModels, .code = absl::StatusCode::kNotFound});
   const Exposition page(TextOf(metrics_));
   EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="Rotate"})"), 2);
-  EXPECT_EQ(page.Value(R"(rope_requests_total{code="NOT_FOUND",method="WarmUp"})"), 1);
+  EXPECT_EQ(page.Value(R"(rope_requests_total{code="NOT_FOUND",method="ListModels"})"), 1);
   EXPECT_THAT(page.samples(), Not(Contains(Key(HasSubstr("Describe")))));
 }
 

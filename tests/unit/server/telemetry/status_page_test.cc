@@ -151,7 +151,7 @@ TEST_F(StatusPageTest, RequestsAreShownByMethodAndCode) {
   EXPECT_THAT(CellsOf("Rotate"),
               EndsWith("<td class=\"list\">NOT_FOUND\u00a02, UNAVAILABLE\u00a03</td>"));
   EXPECT_THAT(CellsOf("Describe"), StartsWith("<td>5</td>"));
-  EXPECT_EQ(CellsOf("WarmUp"), "none");
+  EXPECT_EQ(CellsOf("ListModels"), "none");
   EXPECT_THAT(Page(), HasSubstr("<dt>Requests</dt><dd>1.23 M</dd>"));
 }
 
