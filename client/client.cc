@@ -217,17 +217,6 @@ Result<std::vector<Model>> Client::ListModels(const CallOptions& options) const 
   return connection_->ListModels(options);
 }
 
-Result<RegisteredModel> Client::RegisterModel(const std::string& name, const RopeSpec& rope,
-                                              const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->RegisterModel(name, rope, options);
-}
-
-Status Client::UnregisterModel(const std::string& name, const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->UnregisterModel(name, options);
-}
-
 Result<std::vector<SharedRegion>> Client::ListRegions(const CallOptions& options) const {
   if (is_of_parent()) return MadeByParent();
   return connection_->ListRegions(options);

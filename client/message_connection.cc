@@ -25,10 +25,10 @@ Result<PreparedRotation> MessageConnection::Prepare(const RotateRequest& request
 
 template <typename Reply, typename Message, typename Request>
 Result<Reply> MessageConnection::CallAndConvert(const char* method, const Result<Request>& request,
-                                                const CallOptions& options, bool idempotent) {
+                                                const CallOptions& options) {
   if (!request.ok()) return request.status();
   const Result<Message> reply =
-      MessageOf<Message>(CallMethod(method, BytesOf(*request), idempotent, options));
+      MessageOf<Message>(CallMethod(method, BytesOf(*request), /*idempotent=*/true, options));
   if (!reply.ok()) return reply.status();
   return FromMessage(*reply);
 }
@@ -75,19 +75,6 @@ Result<std::vector<Model>> MessageConnection::ListModels(const CallOptions& opti
       });
   if (!status.ok()) return status;
   return models;
-}
-
-Result<RegisteredModel> MessageConnection::RegisterModel(const std::string& name,
-                                                         const RopeSpec& rope,
-                                                         const CallOptions& options) {
-  return CallAndConvert<RegisteredModel, v1::RegisterModelResponse>(
-      "RegisterModel", ToMessage(name, rope), options, /*idempotent=*/false);
-}
-
-Status MessageConnection::UnregisterModel(const std::string& name, const CallOptions& options) {
-  v1::UnregisterModelRequest request;
-  request.set_name(name);
-  return CallMethod("UnregisterModel", BytesOf(request), /*idempotent=*/false, options).status();
 }
 
 Result<std::vector<SharedRegion>> MessageConnection::ListRegions(const CallOptions& options) {

@@ -26,9 +26,6 @@ class MessageConnection : public Connection {
                                        const CallOptions& options) override;
   Result<TablesReply> GetTables(const TablesRequest& request, const CallOptions& options) override;
   Result<std::vector<Model>> ListModels(const CallOptions& options) override;
-  Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
-                                        const CallOptions& options) override;
-  Status UnregisterModel(const std::string& name, const CallOptions& options) override;
   Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) override;
   Result<ConnectionList> ListConnections(const CallOptions& options) override;
   Result<ServerInfo> GetServerInfo(const CallOptions& options) override;
@@ -46,7 +43,7 @@ class MessageConnection : public Connection {
   // Calls `method` with `request`, unless that is an error, and converts the reply.
   template <typename Reply, typename Message, typename Request>
   Result<Reply> CallAndConvert(const char* method, const Result<Request>& request,
-                               const CallOptions& options, bool idempotent = true);
+                               const CallOptions& options);
 };
 
 }  // namespace rope::client

@@ -27,7 +27,6 @@ struct ControlParts {
   SideThread* side_thread = nullptr;
   Admission* admission = nullptr;
   int64_t reply_bytes_max = 0;
-  bool registration = true;  // else names of models do not change
   std::function<v1::GetServerInfoResponse()> server_info;
 };
 

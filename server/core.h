@@ -56,8 +56,6 @@ class Core {
     std::vector<std::string> trusted_proxies = {};
     Access* access = nullptr;  // null: everybody may do everything
     Tracer* tracer = nullptr;  // null: no traces
-    // Whether clients may register and unregister models.
-    bool registration = true;
     // Whether unary answers carry a LoadReport.
     bool load_reports = false;
     // Whether one session may have only half of the requests and their bytes.

@@ -210,8 +210,6 @@ void AddAccess(Flags& flags, ServerOptions& options, Given& given) {
   flags.Switch("enable_load_reports",
                "Send ORCA's load report with each unary answer (default off).",
                options.load_reports);
-  flags.Switch("enable_registration", "Let clients register models (default on).",
-               options.registration);
 }
 
 void AddConnections(Flags& flags, ServerOptions& options) {

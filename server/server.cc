@@ -111,7 +111,6 @@ absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
     tracer_ = std::make_shared<Tracer>(Tracer::Options{.ratio = options_.trace_ratio});
     options.tracer = tracer_.get();
   }
-  options.registration = options_.registration;
   options.load_reports = options_.load_reports;
   options.batches = batches;
   options.on_fault = [this](std::string_view device, const absl::Status& status) {
@@ -309,7 +308,7 @@ Gauges Server::ReadGauges() const {
   gauges.requests_in_flight = core_->admission().requests();
   gauges.admitted_bytes = core_->admission().bytes();
   gauges.streams = core_->rope_service().open_streams();
-  gauges.models = core_->registry().model_count();
+  gauges.models = static_cast<int64_t>(core_->registry().models().size());
   const RegionTable::Statistics regions = core_->regions().statistics();
   gauges.regions = regions.regions;
   gauges.region_bytes = regions.bytes;

@@ -71,7 +71,7 @@ void LogStart(const Started& started) {
       absl::StrJoin(started.addresses, ","),
       started.metrics_address.empty() ? "off" : started.metrics_address, TracesOf(options),
       TlsOf(options.tls), options.access_file.empty() ? "everybody" : "file",
-      started.models.model_count(), files.empty() ? "none" : FilesOf(files));
+      started.models.models().size(), files.empty() ? "none" : FilesOf(files));
   for (const std::string& flag : options.warnings) spdlog::warn("{}", flag);
   for (const FileReport& file : files) {
     for (const std::string& line : LinesOf(file)) spdlog::warn("{}", line);

@@ -157,7 +157,7 @@ int RunConnections(const Arguments& arguments) {
   return kExitOk;
 }
 
-// models, register, unregister: the names that the server knows.
+// models: the names that the engine knows.
 
 namespace {
 
@@ -196,12 +196,6 @@ void PrintTable(const std::vector<Model>& models) {
   }
 }
 
-// The only positional argument of register and unregister.
-Result<std::string> NameOf(const Arguments& arguments) {
-  if (arguments.positional().size() == 1) return arguments.positional().front();
-  return Misused(absl::StrCat("NAME: got ", arguments.positional().size(), " names, want one"));
-}
-
 }  // namespace
 
 int RunModels(const Arguments& arguments) {
@@ -216,44 +210,6 @@ int RunModels(const Arguments& arguments) {
   Json list = Json::array();
   for (const Model& model : *models) list.push_back(JsonOf(model));
   absl::PrintF("%s", JsonText(list));
-  return kExitOk;
-}
-
-std::vector<Flag> RegisterFlags() {
-  return WithRopeFlags({kJsonFlag});
-}
-
-int RunRegister(const Arguments& arguments) {
-  const Result<std::string> name = NameOf(arguments);
-  if (!name.ok()) return Misuse(name.status().message());
-  const Result<RopeSpec> rope = NamedRopeOf(arguments);
-  if (!rope.ok()) return FailOrMisuse(rope.status());
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return Fail(client.status());
-  const auto registered = client->RegisterModel(*name, *rope, CallOptionsOf(arguments));
-  if (!registered.ok()) return Fail(registered.status());
-  if (arguments.Has("json")) {
-    absl::PrintF(
-        "%s", JsonText({{"model", JsonOf(registered->model)}, {"warnings", registered->warnings}}));
-    return kExitOk;
-  }
-  PrintTable({registered->model});
-  for (const std::string& warning : registered->warnings) absl::PrintF("warning: %s\n", warning);
-  return kExitOk;
-}
-
-int RunUnregister(const Arguments& arguments) {
-  const Result<std::string> name = NameOf(arguments);
-  if (!name.ok()) return Misuse(name.status().message());
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return Fail(client.status());
-  const Status status = client->UnregisterModel(*name, CallOptionsOf(arguments));
-  if (!status.ok()) return Fail(status);
-  if (arguments.Has("json")) {
-    absl::PrintF("%s", JsonText({{"unregistered", *name}}));
-  } else {
-    absl::PrintF("unregistered %s\n", *name);
-  }
   return kExitOk;
 }
 

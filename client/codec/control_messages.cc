@@ -98,19 +98,6 @@ Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
   return ServingStatus::kUnknown;
 }
 
-Result<v1::RegisterModelRequest> ToMessage(const std::string& name, const RopeSpec& rope) {
-  v1::RegisterModelRequest message;
-  message.set_name(name);
-  Status status = SetRope(rope, "rope", *message.mutable_rope());
-  if (!status.ok()) return status;
-  return message;
-}
-
-RegisteredModel FromMessage(const v1::RegisterModelResponse& message) {
-  return {.model = FromMessage(message.model()),
-          .warnings = {message.warnings().begin(), message.warnings().end()}};
-}
-
 std::vector<SharedRegion> FromMessage(const v1::ListRegionsResponse& message) {
   std::vector<SharedRegion> regions;
   for (const v1::Region& region : message.regions()) {

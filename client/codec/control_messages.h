@@ -26,13 +26,10 @@ grpc::ByteBuffer HealthRequestOf(const std::string& service);
 Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply);
 
 // Converts requests and replies of the control plane to and from the messages of proto/rope/v1:
-// models, regions, tables.
+// regions, connections, tables.
 //
 // Errors:     INVALID_ARGUMENT: as SetRope (messages.h); a range beside a list of positions.
 //             INTERNAL: an array whose bytes do not match its shape.
-
-Result<v1::RegisterModelRequest> ToMessage(const std::string& name, const RopeSpec& rope);
-RegisteredModel FromMessage(const v1::RegisterModelResponse& message);
 
 std::vector<SharedRegion> FromMessage(const v1::ListRegionsResponse& message);
 ConnectionList FromMessage(const v1::ListConnectionsResponse& message);

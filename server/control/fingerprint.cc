@@ -62,8 +62,7 @@ absl::StatusOr<kernels::KeyIdentity> Identify(const v1::KeySource& source,
                                               ModelRegistry& registry) {
   std::string field;
   ROPE_ASSIGN_OR_RETURN(kernels::KeyOptions options, ReadOptions(source));
-  ROPE_ASSIGN_OR_RETURN(const Model model,
-                        registry.CopyOf(source.rope(), "key", "engine in its place", field));
+  ROPE_ASSIGN_OR_RETURN(const Model model, registry.CopyOf(source.rope(), field));
   ROPE_ASSIGN_OR_RETURN(options.pairing, proto::ReadPairing(source.rope().pairing()));
   if (!options.pairing.has_value()) options.pairing = model.pairing;
   absl::StatusOr<kernels::IdentifiedKey> key = std::visit(

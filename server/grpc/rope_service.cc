@@ -38,9 +38,6 @@ Right RightOf(Method method) {
     case Method::kGetTables:
     case Method::kListModels:
       return Right::kDescribe;
-    case Method::kRegisterModel:
-    case Method::kUnregisterModel:
-      return Right::kRegister;
     case Method::kGetServerInfo:
     case Method::kListConnections:
     case Method::kListRegions:

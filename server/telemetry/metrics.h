@@ -53,8 +53,6 @@ enum class Method {
   kRotateStream,
   kDescribe,
   kListModels,
-  kRegisterModel,
-  kUnregisterModel,
   kRegisterRegion,
   kUnregisterRegion,
   kListRegions,
@@ -64,7 +62,7 @@ enum class Method {
   kListConnections,
   kFingerprint,
 };
-inline constexpr int kMethodCount = 14;
+inline constexpr int kMethodCount = 12;
 
 // "Rotate".
 std::string_view Name(Method method);

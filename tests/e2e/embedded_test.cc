@@ -45,6 +45,21 @@ RotateRequest RequestFor(const std::vector<float>& values, float* output) {
   return request;
 }
 
+// A request whose preparation keeps 3 MiB: its embedding is wide.
+RotateRequest WideRequest(double theta) {
+  constexpr int64_t kChannels = 16384;
+  static const std::vector<float> data(kChannels);
+  RotateRequest request;
+  request.rope.config = client::RopeConfig();
+  request.rope.config->rope_theta = theta;
+  request.rope.config->head_dim = kChannels;
+  request.rope.config->xpos = client::XPos{.scale_base = 512};
+  request.rope.pairing = client::Pairing::kHalf;
+  request.tensors = {
+      {.role = client::Role::kK, .layout = "SD", .shape = {1, kChannels}, .data = data.data()}};
+  return request;
+}
+
 // What a server answers to RequestFor(values).
 std::vector<float> Rotated(const Client& client, const std::vector<float>& values) {
   std::vector<float> result(values.size());
@@ -185,13 +200,11 @@ TEST_F(EmbeddedTest, CallPastItsDeadlineIsNotRun) {
   EXPECT_EQ(values, before);
 }
 
-// The second round uses an id that the engine has forgotten: unregistering a model drops entries
-// that name one. The call goes whole, and the engine is asked to prepare it again.
+// The second round uses an id that the engine has forgotten: it keeps 8 MiB for a client. The call
+// goes whole, and the engine is asked to prepare it again.
 TEST_F(EmbeddedTest, PreparedCallsHaveTheBytesOfWholeOnes) {
-  ASSERT_TRUE(client_.RegisterModel("mine", {.model = "llama-3.1-8b"}).ok());
   const std::vector<float> values = Values(1);
   RotateRequest whole = RequestFor(values, nullptr);
-  whole.rope.model = "mine";
   const client::PreparedRotation rotation = client_.Prepare(whole).value();
   client::RotateStream stream = client_.OpenStream().value();
   for (int round = 0; round < 2; ++round) {
@@ -212,8 +225,9 @@ TEST_F(EmbeddedTest, PreparedCallsHaveTheBytesOfWholeOnes) {
       EXPECT_TRUE(stream.RotateFuture(call(2)).get().ok());
       for (const std::vector<float>& output : outputs) EXPECT_EQ(output, want);
     }
-    ASSERT_TRUE(client_.RegisterModel("other", {.model = "phi-2"}).ok());
-    ASSERT_TRUE(client_.UnregisterModel("other").ok());
+    for (const double theta : {1e4, 2e4, 3e4, 4e4}) {
+      ASSERT_TRUE(client_.Prepare(WideRequest(theta)).ok());
+    }
   }
 }
 
@@ -293,9 +307,8 @@ TEST_F(EmbeddedTest, ClientsOfInprocShareOneEngine) {
     return false;
   };
   EXPECT_TRUE(has(other, "mine"));
-  ASSERT_TRUE(one.RegisterModel("theirs", {.model = "phi-2"}).ok());
-  EXPECT_TRUE(has(other, "theirs"));
-  EXPECT_FALSE(has(client_, "theirs"));
+  EXPECT_TRUE(has(one, "mine"));
+  EXPECT_FALSE(has(client_, "mine"));
 }
 
 TEST(EmbeddedOptionsTest, WhatIsWrongIsNamed) {

@@ -151,15 +151,6 @@ TEST_F(ErrorReasonTest, RegionOfAServerWithoutSharedMemory) {
   ExpectError(ErrorOf(status), v1::REASON_SHARED_MEMORY_OFF, "tensors[0].array.region");
 }
 
-TEST_F(ErrorReasonTest, ModelsThatExistOrAreNotTheCallers) {
-  const auto by_tcp = server_.NewStub();
-  EXPECT_TRUE(RegisterModel(stub_, "mine").ok());
-  ExpectError(ErrorOf(RegisterModel(*by_tcp, "mine")), v1::REASON_MODEL_EXISTS, "name");
-  ExpectError(ErrorOf(UnregisterModel(*by_tcp, "mine")), v1::REASON_PERMISSION, "name");
-  ExpectError(ErrorOf(UnregisterModel(stub_, "llama-3.1-8b")), v1::REASON_WRONG_STATE, "name");
-  ExpectError(ErrorOf(UnregisterModel(stub_, "none")), v1::REASON_MODEL_NOT_FOUND, "name");
-}
-
 TEST_F(ErrorReasonTest, ObjectThatIsRegisteredAlreadyOrIsNotThere) {
   const auto try_register = [this](const std::string& name) {
     grpc::ClientContext context;

@@ -243,23 +243,6 @@ TEST_F(GetTablesTest, TableBeyondTheServersMemoryIsRefusedAndASmallerOneIsAnswer
   EXPECT_TRUE(Serves(*small.NewStub()));
 }
 
-TEST_F(GetTablesTest, ClientRegistersAndUnregisters) {
-  client::RopeSpec rope;
-  rope.config = client::RopeConfig{.rope_theta = 77, .head_dim = kHeadDim};
-  rope.pairing = client::Pairing::kInterleaved;
-  ASSERT_OK(registered, client_.RegisterModel("mine", rope));
-  EXPECT_EQ(registered->model.name, "mine");
-  EXPECT_EQ(registered->model.origin, "registered");
-  EXPECT_EQ(registered->model.rope_theta, 77);
-  EXPECT_EQ(registered->model.pairing, client::Pairing::kInterleaved);
-  EXPECT_EQ(client_.RegisterModel("mine", rope).status().code(), StatusCode::kAlreadyExists);
-  EXPECT_EQ(client_.RegisterModel("a b", rope).status().detail().field, "name");
-
-  EXPECT_TRUE(client_.UnregisterModel("mine").ok());
-  EXPECT_EQ(client_.UnregisterModel("mine").code(), StatusCode::kNotFound);
-  EXPECT_EQ(client_.UnregisterModel("llama-3.1-8b").code(), StatusCode::kFailedPrecondition);
-}
-
 TEST_F(GetTablesTest, ClientListsTheMemoryThatItShares) {
   EXPECT_TRUE(client_.ListRegions().value().empty());
   const std::string path = "unix:" + TemporaryFolder() + "/rope.sock";

@@ -96,9 +96,6 @@ std::string TextOf(const client::Model& model) {
   return Line("model", model.name, model.origin, model.rope_type, model.rope_theta, model.head_dim,
               model.layer_types);
 }
-std::string TextOf(const client::RegisteredModel& registered) {
-  return TextOf(registered.model);
-}
 std::string TextOf(const client::SharedRegion& region) {
   return Line("region", region.kind);
 }
@@ -259,11 +256,7 @@ constexpr char kConfigJson[] = R"({"model_type": "llama", "head_dim": 16, "rope_
   "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";
 
 std::string Models(const Client& client) {
-  std::string text = TextOf(client.RegisterModel("mine", {.config_json = kConfigJson}));
-  text += TextOf(client.RegisterModel("mine", Spec(kPlain)));
-  text += TextOf(client.ListModels());
-  text += TextOf(client.UnregisterModel("mine"));
-  return text + TextOf(client.UnregisterModel("mine"));
+  return TextOf(client.ListModels());
 }
 
 std::string Tables(const Client& client) {

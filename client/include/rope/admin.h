@@ -1,4 +1,4 @@
-// The control plane: models that clients register, shared memory.
+// The control plane: shared memory and connections.
 //
 // Threading:  Values.
 #ifndef ROPE_ADMIN_H_
@@ -8,14 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "rope/describe.h"
-
 namespace rope::client {
-
-struct RegisteredModel {
-  Model model = {};
-  std::vector<std::string> warnings = {};  // about its config
-};
 
 // Memory of this connection that the server has mapped: the arena, or staging memory.
 struct SharedRegion {

@@ -154,21 +154,6 @@ class Client {
 
   // Every model that the server knows by name, sorted by name.
   Result<std::vector<Model>> ListModels(const CallOptions& options = {}) const;
-  // Registers `name` for an embedding: for all layers of a config, unless `rope` selects one. The
-  // model belongs to this client's user (Unix socket) or address (TCP).
-  // INVALID_ARGUMENT: a name other than 1 to 128 of a-z A-Z 0-9 . _ - /; a spec that Rotate rejects
-  // or that sets compat or precision. ALREADY_EXISTS: any client uses the name.
-  // RESOURCE_EXHAUSTED: too many models. UNAVAILABLE with detail().may_have_executed: the answer
-  // was lost, and the name may be registered. The call is then not repeated, because ALREADY_EXISTS
-  // would be the answer: look with ListModels, or call UnregisterModel and register again.
-  Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
-                                        const CallOptions& options = {}) const;
-  // Removes a registered name; requests under way finish.
-  // NOT_FOUND: no such model. FAILED_PRECONDITION: a preset, or a model from the server's command
-  // line. PERMISSION_DENIED: another client's model. UNAVAILABLE: as RegisterModel; NOT_FOUND then
-  // answers a second call if the first one ran.
-  Status UnregisterModel(const std::string& name, const CallOptions& options = {}) const;
-
   // Memory that the server has mapped for this connection; empty if nothing is shared.
   Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options = {}) const;
   // All connections of the server if this client is its own user, or root, on a Unix socket; else

@@ -54,9 +54,6 @@ class Connection {
   virtual Result<TablesReply> GetTables(const TablesRequest& request,
                                         const CallOptions& options) = 0;
   virtual Result<std::vector<Model>> ListModels(const CallOptions& options) = 0;
-  virtual Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
-                                                const CallOptions& options) = 0;
-  virtual Status UnregisterModel(const std::string& name, const CallOptions& options) = 0;
   virtual Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) = 0;
   virtual Result<ConnectionList> ListConnections(const CallOptions& options) = 0;
   virtual Result<ServerInfo> GetServerInfo(const CallOptions& options) = 0;

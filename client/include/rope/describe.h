@@ -129,7 +129,7 @@ struct DescribeRequest {
 
 struct Model {
   std::string name = {};
-  std::string origin = {};  // "preset", "flag" or "registered"
+  std::string origin = {};  // "preset" or "flag"
   std::string rope_type = {};
   double rope_theta = 0;
   int64_t head_dim = 0;

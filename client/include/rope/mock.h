@@ -52,9 +52,6 @@ class MockConnection : public Connection {
   MOCK_METHOD(Result<TablesReply>, GetTables, (const TablesRequest&, const CallOptions&),
               (override));
   MOCK_METHOD(Result<std::vector<Model>>, ListModels, (const CallOptions&), (override));
-  MOCK_METHOD(Result<RegisteredModel>, RegisterModel,
-              (const std::string&, const RopeSpec&, const CallOptions&), (override));
-  MOCK_METHOD(Status, UnregisterModel, (const std::string&, const CallOptions&), (override));
   MOCK_METHOD(Result<std::vector<SharedRegion>>, ListRegions, (const CallOptions&), (override));
   MOCK_METHOD(Result<ConnectionList>, ListConnections, (const CallOptions&), (override));
   MOCK_METHOD(Result<ServerInfo>, GetServerInfo, (const CallOptions&), (override));

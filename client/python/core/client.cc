@@ -243,15 +243,6 @@ class PyClient {
     return list;
   }
 
-  std::vector<std::string> Register(const std::string& name, const RopeSpec& rope) const {
-    return Take(Run([&](const client::Client& client) { return client.RegisterModel(name, rope); }))
-        .warnings;
-  }
-
-  void Unregister(const std::string& name) const {
-    Check(Run([&](const client::Client& client) { return client.UnregisterModel(name); }));
-  }
-
   Bytes Allocate(int64_t bytes) const {
     client::Slot slot =
         Take(Run([&](const client::Client& client) { return client.arena().Allocate(bytes); }));
@@ -340,8 +331,6 @@ void BindClient(nb::module_& module) {
            nb::arg("layout"), nb::arg("dtype"), nb::arg("seq_len").none(),
            nb::arg("head_dim").none(), nb::arg("skip_attention_factor"))
       .def("models", &PyClient::Models)
-      .def("register", &PyClient::Register)
-      .def("unregister", &PyClient::Unregister)
       .def("allocate", &PyClient::Allocate)
       .def("fence", &PyClient::Fence, nb::arg("timeout").none())
       .def_prop_ro("transport", &PyClient::Transport);

@@ -36,7 +36,6 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
   EXPECT_FALSE(options.tls.enabled());
   EXPECT_EQ(options.access_file, "");
   EXPECT_TRUE(options.reflection);
-  EXPECT_TRUE(options.registration);
   EXPECT_FALSE(options.load_reports);
   EXPECT_EQ(options.poll_spin, absl::Microseconds(200));
   EXPECT_EQ(options.drain_lead, absl::ZeroDuration());
@@ -70,7 +69,6 @@ TEST(OptionsTest, EveryFlagIsTaken) {
                                        "--trusted_proxy=ip:2001:db8::7",
                                        "--access_file=/a",
                                        "--enable_reflection=false",
-                                       "--enable_registration=false",
                                        "--log_format=json",
                                        "--enable_load_reports",
                                        "--trace_endpoint=http://collector:4318",
@@ -83,7 +81,6 @@ TEST(OptionsTest, EveryFlagIsTaken) {
   EXPECT_EQ(options.log_format, LogFormat::kJson);
   EXPECT_EQ(options.access_file, "/a");
   EXPECT_FALSE(options.reflection);
-  EXPECT_FALSE(options.registration);
   EXPECT_THAT(options.trusted_proxies, ElementsAre("uid:7", "ip:2001:db8::7"));
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.metrics_listen, "0.0.0.0:9464");
@@ -352,7 +349,6 @@ TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
                            "--access_file",
                            "--insecure_listen",
                            "--enable_reflection",
-                           "--enable_registration",
                            "--enable_load_reports",
                            "--device",
                            "--model",

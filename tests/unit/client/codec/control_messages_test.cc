@@ -175,9 +175,6 @@ TEST(ControlMessagesTest, ArrayThatDoesNotFitItsShapeIsAnError) {
 }
 
 TEST(ControlMessagesTest, AdminMessagesKeepTheirFields) {
-  const v1::RegisterModelRequest registering = ToMessage("mine", {.model = "m"}).value();
-  EXPECT_EQ(registering.name(), "mine");
-  EXPECT_EQ(registering.rope().model(), "m");
   v1::ListRegionsResponse regions;
   v1::Region& region = *regions.add_regions();
   region.set_region_id(5);
