@@ -90,13 +90,14 @@ TEST_F(EmbeddedTest, AnswersOfOtherMethodsAreThoseOfAServer) {
               .dtype = client::DType::kBFloat16},
       .other = client::KeySource{.rope = {.model = "gpt-oss-20b"}, .engine = "hf"}};
   EXPECT_EQ(client_.FingerprintJson(keys).value(), server_client_.FingerprintJson(keys).value());
-  EXPECT_EQ(client_.ListModels().value().size(), server_client_.ListModels().value().size());
+  EXPECT_EQ(client_.CallJson("ListModels", "{}").value(),
+            server_client_.CallJson("ListModels", "{}").value());
   EXPECT_EQ(client_.Health().value(), client::ServingStatus::kServing);
   EXPECT_EQ(client_.Health("other").status().ToString(),
             server_client_.Health("other").status().ToString());
-  EXPECT_THAT(client_.ListRegions().value(), IsEmpty());
-  EXPECT_THAT(client_.ListConnections().value().connections, IsEmpty());
-  EXPECT_THAT(client_.GetServerInfo().value().transports, IsEmpty());
+  EXPECT_THAT(client_.CallJson("ListRegions", "{}").value(), HasSubstr("\"regions\": []"));
+  EXPECT_THAT(client_.CallJson("ListConnections", "{}").value(), HasSubstr("\"connections\": []"));
+  EXPECT_THAT(client_.CallJson("GetServerInfo", "{}").value(), HasSubstr("\"transports\": []"));
   EXPECT_STREQ(Name(client_.transport().transport), "in_process");
 }
 
@@ -300,11 +301,8 @@ TEST_F(EmbeddedTest, ClientsOfInprocShareOneEngine) {
   const Client one = Client::Connect("inproc:").value();
   const Client other = Client::Connect("inproc:").value();
   const auto has = [](const Client& client, const std::string& name) {
-    const std::vector<client::Model> models = client.ListModels().value();
-    for (const client::Model& model : models) {
-      if (model.name == name) return true;
-    }
-    return false;
+    const std::string models = client.CallJson("ListModels", "{}").value();
+    return models.find("\"name\": \"" + name + "\"") != std::string::npos;
   };
   EXPECT_TRUE(has(other, "mine"));
   EXPECT_TRUE(has(one, "mine"));

@@ -5,6 +5,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import functools
+import json
 import os
 import re
 import warnings
@@ -15,7 +16,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import changed, core_dtype, dtype_name, empty, empty_like, integer, shaped
-from .configs import Description, Model, Tables, described
+from .configs import Description, Model, Tables, described, model_of
 from .errors import ConfigWarning, InvalidField, invalid
 from .rope import Rope, Tensor, _choice, positions_of
 
@@ -540,7 +541,14 @@ class Client(_Rotations):
 
     def models(self) -> list[Model]:
         """Every model that is known by name, sorted by name."""
-        return [Model(**model) for model in self._native.models()]
+        models: list[Model] = []
+        token = ""
+        while True:
+            page = json.loads(self._native.call("ListModels", json.dumps({"page_token": token})))
+            models += map(model_of, page["models"])
+            token = page["next_page_token"]
+            if not token:
+                return models
 
     def empty(self, shape: int | Sequence[int], dtype: object = "fp32") -> Any:
         """A new array in memory that the server shares: tensors in it are not sent, but named.

@@ -153,7 +153,7 @@ TEST_F(ClientTest, DescribeAsksAndAnswers) {
 }
 
 TEST_F(ClientTest, MethodThatTheServerLacksIsUnimplemented) {
-  EXPECT_EQ(Connected().ListModels().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(Connected().CallJson("ListModels", "{}").status().code(), StatusCode::kUnimplemented);
 }
 
 TEST_F(ClientTest, HealthOfAServiceThatIsNotThereIsNotFound) {
