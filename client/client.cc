@@ -1,7 +1,5 @@
 #include "rope/client.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/codec/json.h"
 #include "client/error.h"
 #include "client/in_process.h"
 #include "client/remote_connection.h"
@@ -163,89 +162,26 @@ Result<std::string> Client::DescribeJson(const DescribeRequest& request,
   return ToJson(*reply);
 }
 
-Result<FingerprintReply> Client::Fingerprint(const FingerprintRequest& request,
-                                             const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->Fingerprint(request, options);
+Result<std::string> ToJson(const DescribeReply& reply) {
+  return ToJson(proto::WriteDescribeReply(reply));
 }
 
 Result<std::string> Client::FingerprintJson(const FingerprintRequest& request,
                                             const CallOptions& options) const {
-  const Result<FingerprintReply> reply = Fingerprint(request, options);
-  if (!reply.ok()) return reply.status();
-  return ToJson(*reply);
+  if (is_of_parent()) return MadeByParent();
+  return connection_->FingerprintJson(request, options);
 }
 
-namespace {
-
-Result<std::string> Print(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions print;
-  print.add_whitespace = true;
-  print.preserve_proto_field_names = true;
-  print.always_print_primitive_fields = true;
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(message, &json, print).ok()) {
-    return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
-  }
-  return json;
-}
-
-}  // namespace
-
-Result<std::string> ToJson(const DescribeReply& reply) {
-  return Print(proto::WriteDescribeReply(reply));
-}
-
-Result<std::string> ToJson(const FingerprintReply& reply) {
-  v1::FingerprintResponse message;
-  *message.mutable_key() = proto::WriteKeyIdentity(reply.key);
-  if (reply.other.has_value()) *message.mutable_other() = proto::WriteKeyIdentity(*reply.other);
-  if (reply.comparison.has_value()) {
-    *message.mutable_comparison() = proto::WriteKeyComparison(*reply.comparison);
-  }
-  return Print(message);
+Result<std::string> Client::CallJson(const std::string& method, const std::string& request,
+                                     const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
+  return connection_->CallJson(method, request, options);
 }
 
 Result<TablesReply> Client::GetTables(const TablesRequest& request,
                                       const CallOptions& options) const {
   if (is_of_parent()) return MadeByParent();
   return connection_->GetTables(request, options);
-}
-
-Result<std::vector<Model>> Client::ListModels(const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->ListModels(options);
-}
-
-Result<RegisteredModel> Client::RegisterModel(const std::string& name, const RopeSpec& rope,
-                                              const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->RegisterModel(name, rope, options);
-}
-
-Status Client::UnregisterModel(const std::string& name, const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->UnregisterModel(name, options);
-}
-
-Result<WarmUpReply> Client::WarmUp(const WarmUpRequest& request, const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->WarmUp(request, options);
-}
-
-Result<std::vector<SharedRegion>> Client::ListRegions(const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->ListRegions(options);
-}
-
-Result<ConnectionList> Client::ListConnections(const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->ListConnections(options);
-}
-
-Result<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->GetServerInfo(options);
 }
 
 Result<ServingStatus> Client::Health(const std::string& service, const CallOptions& options) const {

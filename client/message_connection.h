@@ -10,7 +10,6 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <string>
-#include <vector>
 
 #include "rope/connection.h"
 
@@ -20,19 +19,14 @@ class MessageConnection : public Connection {
  public:
   Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis,
                                    const CallOptions& options) override;
+  Result<std::string> CallJson(const std::string& method, const std::string& request,
+                               const CallOptions& options) override;
   Result<DescribeReply> Describe(const DescribeRequest& request,
                                  const CallOptions& options) override;
-  Result<FingerprintReply> Fingerprint(const FingerprintRequest& request,
-                                       const CallOptions& options) override;
+  Result<std::string> FingerprintJson(const FingerprintRequest& request,
+                                      const CallOptions& options) override;
   Result<TablesReply> GetTables(const TablesRequest& request, const CallOptions& options) override;
   Result<std::vector<Model>> ListModels(const CallOptions& options) override;
-  Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
-                                        const CallOptions& options) override;
-  Status UnregisterModel(const std::string& name, const CallOptions& options) override;
-  Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options) override;
-  Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) override;
-  Result<ConnectionList> ListConnections(const CallOptions& options) override;
-  Result<ServerInfo> GetServerInfo(const CallOptions& options) override;
 
  protected:
   // `method`: of rope.v1.RopeService, without its service. `idempotent`: running the call twice has
@@ -41,13 +35,10 @@ class MessageConnection : public Connection {
                                               bool idempotent, const CallOptions& options) = 0;
 
  private:
-  // Hands every page of a list to `take`.
-  template <typename Request, typename Response, typename Take>
-  Status EachPage(const char* method, const CallOptions& options, const Take& take);
   // Calls `method` with `request`, unless that is an error, and converts the reply.
   template <typename Reply, typename Message, typename Request>
   Result<Reply> CallAndConvert(const char* method, const Result<Request>& request,
-                               const CallOptions& options, bool idempotent = true);
+                               const CallOptions& options);
 };
 
 }  // namespace rope::client

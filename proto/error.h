@@ -32,7 +32,6 @@ enum class Reason {
   kConfigIdNotFound = 7,
   kRegionNotFound = 8,
   kServiceNotFound = 9,
-  kModelExists = 10,
   kRegionExists = 11,
   kWrongState = 12,
   kSharedMemoryOff = 13,
@@ -67,7 +66,6 @@ constexpr absl::StatusCode CodeOf(Reason reason) {
     case Reason::kRegionNotFound:
     case Reason::kServiceNotFound:
       return absl::StatusCode::kNotFound;
-    case Reason::kModelExists:
     case Reason::kRegionExists:
       return absl::StatusCode::kAlreadyExists;
     case Reason::kWrongState:

@@ -1,6 +1,5 @@
 #include "server/control_methods.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -13,12 +12,10 @@
 #include "server/control/describe.h"
 #include "server/control/fingerprint.h"
 #include "server/control/tables.h"
-#include "server/control/warm_up.h"
 #include "server/error.h"
 #include "server/memory/peers.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
-#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
@@ -103,13 +100,6 @@ auto AdmitFor(const ControlParts& parts, const Caller& caller) {
   };
 }
 
-absl::StatusOr<Steps<v1::WarmUpResponse>> WarmUp(const ControlParts& parts,
-                                                 const v1::WarmUpRequest& request) {
-  ROPE_ASSIGN_OR_RETURN(WarmUpPlan plan,
-                        PlanWarmUp(request, *parts.registry, parts.tables->budget_bytes()));
-  return WarmUpSteps(std::move(plan), *parts.tables);
-}
-
 absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
                                                  const v1::PrepareRequest& request,
                                                  const Caller& caller) {
@@ -119,41 +109,6 @@ absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
   for (const std::string& warning : prepared->plan.warnings) response.add_warnings(warning);
   ROPE_RETURN_IF_ERROR(parts.prepared->Keep(std::move(prepared), caller.session));
   return response;
-}
-
-// What clients change for all others is a line for the operator.
-void Audit(const char* action, const std::string& model, const Caller& caller) {
-  LogLimited(LogKind::kRegistration, spdlog::level::info, "audit: {} model={} identity={} peer={}",
-             action, Quoted(model), Quoted(caller.identity == nullptr ? "" : caller.identity->name),
-             Quoted(caller.origin));
-}
-
-absl::Status CheckRegistration(const ControlParts& parts) {
-  if (parts.registration) return absl::OkStatus();
-  return MakeError(Reason::kWrongState, "registration", "a server with --enable_registration=false",
-                   "one whose models change");
-}
-
-absl::StatusOr<v1::RegisterModelResponse> Register(const ControlParts& parts,
-                                                   const v1::RegisterModelRequest& request,
-                                                   const Caller& caller) {
-  ROPE_RETURN_IF_ERROR(CheckRegistration(parts));
-  ROPE_ASSIGN_OR_RETURN(
-      v1::RegisterModelResponse response,
-      parts.registry->Register(
-          request.name(), request.rope(), caller.owner,
-          caller.identity == nullptr ? std::nullopt : caller.identity->max_models));
-  Audit("registered", request.name(), caller);
-  return response;
-}
-
-absl::StatusOr<v1::UnregisterModelResponse> Unregister(const ControlParts& parts,
-                                                       const v1::UnregisterModelRequest& request,
-                                                       const Caller& caller) {
-  ROPE_RETURN_IF_ERROR(CheckRegistration(parts));
-  ROPE_RETURN_IF_ERROR(parts.registry->Unregister(request.name(), caller.owner));
-  Audit("unregistered", request.name(), caller);
-  return v1::UnregisterModelResponse();
 }
 
 void AddModelMethods(const ControlParts& parts, RopeService& service) {
@@ -174,18 +129,6 @@ void AddModelMethods(const ControlParts& parts, RopeService& service) {
       Method::kListModels,
       [&registry](const auto& request, const Caller&) { return ListModels(request, registry); },
       service);
-  AddStep<v1::RegisterModelRequest, v1::RegisterModelResponse>(
-      Method::kRegisterModel,
-      [parts](const auto& request, const Caller& caller) {
-        return Register(parts, request, caller);
-      },
-      parts, service);
-  AddStep<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
-      Method::kUnregisterModel,
-      [parts](const auto& request, const Caller& caller) {
-        return Unregister(parts, request, caller);
-      },
-      parts, service);
 }
 
 // A region belongs to the connection whose call is on its thread: a later call might be answered
@@ -229,10 +172,6 @@ void AddServerMethods(const ControlParts& parts, RopeService& service) {
                                caller.identity == nullptr ? caller.owner : OwnerOfUser(geteuid()),
                                connections);
       },
-      service);
-  AddSteps<v1::WarmUpRequest, v1::WarmUpResponse>(
-      Method::kWarmUp,
-      [parts](const auto& request, const Caller&) { return WarmUp(parts, request); }, parts,
       service);
   AddSteps<v1::GetTablesRequest, v1::GetTablesResponse>(
       Method::kGetTables,

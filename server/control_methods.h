@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 
-#include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
 #include "server/engine/side_thread.h"
 #include "server/grpc/rope_service.h"
@@ -25,11 +24,9 @@ struct ControlParts {
   PreparedRotations* prepared = nullptr;
   RegionTable* regions = nullptr;
   Connections* connections = nullptr;
-  kernels::TableCache* tables = nullptr;
   SideThread* side_thread = nullptr;
   Admission* admission = nullptr;
   int64_t reply_bytes_max = 0;
-  bool registration = true;  // else names of models do not change
   std::function<v1::GetServerInfoResponse()> server_info;
 };
 

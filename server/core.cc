@@ -34,7 +34,7 @@ std::vector<std::string> DeviceNames(const DeviceRouter& devices) {
 
 std::vector<std::string> ModelNames(const ModelRegistry& registry) {
   std::vector<std::string> names;
-  for (const v1::Model& model : registry.List()) names.push_back(model.name());
+  for (const auto& [name, model] : registry.models()) names.push_back(name);
   return names;
 }
 
@@ -62,9 +62,7 @@ absl::Status Core::Build() {
   devices_ = *std::move(devices);
   devices_->set_on_fault(options_.on_fault);
   tables_ = std::make_unique<kernels::TableCache>(shares.tables);
-  ROPE_ASSIGN_OR_RETURN(
-      registry_, ModelRegistry::Create(options_.models, {.spec_bytes_max = shares.specs,
-                                                         .registered_bytes_max = shares.models}));
+  ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(options_.models, shares.specs));
   metrics_ = std::make_unique<Metrics>(proto::kVersion, options_.revision, DeviceNames(*devices_),
                                        ModelNames(*registry_));
   regions_ = std::make_unique<RegionTable>(options_.regions);
@@ -98,11 +96,10 @@ absl::Status Core::Build() {
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
                          shares.message, admission_.get(), options_.logger});
-  AddControlMethods(
-      {registry_.get(), prepared_.get(), regions_.get(), &connections_, tables_.get(),
-       &engine_->side_thread(), admission_.get(), shares.message, options_.registration,
-       options_.info ? options_.info : [this] { return Info(Budgets()); }},
-      *rope_service_);
+  AddControlMethods({registry_.get(), prepared_.get(), regions_.get(), &connections_,
+                     &engine_->side_thread(), admission_.get(), shares.message,
+                     options_.info ? options_.info : [this] { return Info(Budgets()); }},
+                    *rope_service_);
   return absl::OkStatus();
 }
 
@@ -114,7 +111,7 @@ std::vector<std::string> Core::HealthNames() const {
 
 int64_t Core::AccountedBytes() const {
   return admission_->bytes() + pool_->kept_bytes() + tables_->bytes() + registry_->spec_bytes() +
-         registry_->registered_bytes() + prepared_->size().bytes;
+         prepared_->size().bytes;
 }
 
 std::vector<BudgetUse> Core::Budgets() const {
@@ -135,8 +132,7 @@ std::vector<BudgetUse> Core::Budgets() const {
         {"too_large", refused.too_large}}},
       {"pool_bytes", options_.shares.pool, pool_->kept_bytes()},
       {"table_bytes", options_.shares.tables, tables_->bytes()},
-      {"spec_bytes", registry_->options().spec_bytes_max, registry_->spec_bytes()},
-      {"model_bytes", registry_->options().registered_bytes_max, registry_->registered_bytes()},
+      {"spec_bytes", registry_->spec_bytes_max(), registry_->spec_bytes()},
       {"prepared", prepared_->options().entries_max, prepared.entries},
       {"prepared_bytes", prepared_->options().bytes_max, prepared.bytes},
       {"region_bytes", options_.regions.bytes_max, regions.bytes, {{"rejected", regions.rejected}}},
@@ -163,7 +159,6 @@ v1::GetServerInfoResponse Core::Info(const std::vector<BudgetUse>& budgets) cons
       {"tables_rows_max", limits::kTablesRowsMax},
       {"tables_bytes_max", std::min(limits::kTablesBytesMax, options_.shares.message)},
       {"concurrent_streams_max", limits::kConcurrentStreamsMax},
-      {"registered_models_max", limits::kRegisteredModelsMax},
       {"regions_max", options_.regions.regions_max},
       {"session_memory_bytes", options_.regions.session_bytes_max},
       {"shared_memory_bytes", options_.regions.bytes_max},

@@ -53,8 +53,6 @@ class Core {
     OwnerShares::Bounds connections = {};
     std::vector<std::string> trusted_proxies = {};
     Access* access = nullptr;  // null: everybody may do everything
-    // Whether clients may register and unregister models.
-    bool registration = true;
     // Whether one session may have only half of the requests and their bytes.
     bool shares_by_session = true;
     // Whether results may overwrite what was received. The memory of a caller in this process may

@@ -190,8 +190,6 @@ void AddAccess(Flags& flags, ServerOptions& options, Given& given) {
                given.insecure_listen);
   flags.Switch("enable_reflection", "Serve reflection, which grpcurl uses (default on).",
                options.reflection);
-  flags.Switch("enable_registration", "Let clients register models (default on).",
-               options.registration);
 }
 
 void AddConnections(Flags& flags, ServerOptions& options) {

@@ -34,7 +34,6 @@ struct ServerOptions {
   TlsFiles tls;                       // of TCP; none: without TLS
   std::string access_file;            // who may do what (access.h); empty: everybody everything
   bool reflection = true;             // serve gRPC's reflection
-  bool registration = true;           // let clients register models
   std::string device = "auto";        // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;
   std::string metrics_listen;  // HOST:PORT; empty: off

@@ -100,7 +100,6 @@ absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
   options.connections = {.all = options_.max_connections, .owner = options_.max_connections / 2};
   options.trusted_proxies = options_.trusted_proxies;
   options.access = access_.get();
-  options.registration = options_.registration;
   options.batches = batches;
   options.on_fault = [this](std::string_view device, const absl::Status& status) {
     OnDeviceFault(device, status);
@@ -292,7 +291,7 @@ Gauges Server::ReadGauges() const {
   gauges.requests_in_flight = core_->admission().requests();
   gauges.admitted_bytes = core_->admission().bytes();
   gauges.streams = core_->rope_service().open_streams();
-  gauges.models = core_->registry().model_count();
+  gauges.models = static_cast<int64_t>(core_->registry().models().size());
   const RegionTable::Statistics regions = core_->regions().statistics();
   gauges.regions = regions.regions;
   gauges.region_bytes = regions.bytes;

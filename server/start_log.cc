@@ -65,7 +65,7 @@ void LogStart(const Started& started) {
       options.memory_bytes, shares.message, shares.tables, shared,
       absl::StrJoin(started.addresses, ","),
       started.metrics_address.empty() ? "off" : started.metrics_address, TlsOf(options.tls),
-      options.access_file.empty() ? "everybody" : "file", started.models.model_count(),
+      options.access_file.empty() ? "everybody" : "file", started.models.models().size(),
       files.empty() ? "none" : FilesOf(files));
   for (const std::string& flag : options.warnings) spdlog::warn("{}", flag);
   for (const FileReport& file : files) {

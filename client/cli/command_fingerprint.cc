@@ -1,6 +1,7 @@
 // fingerprint: names the rotation of K as an engine computes it, for the key of a KV cache.
 // same: whether the K of two configs, or of two engines, is the same.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,8 @@
 
 namespace rope::client {
 namespace {
+
+using Json = nlohmann::json;
 
 std::vector<Flag> KeyFlags(absl::string_view engine_help) {
   return {
@@ -89,7 +92,7 @@ Status CheckCounts(const Arguments& arguments, size_t count) {
   return {};
 }
 
-Result<FingerprintReply> Ask(const Arguments& arguments, size_t count) {
+Result<std::string> Ask(const Arguments& arguments, size_t count) {
   if (const Status status = CheckCounts(arguments, count); !status.ok()) return status;
   FingerprintRequest request;
   Result<KeySource> key = KeyOf(arguments, 0);
@@ -102,31 +105,22 @@ Result<FingerprintReply> Ask(const Arguments& arguments, size_t count) {
   }
   const Result<Client> client = ConnectToAny(arguments);
   if (!client.ok()) return client.status();
-  return client->Fingerprint(request, CallOptionsOf(arguments));
+  return client->FingerprintJson(request, CallOptionsOf(arguments));
 }
 
-int PrintJson(const FingerprintReply& reply) {
-  const Result<std::string> json = ToJson(reply);
-  if (!json.ok()) return Fail(json.status());
-  absl::PrintF("%s", *json);
-  return kExitOk;
-}
+constexpr absl::string_view kSame = "KEY_MATCH_SAME";
 
-absl::string_view SentenceOf(KeyMatch match) {
-  switch (match) {
-    case KeyMatch::kSame:
-      return "same: an engine writes the same bits of K on one machine";
-    case KeyMatch::kRounding:
-      return "same rotation: bits of K may differ by rounding";
-    case KeyMatch::kReordered:
-      return "same rotation: the channels of K stand in another order";
-    case KeyMatch::kConvertible:
-      return "convertible by one rotation, in the first layer: the keys of deeper layers come from "
-             "hidden states that A's rotation shaped";
-    case KeyMatch::kDifferent:
-      return "different: no rotation turns K of A into K of B";
-    case KeyMatch::kUnspecified:
-      break;
+absl::string_view SentenceOf(absl::string_view match) {
+  constexpr std::pair<absl::string_view, absl::string_view> kSentences[] = {
+      {kSame, "same: an engine writes the same bits of K on one machine"},
+      {"KEY_MATCH_ROUNDING", "same rotation: bits of K may differ by rounding"},
+      {"KEY_MATCH_REORDERED", "same rotation: the channels of K stand in another order"},
+      {"KEY_MATCH_CONVERTIBLE",
+       "convertible by one rotation, in the first layer: the keys of deeper layers come from "
+       "hidden states that A's rotation shaped"},
+      {"KEY_MATCH_DIFFERENT", "different: no rotation turns K of A into K of B"}};
+  for (const auto& [name, sentence] : kSentences) {
+    if (name == match) return sentence;
   }
   return "not compared: the server does not say";
 }
@@ -142,10 +136,13 @@ std::vector<Flag> SameFlags() {
 }
 
 int RunFingerprint(const Arguments& arguments) {
-  const Result<FingerprintReply> reply = Ask(arguments, 1);
+  const Result<std::string> reply = Ask(arguments, 1);
   if (!reply.ok()) return FailOrMisuse(reply.status());
-  if (arguments.Has("json")) return PrintJson(*reply);
-  absl::PrintF("%s\n", reply->key.fingerprint);
+  if (arguments.Has("json")) {
+    absl::PrintF("%s", *reply);
+  } else {
+    absl::PrintF("%s\n", Json::parse(*reply).at("key").at("fingerprint").get<std::string>());
+  }
   return kExitOk;
 }
 
@@ -157,21 +154,22 @@ int RunSame(const Arguments& arguments) {
         "same: got one side, want two files, or two values of --engine, "
         "--max_model_len or --dtype");
   }
-  const Result<FingerprintReply> reply = Ask(arguments, 2);
+  const Result<std::string> reply = Ask(arguments, 2);
   if (!reply.ok()) {
     FailOrMisuse(reply.status());
     return kExitUsage;
   }
-  const KeyComparison comparison = reply->comparison.value_or(KeyComparison{});
+  const Json comparison = Json::parse(*reply).at("comparison");
+  const Json& match = comparison.at("match");  // a number: of a newer server
   if (arguments.Has("json")) {
-    if (const int status = PrintJson(*reply); status != kExitOk) return status;
+    absl::PrintF("%s", *reply);
   } else {
-    absl::PrintF("%s\n", SentenceOf(comparison.match));
-    for (const std::string& difference : comparison.differences) {
-      absl::PrintF("  %s\n", difference);
+    absl::PrintF("%s\n", SentenceOf(match.is_string() ? match.get<std::string>() : ""));
+    for (const Json& difference : comparison.at("differences")) {
+      absl::PrintF("  %s\n", difference.get<std::string>());
     }
   }
-  return comparison.match == KeyMatch::kSame ? kExitOk : kExitFailed;
+  return match == kSame ? kExitOk : kExitFailed;
 }
 
 }  // namespace rope::client

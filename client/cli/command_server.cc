@@ -1,16 +1,21 @@
 // health, info, connections: what the server says about itself.
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/json_text.h"
@@ -31,84 +36,119 @@ Result<ServingStatus> AskHealth(const Arguments& arguments) {
   return client->Health(service, CallOptionsOf(arguments));
 }
 
-void PrintInfo(const ServerInfo& info, const ChosenTransport& transport,
-               const std::vector<SharedRegion>& regions) {
-  absl::PrintF("version     %s\ninstance    %s\nuptime      %.1f s\ntransports  %s\n", info.version,
-               info.instance_id, info.uptime_seconds, absl::StrJoin(info.transports, ", "));
-  absl::PrintF("this call   %s%s\n", Name(transport.transport),
-               transport.reason.empty() ? "" : absl::StrCat(" (", transport.reason, ")"));
-  for (const SharedRegion& region : regions) {
-    absl::PrintF("region      %s, %d bytes of this connection\n", region.kind, region.bytes);
-  }
-  for (const Device& device : info.devices) {
-    absl::PrintF("device      %s  %s\n", device.name, device.detail);
-  }
-  for (const Limit& limit : info.limits) {
-    absl::PrintF("limit       %s = %d\n", limit.name, limit.value);
-  }
-  const TableCacheStatistics& cache = info.table_cache;
-  absl::PrintF("tables      %d, %d pages, %d of %d bytes\n", cache.tables, cache.pages, cache.bytes,
-               cache.budget_bytes);
-  absl::PrintF("pages       %d hits, %d misses, %d builds, %d evictions\n", cache.hits,
-               cache.misses, cache.builds, cache.evictions);
+Result<Json> Ask(const Client& client, const Arguments& arguments, const std::string& method,
+                 const std::string& request = "{}") {
+  const Result<std::string> reply = client.CallJson(method, request, CallOptionsOf(arguments));
+  if (!reply.ok()) return reply.status();
+  return Json::parse(*reply);
 }
 
-void PrintInfoJson(const ServerInfo& info, const ChosenTransport& transport,
-                   const std::vector<SharedRegion>& regions) {
-  Json json = {{"version", info.version},
-               {"instance_id", info.instance_id},
-               {"uptime_seconds", info.uptime_seconds},
-               {"transports", info.transports},
+// The answer with all pages of its list.
+Result<Json> AskAll(const Client& client, const Arguments& arguments, const std::string& method,
+                    const char* list) {
+  Result<Json> all = Ask(client, arguments, method);
+  if (!all.ok()) return all;
+  Json token = all->at("next_page_token");
+  while (token != "") {
+    const Result<Json> page = Ask(client, arguments, method, Json({{"page_token", token}}).dump());
+    if (!page.ok()) return page;
+    for (const Json& item : page->at(list)) all->at(list).push_back(item);
+    token = page->at("next_page_token");
+  }
+  return all;
+}
+
+std::string Text(const Json& message, const char* field) {
+  return message.at(field).get<std::string>();
+}
+
+// Protobuf's JSON has 64-bit numbers as texts.
+int64_t Number(const Json& message, const char* field) {
+  int64_t number = 0;
+  static_cast<void>(absl::SimpleAtoi(Text(message, field), &number));
+  return number;
+}
+
+// A message whose fields are 64-bit numbers, except `others`.
+Json WithNumbers(const Json& message, absl::Span<const absl::string_view> others = {}) {
+  Json json = message;
+  for (const auto& [field, value] : message.items()) {
+    if (absl::c_linear_search(others, field)) continue;
+    json[field] = Number(message, field.c_str());
+  }
+  return json;
+}
+
+void PrintInfo(const Json& info, const ChosenTransport& transport, const Json& regions) {
+  absl::PrintF("version     %s\ninstance    %s\nuptime      %.1f s\ntransports  %s\n",
+               Text(info, "version"), Text(info, "instance_id"),
+               info.at("uptime_seconds").get<double>(),
+               absl::StrJoin(info.at("transports").get<std::vector<std::string>>(), ", "));
+  absl::PrintF("this call   %s%s\n", Name(transport.transport),
+               transport.reason.empty() ? "" : absl::StrCat(" (", transport.reason, ")"));
+  for (const Json& region : regions) {
+    absl::PrintF("region      %s, %d bytes of this connection\n", Text(region, "kind"),
+                 Number(region, "byte_size"));
+  }
+  for (const Json& device : info.at("devices")) {
+    absl::PrintF("device      %s  %s\n", Text(device, "name"), Text(device, "detail"));
+  }
+  for (const Json& limit : info.at("limits")) {
+    absl::PrintF("limit       %s = %d\n", Text(limit, "name"), Number(limit, "value"));
+  }
+  const Json& cache = info.at("table_cache");
+  absl::PrintF("tables      %d, %d pages, %d of %d bytes\n", Number(cache, "tables"),
+               Number(cache, "pages"), Number(cache, "bytes"), Number(cache, "budget_bytes"));
+  absl::PrintF("pages       %d hits, %d misses, %d builds, %d evictions\n", Number(cache, "hits"),
+               Number(cache, "misses"), Number(cache, "builds"), Number(cache, "evictions"));
+}
+
+void PrintInfoJson(const Json& info, const ChosenTransport& transport, const Json& regions) {
+  Json json = {{"version", info.at("version")},
+               {"instance_id", info.at("instance_id")},
+               {"uptime_seconds", info.at("uptime_seconds").get<double>()},
+               {"transports", info.at("transports")},
                {"transport", Name(transport.transport)},
                {"transport_reason", transport.reason},
                {"regions", Json::array()},
-               {"devices", Json::array()},
+               {"devices", info.at("devices")},
                {"limits", Json::object()}};
-  for (const SharedRegion& region : regions) {
-    json["regions"].push_back({{"byte_size", region.bytes}, {"kind", region.kind}});
+  for (const Json& region : regions) {
+    json["regions"].push_back(
+        {{"byte_size", Number(region, "byte_size")}, {"kind", region.at("kind")}});
   }
-  for (const Device& device : info.devices) {
-    json["devices"].push_back({{"name", device.name}, {"detail", device.detail}});
+  for (const Json& limit : info.at("limits")) {
+    json["limits"][Text(limit, "name")] = Number(limit, "value");
   }
-  for (const Limit& limit : info.limits) json["limits"][limit.name] = limit.value;
-  const TableCacheStatistics& cache = info.table_cache;
-  json["table_cache"] = {{"hits", cache.hits},     {"misses", cache.misses},
-                         {"builds", cache.builds}, {"evictions", cache.evictions},
-                         {"bytes", cache.bytes},   {"budget_bytes", cache.budget_bytes},
-                         {"tables", cache.tables}, {"pages", cache.pages}};
+  json["table_cache"] = WithNumbers(info.at("table_cache"));
   absl::PrintF("%s", JsonText(json));
 }
 
-void PrintConnections(const ConnectionList& list) {
+void PrintConnections(const Json& list) {
   size_t width = absl::string_view("owner").size();
-  for (const ClientConnection& each : list.connections) width = std::max(width, each.owner.size());
+  for (const Json& each : list.at("connections"))
+    width = std::max(width, Text(each, "owner").size());
   const auto owner_width = static_cast<int>(width);
   absl::PrintF("%10s %-*s %-9s %10s %9s %9s %13s %13s %11s\n", "connection", owner_width, "owner",
                "transport", "calls", "in flight", "cancelled", "message bytes", "read bytes",
                "reply bytes");
-  for (const ClientConnection& each : list.connections) {
-    absl::PrintF("%10d %-*s %-9s %10d %9d %9d %13d %13s %11d\n", each.id, owner_width, each.owner,
-                 each.transport, each.calls, each.calls_in_flight, each.calls_cancelled,
-                 each.message_bytes, each.transport == "tcp" ? absl::StrCat(each.read_bytes) : "-",
-                 each.reply_bytes);
+  for (const Json& each : list.at("connections")) {
+    const std::string transport = Text(each, "transport");
+    absl::PrintF("%10s %-*s %-9s %10d %9d %9d %13d %13s %11d\n", Text(each, "connection_id"),
+                 owner_width, Text(each, "owner"), transport, Number(each, "calls"),
+                 Number(each, "calls_in_flight"), Number(each, "calls_cancelled"),
+                 Number(each, "message_bytes"), transport == "tcp" ? Text(each, "read_bytes") : "-",
+                 Number(each, "reply_bytes"));
   }
-  if (list.owner.empty()) return;
-  absl::PrintF("Connections of %s alone. The server's user sees all, on a Unix socket.\n",
-               list.owner);
+  const std::string owner = Text(list, "owner");
+  if (owner.empty()) return;
+  absl::PrintF("Connections of %s alone. The server's user sees all, on a Unix socket.\n", owner);
 }
 
-void PrintConnectionsJson(const ConnectionList& list) {
-  Json json = {{"owner", list.owner}, {"connections", Json::array()}};
-  for (const ClientConnection& each : list.connections) {
-    json["connections"].push_back({{"connection_id", each.id},
-                                   {"owner", each.owner},
-                                   {"transport", each.transport},
-                                   {"calls", each.calls},
-                                   {"calls_in_flight", each.calls_in_flight},
-                                   {"calls_cancelled", each.calls_cancelled},
-                                   {"message_bytes", each.message_bytes},
-                                   {"read_bytes", each.read_bytes},
-                                   {"reply_bytes", each.reply_bytes}});
+void PrintConnectionsJson(const Json& list) {
+  Json json = {{"owner", list.at("owner")}, {"connections", Json::array()}};
+  for (const Json& each : list.at("connections")) {
+    json["connections"].push_back(WithNumbers(each, {"owner", "transport"}));
   }
   absl::PrintF("%s", JsonText(json));
 }
@@ -137,12 +177,12 @@ int RunHealth(const Arguments& arguments) {
 int RunInfo(const Arguments& arguments) {
   const Result<Client> client = ConnectTo(arguments);
   if (!client.ok()) return Fail(client.status());
-  const auto info = client->GetServerInfo(CallOptionsOf(arguments));
+  const Result<Json> info = Ask(*client, arguments, "GetServerInfo");
   if (!info.ok()) return Fail(info.status());
-  const auto regions = client->ListRegions(CallOptionsOf(arguments));
+  const Result<Json> regions = Ask(*client, arguments, "ListRegions");
   if (!regions.ok()) return Fail(regions.status());
   const auto print = arguments.Has("json") ? &PrintInfoJson : &PrintInfo;
-  print(*info, client->transport(), *regions);
+  print(*info, client->transport(), regions->at("regions"));
   return kExitOk;
 }
 
@@ -151,55 +191,45 @@ int RunInfo(const Arguments& arguments) {
 int RunConnections(const Arguments& arguments) {
   const Result<Client> client = ConnectTo(arguments);
   if (!client.ok()) return Fail(client.status());
-  const auto list = client->ListConnections(CallOptionsOf(arguments));
+  const Result<Json> list = AskAll(*client, arguments, "ListConnections", "connections");
   if (!list.ok()) return Fail(list.status());
   arguments.Has("json") ? PrintConnectionsJson(*list) : PrintConnections(*list);
   return kExitOk;
 }
 
-// models, register, unregister: the names that the server knows.
+// models: the names that the engine knows.
 
 namespace {
 
-std::string_view PairingName(const Model& model) {
-  return model.pairing.has_value() ? Name(*model.pairing) : "unspecified";
+std::string PairingName(const Json& model) {
+  const Json& pairing = model.at("pairing");
+  if (!pairing.is_string()) return "unspecified";  // of a newer server
+  return absl::AsciiStrToLower(absl::StripPrefix(pairing.get<std::string>(), "PAIRING_"));
 }
 
-Json JsonOf(const Model& model) {
-  return {{"name", model.name},
-          {"origin", model.origin},
-          {"rope_type", model.rope_type},
-          {"rope_theta", model.rope_theta},
-          {"head_dim", model.head_dim},
-          {"rotary_dim", model.rotary_dim},
-          {"pairing", PairingName(model)},
-          {"num_heads", model.num_heads},
-          {"num_kv_heads", model.num_kv_heads},
-          {"max_position_embeddings", model.max_position_embeddings},
-          {"layer_types", model.layer_types}};
+Json JsonOf(const Json& model) {
+  Json json =
+      WithNumbers(model, {"name", "origin", "rope_type", "rope_theta", "pairing", "layer_types"});
+  json["rope_theta"] = model.at("rope_theta").get<double>();
+  json["pairing"] = PairingName(model);
+  return json;
 }
 
-void PrintTable(const std::vector<Model>& models) {
+void PrintTable(const Json& models) {
   size_t width = absl::string_view("model").size();
-  for (const Model& model : models) width = std::max(width, model.name.size());
+  for (const Json& model : models) width = std::max(width, Text(model, "name").size());
   const auto name_width = static_cast<int>(width);
   absl::PrintF("%-*s %-12s %10s %8s %6s %-11s %9s %9s %s\n", name_width, "model", "type", "theta",
                "head_dim", "rotary", "pairing", "heads q/k", "length", "origin");
-  for (const Model& model : models) {
-    absl::PrintF("%-*s %-12s %10g %8d %6d %-11s %9s %9d %s%s\n", name_width, model.name,
-                 model.rope_type, model.rope_theta, model.head_dim, model.rotary_dim,
-                 PairingName(model), absl::StrCat(model.num_heads, "/", model.num_kv_heads),
-                 model.max_position_embeddings, model.origin,
-                 model.layer_types.empty()
-                     ? ""
-                     : absl::StrCat(" (", absl::StrJoin(model.layer_types, ", "), ")"));
+  for (const Json& model : models) {
+    const auto types = model.at("layer_types").get<std::vector<std::string>>();
+    absl::PrintF("%-*s %-12s %10g %8d %6d %-11s %9s %9d %s%s\n", name_width, Text(model, "name"),
+                 Text(model, "rope_type"), model.at("rope_theta").get<double>(),
+                 Number(model, "head_dim"), Number(model, "rotary_dim"), PairingName(model),
+                 absl::StrCat(Text(model, "num_heads"), "/", Text(model, "num_kv_heads")),
+                 Number(model, "max_position_embeddings"), Text(model, "origin"),
+                 types.empty() ? "" : absl::StrCat(" (", absl::StrJoin(types, ", "), ")"));
   }
-}
-
-// The only positional argument of register and unregister.
-Result<std::string> NameOf(const Arguments& arguments) {
-  if (arguments.positional().size() == 1) return arguments.positional().front();
-  return Misused(absl::StrCat("NAME: got ", arguments.positional().size(), " names, want one"));
 }
 
 }  // namespace
@@ -207,53 +237,15 @@ Result<std::string> NameOf(const Arguments& arguments) {
 int RunModels(const Arguments& arguments) {
   const Result<Client> client = ConnectToAny(arguments);
   if (!client.ok()) return Fail(client.status());
-  const auto models = client->ListModels(CallOptionsOf(arguments));
+  const Result<Json> models = AskAll(*client, arguments, "ListModels", "models");
   if (!models.ok()) return Fail(models.status());
   if (!arguments.Has("json")) {
-    PrintTable(*models);
+    PrintTable(models->at("models"));
     return kExitOk;
   }
   Json list = Json::array();
-  for (const Model& model : *models) list.push_back(JsonOf(model));
+  for (const Json& model : models->at("models")) list.push_back(JsonOf(model));
   absl::PrintF("%s", JsonText(list));
-  return kExitOk;
-}
-
-std::vector<Flag> RegisterFlags() {
-  return WithRopeFlags({kJsonFlag});
-}
-
-int RunRegister(const Arguments& arguments) {
-  const Result<std::string> name = NameOf(arguments);
-  if (!name.ok()) return Misuse(name.status().message());
-  const Result<RopeSpec> rope = NamedRopeOf(arguments);
-  if (!rope.ok()) return FailOrMisuse(rope.status());
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return Fail(client.status());
-  const auto registered = client->RegisterModel(*name, *rope, CallOptionsOf(arguments));
-  if (!registered.ok()) return Fail(registered.status());
-  if (arguments.Has("json")) {
-    absl::PrintF(
-        "%s", JsonText({{"model", JsonOf(registered->model)}, {"warnings", registered->warnings}}));
-    return kExitOk;
-  }
-  PrintTable({registered->model});
-  for (const std::string& warning : registered->warnings) absl::PrintF("warning: %s\n", warning);
-  return kExitOk;
-}
-
-int RunUnregister(const Arguments& arguments) {
-  const Result<std::string> name = NameOf(arguments);
-  if (!name.ok()) return Misuse(name.status().message());
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return Fail(client.status());
-  const Status status = client->UnregisterModel(*name, CallOptionsOf(arguments));
-  if (!status.ok()) return Fail(status);
-  if (arguments.Has("json")) {
-    absl::PrintF("%s", JsonText({{"unregistered", *name}}));
-  } else {
-    absl::PrintF("unregistered %s\n", *name);
-  }
   return kExitOk;
 }
 

@@ -1,4 +1,4 @@
-// tables, warm_up: exact cos and sin as .npy files; table pages built in advance.
+// tables: exact cos and sin as .npy files.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -234,37 +234,6 @@ int RunTables(const Arguments& arguments) {
   const Status status = WriteTables(*reply, arguments);
   if (!status.ok()) return Fail(status);
   PrintTables(*reply, arguments.Has("json"));
-  return kExitOk;
-}
-
-std::vector<Flag> WarmUpFlags() {
-  return WithRopeFlags({
-      {"begin", FlagKind::kInteger, "N", "First position. Default 0."},
-      {"end", FlagKind::kInteger, "N", "One past the last position."},
-      {"dtype", FlagKind::kText, "DTYPE", "With --precision=hf: fp32, fp16 or bf16."},
-      kJsonFlag,
-  });
-}
-
-int RunWarmUp(const Arguments& arguments) {
-  if (!arguments.Has("end")) return Misuse("--end: got nothing, want one past the last position");
-  Result<RopeSpec> rope = RopeSpecOf(arguments);
-  if (!rope.ok()) return FailOrMisuse(rope.status());
-  const Result<std::optional<DType>> dtype = DTypeOf(arguments);
-  if (!dtype.ok()) return FailOrMisuse(dtype.status());
-  const WarmUpRequest request{.rope = *std::move(rope),
-                              .begin = arguments.Integer("begin").value_or(0),
-                              .end = *arguments.Integer("end"),
-                              .dtype = *dtype};
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return Fail(client.status());
-  const Result<WarmUpReply> reply = client->WarmUp(request, CallOptionsOf(arguments));
-  if (!reply.ok()) return Fail(reply.status());
-  if (arguments.Has("json")) {
-    absl::PrintF("%s", JsonText({{"pages", reply->pages}, {"bytes", reply->bytes}}));
-  } else {
-    absl::PrintF("%d pages, %d bytes\n", reply->pages, reply->bytes);
-  }
   return kExitOk;
 }
 

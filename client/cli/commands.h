@@ -82,7 +82,7 @@ Result<RopeSpec> RopeSpecOf(const Arguments& arguments);
 Result<std::string> ReadConfig(const std::string& path);
 // For commands whose positional arguments name no config: the embedding that flags name, each of
 // which begins with `prefix`. Pairing, compat and precision are those of the flags without prefix.
-Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& prefix = "");
+Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& prefix);
 // Flags with the prefix "from_", for commands that move rotated vectors, and whether one is given.
 std::vector<Flag> FromRopeFlags();
 bool HasFromRope(const Arguments& arguments);
@@ -98,13 +98,11 @@ std::vector<Flag> DiffFlags();
 std::vector<Flag> FingerprintFlags();
 std::vector<Flag> LintFlags();
 std::vector<Flag> LoadFlags();
-std::vector<Flag> RegisterFlags();
 std::vector<Flag> RepositionFlags();
 std::vector<Flag> RotateFlags();
 std::vector<Flag> SameFlags();
 std::vector<Flag> TablesFlags();
 std::vector<Flag> VerifyFlags();
-std::vector<Flag> WarmUpFlags();
 
 int RunHealth(const Arguments& arguments);
 int RunConnections(const Arguments& arguments);
@@ -114,13 +112,10 @@ int RunDescribe(const Arguments& arguments);
 int RunDiff(const Arguments& arguments);
 int RunFingerprint(const Arguments& arguments);
 int RunLint(const Arguments& arguments);
-int RunRegister(const Arguments& arguments);
 int RunReposition(const Arguments& arguments);
 int RunRotate(const Arguments& arguments);
 int RunSame(const Arguments& arguments);
 int RunTables(const Arguments& arguments);
-int RunUnregister(const Arguments& arguments);
-int RunWarmUp(const Arguments& arguments);
 int RunVerify(const Arguments& arguments);
 int RunLoadCommand(const Arguments& arguments);
 

@@ -98,60 +98,6 @@ Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
   return ServingStatus::kUnknown;
 }
 
-Result<v1::RegisterModelRequest> ToMessage(const std::string& name, const RopeSpec& rope) {
-  v1::RegisterModelRequest message;
-  message.set_name(name);
-  Status status = SetRope(rope, "rope", *message.mutable_rope());
-  if (!status.ok()) return status;
-  return message;
-}
-
-RegisteredModel FromMessage(const v1::RegisterModelResponse& message) {
-  return {.model = FromMessage(message.model()),
-          .warnings = {message.warnings().begin(), message.warnings().end()}};
-}
-
-Result<v1::WarmUpRequest> ToMessage(const WarmUpRequest& request) {
-  v1::WarmUpRequest message;
-  Status status = SetRope(request.rope, "rope", *message.mutable_rope());
-  if (!status.ok()) return status;
-  message.set_begin(request.begin);
-  message.set_end(request.end);
-  if (request.dtype.has_value()) message.set_dtype(ToMessage(*request.dtype));
-  return message;
-}
-
-WarmUpReply FromMessage(const v1::WarmUpResponse& message) {
-  return {.pages = message.pages(), .bytes = message.bytes()};
-}
-
-std::vector<SharedRegion> FromMessage(const v1::ListRegionsResponse& message) {
-  std::vector<SharedRegion> regions;
-  for (const v1::Region& region : message.regions()) {
-    regions.push_back({.id = region.region_id(),
-                       .bytes = static_cast<int64_t>(region.byte_size()),
-                       .kind = region.kind()});
-  }
-  return regions;
-}
-
-ConnectionList FromMessage(const v1::ListConnectionsResponse& message) {
-  ConnectionList list;
-  list.owner = message.owner();
-  for (const v1::Connection& connection : message.connections()) {
-    list.connections.push_back({.id = connection.connection_id(),
-                                .owner = connection.owner(),
-                                .transport = connection.transport(),
-                                .calls = connection.calls(),
-                                .calls_in_flight = connection.calls_in_flight(),
-                                .calls_cancelled = connection.calls_cancelled(),
-                                .message_bytes = connection.message_bytes(),
-                                .read_bytes = connection.read_bytes(),
-                                .reply_bytes = connection.reply_bytes()});
-  }
-  return list;
-}
-
 Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
   v1::GetTablesRequest message;
   Status status = SetRope(request.rope, "rope", *message.mutable_rope());

@@ -9,12 +9,10 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <string>
-#include <vector>
 
 #include "rope/client.h"
 #include "rope/describe.h"
 #include "rope/status.h"
-#include "rope/v1/admin.pb.h"
 #include "rope/v1/tables.pb.h"
 
 namespace rope::client {
@@ -25,20 +23,10 @@ grpc::ByteBuffer HealthRequestOf(const std::string& service);
 // The status in a HealthCheckResponse. Skips unknown fields; a number without a name is kUnknown.
 Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply);
 
-// Converts requests and replies of the control plane to and from the messages of proto/rope/v1:
-// models, warm-up, regions, tables.
+// Converts requests for tables and their replies to and from the messages of proto/rope/v1.
 //
 // Errors:     INVALID_ARGUMENT: as SetRope (messages.h); a range beside a list of positions.
 //             INTERNAL: an array whose bytes do not match its shape.
-
-Result<v1::RegisterModelRequest> ToMessage(const std::string& name, const RopeSpec& rope);
-RegisteredModel FromMessage(const v1::RegisterModelResponse& message);
-
-Result<v1::WarmUpRequest> ToMessage(const WarmUpRequest& request);
-WarmUpReply FromMessage(const v1::WarmUpResponse& message);
-
-std::vector<SharedRegion> FromMessage(const v1::ListRegionsResponse& message);
-ConnectionList FromMessage(const v1::ListConnectionsResponse& message);
 
 Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request);
 Result<TablesReply> FromMessage(const v1::GetTablesResponse& message);

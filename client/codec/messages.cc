@@ -179,32 +179,6 @@ Status SetKey(const KeySource& key, absl::string_view field, v1::KeySource& mess
   return {};
 }
 
-KeyIdentity FromMessage(const v1::KeyIdentity& message) {
-  KeyIdentity key = {.fingerprint = message.fingerprint(),
-                     .engine = message.engine(),
-                     .version = message.version(),
-                     .dtype = message.dtype(),
-                     .table_dtype = message.table_dtype(),
-                     .layers = ToVector<int32_t>(message.layers()),
-                     .layer_types = ToVector<std::string>(message.layer_types()),
-                     .notes = ToVector<std::string>(message.notes())};
-  for (const v1::KeyRows& rows : message.rows()) {
-    key.rows.push_back({.rotates = rows.rotates(),
-                        .pairing = FromMessage(rows.pairing()),
-                        .channel_order = FromMessage(rows.channel_order()),
-                        .head_dim = rows.head_dim(),
-                        .rotary_offset = rows.rotary_offset(),
-                        .rotary_dim = rows.rotary_dim(),
-                        .factor = rows.factor(),
-                        .inv_freq = ToVector<double>(rows.inv_freq()),
-                        .axes = ToVector<int32_t>(rows.axes()),
-                        .by_length = rows.by_length(),
-                        .long_inv_freq = ToVector<double>(rows.long_inv_freq()),
-                        .xpos = rows.xpos()});
-  }
-  return key;
-}
-
 }  // namespace
 
 Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request) {
@@ -215,63 +189,6 @@ Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request) {
   }
   if (!status.ok()) return status;
   return message;
-}
-
-FingerprintReply FromMessage(const v1::FingerprintResponse& message) {
-  FingerprintReply reply;
-  reply.key = FromMessage(message.key());
-  if (message.has_other()) reply.other = FromMessage(message.other());
-  if (message.has_comparison()) {
-    const v1::KeyMatch match = message.comparison().match();  // of a newer server: unspecified
-    reply.comparison = {.match = v1::KeyMatch_IsValid(match) ? static_cast<KeyMatch>(match)
-                                                             : KeyMatch::kUnspecified,
-                        .differences = ToVector<std::string>(message.comparison().differences())};
-  }
-  return reply;
-}
-
-Model FromMessage(const v1::Model& message) {
-  return {.name = message.name(),
-          .origin = message.origin(),
-          .rope_type = message.rope_type(),
-          .rope_theta = message.rope_theta(),
-          .head_dim = message.head_dim(),
-          .rotary_dim = message.rotary_dim(),
-          .pairing = FromMessage(message.pairing()),
-          .num_heads = message.num_heads(),
-          .num_kv_heads = message.num_kv_heads(),
-          .max_position_embeddings = message.max_position_embeddings(),
-          .layer_types = ToVector<std::string>(message.layer_types())};
-}
-
-std::vector<Model> FromMessage(const v1::ListModelsResponse& message) {
-  std::vector<Model> models;
-  for (const v1::Model& model : message.models()) models.push_back(FromMessage(model));
-  return models;
-}
-
-ServerInfo FromMessage(const v1::GetServerInfoResponse& message) {
-  ServerInfo info;
-  info.version = message.version();
-  info.instance_id = message.instance_id();
-  info.uptime_seconds = message.uptime_seconds();
-  for (const v1::Device& device : message.devices()) {
-    info.devices.push_back({.name = device.name(), .detail = device.detail()});
-  }
-  info.transports = ToVector<std::string>(message.transports());
-  for (const v1::Limit& limit : message.limits()) {
-    info.limits.push_back({.name = limit.name(), .value = limit.value()});
-  }
-  const v1::TableCacheStatistics& cache = message.table_cache();
-  info.table_cache = {.hits = cache.hits(),
-                      .misses = cache.misses(),
-                      .builds = cache.builds(),
-                      .evictions = cache.evictions(),
-                      .bytes = cache.bytes(),
-                      .budget_bytes = cache.budget_bytes(),
-                      .tables = cache.tables(),
-                      .pages = cache.pages()};
-  return info;
 }
 
 }  // namespace rope::client

@@ -6,7 +6,6 @@
 #define ROPE_CLIENT_CODEC_MESSAGES_H_
 
 #include <utility>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -31,10 +30,6 @@ Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request);
 
 // INTERNAL: a config that this library cannot read.
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message);
-FingerprintReply FromMessage(const v1::FingerprintResponse& message);
-Model FromMessage(const v1::Model& message);
-std::vector<Model> FromMessage(const v1::ListModelsResponse& message);
-ServerInfo FromMessage(const v1::GetServerInfoResponse& message);
 
 }  // namespace rope::client
 

@@ -13,22 +13,12 @@ int main(int argc, char** argv) {
   auto client = rope::client::Client::Connect(argc > 1 ? argv[1] : "127.0.0.1:50051");
   if (!client.ok()) return std::puts(client.status().ToString().c_str()), 1;
 
-  // A name for every client of the server, until it ends; and its tables, before the first prefill.
-  const auto registered = client->RegisterModel("mine", {.config_json = kConfig});
-  if (!registered.ok()) return std::puts(registered.status().ToString().c_str()), 1;
-  const auto warmed = client->WarmUp({.rope = {.model = "mine"}, .end = 131072});
-  if (!warmed.ok()) return std::puts(warmed.status().ToString().c_str()), 1;
-
   // [rows, rotary_dim]: 64 cosines and 64 sines of each position, rounded once.
-  const auto tables = client->GetTables({.rope = {.model = "mine"},
+  const auto tables = client->GetTables({.rope = {.config_json = kConfig},
                                          .positions = {.end = 8192},
                                          .dtype = rope::client::DType::kBFloat16,
                                          .layout = rope::client::TableLayout::kCosSinCache});
   if (!tables.ok()) return std::puts(tables.status().ToString().c_str()), 1;
-  std::printf("%lld pages, [%lld, %lld], %zu bytes\n", static_cast<long long>(warmed->pages),
-              static_cast<long long>(tables->table.shape[0]),
+  std::printf("[%lld, %lld], %zu bytes\n", static_cast<long long>(tables->table.shape[0]),
               static_cast<long long>(tables->table.shape[1]), tables->table.data.size());
-
-  const rope::Status removed = client->UnregisterModel("mine");
-  if (!removed.ok()) return std::puts(removed.ToString().c_str()), 1;
 }

@@ -4,7 +4,7 @@
 #ifndef ROPE_KERNELS_IDENTITY_KEY_COMPARISON_H_
 #define ROPE_KERNELS_IDENTITY_KEY_COMPARISON_H_
 
-#include "rope/fingerprint.h"
+#include "kernels/identity/key_identity.h"
 
 namespace rope::kernels {
 

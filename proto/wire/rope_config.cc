@@ -307,45 +307,4 @@ void WriteRow(const Row& row, v1::Row& message) {
   message.mutable_sinusoid()->Add(row.sinusoid.begin(), row.sinusoid.end());
 }
 
-namespace {
-
-void WriteKeyRows(const KeyRows& rows, v1::KeyRows& message) {
-  message.set_rotates(rows.rotates);
-  if (!rows.rotates) return;
-  message.set_pairing(WritePairing(rows.pairing));
-  message.set_channel_order(WritePairing(rows.channel_order));
-  message.set_head_dim(rows.head_dim);
-  message.set_rotary_offset(rows.rotary_offset);
-  message.set_rotary_dim(rows.rotary_dim);
-  message.set_factor(rows.factor);
-  message.mutable_inv_freq()->Add(rows.inv_freq.begin(), rows.inv_freq.end());
-  message.mutable_axes()->Add(rows.axes.begin(), rows.axes.end());
-  message.set_by_length(rows.by_length);
-  message.mutable_long_inv_freq()->Add(rows.long_inv_freq.begin(), rows.long_inv_freq.end());
-  message.set_xpos(rows.xpos);
-}
-
-}  // namespace
-
-v1::KeyIdentity WriteKeyIdentity(const KeyIdentity& key) {
-  v1::KeyIdentity message;
-  message.set_fingerprint(key.fingerprint);
-  message.set_engine(key.engine);
-  message.set_version(key.version);
-  message.set_dtype(key.dtype);
-  message.set_table_dtype(key.table_dtype);
-  for (const KeyRows& rows : key.rows) WriteKeyRows(rows, *message.add_rows());
-  message.mutable_layers()->Add(key.layers.begin(), key.layers.end());
-  for (const std::string& type : key.layer_types) message.add_layer_types(type);
-  for (const std::string& note : key.notes) message.add_notes(note);
-  return message;
-}
-
-v1::KeyComparison WriteKeyComparison(const KeyComparison& comparison) {
-  v1::KeyComparison message;
-  message.set_match(static_cast<v1::KeyMatch>(comparison.match));
-  for (const std::string& difference : comparison.differences) message.add_differences(difference);
-  return message;
-}
-
 }  // namespace rope::proto

@@ -1,6 +1,6 @@
 // Reads and writes the schema's RopeConfig, and the enums of RopeSpec, as the structs of
-// client/include/rope/config.h; writes the replies of client/include/rope/describe.h and
-// fingerprint.h. Fields have the same names in both. Names dtypes in errors.
+// client/include/rope/config.h; writes the reply of client/include/rope/describe.h. Fields have the
+// same names in both. Names dtypes in errors.
 //
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT, of the field's name in its message, or "rope." and the name in
@@ -14,11 +14,9 @@
 #include "absl/status/statusor.h"
 #include "rope/config.h"
 #include "rope/describe.h"
-#include "rope/fingerprint.h"
 #include "rope/v1/array.pb.h"
 #include "rope/v1/config.pb.h"
 #include "rope/v1/describe.pb.h"
-#include "rope/v1/fingerprint.pb.h"
 
 namespace rope::proto {
 
@@ -42,9 +40,6 @@ v1::Precision WritePrecision(std::optional<Precision> precision);
 
 v1::DescribeResponse WriteDescribeReply(const DescribeReply& reply);
 void WriteRow(const Row& row, v1::Row& message);
-
-v1::KeyIdentity WriteKeyIdentity(const KeyIdentity& key);
-v1::KeyComparison WriteKeyComparison(const KeyComparison& comparison);
 
 }  // namespace rope::proto
 

@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr size_t kIdentityNameBytesMax = 128;
-constexpr Right kRights[] = {Right::kRotate, Right::kDescribe, Right::kRegister, Right::kInspect};
+constexpr Right kRights[] = {Right::kRotate, Right::kDescribe, Right::kInspect};
 
 absl::Status Wrong(absl::string_view path, absl::string_view got, absl::string_view want) {
   return InvalidField(absl::StrCat("access_file.", path), got, want);
@@ -82,7 +82,7 @@ absl::StatusOr<uint32_t> ReadRights(const Json& object, const std::string& path)
     }
     if (one == 0) {
       return Wrong(absl::StrCat(path, ".rights"), ShortText(name, 64),
-                   "rotate, describe, register or inspect");
+                   "rotate, describe or inspect");
     }
     rights |= one;
   }
@@ -97,8 +97,6 @@ const char* Name(Right right) {
       return "rotate";
     case Right::kDescribe:
       return "describe";
-    case Right::kRegister:
-      return "register";
     case Right::kInspect:
       return "inspect";
   }
@@ -178,10 +176,10 @@ class AccessParser {
  private:
   absl::Status ReadIdentity(const Json& object, const std::string& path) {
     if (!object.is_object()) return Wrong(path, Shown(object), "an object");
-    ROPE_RETURN_IF_ERROR(CheckKeys(object,
-                                   {"name", "tokens_sha256", "certificates", "uids", "rights",
-                                    "max_requests", "max_bytes", "max_models"},
-                                   path));
+    ROPE_RETURN_IF_ERROR(CheckKeys(
+        object,
+        {"name", "tokens_sha256", "certificates", "uids", "rights", "max_requests", "max_bytes"},
+        path));
     const auto name = object.find("name");
     if (name == object.end() || !name->is_string() || name->get_ref<const std::string&>().empty() ||
         name->get_ref<const std::string&>().size() > kIdentityNameBytesMax) {
@@ -197,7 +195,6 @@ class AccessParser {
     ROPE_ASSIGN_OR_RETURN(identity->rights, ReadRights(object, path));
     ROPE_ASSIGN_OR_RETURN(const auto requests, ReadLimit(object, "max_requests", path));
     ROPE_ASSIGN_OR_RETURN(const auto bytes, ReadLimit(object, "max_bytes", path));
-    ROPE_ASSIGN_OR_RETURN(identity->max_models, ReadLimit(object, "max_models", path));
     std::shared_ptr<IdentityUse>& use = uses_[identity->name];
     if (use == nullptr) use = std::make_shared<IdentityUse>(identity->name);
     limits_.push_back(

@@ -4,8 +4,8 @@
 //   {"identities": [
 //     {"name": "pipeline", "tokens_sha256": ["9f86d0..."], "rights": ["rotate", "describe"]},
 //     {"name": "engine", "certificates": ["spiffe://cluster/engine"], "rights": ["rotate"],
-//      "max_requests": 64, "max_bytes": 268435456, "max_models": 4},
-//     {"name": "operator", "uids": [1000], "rights": ["rotate", "register", "inspect"]}]}
+//      "max_requests": 64, "max_bytes": 268435456},
+//     {"name": "operator", "uids": [1000], "rights": ["rotate", "inspect"]}]}
 //
 // A call's certificate counts before its token, and its token before the user at the other end of
 // its Unix socket. A certificate that no identity has leaves it to the token; a token that no
@@ -44,11 +44,10 @@ namespace rope::server {
 enum class Right {
   kRotate = 1,    // Rotate, RotateStream, Prepare, RegisterRegion, UnregisterRegion, rings
   kDescribe = 2,  // Describe, Fingerprint, GetTables, ListModels
-  kRegister = 4,  // RegisterModel, UnregisterModel, WarmUp
-  kInspect = 8,   // GetServerInfo, ListConnections, ListRegions, reflection
+  kInspect = 4,   // GetServerInfo, ListConnections, ListRegions, reflection
 };
 
-// "rotate", "describe", "register" or "inspect".
+// "rotate", "describe" or "inspect".
 const char* Name(Right right);
 
 // What one identity holds at a time, over all its connections. It outlives reloads of the file.
@@ -80,10 +79,9 @@ class IdentityUse {
 // Somebody of the access file.
 struct Identity {
   std::string name;
-  std::string owner;                       // "id:" and the name: of its models (peers.h)
-  uint32_t rights = 0;                     // of Right
-  std::optional<int64_t> max_models = {};  // that it may have registered at a time
-  std::shared_ptr<IdentityUse> use;        // never null
+  std::string owner;                 // "id:" and the name (peers.h)
+  uint32_t rights = 0;               // of Right
+  std::shared_ptr<IdentityUse> use;  // never null
 
   bool May(Right right) const { return (rights & static_cast<uint32_t>(right)) != 0; }
 };

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -22,8 +22,6 @@ namespace rope::server {
 namespace {
 
 constexpr int kPageSizeMax = 1000;
-// Models that are read from the registry at once.
-constexpr size_t kModelsRead = 16;
 
 absl::StatusOr<int> PageSizeOf(int32_t page_size) {
   if (page_size < 0) return InvalidField("page_size", page_size, "a number >= 0");
@@ -52,29 +50,25 @@ void Write(const Connection& connection, v1::Connection& message) {
 
 }  // namespace
 
-// A page's token is the name of its predecessor's last model, so a model that is registered or
-// unregistered between two pages moves no other one. The page ends at a model that it has no room
-// for.
+// A page's token is the name of its predecessor's last model. The page ends at a model that it has
+// no room for.
 absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& request,
                                                   const ModelRegistry& registry) {
   ROPE_ASSIGN_OR_RETURN(const int count, PageSizeOf(request.page_size()));
   v1::ListModelsResponse response;
-  std::string last = request.page_token();
   int64_t bytes = 0;
-  while (true) {
-    std::vector<v1::Model> models = registry.List(last, kModelsRead);
-    for (v1::Model& model : models) {
-      bytes += static_cast<int64_t>(model.ByteSizeLong());
-      const bool full = response.models_size() == count || bytes > limits::kModelsPageBytesMax;
-      if (full && response.models_size() > 0) {
-        response.set_next_page_token(last);
-        return response;
-      }
-      last = model.name();
-      *response.add_models() = std::move(model);
+  const auto& models = registry.models();
+  for (auto it = models.upper_bound(request.page_token()); it != models.end(); ++it) {
+    const v1::Model& model = it->second.shown;
+    bytes += static_cast<int64_t>(model.ByteSizeLong());
+    const bool full = response.models_size() == count || bytes > limits::kModelsPageBytesMax;
+    if (full && response.models_size() > 0) {
+      response.set_next_page_token(std::prev(it)->first);
+      return response;
     }
-    if (models.size() < kModelsRead) return response;
+    *response.add_models() = model;
   }
+  return response;
 }
 
 absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,

@@ -62,8 +62,7 @@ absl::StatusOr<kernels::KeyIdentity> Identify(const v1::KeySource& source,
                                               ModelRegistry& registry) {
   std::string field;
   ROPE_ASSIGN_OR_RETURN(kernels::KeyOptions options, ReadOptions(source));
-  ROPE_ASSIGN_OR_RETURN(const Model model,
-                        registry.CopyOf(source.rope(), "key", "engine in its place", field));
+  ROPE_ASSIGN_OR_RETURN(const Model model, registry.CopyOf(source.rope(), field));
   ROPE_ASSIGN_OR_RETURN(options.pairing, proto::ReadPairing(source.rope().pairing()));
   if (!options.pairing.has_value()) options.pairing = model.pairing;
   absl::StatusOr<kernels::IdentifiedKey> key = std::visit(
@@ -71,6 +70,34 @@ absl::StatusOr<kernels::KeyIdentity> Identify(const v1::KeySource& source,
   if (!key.ok()) return InSource(source, field, key.status());
   key->identity.fingerprint = proto::HashId(key->text);
   return std::move(key->identity);
+}
+
+void Write(const kernels::KeyRows& rows, v1::KeyRows& message) {
+  message.set_rotates(rows.rotates);
+  if (!rows.rotates) return;
+  message.set_pairing(proto::WritePairing(rows.pairing));
+  message.set_channel_order(proto::WritePairing(rows.channel_order));
+  message.set_head_dim(rows.head_dim);
+  message.set_rotary_offset(rows.rotary_offset);
+  message.set_rotary_dim(rows.rotary_dim);
+  message.set_factor(rows.factor);
+  message.mutable_inv_freq()->Add(rows.inv_freq.begin(), rows.inv_freq.end());
+  message.mutable_axes()->Add(rows.axes.begin(), rows.axes.end());
+  message.set_by_length(rows.by_length);
+  message.mutable_long_inv_freq()->Add(rows.long_inv_freq.begin(), rows.long_inv_freq.end());
+  message.set_xpos(rows.xpos);
+}
+
+void Write(const kernels::KeyIdentity& key, v1::KeyIdentity& message) {
+  message.set_fingerprint(key.fingerprint);
+  message.set_engine(key.engine);
+  message.set_version(key.version);
+  message.set_dtype(key.dtype);
+  message.set_table_dtype(key.table_dtype);
+  for (const kernels::KeyRows& rows : key.rows) Write(rows, *message.add_rows());
+  message.mutable_layers()->Add(key.layers.begin(), key.layers.end());
+  for (const std::string& type : key.layer_types) message.add_layer_types(type);
+  for (const std::string& note : key.notes) message.add_notes(note);
 }
 
 absl::StatusOr<kernels::KeyIdentity> IdentifyAt(absl::string_view path, const v1::KeySource& source,
@@ -88,11 +115,15 @@ absl::StatusOr<v1::FingerprintResponse> Fingerprint(const v1::FingerprintRequest
   ROPE_RETURN_IF_ERROR(admit((request.has_other() ? 2 : 1) * limits::kIdentityBytesMax));
   v1::FingerprintResponse response;
   ROPE_ASSIGN_OR_RETURN(const auto key, IdentifyAt("key.", request.key(), registry));
-  *response.mutable_key() = proto::WriteKeyIdentity(key);
+  Write(key, *response.mutable_key());
   if (!request.has_other()) return response;
   ROPE_ASSIGN_OR_RETURN(const auto other, IdentifyAt("other.", request.other(), registry));
-  *response.mutable_other() = proto::WriteKeyIdentity(other);
-  *response.mutable_comparison() = proto::WriteKeyComparison(kernels::CompareKeys(key, other));
+  Write(other, *response.mutable_other());
+  const kernels::KeyComparison comparison = kernels::CompareKeys(key, other);
+  response.mutable_comparison()->set_match(static_cast<v1::KeyMatch>(comparison.match));
+  for (const std::string& difference : comparison.differences) {
+    response.mutable_comparison()->add_differences(difference);
+  }
   return response;
 }
 

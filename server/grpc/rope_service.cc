@@ -38,10 +38,6 @@ Right RightOf(Method method) {
     case Method::kGetTables:
     case Method::kListModels:
       return Right::kDescribe;
-    case Method::kRegisterModel:
-    case Method::kUnregisterModel:
-    case Method::kWarmUp:
-      return Right::kRegister;
     case Method::kGetServerInfo:
     case Method::kListConnections:
     case Method::kListRegions:

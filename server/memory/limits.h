@@ -16,7 +16,6 @@ inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
 // The smallest --memory_bytes: the program itself, and messages of some MiB.
 inline constexpr int64_t kMemoryBytesMin = 64 * kMiB;
 inline constexpr int64_t kMemoryBytesCeiling = int64_t{1} << 47;
-inline constexpr int64_t kRegisteredBytesMax = 16 * kMiB;
 // Bytes of free output buffers kept for reuse; the rest goes back to the kernel.
 inline constexpr int64_t kPooledBytesMax = 1 * kGiB;
 // Region ids of a connection, including unregistered ids that requests still use. Clients should

@@ -85,7 +85,6 @@ MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_byt
   shares.tables = table_bytes.value_or(std::min(limits::kTableCacheBytes, memory_bytes / 24));
   shares.specs = std::min(limits::kSpecBytesMax, memory_bytes / 32);
   shares.prepared = std::min(limits::kPreparedBytesMax, memory_bytes / 64);
-  shares.models = std::min(limits::kRegisteredBytesMax, memory_bytes / 64);
   shares.message = message_bytes.value_or(std::min(limits::kMessageBytesMax, memory_bytes / 8));
   return shares;
 }

@@ -35,7 +35,6 @@ struct MemoryShares {
   int64_t tables = 0;    // --table_cache_bytes, or a 24th, at most 256 MiB
   int64_t specs = 0;     // a 32nd, at most 64 MiB: resolved specs
   int64_t prepared = 0;  // a 64th, at most 16 MiB: prepared requests
-  int64_t models = 0;    // a 64th, at most 16 MiB: registered models
   // Received bytes that gRPC holds: a backstop over the shares above, as large as all of
   // --memory_bytes.
   int64_t transport = 0;

@@ -1,8 +1,7 @@
 // Peer: the client at the other end of a connection.
 //
-// The owner identifies a client across its connections: for the bound of its connections, and for
-// objects that outlive a connection (registered models). It is the user of a Unix socket
-// ("uid:1000"), or the address of a TCP socket ("ip:192.0.2.7").
+// The owner identifies a client across its connections, for what one client may hold. It is the
+// user of a Unix socket ("uid:1000"), or the address of a TCP socket ("ip:192.0.2.7").
 //
 // A client cannot choose its owner: all loopback addresses are one owner, and an IPv4-mapped IPv6
 // address is the IPv4 address. Clients that the server cannot tell apart are one owner as well:

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "server/limits.h"
-#include "server/memory/limits.h"
 
 namespace rope::server::limits {
 
@@ -14,15 +13,9 @@ inline constexpr int64_t kConfigJsonBytesMax = 1 * kMiB;
 inline constexpr int64_t kConfigJsonHereBytesMax = 16 * kKiB;
 // Memory of the embeddings of these layers: two types of layers have some 20 KiB.
 inline constexpr int64_t kLayersBytesMax = 32 * kMiB;
-// Specs whose resolution is kept, and so the most config_ids. The byte limits of specs, prepared
-// requests and registered models cap their shares of --memory_bytes (DivideMemory).
+// Specs whose resolution is kept, and so the most config_ids. The byte limits of specs and prepared
+// requests cap their shares of --memory_bytes (DivideMemory).
 inline constexpr int64_t kSpecsMax = 4096;
-// Models that callers may register, and the memory that they keep.
-inline constexpr int64_t kRegisteredModelsMax = 1024;
-// The same for one owner (peers.h): half, so that no owner uses up all places.
-inline constexpr int64_t kOwnersModelsMax = kRegisteredModelsMax / 2;
-
-static_assert(kConfigJsonBytesMax < kRegisteredBytesMax / 2);
 
 }  // namespace rope::server::limits
 

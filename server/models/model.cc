@@ -62,65 +62,44 @@ bool Model::SameLayers(int64_t a, int64_t b) const {
 int64_t Model::KeptBytes() const {
   const auto of_config = [](const auto& alternative) { return alternative.KeptBytes(); };
   return static_cast<int64_t>(sizeof(Model)) + std::visit(of_config, config) +
-         kernels::KeptBytes(origin) + kernels::KeptBytes(owner) +
          kernels::KeptBytes(composite_json);
 }
 
-namespace {
-
-// A choice for each layer type; one that chooses nothing if all layers are equal.
-std::vector<kernels::LayerChoice> ChoicesOf(const Model& model) {
-  std::vector<kernels::LayerChoice> choices;
-  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
-    for (const std::string& type : config->layer_types()) choices.push_back({.layer_type = type});
-  }
-  if (choices.empty()) choices.emplace_back();
-  return choices;
+std::vector<std::string> LayerTypesOf(const Model& model) {
+  std::vector<std::string> types = std::get<kernels::ModelConfig>(model.config).layer_types();
+  if (types.empty()) types.emplace_back();
+  return types;
 }
 
-}  // namespace
-
-void Model::Summarize() {
-  const std::vector<kernels::LayerChoice> choices = ChoicesOf(*this);
-  width = 0;
-  for (const kernels::LayerChoice& choice : choices) {
-    const auto layer = Layer(choice, "");
+int64_t WidthOf(const Model& model) {
+  int64_t width = 0;
+  for (const std::string& type : LayerTypesOf(model)) {
+    const auto layer = model.Layer({.layer_type = type}, "");
     if (layer.ok()) width = std::max(width, WidthOf(layer->config));
   }
-  shown.reset();
-  head_dim = 0;
-  rotary_dim = 0;
-  const auto layer = Layer(choices.front(), "");
-  if (!layer.ok()) return;
-  shown = ShownLayer{.pairing = layer->pairing,
-                     .rope_type = layer->config.rope_type,
-                     .rope_theta = layer->config.rope_theta,
-                     .max_position_embeddings = layer->config.max_position_embeddings};
-  const auto resolved = kernels::Resolve(layer->config);
-  if (!resolved.ok()) return;
-  head_dim = (*resolved)->head_dim();
-  rotary_dim = (*resolved)->rotary_dim();
+  return width;
 }
 
-v1::Model WriteModel(const std::string& name, const Model& model) {
+v1::Model WriteModel(const std::string& name, const std::string& origin, const Model& model) {
   v1::Model item;
   item.set_name(name);
-  item.set_origin(model.origin);
-  item.set_head_dim(model.head_dim);
-  item.set_rotary_dim(model.rotary_dim);
-  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
-    for (const std::string& type : config->layer_types()) item.add_layer_types(type);
-    if (config->num_heads()) item.set_num_heads(*config->num_heads());
-    if (config->num_kv_heads()) item.set_num_kv_heads(*config->num_kv_heads());
+  item.set_origin(origin);
+  const auto& config = std::get<kernels::ModelConfig>(model.config);
+  for (const std::string& type : config.layer_types()) item.add_layer_types(type);
+  if (config.num_heads()) item.set_num_heads(*config.num_heads());
+  if (config.num_kv_heads()) item.set_num_kv_heads(*config.num_kv_heads());
+  const auto layer = model.Layer({.layer_type = LayerTypesOf(model).front()}, "");
+  if (!layer.ok()) return item;
+  item.set_pairing(proto::WritePairing(layer->pairing));
+  item.set_rope_type(std::string(Name(layer->config.rope_type)));
+  item.set_rope_theta(layer->config.rope_theta);
+  if (layer->config.max_position_embeddings) {
+    item.set_max_position_embeddings(*layer->config.max_position_embeddings);
   }
-  if (!model.shown.has_value()) return item;
-  const ShownLayer& layer = *model.shown;
-  item.set_pairing(proto::WritePairing(layer.pairing));
-  item.set_rope_type(std::string(Name(layer.rope_type)));
-  item.set_rope_theta(layer.rope_theta);
-  if (layer.max_position_embeddings) {
-    item.set_max_position_embeddings(*layer.max_position_embeddings);
-  }
+  const auto resolved = kernels::Resolve(layer->config);
+  if (!resolved.ok()) return item;
+  item.set_head_dim((*resolved)->head_dim());
+  item.set_rotary_dim((*resolved)->rotary_dim());
   return item;
 }
 

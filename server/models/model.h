@@ -68,34 +68,14 @@ using RopeEntries = std::vector<std::shared_ptr<const RopeEntry>>;
 // Threading:  Immutable once it is shared.
 // Errors:     INVALID_ARGUMENT, with the field's path.
 
-// What ListModels shows of a layer.
-struct ShownLayer {
-  std::optional<kernels::Pairing> pairing = {};
-  kernels::RopeType rope_type = kernels::RopeType::kDefault;
-  double rope_theta = 0;
-  std::optional<int64_t> max_position_embeddings = {};
-};
-
 struct Model {
-  std::string origin;
   std::variant<kernels::ModelConfig, kernels::LayerConfig> config;  // all layers, or the only one
-  std::optional<kernels::Pairing> pairing;                          // of a preset or a registration
-  std::string owner;                                                // of a registered model
+  std::optional<kernels::Pairing> pairing;                          // of a preset
   std::string composite_json;  // its file, if that has sub-configs
-  int64_t bytes = 0;           // of a registered model: KeptBytes
-  int64_t generation = 0;      // unique to each registration; 0: not registered
-  // The summary, set by Summarize. Looking at the layers takes longer the more of them there are.
-  std::optional<ShownLayer> shown;  // of the first layer type; unset: there is no such layer
-  int64_t head_dim = 0;             // of the first layer type; 0: the config does not say
-  int64_t rotary_dim = 0;           // the same
-  int64_t width = 0;                // WidthOf, the most of all layer types
 
   // Sets `composite_json` if requests may choose another config of the file.
   // REQUIRES: `config` was read from `json`.
   void KeepComposite(std::string_view json);
-  // Sets the summary. Resolves the embedding of the first layer type, which takes milliseconds if
-  // it is wide.
-  void Summarize();
   // The embedding of the chosen layers. `field`: the path that errors of the config begin with.
   absl::StatusOr<kernels::LayerConfig> Layer(const kernels::LayerChoice& choice,
                                              const std::string& field) const;
@@ -106,8 +86,13 @@ struct Model {
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
-// As ListModels describes it. Looks at no layer. REQUIRES: Summarize.
-v1::Model WriteModel(const std::string& name, const Model& model);
+// Of models with a name, whose `config` has all layers:
+// The layer types; a single empty one if all layers are equal.
+std::vector<std::string> LayerTypesOf(const Model& model);
+// As ListModels describes the model, by its first layer type. `origin`: "preset" or "flag".
+v1::Model WriteModel(const std::string& name, const std::string& origin, const Model& model);
+// WidthOf, the most of all layer types.
+int64_t WidthOf(const Model& model);
 
 // Prefixes a kernel's error, which names a field of the config or of the choice of a part of it,
 // with the request's field. `config_field`: the path of the config.

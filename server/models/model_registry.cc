@@ -1,6 +1,7 @@
 #include "server/models/model_registry.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,53 +18,6 @@
 #include "server/models/model.h"
 
 namespace rope::server {
-namespace {
-
-absl::Status TooManyModels(int64_t number, int64_t max, absl::string_view whose) {
-  return MakeError(Reason::kLimitExceeded, "name",
-                   absl::StrCat("registered model number ", number, whose),
-                   absl::StrCat("at most ", max));
-}
-
-absl::Status TooManyBytes(int64_t bytes, int64_t beside, int64_t max, absl::string_view whose) {
-  return MakeError(Reason::kLimitExceeded, "rope",
-                   absl::StrCat(bytes, " bytes of memory in addition to ", beside,
-                                " of registered models", whose),
-                   absl::StrCat("at most ", max));
-}
-
-}  // namespace
-
-absl::Status RegisteredCounts::Add(const std::string& owner, int64_t bytes,
-                                   std::optional<int64_t> models_max) {
-  const auto found = by_owner_.find(owner);
-  const Count own = found == by_owner_.end() ? Count() : found->second;
-  constexpr char kOwn[] = " of this client";
-  if (all_.models >= limits::kRegisteredModelsMax) {
-    return TooManyModels(all_.models + 1, limits::kRegisteredModelsMax, "");
-  }
-  const int64_t most =
-      std::min(limits::kOwnersModelsMax, models_max.value_or(limits::kOwnersModelsMax));
-  if (own.models >= most) return TooManyModels(own.models + 1, most, kOwn);
-  if (bytes > bytes_max_ - all_.bytes) {
-    return TooManyBytes(bytes, all_.bytes, bytes_max_, "");
-  }
-  if (bytes > bytes_max_ / 2 - own.bytes) {
-    return TooManyBytes(bytes, own.bytes, bytes_max_ / 2, kOwn);
-  }
-  all_ = {all_.models + 1, all_.bytes + bytes};
-  by_owner_[owner] = {own.models + 1, own.bytes + bytes};
-  return absl::OkStatus();
-}
-
-void RegisteredCounts::Remove(const std::string& owner, int64_t bytes) {
-  all_ = {all_.models - 1, all_.bytes - bytes};
-  const auto found = by_owner_.find(owner);
-  Count& own = found->second;
-  own = {own.models - 1, own.bytes - bytes};
-  if (own.models == 0) by_owner_.erase(found);
-}
-
 namespace {
 
 // The value with its key, which is kept twice, and its places in the tables.
@@ -102,14 +56,6 @@ SpecCache::Value SpecCache::Add(const std::string& key, Value value) {
   return result;
 }
 
-void SpecCache::Forget(int64_t generation) {
-  std::erase_if(oldest_first_, [&](const std::string& key) {
-    if (values_.find(key)->second.generation != generation) return false;
-    Drop(key);
-    return true;
-  });
-}
-
 void SpecCache::Drop(const std::string& key) {
   const auto kept = values_.find(key);
   if (kept->second.entry != nullptr) {
@@ -125,6 +71,53 @@ absl::Status CheckLayersBytes(absl::string_view field, int64_t bytes) {
   return MakeError(Reason::kLimitExceeded, field,
                    absl::StrCat(bytes, " bytes of frequencies of different layers"),
                    absl::StrCat("at most ", limits::kLayersBytesMax));
+}
+
+namespace {
+
+absl::StatusOr<Model> ReadJson(const std::string& name, std::string_view json) {
+  ROPE_RETURN_IF_ERROR(CheckModelName("model", name));
+  auto config = kernels::ModelConfig::Parse(json);
+  if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
+  Model model;
+  model.config = *std::move(config);
+  model.KeepComposite(json);
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
+    absl::Span<const ModelFile> files, int64_t spec_bytes_max) {
+  std::unique_ptr<ModelRegistry> registry(new ModelRegistry(spec_bytes_max));  // owned by registry
+  for (const kernels::Preset& preset : kernels::Presets()) {
+    const std::string name(preset.name);
+    ROPE_ASSIGN_OR_RETURN(Model model, ReadJson(name, preset.config_json));
+    model.pairing = preset.pairing;
+    registry->Add(name, "preset", std::move(model));
+  }
+  for (const ModelFile& file : files) ROPE_RETURN_IF_ERROR(registry->AddFile(file));
+  return registry;
+}
+
+absl::Status ModelRegistry::AddFile(const ModelFile& file) {
+  for (const FileReport& report : file_reports_) {
+    if (report.name != file.name) continue;
+    return InvalidField("model", absl::StrCat("\"", file.name, "\" twice"), "names once");
+  }
+  ROPE_ASSIGN_OR_RETURN(Model model, ReadJson(file.name, file.config_json));
+  FileReport report{.name = file.name};
+  const absl::Status status = CheckLayers(model, report.warnings);
+  if (!status.ok()) return Prefixed(absl::StrCat("model ", file.name, ": "), status);
+  report.replaces_preset = Add(file.name, "flag", std::move(model));
+  file_reports_.push_back(std::move(report));
+  return absl::OkStatus();
+}
+
+bool ModelRegistry::Add(const std::string& name, const std::string& origin, Model model) {
+  Named named = {.shown = WriteModel(name, origin, model), .width = WidthOf(model)};
+  named.model = std::make_shared<const Model>(std::move(model));
+  return !models_.insert_or_assign(name, std::move(named)).second;
 }
 
 absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::RopeSpec& spec,
@@ -145,9 +138,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
                         source.model->Layer(ChoiceOf(spec), source.field));
   ROPE_ASSIGN_OR_RETURN(const auto entry, ReadEntry(source, std::move(layer)));
-  return Keep(key, spec.model(),
-              {.entry = entry, .generation = source.model->generation, .bytes = entry->bytes()})
-      .entry;
+  return Keep(key, {.entry = entry, .bytes = entry->bytes()}).entry;
 }
 
 std::shared_ptr<const RopeEntry> ModelRegistry::FindCached(const std::string& key) const {
@@ -159,10 +150,8 @@ std::shared_ptr<const RopeEntry> ModelRegistry::FindCached(const std::string& ke
 bool ModelRegistry::MayBeWide(const v1::RopeSpec& spec) const {
   if (spec.has_config()) return WidthOf(spec.config()) > kWidthHereMax;
   if (spec.has_config_json()) return true;
-  if (!spec.has_model() || !had_wide_models_.load(std::memory_order_relaxed)) return false;
-  proto::ReaderMutexLock lock(&mutex_);
-  const ModelPtr model = FindNamed(spec.model());
-  return model != nullptr && model->width > kWidthHereMax;
+  const Named* const named = FindNamed(spec.model());
+  return named != nullptr && named->width > kWidthHereMax;
 }
 
 // The layers are one value of the cache, so that the spec, which may hold a whole file, is read and
@@ -208,12 +197,9 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
     layers->push_back(entry);
   }
   bytes += count * static_cast<int64_t>(sizeof(layers->front()));
-  return *Keep(key, spec.model(),
-               {.layers = layers, .generation = source.model->generation, .bytes = bytes})
-              .layers;
+  return *Keep(key, {.layers = layers, .bytes = bytes}).layers;
 }
 
-// Takes the reader lock only in ReadModel, to copy the pointer of a named model.
 absl::StatusOr<ModelRegistry::Source> ModelRegistry::ReadSource(const v1::RopeSpec& spec) {
   Source source;
   ROPE_ASSIGN_OR_RETURN(source.pairing, proto::ReadPairing(spec.pairing()));
@@ -262,8 +248,7 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
   ROPE_ASSIGN_OR_RETURN(const ModelPtr named, FindModel(spec.model()));
   if (spec.sub_config().empty()) return named;
   // No spec begins so: 's' begins no field of one.
-  const std::string key =
-      absl::StrCat("sub_config ", named->generation, " ", spec.model(), " ", spec.sub_config());
+  const std::string key = absl::StrCat("sub_config ", spec.model(), " ", spec.sub_config());
   {
     proto::ReaderMutexLock lock(&mutex_);
     if (const SpecCache::Value* const found = cache_.Find(key); found != nullptr) {
@@ -274,40 +259,29 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
       named->composite_json.empty() ? "{}" : named->composite_json, spec.sub_config());
   if (!config.ok()) return InField(field, config.status());
   model->config = *std::move(config);
-  model->generation = named->generation;
-  return Keep(key, spec.model(),
-              {.sub_config = model, .generation = model->generation, .bytes = model->KeptBytes()})
-      .sub_config;
+  return Keep(key, {.sub_config = model, .bytes = model->KeptBytes()}).sub_config;
 }
 
-ModelPtr ModelRegistry::FindNamed(const std::string& name) const {
+const ModelRegistry::Named* ModelRegistry::FindNamed(const std::string& name) const {
   auto found = models_.find(name);
   if (found == models_.end()) {
     const kernels::Preset* const preset = kernels::FindPreset(name);
     if (preset != nullptr) found = models_.find(preset->name);
   }
-  return found == models_.end() ? nullptr : found->second;
+  return found == models_.end() ? nullptr : &found->second;
 }
 
 absl::StatusOr<ModelPtr> ModelRegistry::FindModel(const std::string& name) const {
-  {
-    proto::ReaderMutexLock lock(&mutex_);
-    if (ModelPtr found = FindNamed(name); found != nullptr) return found;
-  }
+  if (const Named* const named = FindNamed(name); named != nullptr) return named->model;
   const std::string got = ShortText(name, kModelNameBytesMax);
   return MakeError(Reason::kModelNotFound, "rope.model", absl::StrCat("\"", got, "\""),
                    absl::StrCat("a name that ListModels gives", proto::DidYouMean(Nearest(got))));
 }
 
 std::string ModelRegistry::Nearest(const std::string& name) const {
-  std::vector<std::string> lasting;  // a client may register any number
-  {
-    proto::ReaderMutexLock lock(&mutex_);
-    for (const auto& [known, model] : models_) {
-      if (model->generation == 0) lasting.push_back(known);
-    }
-  }
-  const std::vector<std::string> nearest = proto::NearestModels(name, lasting);
+  std::vector<std::string> known;
+  for (const auto& [model, named] : models_) known.push_back(model);
+  const std::vector<std::string> nearest = proto::NearestModels(name, known);
   return nearest.empty() ? kernels::NearestPreset(name) : absl::StrJoin(nearest, " or ");
 }
 
@@ -327,19 +301,12 @@ absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
   return absl::OkStatus();
 }
 
-SpecCache::Value ModelRegistry::Keep(const std::string& key, const std::string& name,
-                                     SpecCache::Value value) {
+SpecCache::Value ModelRegistry::Keep(const std::string& key, SpecCache::Value value) {
   proto::WriterMutexLock lock(&mutex_);
-  if (value.generation > 0) {
-    const auto model = models_.find(name);
-    const bool current = model != models_.end() && model->second->generation == value.generation;
-    if (!current) return value;  // unregistered since it was read: serves this request only
-  }
   return cache_.Add(key, std::move(value));
 }
 
-absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, absl::string_view place,
-                                            absl::string_view want, std::string& field) {
+absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, std::string& field) {
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   Model model;
   bool has_precision = spec.precision() != v1::PRECISION_UNSPECIFIED;
@@ -354,61 +321,25 @@ absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, absl::stri
     model.pairing = entry->pairing();
   }
   if (spec.compat() != v1::COMPAT_UNSPECIFIED) {
-    return InvalidField("rope.compat", absl::StrCat("it in a ", place), want);
+    return InvalidField("rope.compat", "it in a key", "engine in its place");
   }
   if (has_precision) {
-    return InvalidField("rope.precision", absl::StrCat("it in a ", place), want);
+    return InvalidField("rope.precision", "it in a key", "engine in its place");
   }
   const kernels::LayerChoice choice = ChoiceOf(spec);
   if (choice.layer.has_value() || !choice.layer_type.empty()) {
     ROPE_ASSIGN_OR_RETURN(model.config, model.Layer(choice, field));
-    model.composite_json.clear();
   }
   return model;
 }
 
-// Builds and checks the model without a lock; Insert locks and decides whether the name is free.
-absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(
-    const std::string& name, const v1::RopeSpec& spec, const std::string& owner,
-    std::optional<int64_t> models_max) {
-  ROPE_RETURN_IF_ERROR(CheckModelName("name", name));
-  std::string field;
-  ROPE_ASSIGN_OR_RETURN(Model model,
-                        CopyOf(spec, "model", "it in requests that name the model", field));
-  v1::RegisterModelResponse response;
-  std::vector<std::string> warnings;
-  ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
-                        proto::ReadPairing(spec.pairing()));
-  ROPE_RETURN_IF_ERROR(CheckLayers(model, explicit_pairing, field, warnings));
-  for (const std::string& warning : warnings) response.add_warnings(warning);
-  if (explicit_pairing.has_value()) model.pairing = explicit_pairing;
-  model.origin = "registered";
-  model.owner = owner;
-  model.Summarize();
-  model.bytes = model.KeptBytes() + kernels::KeptBytes(name);
-  *response.mutable_model() = WriteModel(name, model);
-  ROPE_RETURN_IF_ERROR(Insert(name, std::move(model), models_max));
-  return response;
-}
-
-absl::Status ModelRegistry::CheckLayers(const Model& model,
-                                        std::optional<kernels::Pairing> explicit_pairing,
-                                        const std::string& field,
-                                        std::vector<std::string>& warnings) {
-  std::vector<std::string> types;  // empty for a single layer, which needs no choice
-  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
-    types = config->layer_types();
-  }
-  if (types.empty()) types.emplace_back();
+absl::Status ModelRegistry::CheckLayers(const Model& model, std::vector<std::string>& warnings) {
   int64_t bytes = 0;
-  for (const std::string& type : types) {
+  for (const std::string& type : LayerTypesOf(model)) {
     RopeEntry entry;
-    entry.field_ = field;
-    kernels::LayerChoice choice;
-    choice.layer_type = type;
-    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, model.Layer(choice, field));
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, model.Layer({.layer_type = type}, ""));
     ROPE_RETURN_IF_ERROR(
-        Complete(std::move(layer), explicit_pairing, kernels::Compat::kDefault, entry));
+        Complete(std::move(layer), std::nullopt, kernels::Compat::kDefault, entry));
     if (entry.resolved_ != nullptr) bytes += entry.resolved_->KeptBytes();
     ROPE_RETURN_IF_ERROR(CheckLayersBytes("rope", bytes));
     if (entry.layer().rotates && !entry.pairing().has_value()) {
@@ -420,69 +351,6 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status ModelRegistry::Insert(const std::string& name, Model model,
-                                   std::optional<int64_t> models_max) {
-  proto::WriterMutexLock lock(&mutex_);
-  // A preset's other names included: what one client registers must not change what they mean.
-  if (const ModelPtr known = FindNamed(name); known != nullptr) {
-    return MakeError(Reason::kModelExists, "name",
-                     absl::StrCat("\"", name, "\", which is ", known->origin, " already"),
-                     "a name that is free");
-  }
-  ROPE_RETURN_IF_ERROR(registered_.Add(model.owner, model.bytes, models_max));
-  if (model.width > kWidthHereMax) had_wide_models_.store(true, std::memory_order_relaxed);
-  model.generation = ++last_generation_;
-  models_.emplace(name, std::make_shared<const Model>(std::move(model)));
-  return absl::OkStatus();
-}
-
-// Under one writer lock, so that a model and its cached entries (by generation) disappear together.
-absl::Status ModelRegistry::Unregister(const std::string& name, const std::string& owner) {
-  ROPE_RETURN_IF_ERROR(CheckModelName("name", name));
-  proto::WriterMutexLock lock(&mutex_);
-  const auto found = models_.find(name);
-  if (found == models_.end()) {
-    return MakeError(Reason::kModelNotFound, "name", absl::StrCat("\"", name, "\""),
-                     "a name that ListModels gives");
-  }
-  const Model& model = *found->second;
-  if (model.generation == 0) {
-    return MakeError(Reason::kWrongState, "name",
-                     absl::StrCat("\"", name, "\" of origin ", model.origin),
-                     "one of origin registered");
-  }
-  if (model.owner != owner) {
-    return MakeError(Reason::kPermission, "name",
-                     absl::StrCat("\"", name, "\", which belongs to another client"),
-                     "one of the caller's own");
-  }
-  cache_.Forget(model.generation);
-  registered_.Remove(model.owner, model.bytes);
-  models_.erase(found);
-  version_.fetch_add(1, std::memory_order_release);
-  return absl::OkStatus();
-}
-
-bool ModelRegistry::MayGo(const std::string& name) const {
-  proto::ReaderMutexLock lock(&mutex_);
-  const ModelPtr found = FindNamed(name);
-  return found == nullptr || found->generation != 0;
-}
-
-std::vector<v1::Model> ModelRegistry::List(const std::string& after, size_t count) const {
-  std::vector<std::pair<std::string, ModelPtr>> models;
-  {
-    proto::ReaderMutexLock lock(&mutex_);
-    for (auto it = models_.upper_bound(after); it != models_.end() && models.size() < count; ++it) {
-      models.emplace_back(*it);
-    }
-  }
-  std::vector<v1::Model> list;
-  list.reserve(models.size());
-  for (const auto& [name, model] : models) list.push_back(WriteModel(name, *model));
-  return list;
 }
 
 }  // namespace rope::server

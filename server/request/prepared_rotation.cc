@@ -209,7 +209,6 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
                                                                 const proto::SplitMessage& payloads,
                                                                 ModelRegistry& registry) {
   auto prepared = std::make_shared<PreparedRotation>();
-  const int64_t version = registry.version();  // read before any look-up in the registry
   const v1::RotateRequest& rotate = request.rotate();
   RopeEntries layers;
   ArraySource source(payloads);
@@ -220,12 +219,6 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
   if (!status.ok()) return Prefixed("rotate.", status);
   ROPE_RETURN_IF_ERROR(CheckOpenAxis(request, *prepared));
   if (!request.open_axis().empty()) prepared->open_axis = request.open_axis()[0];
-  const auto may_go = [&registry](const v1::RopeSpec& spec) {
-    return spec.has_model() && registry.MayGo(spec.model());
-  };
-  if (may_go(rotate.rope()) || may_go(rotate.reposition().from_rope())) {
-    prepared->registry_version = version;
-  }
   prepared->message = rotate;
   for (v1::Tensor& tensor : *prepared->message.mutable_tensors()) {
     if (tensor.has_norm()) tensor.mutable_norm()->clear_weight();  // the plan has it
@@ -270,11 +263,9 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> PreparedRotations::Find(
     proto::ReaderMutexLock lock(&mutex_);
     const auto found = entries_.find(id);
     if (found != entries_.end()) {
-      Entry& entry = found->second;
-      const std::optional<int64_t>& version = entry.prepared->registry_version;
-      entry.used.store(clock_.fetch_add(1, std::memory_order_relaxed) + 1,
-                       std::memory_order_relaxed);
-      if (version.value_or(registry_.version()) == registry_.version()) return entry.prepared;
+      found->second.used.store(clock_.fetch_add(1, std::memory_order_relaxed) + 1,
+                               std::memory_order_relaxed);
+      return found->second.prepared;
     }
   }
   return MakeError(Reason::kPreparedNotFound, "prepared_id", absl::StrCat("\"", id, "\""),

@@ -73,16 +73,13 @@ class PreparedRotations {
     int64_t bytes = 0;
   };
 
-  // `registry` must outlive it.
-  PreparedRotations(const ModelRegistry& registry, const Options& options)
-      : registry_(registry), options_(options) {}
+  explicit PreparedRotations(const Options& options) : options_(options) {}
 
   // Keeps an entry, in place of an earlier one with the same id. RESOURCE_EXHAUSTED: it has more
   // bytes than one session may have; it carries no retry delay, because waiting does not help.
   absl::Status Keep(std::shared_ptr<const PreparedRotation> prepared, uint64_t session);
 
-  // NOT_FOUND: no such entry; it names a registered model, and a model was unregistered
-  // since.
+  // NOT_FOUND: no such entry.
   absl::StatusOr<std::shared_ptr<const PreparedRotation>> Find(absl::string_view id);
 
   Size size() const;
@@ -105,7 +102,6 @@ class PreparedRotations {
   void Shrink(std::optional<uint64_t> session, const Size& most)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const ModelRegistry& registry_;
   const Options options_;
   std::atomic<int64_t> clock_ = 0;  // counts look-ups
   mutable proto::SharedMutex mutex_;

@@ -91,16 +91,15 @@ class LogLimiter {
 
 // Kinds of lines that clients can cause. The service has its own kinds for calls (rope_service.h).
 enum class LogKind {
-  kConnection,    // a client connects
-  kHello,         // a hello is refused, or served in part
-  kRing,          // a client breaks a rule of the ring
-  kRegion,        // a system error about a client's memory
-  kProtobuf,      // a Protobuf error about a client's bytes
-  kGrpc,          // a gRPC error about a client's connection
-  kDevice,        // the accelerator refuses a batch
-  kMethod,        // a client calls a method that no service has
-  kRefusal,       // a client lacks the credentials or the right
-  kRegistration,  // a client registers or unregisters a model
+  kConnection,  // a client connects
+  kHello,       // a hello is refused, or served in part
+  kRing,        // a client breaks a rule of the ring
+  kRegion,      // a system error about a client's memory
+  kProtobuf,    // a Protobuf error about a client's bytes
+  kGrpc,        // a gRPC error about a client's connection
+  kDevice,      // the accelerator refuses a batch
+  kMethod,      // a client calls a method that no service has
+  kRefusal,     // a client lacks the credentials or the right
 };
 inline constexpr int kLogKindCount = 10;
 

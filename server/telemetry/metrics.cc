@@ -21,9 +21,9 @@ constexpr int64_t kBatchBytesBounds[] = {1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 <
 constexpr BucketBounds kBatchBytesBuckets(kBatchBytesBounds);
 
 constexpr std::string_view kMethodNames[kMethodCount] = {
-    "Rotate",          "RotateStream",   "Describe",         "ListModels",      "RegisterModel",
-    "UnregisterModel", "RegisterRegion", "UnregisterRegion", "ListRegions",     "GetServerInfo",
-    "WarmUp",          "GetTables",      "Prepare",          "ListConnections", "Fingerprint"};
+    "Rotate",         "RotateStream",     "Describe",        "ListModels",
+    "RegisterRegion", "UnregisterRegion", "ListRegions",     "GetServerInfo",
+    "GetTables",      "Prepare",          "ListConnections", "Fingerprint"};
 constexpr const char* kStageNames[] = {"decode", "validate", "queue", "execute"};
 constexpr const char* kClosedByNames[kClosedByCount] = {"direct",   "drained", "bytes", "tokens",
                                                         "requests", "rows",    "jobs"};

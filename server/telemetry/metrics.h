@@ -53,19 +53,16 @@ enum class Method {
   kRotateStream,
   kDescribe,
   kListModels,
-  kRegisterModel,
-  kUnregisterModel,
   kRegisterRegion,
   kUnregisterRegion,
   kListRegions,
   kGetServerInfo,
-  kWarmUp,
   kGetTables,
   kPrepare,
   kListConnections,
   kFingerprint,
 };
-inline constexpr int kMethodCount = 15;
+inline constexpr int kMethodCount = 12;
 
 // "Rotate".
 std::string_view Name(Method method);

@@ -9,7 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "proto/ipc/hello.h"
 #include "proto/wire/stream_message.h"
 #include "tests/support/hostile_requests.h"
@@ -29,8 +28,7 @@ constexpr size_t kHalfMessageBytes = size_t{1} << 20;
 constexpr int64_t kAnswerBytes = int64_t{1} << 20;
 constexpr int kUnreadAnswers = 8;
 constexpr int kResetCalls = 8;
-constexpr int kModelsMax = 1100;  // more than a server accepts
-constexpr int kObjects = 70;      // more regions than a connection may have
+constexpr int kObjects = 70;  // more regions than a connection may have
 constexpr size_t kObjectBytes = 4096;
 
 std::string SmallRequest() {
@@ -88,7 +86,6 @@ v1::RotateRequest AbsurdRequest(testing::FuzzRandom& random) {
 const std::array<HostileClient::Kind, HostileClient::kActs> HostileClient::kKinds = {{
     {"half-sent", &HostileClient::SendHalf, 200},
     {"unread", &HostileClient::LeaveUnread, 100},
-    {"models", &HostileClient::RegisterModels, 1},  // takes a second
     {"regions", &HostileClient::RegisterRegions, 20},
     {"broken rings", &HostileClient::BreakRing, 150},
     {"garbage", &HostileClient::SendGarbage, 200},
@@ -97,10 +94,7 @@ const std::array<HostileClient::Kind, HostileClient::kActs> HostileClient::kKind
 }};
 
 HostileClient::HostileClient(std::string tcp, std::string unix_path, uint64_t seed)
-    : tcp_(std::move(tcp)),
-      unix_path_(std::move(unix_path)),
-      random_(seed),
-      prefix_(absl::StrCat("hostile-", seed, "-")) {
+    : tcp_(std::move(tcp)), unix_path_(std::move(unix_path)), random_(seed) {
   for (int i = 0; i < kObjects; ++i) {
     objects_.push_back(testing::SharedMemory::Posix(kObjectBytes));
   }
@@ -190,30 +184,6 @@ void HostileClient::LeaveUnread() {
     }
   }
   Hold(std::move(peer));
-}
-
-void HostileClient::RegisterModels() {
-  const std::unique_ptr<v1::RopeService::Stub> stub = NewStub();
-  const auto name = [this](int i) { return absl::StrCat(prefix_, i); };
-  int registered = 0;
-  for (bool taken = true; taken && registered < kModelsMax; registered += taken ? 1 : 0) {
-    v1::RegisterModelRequest request;
-    request.set_name(name(registered));
-    request.mutable_rope()->mutable_config()->set_head_dim(64);
-    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    v1::RegisterModelResponse response;
-    taken = Call([&](grpc::ClientContext& context) {
-              return stub->RegisterModel(&context, request, &response);
-            }).ok();
-  }
-  for (int i = 0; i < registered; ++i) {
-    v1::UnregisterModelRequest request;
-    request.set_name(name(i));
-    v1::UnregisterModelResponse response;
-    Call([&](grpc::ClientContext& context) {
-      return stub->UnregisterModel(&context, request, &response);
-    });
-  }
 }
 
 // Every second region is unregistered; the others end with their connection.

@@ -31,7 +31,7 @@ namespace rope::bench {
 
 class HostileClient {
  public:
-  static constexpr size_t kActs = 8;
+  static constexpr size_t kActs = 7;
   static constexpr size_t kHeldMax = 4;
 
   // The server listens at "127.0.0.1:PORT" and at a Unix socket.
@@ -64,7 +64,6 @@ class HostileClient {
   void Do(size_t act);
   void SendHalf();
   void LeaveUnread();
-  void RegisterModels();
   void RegisterRegions();
   void BreakRing();
   void SendGarbage();
@@ -81,7 +80,6 @@ class HostileClient {
   const std::string tcp_;
   const std::string unix_path_;
   testing::FuzzRandom random_;
-  const std::string prefix_;  // of the names of its models
   std::vector<testing::SharedMemory> objects_;
   std::unique_ptr<v1::RopeService::Stub> stub_;
   std::deque<std::unique_ptr<testing::Http2Peer>> held_;

@@ -344,15 +344,6 @@ TEST_F(RecorderTest, EditsOfOtherMethods) {
   v1::PrepareRequest prepare = PrepareOf(FullRequest());
   prepare.set_open_axis("S");
   AskEdits("prepare", &Stub::Prepare, prepare, recording);
-  v1::WarmUpRequest warm_up;
-  warm_up.mutable_rope()->set_model("gemma-3-4b");
-  warm_up.mutable_rope()->set_layer_type("full_attention");
-  warm_up.set_end(100);
-  AskEdits("warm_up", &Stub::WarmUp, warm_up, recording);
-  v1::RegisterModelRequest registration;  // a preset's name: nothing is registered
-  registration.set_name("llama-3.1-8b");
-  registration.mutable_rope()->set_config_json(ReadFile(kConfigs / "mistral-7b-v0.3.json"));
-  AskEdits("register", &Stub::RegisterModel, registration, recording);
   recording.Finish();
 }
 
@@ -393,9 +384,8 @@ class ToolsTest : public RecorderTest {
 
 TEST_F(ToolsTest, Outputs) {
   Run("help", {"help"});
-  for (const char* command :
-       {"rotate", "reposition", "tables", "describe", "lint", "diff", "verify", "load",
-        "models", "register", "unregister", "warm_up", "info", "health"}) {
+  for (const char* command : {"rotate", "reposition", "tables", "describe", "lint", "diff",
+                              "verify", "load", "models", "info", "health"}) {
     Run(absl::StrCat("help ", command), {"help", command});
   }
   std::string before;

@@ -102,8 +102,6 @@ def flag_problems(objects, known):
         is_wide = any(not address.startswith("127.") for address in flags.tcp())
         if is_wide and has_tls == flags.has("insecure_listen"):
             yield f"{name_of(one)}: want a certificate and its key, or --insecure_listen"
-        if is_wide and flags.get("enable_registration") != "false":
-            yield f"{name_of(one)}: models could be registered at one of several servers"
         if has_tls != (flags.has("tls_client_ca") and flags.has("access_file")):
             yield f"{name_of(one)}: TLS without clients' certificates, or without an access file"
     if not servers(objects):

@@ -165,7 +165,6 @@ class RulesTest(unittest.TestCase):
         ("base", "bin/rope_server", "bin/rope", "no container runs"),
         ("base", "--insecure_listen", "--enable_shared_memory", "want a certificate"),
         ("overlays/tls", "--tls_key=", "--insecure_listen=", "TLS without clients'"),
-        ("base", "registration=false", "registration=true", "one of several servers"),
         ("overlays/tls", "--tls_client_ca=", "--model=", "TLS without clients'"),
         ("base", "--model_dir=/etc/rope", "--model_dir=/etc/ropes", "in no volume of a configMap"),
         ("overlays/tls", "--tls_cert=/etc", "--tls_cert=/run", "in no volume of a secret"),
@@ -473,15 +472,6 @@ class ServerTest(unittest.TestCase):
             without = [flag for flag in secrets if "cert" not in flag and "key" not in flag]
             for flags in (without, []):
                 self.assertNotEqual(self.call(server, "models", *flags)[0], 0)
-
-    def test_models_are_registered_at_a_server_that_stands_alone_only(self):
-        config = str(FOLDER / "models/example-8b.json")
-        for name, status in (("base", 1), ("overlays/sidecar", 0)):
-            with self.subTest(name):
-                server, _, _ = self.start(name)
-                with server:
-                    done = self.call(server, "register", "mine", f"--config={config}")
-                    self.assertEqual(done[0], status, done[1])
 
     def check_lead(self, server):
         server.process.send_signal(signal.SIGTERM)

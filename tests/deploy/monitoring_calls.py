@@ -75,11 +75,9 @@ class Calls:
             self._ropectl("load", f"--transport={transport}", "--duration=1s", "--concurrency=8",
                           "--tokens=64", "--heads=4", "--kv_heads=1", "--head_dim=128")
         config = f"--config={self._config}"
-        for command in (("register", "mine", config), ("models",), ("describe", "--model=mine"),
-                        ("warm_up", "--model=mine", "--end=1024"),
-                        ("tables", "--model=mine", "--end=64", f"--output={self._config}.npy"),
-                        ("info",), ("connections",), ("fingerprint", str(self._config)),
-                        ("unregister", "mine")):
+        for command in (("models",), ("describe", config),
+                        ("tables", config, "--end=64", f"--output={self._config}.npy"),
+                        ("info",), ("connections",), ("fingerprint", str(self._config))):
             self._ropectl(*command)
         self._rotate_prepared()
         self._fail()

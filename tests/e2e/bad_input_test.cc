@@ -88,8 +88,8 @@ TEST_F(BadInputTest, OtherMethodsAreAsStrict) {
   request.add_positions(-1);
   EXPECT_EQ(stub_->Describe(&context, request, &response).error_code(), kInvalid);
   grpc::ClientContext other;
-  v1::WarmUpResponse warm;
-  EXPECT_EQ(stub_->WarmUp(&other, v1::WarmUpRequest(), &warm).error_code(), kInvalid);
+  v1::GetTablesResponse tables;
+  EXPECT_EQ(stub_->GetTables(&other, v1::GetTablesRequest(), &tables).error_code(), kInvalid);
   EXPECT_TRUE(Serves(*stub_));
 }
 

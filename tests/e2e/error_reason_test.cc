@@ -151,15 +151,6 @@ TEST_F(ErrorReasonTest, RegionOfAServerWithoutSharedMemory) {
   ExpectError(ErrorOf(status), v1::REASON_SHARED_MEMORY_OFF, "tensors[0].array.region");
 }
 
-TEST_F(ErrorReasonTest, ModelsThatExistOrAreNotTheCallers) {
-  const auto by_tcp = server_.NewStub();
-  EXPECT_TRUE(RegisterModel(stub_, "mine").ok());
-  ExpectError(ErrorOf(RegisterModel(*by_tcp, "mine")), v1::REASON_MODEL_EXISTS, "name");
-  ExpectError(ErrorOf(UnregisterModel(*by_tcp, "mine")), v1::REASON_PERMISSION, "name");
-  ExpectError(ErrorOf(UnregisterModel(stub_, "llama-3.1-8b")), v1::REASON_WRONG_STATE, "name");
-  ExpectError(ErrorOf(UnregisterModel(stub_, "none")), v1::REASON_MODEL_NOT_FOUND, "name");
-}
-
 TEST_F(ErrorReasonTest, ObjectThatIsRegisteredAlreadyOrIsNotThere) {
   const auto try_register = [this](const std::string& name) {
     grpc::ClientContext context;
@@ -185,30 +176,28 @@ TEST_F(ErrorReasonTest, HealthOfAServiceThatIsNotThere) {
               "service");
 }
 
-// Each tables of its own for 64 Ki positions: far more work than the time until the last arrives.
+// The rows of each take 0.1 seconds: far more work than the time until the last arrives.
 // One connection may have 128 calls under way, so three fill the queue of 256.
-TEST_F(ErrorReasonTest, MoreWarmUpsThanTheQueueTakes) {
+TEST_F(ErrorReasonTest, MoreTablesThanTheQueueTakes) {
   constexpr int kCalls = 300;
   RingClient second(path_);
   RingClient third(path_);
   v1::RopeService::Stub* const stubs[] = {&stub_, &second.stub(), &third.stub()};
   struct Call {
     grpc::ClientContext context;
-    v1::WarmUpResponse response;
+    v1::GetTablesResponse response;
     grpc::Status status;
-    std::unique_ptr<grpc::ClientAsyncResponseReader<v1::WarmUpResponse>> reader;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<v1::GetTablesResponse>> reader;
   };
   std::vector<Call> calls(kCalls);
   grpc::CompletionQueue queue;
   for (int i = 0; i < kCalls; ++i) {
-    v1::WarmUpRequest request;
-    v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
-    config.set_head_dim(128);
-    config.set_rope_theta(10000 + i);
+    v1::GetTablesRequest request;
+    request.mutable_rope()->mutable_config()->set_head_dim(128);
     request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    request.set_end(1 << 16);
+    request.mutable_positions()->mutable_range()->set_end(8192);
     Call& call = calls[static_cast<size_t>(i)];
-    call.reader = stubs[i % 3]->AsyncWarmUp(&call.context, request, &queue);
+    call.reader = stubs[i % 3]->AsyncGetTables(&call.context, request, &queue);
     call.reader->Finish(&call.response, &call.status, &call);
   }
   int refused = 0;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +22,7 @@
 #include "tests/support/http2_peer.h"
 #include "tests/support/matchers.h"
 #include "tests/support/region_client.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/unread_replies.h"
 #include "tests/support/watched_server.h"
 
@@ -57,11 +59,11 @@ std::string Describe(Stub& stub, const v1::DescribeRequest& request) {
   return Text(stub.Describe(&context, request, &response));
 }
 
-std::string Register(Stub& stub, const v1::RegisterModelRequest& request) {
+std::string Fingerprint(Stub& stub, const v1::FingerprintRequest& request) {
   grpc::ClientContext context;
   SetDeadline(context);
-  v1::RegisterModelResponse response;
-  return Text(stub.RegisterModel(&context, request, &response));
+  v1::FingerprintResponse response;
+  return Text(stub.Fingerprint(&context, request, &response));
 }
 
 milliseconds TimeOf(const std::function<void()>& call) {
@@ -164,15 +166,12 @@ void ExpectBounded(WatchedServer& watched, std::string_view path, const std::str
 TEST(HostileControlTest, UnreadListsOfModelsCountUntilTheyAreTaken) {
   constexpr int kModels = 32;
   constexpr int64_t kModelBytes = 64 * 128;  // the names
-  WatchedServer watched({.memory_bytes = 256 * kMiB, .message_bytes = 16 * kMiB});
-  const auto stub = watched.server().NewStub();
+  const std::string folder = TemporaryFolder();
   for (int i = 0; i < kModels; ++i) {
-    v1::RegisterModelRequest request;
-    request.set_name(absl::StrCat("aaa", i));
-    request.mutable_rope()->set_config_json(ConfigOfManyLayerTypes());
-    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    ASSERT_EQ(Register(*stub, request), "OK");
+    std::ofstream(absl::StrCat(folder, "/aaa", i, ".json")) << ConfigOfManyLayerTypes();
   }
+  WatchedServer watched(
+      {.memory_bytes = 256 * kMiB, .message_bytes = 16 * kMiB, .flags = {"--model_dir=" + folder}});
   v1::ListModelsRequest list;
   list.set_page_size(1000);
   ExpectBounded(watched, kListModels, list.SerializeAsString(), 100, kModels * kModelBytes);
@@ -203,39 +202,14 @@ TEST(HostileControlTest, MessageOfManyPositionsIsRefusedBeforeItIsParsed) {
   watched.ExpectUnharmed("15 MiB of positions to describe");
 }
 
-// Each registration resolves as many wide embeddings as it may, and is then refused by its name.
-TEST(HostileControlTest, RotationsAreAnsweredWhileManyWideLayersAreResolved) {
-  constexpr int kThreads = 4;
-  std::string types;
-  for (int i = 0; i < 30; ++i) absl::StrAppend(&types, i == 0 ? "" : ",", "\"a", i, "\": {}");
-  WatchedServer watched;
-  const auto stub = watched.server().NewStub();
-  const auto other = watched.server().NewStub();
-  v1::RegisterModelRequest request;
-  request.set_name("aaa");
-  request.mutable_rope()->set_config_json(
-      absl::StrCat(R"({"head_dim": 32768, "rope_parameters": {)", types, "}}"));
-  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-  std::vector<milliseconds> rotations;
-  const auto call = [&] {
-    EXPECT_THAT(Register(*stub, request), AnyOf("OK", StartsWith("6 "), StartsWith(kExhausted)));
-  };
-  const milliseconds alone = TimeOf(call);
-  CallMeanwhile(kThreads, call, [&] { rotations = TimesOfRotations(*other, 200); });
-  std::printf("measured: a model of 30 wide layer types takes %d ms; rotations meanwhile: %d ms\n",
-              static_cast<int>(alone.count()), static_cast<int>(rotations[100].count()));
-  EXPECT_LT(rotations[100], std::max(alone / 4, milliseconds(2)));
-  watched.ExpectUnharmed("models of wide layers");
-}
-
 // The error of the first of them, or the time that all took.
 struct ControlCalls {
   std::string error;
   milliseconds took{};
 };
 
-// A model that is registered, described and unregistered, and a table that is built.
-ControlCalls CallControlPlane(Stub& stub, const std::string& name) {
+// A model that is described and identified, its table, and the list of models.
+ControlCalls CallControlPlane(Stub& stub) {
   ControlCalls calls;
   const auto call = [&calls](const auto& method, const auto& request, auto response) {
     grpc::ClientContext context;
@@ -243,23 +217,20 @@ ControlCalls CallControlPlane(Stub& stub, const std::string& name) {
     const std::string text = Text(method(&context, request, &response));
     if (calls.error.empty() && text != "OK") calls.error = text;
   };
-  v1::RegisterModelRequest model;
-  model.set_name(name);
-  model.mutable_rope()->mutable_config()->set_head_dim(128);
-  model.mutable_rope()->set_pairing(v1::PAIRING_HALF);
   v1::DescribeRequest describe;
-  describe.mutable_rope()->set_model(name);
+  describe.mutable_rope()->set_model("llama-3.1-8b");
   for (int i = 0; i < 256; ++i) describe.add_positions(i);
-  v1::WarmUpRequest warm_up;
-  warm_up.mutable_rope()->set_model(name);
-  warm_up.set_end(4096);
-  v1::UnregisterModelRequest gone;
-  gone.set_name(name);
+  v1::GetTablesRequest tables;
+  *tables.mutable_rope() = describe.rope();
+  tables.mutable_positions()->mutable_range()->set_end(64);
+  v1::FingerprintRequest fingerprint;
+  *fingerprint.mutable_key()->mutable_rope() = describe.rope();
   calls.took = TimeOf([&] {
-    call(std::bind_front(&Stub::RegisterModel, &stub), model, v1::RegisterModelResponse());
+    call(std::bind_front(&Stub::Fingerprint, &stub), fingerprint, v1::FingerprintResponse());
     call(std::bind_front(&Stub::Describe, &stub), describe, v1::DescribeResponse());
-    call(std::bind_front(&Stub::WarmUp, &stub), warm_up, v1::WarmUpResponse());
-    call(std::bind_front(&Stub::UnregisterModel, &stub), gone, v1::UnregisterModelResponse());
+    call(std::bind_front(&Stub::GetTables, &stub), tables, v1::GetTablesResponse());
+    call(std::bind_front(&Stub::ListModels, &stub), v1::ListModelsRequest(),
+         v1::ListModelsResponse());
   });
   return calls;
 }
@@ -293,7 +264,7 @@ TEST(HostileControlTest, ControlCallsAreAnsweredBesideThreeFloodsOfTables) {
   CallMeanwhile(kFloods * kCallsOfEach, flood, [&] {
     for (int i = 0; i < kRounds; ++i) {
       for (const bool is_other : {false, true}) {
-        const ControlCalls calls = CallControlPlane(is_other ? *other : *own, "aaa");
+        const ControlCalls calls = CallControlPlane(is_other ? *other : *own);
         EXPECT_EQ(calls.error, "") << (is_other ? "another owner" : "the flood's owner");
         slowest[is_other] = std::max(slowest[is_other], calls.took);
       }
@@ -315,18 +286,17 @@ TEST(HostileControlTest, RotationsAreAnsweredWhileLargeConfigsAreParsed) {
   WatchedServer watched;
   const auto stub = watched.server().NewStub();
   const auto other = watched.server().NewStub();
-  v1::RegisterModelRequest request;
-  request.set_name("aaa");
-  request.mutable_rope()->set_config_json(json);
-  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  v1::FingerprintRequest request;
+  request.mutable_key()->mutable_rope()->set_config_json(json);
+  request.mutable_key()->mutable_rope()->set_pairing(v1::PAIRING_HALF);
   const auto call = [&] {
-    EXPECT_THAT(Register(*stub, request), AnyOf("OK", StartsWith("6 "), StartsWith(kExhausted)));
+    EXPECT_THAT(Fingerprint(*stub, request), AnyOf("OK", StartsWith(kExhausted)));
   };
   call();
   const milliseconds alone = TimeOf(call);
   std::vector<milliseconds> rotations;
   CallMeanwhile(kThreads, call, [&] { rotations = TimesOfRotations(*other, 200); });
-  std::printf("measured: a config of 1 MiB is registered in %d ms; rotations meanwhile: %d ms\n",
+  std::printf("measured: a config of 1 MiB is identified in %d ms; rotations meanwhile: %d ms\n",
               static_cast<int>(alone.count()), static_cast<int>(rotations[100].count()));
   EXPECT_LT(rotations[100], std::max(alone, milliseconds(2)));
   watched.ExpectUnharmed("configs of 1 MiB");

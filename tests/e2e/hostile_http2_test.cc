@@ -230,7 +230,7 @@ TEST_F(HostileHttp2Test, MessagesThatInflateAThousandfoldAreRefused) {
   for (size_t i = 0; i < encodings.size(); ++i) {
     for (const std::string_view path : {Http2Peer::kRotate, Http2Peer::kRotateStream,
                                         std::string_view("/rope.v1.RopeService/Describe"),
-                                        std::string_view("/rope.v1.RopeService/RegisterModel"),
+                                        std::string_view("/rope.v1.RopeService/Fingerprint"),
                                         std::string_view("/grpc.health.v1.Health/Check")}) {
       Http2Peer peer = watched_.NewPeer();
       const uint32_t stream = peer.StartCall(path, encodings[i]);

@@ -308,57 +308,6 @@ TEST(HostileMemoryTest, TinyPreparesOfHugeEmbeddingsAreCountedByWhatTheyKeep) {
   watched.ExpectMemoryGivenBack("prepared requests of wide embeddings");
 }
 
-std::string Register(v1::RopeService::Stub& stub, const std::string& name,
-                     const v1::RopeSpec& spec) {
-  grpc::ClientContext context;
-  v1::RegisterModelRequest request;
-  request.set_name(name);
-  *request.mutable_rope() = spec;
-  v1::RegisterModelResponse response;
-  return Text(stub.RegisterModel(&context, request, &response));
-}
-
-TEST(HostileMemoryTest, ModelsOfManyLayersAreCountedByWhatTheyKeep) {
-  constexpr int kModels = 512;
-  WatchedServer watched;
-  const auto stub = watched.server().NewStub();
-  v1::RopeSpec spec;
-  spec.set_config_json(R"({"model_type": "gemma3_text", "head_dim": 64, "rope_theta": 1e6,
-      "rope_local_base_freq": 1e4, "num_hidden_layers": 65536, "sliding_window_pattern": 2})");
-  for (int i = 0; i < kModels; ++i) {
-    EXPECT_THAT(Register(*stub, absl::StrCat("deep-", i), spec),
-                AnyOf("OK", StartsWith(kExhausted + "rope: got")));
-  }
-  EXPECT_TRUE(Serves(*stub));
-  watched.ExpectUnharmed("models of 65536 layers");
-  watched.ExpectMemoryGivenBack("models of 65536 layers");
-}
-
-TEST(HostileMemoryTest, ModelsOfOneConfigIdAreCountedEach) {
-  constexpr int kModels = 510;
-  constexpr int kFactors = 65536 / 2;  // half a MiB for both lists
-  WatchedServer watched;
-  const auto stub = watched.server().NewStub();
-  v1::DescribeRequest describe;
-  *describe.mutable_rope()->mutable_config() = LongropeOfManyFactors(kFactors);
-  describe.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-  describe.set_head_dim(65536);
-  grpc::ClientContext context;
-  v1::DescribeResponse described;
-  ASSERT_EQ(Text(stub->Describe(&context, describe, &described)), "OK");
-  v1::RopeSpec spec;
-  spec.set_config_id(described.config_id());
-  int refused = 0;
-  for (int i = 0; i < kModels; ++i) {
-    const std::string answer = Register(*stub, absl::StrCat("copy-", i), spec);
-    EXPECT_THAT(answer, AnyOf("OK", StartsWith(kExhausted + "rope: got")));
-    if (answer != "OK") ++refused;
-  }
-  EXPECT_GT(refused, kModels / 2);
-  watched.ExpectUnharmed("models of one config_id");
-  watched.ExpectMemoryGivenBack("models of one config_id");
-}
-
 // The caches are full within a small --memory_bytes. They are no unread message, so reads go on.
 TEST(HostileMemoryTest, FullCachesOfASmallServerEndNoStream) {
   if (!kMemoryIsMeasured) GTEST_SKIP() << "a sanitizer's memory uses up the server's";

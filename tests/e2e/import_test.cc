@@ -10,6 +10,7 @@
 #include <fstream>
 #include <future>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,9 +77,9 @@ class ImportTest : public ::testing::Test {
   // Bytes of messages that this user's clients have sent.
   static int64_t SentBytes(const Client& client) {
     int64_t bytes = 0;
-    const client::ConnectionList list = client.ListConnections().value();
-    for (const client::ClientConnection& each : list.connections) {
-      bytes += each.message_bytes;
+    const auto list = nlohmann::json::parse(client.CallJson("ListConnections", "{}").value());
+    for (const auto& each : list.at("connections")) {
+      bytes += std::stoll(each.at("message_bytes").get<std::string>());
     }
     return bytes;
   }

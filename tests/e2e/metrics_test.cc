@@ -266,17 +266,16 @@ TEST(MetricsTest, RotationsAreCountedByTheWayOfTheirTensors) {
 }
 
 TEST(MetricsTest, RotationsAreCountedByModelAndOperation) {
-  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  const std::string path = TemporaryFolder() + "/config.json";
+  std::ofstream(path) << R"({"model_type": "llama"})";
+  TestServer server({"--metrics_listen=127.0.0.1:0", "--model=mine=" + path});
   const auto stub = server.NewStub();
   for (int round = 0; round < 2; ++round) {
-    ASSERT_TRUE(RegisterModel(*stub, "mine").ok());
     v1::RotateRequest request = UnitRequest(1);
     request.mutable_rope()->set_model("mine");
     ASSERT_TRUE(Rotate(*stub, request).ok());
     request.set_operation(v1::OPERATION_INVERSE);
     ASSERT_TRUE(Rotate(*stub, request).ok());
-    ASSERT_TRUE(UnregisterModel(*stub, "mine").ok());
-    ASSERT_FALSE(Rotate(*stub, request).ok());
   }
   const Exposition page = Scrape(MetricsPort(server));
   EXPECT_EQ(Rotations(page, "mine", "rotate", "inline"), 2);

@@ -34,7 +34,7 @@ class Step {
     for (size_t i = 0; i < q_.size(); ++i) q_[i] = static_cast<float>(i % 17) + 1;
     for (size_t i = 0; i < k_.size(); ++i) k_[i] = static_cast<float>(i % 13) - 5;
     request_.request_id = "step-" + std::to_string(position);
-    request_.rope.model = "mine";
+    request_.rope.model = "llama-3.1-8b";
     request_.positions.start = position;
     request_.tensors = {{.layout = "SHD", .shape = {1, 4, kHeadDim}, .scale = 0.5},
                         {.role = Role::kK, .layout = "SHD", .shape = {1, 1, kHeadDim}}};
@@ -78,29 +78,42 @@ class Step {
   RotateRequest request_;
 };
 
-// A server with a registered model, "mine": entries that name one are forgotten when a model goes.
+// A request whose preparation keeps 3 MiB: its embedding is wide.
+RotateRequest WideRequest(double theta) {
+  constexpr int64_t kChannels = 16384;
+  static const std::vector<float> data(kChannels);
+  RotateRequest request;
+  request.rope.config = client::RopeConfig();
+  request.rope.config->rope_theta = theta;
+  request.rope.config->head_dim = kChannels;
+  request.rope.config->xpos = client::XPos{.scale_base = 512};
+  request.rope.pairing = client::Pairing::kHalf;
+  request.tensors = {
+      {.role = Role::kK, .layout = "SD", .shape = {1, kChannels}, .data = data.data()}};
+  return request;
+}
+
 class PreparedServer {
  public:
-  PreparedServer() {
-    const Client client = Client::Connect(tcp()).value();
-    EXPECT_TRUE(client.RegisterModel("mine", {.model = "llama-3.1-8b"}).ok());
-  }
-
   const std::string& tcp() const { return server_.address(); }
   std::string unix() const { return "unix:" + socket_; }
-  // Number of Prepare calls that were answered with OK.
+  // Number of Prepare calls that were answered with OK, without those of Forget.
   int Prepared() const {
     const double count = Scrape(MetricsPort(server_)).Value(CallsOf("Prepare"));
-    return count < 0 ? 0 : static_cast<int>(count);
+    return count < 0 ? 0 : static_cast<int>(count) - others_;
   }
-  // Unregisters another model: the server then forgets all entries that name a registered one.
-  void Forget() const {
-    const Client client = Client::Connect(tcp()).value();
-    ASSERT_TRUE(client.RegisterModel("other", {.model = "phi-2"}).ok());
-    ASSERT_TRUE(client.UnregisterModel("other").ok());
+  // Prepares requests for other clients, until the server, which keeps 16 MiB, has forgotten the
+  // earlier ones.
+  void Forget() {
+    for (int i = 0; i < 8; ++i) {
+      const Client client = Client::Connect(tcp()).value();
+      ASSERT_TRUE(client.Prepare(WideRequest(1e4 + i)).ok());
+      ++others_;
+    }
   }
 
  private:
+  int others_ = 0;
   const std::string socket_ = TemporaryFolder() + "/rope.sock";
   TestServer server_{
       {"--metrics_listen=127.0.0.1:0", "--enable_shared_memory", "--listen=unix:" + socket_}};
@@ -205,7 +218,7 @@ TEST_F(PreparedClientTest, AForgottenCallInPlaceRunsOnce) {
     EXPECT_TRUE(client.Rotate(request).ok());
     return std::vector<float>(values, values + kHeadDim);
   };
-  RotateRequest request{.rope = {.model = "mine"}, .positions = {.start = 1}};
+  RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.start = 1}};
   request.tensors = {{.layout = "SD", .shape = {1, kHeadDim}, .data = values, .output = values}};
   RotateRequest call{.prepared = client.Prepare(request).value(), .positions = request.positions};
   call.tensors = {{.data = values, .output = values}};
@@ -220,7 +233,7 @@ TEST_F(PreparedClientTest, AForgottenCallInPlaceRunsOnce) {
 TEST_F(PreparedClientTest, AnOpenAxisTakesEveryLengthUpToTheLargest) {
   const Client client = Client::Connect(server_.tcp()).value();
   const std::vector<float> data(4 * kHeadDim, 1.0f);
-  RotateRequest request{.rope = {.model = "mine"}, .positions = {.starts = {5, 6, 7, 8}}};
+  RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.starts = {5, 6, 7, 8}}};
   request.tensors = {{.layout = "BSD", .shape = {4, 1, kHeadDim}, .data = data.data()}};
   ASSERT_OK(rotation, client.Prepare(request, "B"));
   for (const int64_t length : {1, 3, 4}) {

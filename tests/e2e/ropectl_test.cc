@@ -220,28 +220,13 @@ TEST_F(RopectlTest, AModelFileOfTheOperatorsIsServed) {
       RunProgram({RopectlProgram(), "describe", "--model=mine", "--target=" + server.address()});
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("7"));
-}
-
-TEST_F(RopectlTest, RegisteredNameIsListedUsedAndRemoved) {
-  const std::string path = TemporaryFolder() + "/config.json";
-  std::ofstream(path) << R"({"model_type": "llama", "head_dim": 4, "rope_theta": 7})";
-  const Outcome registered = Run({"register", "mine", "--config=" + path, "--json"});
-  ASSERT_EQ(registered.status, 0) << registered.output;
-  EXPECT_EQ(nlohmann::json::parse(registered.output)["model"]["rope_theta"], 7);
-  EXPECT_EQ(Run({"register", "mine", "--config=" + path}).status, 1);
-  const Outcome models = Run({"models", "--json"});
+  const Outcome models =
+      RunProgram({RopectlProgram(), "models", "--json", "--target=" + server.address()});
   ASSERT_EQ(models.status, 0);
   const nlohmann::json list = nlohmann::json::parse(models.output);
   EXPECT_TRUE(std::any_of(list.begin(), list.end(), [](const nlohmann::json& model) {
-    return model["name"] == "mine" && model["origin"] == "registered";
+    return model["name"] == "mine" && model["origin"] == "flag";
   }));
-  const Outcome warmed = Run({"warm_up", "--model=mine", "--end=65", "--json"});
-  ASSERT_EQ(warmed.status, 0) << warmed.output;
-  EXPECT_EQ(nlohmann::json::parse(warmed.output)["pages"], 2);
-  EXPECT_EQ(Run({"warm_up", "--model=mine"}).status, 2);
-  EXPECT_THAT(Run({"unregister", "mine"}).output, HasSubstr("unregistered mine"));
-  EXPECT_EQ(Run({"unregister", "mine"}).status, 1);
-  EXPECT_EQ(Run({"unregister"}).status, 2);
 }
 
 std::string Contents(const std::string& path) {

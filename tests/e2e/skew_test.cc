@@ -74,7 +74,6 @@ const std::set<std::string> kVaries = {
     "rope.v1.PrepareResponse.warnings",
     "rope.v1.DescribeResponse.warnings",
     "rope.v1.GetTablesResponse.warnings",
-    "rope.v1.RegisterModelResponse.warnings",
     "rope.v1.KeyIdentity.notes",
     "rope.v1.KeyComparison.differences",
     "rope.v1.StatusDetails.message",

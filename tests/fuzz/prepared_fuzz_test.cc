@@ -30,7 +30,7 @@ namespace {
 constexpr uint64_t kRounds = 4000;
 constexpr uint64_t kVariations = 8;  // of each prepared request
 constexpr uint64_t kSeed = 20260102;
-constexpr char kModel[] = "of-any-head";  // registered
+constexpr char kModel[] = "of-any-head";  // of a file
 constexpr uint64_t kSession = 7;
 constexpr uint64_t kRegionBytes = 64 << 10;
 
@@ -43,13 +43,17 @@ struct Counts {
   int64_t damaged = 0;   // calls whose bytes were damaged, which have no whole request
 };
 
+std::shared_ptr<LocalEngine::State> StateWithModel() {
+  auto state = std::make_shared<LocalEngine::State>();
+  const std::vector<server::ModelRegistry::ModelFile> files = {
+      {kModel, R"({"model_type": "llama", "max_position_embeddings": 300})"}};
+  state->registry = server::ModelRegistry::Create(files).value();
+  return state;
+}
+
 class PreparedFuzzTest : public ::testing::Test {
  protected:
   PreparedFuzzTest() {
-    v1::RopeSpec spec;
-    spec.mutable_config()->set_max_position_embeddings(300);
-    spec.set_pairing(v1::PAIRING_HALF);
-    EXPECT_THAT(engine_.registry().Register(kModel, spec, "uid:1"), IsOk());
     server::RegionTable& regions = engine_.regions();
     regions.OpenSession(kSession, {.local = true, .uid = geteuid()});
     ids_ = {regions.RegisterMemfd(kSession, memories_[0].Dup(), kRegionBytes).value(),
@@ -275,7 +279,7 @@ class PreparedFuzzTest : public ::testing::Test {
   std::array<uint64_t, 2> ids_ = {};
   std::string contents_ = std::string(kRegionBytes, '\0');
   bool in_regions_ = false;  // the round's request
-  LocalEngine engine_;
+  LocalEngine engine_{kernels::CreateBackend("reference", {}).value(), {}, StateWithModel()};
   WireWriter writer_{FuzzSeed(kSeed)};
   Counts counts_;
 };

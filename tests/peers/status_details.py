@@ -2,12 +2,11 @@
 """Reads the errors of a server with grpcio-status and googleapis-common-protos, without our schema.
 
 Prints a line for each error: reason, field, description and retry delay in milliseconds. Requests
-are written by hand as bytes: an empty one, and warm-ups until the queue is full.
+are written by hand as bytes: an empty one, and tables until the queue is full.
 
 Usage: status_details.py HOST:PORT
 """
 import queue
-import struct
 import sys
 
 import grpc
@@ -16,7 +15,7 @@ from grpc_status import rpc_status
 
 SERVICE = "/rope.v1.RopeService/"
 CONNECTIONS = 3  # one may have 128 calls under way
-WARM_UPS = 300   # the queue takes 256
+TABLES = 300     # the queue takes 256
 
 
 def varint(value):
@@ -31,11 +30,11 @@ def delimited(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def warm_up_request(theta):
-    """WarmUpRequest: 64 Ki positions of head_dim 128; each theta has tables of its own."""
-    config = varint(2 << 3 | 1) + struct.pack("<d", theta) + varint(3 << 3) + varint(128)
-    rope = delimited(3, config) + varint(7 << 3) + varint(1)
-    return delimited(1, rope) + varint(3 << 3) + varint(1 << 16)
+def tables_request():
+    """GetTablesRequest: 8192 positions of head_dim 128, which take 0.1 seconds."""
+    rope = delimited(3, varint(3 << 3) + varint(128)) + varint(7 << 3) + varint(1)
+    positions = delimited(1, varint(2 << 3) + varint(8192))
+    return delimited(1, rope) + delimited(2, positions)
 
 
 def details_of(error):
@@ -72,9 +71,9 @@ def main(target):
         print(describe(error))
     ended = queue.Queue()
     calls = []
-    for i in range(WARM_UPS):
-        warm_up = channels[i % CONNECTIONS].unary_unary(SERVICE + "WarmUp")
-        calls.append(warm_up.future(warm_up_request(10000 + i), timeout=30))
+    for i in range(TABLES):
+        get_tables = channels[i % CONNECTIONS].unary_unary(SERVICE + "GetTables")
+        calls.append(get_tables.future(tables_request(), timeout=30))
         calls[-1].add_done_callback(ended.put)
     for _ in calls:
         error = ended.get(timeout=30).exception()

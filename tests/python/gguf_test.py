@@ -261,9 +261,6 @@ def test_the_warnings_of_a_file_come_with_every_reply(local, small):
     file = small("nobody-knows", {})
     told = local.describe(config=file).warnings
     assert told and local.tables(config=file, end=2).warnings[:1] == told[:1]
-    with pytest.warns(rs.ConfigWarning, match="nobody-knows"):
-        local.register("of-a-file", config=file, pairing="half")
-    local.unregister("of-a-file")
 
 
 def test_an_architecture_without_rotation_says_so(local, small):

@@ -128,19 +128,6 @@ def test_nobody_answers(tmp_path):
         rs.connect(f"unix:{tmp_path}/none.sock", timeout=0.2)
 
 
-def test_models_are_registered_and_listed(client):
-    name = f"mine-{client.transport}"
-    client.register(name, config=LLAMA)
-    assert [model.head_dim for model in client.models() if model.name == name] == [64]
-    np.testing.assert_array_equal(client.rotate(Q, model=name, start=1),
-                                  client.rotate(Q, config=LLAMA, start=1))
-    with pytest.raises(rs.ModelExists):
-        client.register(name, config=LLAMA)
-    client.unregister(name)
-    with pytest.raises(rs.ModelNotFound):
-        client.rotate(Q, model=name, start=1)
-
-
 def rotate_in_child(client, start, pipe):
     """Runs in a process that spawn started, with a client that was sent to it."""
     k = client.empty(Q.shape)

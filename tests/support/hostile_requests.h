@@ -70,21 +70,7 @@ inline std::string ConfigOfManyLayerTypes() {
     if (!types.empty()) types += ",";
     types += "\"" + std::string(126, 'a') + std::to_string(i) + R"(": {"rope_theta": 1})";
   }
-  return R"({"head_dim": 64, "rope_parameters": {)" + types + "}}";
-}
-
-// A longrope embedding with `factors` numbers in each of its two lists.
-inline v1::RopeConfig LongropeOfManyFactors(int factors) {
-  v1::RopeConfig config;
-  config.set_rope_type("longrope");
-  config.set_factor(2);
-  config.set_max_position_embeddings(8192);
-  config.set_original_max_position_embeddings(4096);
-  for (int i = 0; i < factors; ++i) {
-    config.add_short_factor(1);
-    config.add_long_factor(2);
-  }
-  return config;
+  return R"({"model_type": "exaone4", "head_dim": 64, "rope_parameters": {)" + types + "}}";
 }
 
 }  // namespace rope::testing

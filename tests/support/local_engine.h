@@ -132,7 +132,7 @@ class LocalEngine {
   server::Batcher batcher_;
   server::RegionTable regions_{{.enabled = true}};
   server::RegionResolver region_resolver_{regions_, state_->pool, server::limits::kMessageBytesMax};
-  server::PreparedRotations prepared_{*state_->registry, {}};
+  server::PreparedRotations prepared_{{}};
   server::Engine engine_{*state_->registry,
                          prepared_,
                          admission_,

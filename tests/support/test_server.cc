@@ -74,28 +74,6 @@ bool IsUnitAnswer(const v1::RotateResponse& response) {
          std::fabs(array.numbers(1) - std::sin(1.0)) < 1e-7;
 }
 
-grpc::Status RegisterModel(v1::RopeService::Stub& stub, const std::string& name, double theta,
-                           const std::string& forwarded_for) {
-  grpc::ClientContext context;
-  if (!forwarded_for.empty()) context.AddMetadata("x-forwarded-for", forwarded_for);
-  v1::RegisterModelRequest request;
-  request.set_name(name);
-  request.mutable_rope()->mutable_config()->set_rope_theta(theta);
-  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-  v1::RegisterModelResponse response;
-  return stub.RegisterModel(&context, request, &response);
-}
-
-grpc::Status UnregisterModel(v1::RopeService::Stub& stub, const std::string& name,
-                             const std::string& forwarded_for) {
-  grpc::ClientContext context;
-  if (!forwarded_for.empty()) context.AddMetadata("x-forwarded-for", forwarded_for);
-  v1::UnregisterModelRequest request;
-  request.set_name(name);
-  v1::UnregisterModelResponse response;
-  return stub.UnregisterModel(&context, request, &response);
-}
-
 bool Serves(v1::RopeService::Stub& stub) {
   grpc::ClientContext context;
   v1::RotateResponse response;

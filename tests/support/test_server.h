@@ -48,12 +48,6 @@ v1::RotateRequest UnitRequest(int64_t position);
 // True when `response` is the answer to UnitRequest(1), to 1e-7.
 bool IsUnitAnswer(const v1::RotateResponse& response);
 
-// Registers a model of half pairs; removes it. `forwarded_for`: the header of a proxy; empty: none.
-grpc::Status RegisterModel(v1::RopeService::Stub& stub, const std::string& name,
-                           double theta = 10000, const std::string& forwarded_for = "");
-grpc::Status UnregisterModel(v1::RopeService::Stub& stub, const std::string& name,
-                             const std::string& forwarded_for = "");
-
 // Sends the unit request and checks the answer.
 bool Serves(v1::RopeService::Stub& stub);
 

@@ -34,9 +34,7 @@
 #include <future>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "rope/admin.h"
 #include "rope/arena.h"
 #include "rope/async.h"
 #include "rope/connection.h"
@@ -130,6 +128,12 @@ class Client {
   // it cannot wait. UNIMPLEMENTED: the server is older than this library.
   Status Fence(const CallOptions& options = {}) const;
 
+  // A method of rope.v1.RopeService by its name, with its request and its answer as JSON, and the
+  // field names of proto/rope/v1. INVALID_ARGUMENT: also, another method; JSON that is malformed,
+  // or has a field that the request does not have.
+  Result<std::string> CallJson(const std::string& method, const std::string& request,
+                               const CallOptions& options = {}) const;
+
   // Resolves an embedding: its frequencies, attention factor, warnings and rows. Errors: as Rotate.
   Result<DescribeReply> Describe(const DescribeRequest& request,
                                  const CallOptions& options = {}) const;
@@ -137,11 +141,9 @@ class Client {
   Result<std::string> DescribeJson(const DescribeRequest& request,
                                    const CallOptions& options = {}) const;
 
-  // Names the rotation of K as an engine computes it; with `other`, names and compares two. Errors:
-  // as Rotate; INVALID_ARGUMENT: an engine, or a reading of this model, that was not checked.
-  Result<FingerprintReply> Fingerprint(const FingerprintRequest& request,
-                                       const CallOptions& options = {}) const;
-  // The same answer as JSON, with the field names of proto/rope/v1/fingerprint.proto.
+  // Names the rotation of K as an engine computes it; with `other`, names and compares two. The
+  // answer is JSON, with the field names of proto/rope/v1/fingerprint.proto. Errors: as Rotate;
+  // INVALID_ARGUMENT: an engine, or a reading of this model, that was not checked.
   Result<std::string> FingerprintJson(const FingerprintRequest& request,
                                       const CallOptions& options = {}) const;
 
@@ -152,33 +154,6 @@ class Client {
   Result<TablesReply> GetTables(const TablesRequest& request,
                                 const CallOptions& options = {}) const;
 
-  // Every model that the server knows by name, sorted by name.
-  Result<std::vector<Model>> ListModels(const CallOptions& options = {}) const;
-  // Registers `name` for an embedding: for all layers of a config, unless `rope` selects one. The
-  // model belongs to this client's user (Unix socket) or address (TCP).
-  // INVALID_ARGUMENT: a name other than 1 to 128 of a-z A-Z 0-9 . _ - /; a spec that Rotate rejects
-  // or that sets compat or precision. ALREADY_EXISTS: any client uses the name.
-  // RESOURCE_EXHAUSTED: too many models. UNAVAILABLE with detail().may_have_executed: the answer
-  // was lost, and the name may be registered. The call is then not repeated, because ALREADY_EXISTS
-  // would be the answer: look with ListModels, or call UnregisterModel and register again.
-  Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
-                                        const CallOptions& options = {}) const;
-  // Removes a registered name; requests under way finish.
-  // NOT_FOUND: no such model. FAILED_PRECONDITION: a preset, or a model from the server's command
-  // line. PERMISSION_DENIED: another client's model. UNAVAILABLE: as RegisterModel; NOT_FOUND then
-  // answers a second call if the first one ran.
-  Status UnregisterModel(const std::string& name, const CallOptions& options = {}) const;
-
-  // Builds the table pages of a range of positions, and returns when they are built.
-  // INVALID_ARGUMENT: an empty range. RESOURCE_EXHAUSTED: more pages than the server's table cache
-  // holds. FAILED_PRECONDITION: the config's frequencies depend on the length.
-  Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options = {}) const;
-  // Memory that the server has mapped for this connection; empty if nothing is shared.
-  Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options = {}) const;
-  // All connections of the server if this client is its own user, or root, on a Unix socket; else
-  // those of this client's user or address.
-  Result<ConnectionList> ListConnections(const CallOptions& options = {}) const;
-  Result<ServerInfo> GetServerInfo(const CallOptions& options = {}) const;
   // The health of one service; of the whole server if `service` is empty. NOT_FOUND: the server has
   // no such service.
   Result<ServingStatus> Health(const std::string& service = {},
@@ -191,9 +166,8 @@ class Client {
   int forks_;  // of this process when the client was made
 };
 
-// A reply as the JSON that DescribeJson or FingerprintJson returns for it.
+// A reply as the JSON that DescribeJson returns for it.
 Result<std::string> ToJson(const DescribeReply& reply);
-Result<std::string> ToJson(const FingerprintReply& reply);
 
 }  // namespace rope::client
 

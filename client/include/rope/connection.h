@@ -13,9 +13,7 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "rope/admin.h"
 #include "rope/arena.h"
 #include "rope/async.h"
 #include "rope/describe.h"
@@ -47,20 +45,14 @@ class Connection {
   virtual Result<std::shared_ptr<StreamConnection>> OpenStream(const StreamOptions& options) = 0;
   virtual Status Fence(const CallOptions& options) = 0;
 
+  virtual Result<std::string> CallJson(const std::string& method, const std::string& request,
+                                       const CallOptions& options) = 0;
   virtual Result<DescribeReply> Describe(const DescribeRequest& request,
                                          const CallOptions& options) = 0;
-  virtual Result<FingerprintReply> Fingerprint(const FingerprintRequest& request,
-                                               const CallOptions& options) = 0;
+  virtual Result<std::string> FingerprintJson(const FingerprintRequest& request,
+                                              const CallOptions& options) = 0;
   virtual Result<TablesReply> GetTables(const TablesRequest& request,
                                         const CallOptions& options) = 0;
-  virtual Result<std::vector<Model>> ListModels(const CallOptions& options) = 0;
-  virtual Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
-                                                const CallOptions& options) = 0;
-  virtual Status UnregisterModel(const std::string& name, const CallOptions& options) = 0;
-  virtual Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options) = 0;
-  virtual Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) = 0;
-  virtual Result<ConnectionList> ListConnections(const CallOptions& options) = 0;
-  virtual Result<ServerInfo> GetServerInfo(const CallOptions& options) = 0;
   virtual Result<ServingStatus> Health(const std::string& service, const CallOptions& options) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Answers of the server about configs, models and itself. Kernels, server and client use the same
+// Answers of the server about configs and its health. Kernels, server and client use the same
 // DescribeReply.
 //
 // Threading:  Values.
@@ -125,51 +125,6 @@ struct DescribeRequest {
   // Only with Precision::kHf: the tensors' dtype, for which rows are rounded. Unset: fp32.
   std::optional<DType> dtype = {};
   bool sinusoidal = false;  // true: also fill Row::sinusoid
-};
-
-struct Model {
-  std::string name = {};
-  std::string origin = {};  // "preset", "flag" or "registered"
-  std::string rope_type = {};
-  double rope_theta = 0;
-  int64_t head_dim = 0;
-  int64_t rotary_dim = 0;
-  std::optional<Pairing> pairing = {};
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t max_position_embeddings = 0;
-  std::vector<std::string> layer_types = {};  // the entries, if the config differs by layer
-};
-
-struct TableCacheStatistics {
-  int64_t hits = 0;
-  int64_t misses = 0;
-  int64_t builds = 0;
-  int64_t evictions = 0;
-  int64_t bytes = 0;
-  int64_t budget_bytes = 0;
-  int64_t tables = 0;
-  int64_t pages = 0;
-};
-
-struct Device {
-  std::string name = {};    // as in RotateReply::device
-  std::string detail = {};  // for example the instruction set and the number of threads
-};
-
-struct Limit {
-  std::string name = {};
-  int64_t value = 0;
-};
-
-struct ServerInfo {
-  std::string version = {};
-  std::string instance_id = {};  // new at every start; a new instance knows no earlier config_id
-  double uptime_seconds = 0;
-  std::vector<Device> devices = {};
-  std::vector<std::string> transports = {};
-  std::vector<Limit> limits = {};
-  TableCacheStatistics table_cache = {};
 };
 
 enum class ServingStatus { kUnknown, kServing, kNotServing };

@@ -16,7 +16,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "rope/connection.h"
 
@@ -45,20 +44,14 @@ class MockConnection : public Connection {
   MOCK_METHOD(Result<std::shared_ptr<StreamConnection>>, OpenStream, (const StreamOptions&),
               (override));
   MOCK_METHOD(Status, Fence, (const CallOptions&), (override));
+  MOCK_METHOD(Result<std::string>, CallJson,
+              (const std::string&, const std::string&, const CallOptions&), (override));
   MOCK_METHOD(Result<DescribeReply>, Describe, (const DescribeRequest&, const CallOptions&),
               (override));
-  MOCK_METHOD(Result<FingerprintReply>, Fingerprint,
-              (const FingerprintRequest&, const CallOptions&), (override));
+  MOCK_METHOD(Result<std::string>, FingerprintJson, (const FingerprintRequest&, const CallOptions&),
+              (override));
   MOCK_METHOD(Result<TablesReply>, GetTables, (const TablesRequest&, const CallOptions&),
               (override));
-  MOCK_METHOD(Result<std::vector<Model>>, ListModels, (const CallOptions&), (override));
-  MOCK_METHOD(Result<RegisteredModel>, RegisterModel,
-              (const std::string&, const RopeSpec&, const CallOptions&), (override));
-  MOCK_METHOD(Status, UnregisterModel, (const std::string&, const CallOptions&), (override));
-  MOCK_METHOD(Result<WarmUpReply>, WarmUp, (const WarmUpRequest&, const CallOptions&), (override));
-  MOCK_METHOD(Result<std::vector<SharedRegion>>, ListRegions, (const CallOptions&), (override));
-  MOCK_METHOD(Result<ConnectionList>, ListConnections, (const CallOptions&), (override));
-  MOCK_METHOD(Result<ServerInfo>, GetServerInfo, (const CallOptions&), (override));
   MOCK_METHOD(Result<ServingStatus>, Health, (const std::string&, const CallOptions&), (override));
 };
 

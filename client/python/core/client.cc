@@ -221,35 +221,9 @@ class PyClient {
     return tables;
   }
 
-  nb::list Models() const {
-    nb::list list;
-    for (const client::Model& model :
-         Take(Run([](const client::Client& client) { return client.ListModels(); }))) {
-      nb::dict entry;
-      entry["name"] = model.name;
-      entry["origin"] = model.origin;
-      entry["rope_type"] = model.rope_type;
-      entry["rope_theta"] = model.rope_theta;
-      entry["head_dim"] = model.head_dim;
-      entry["rotary_dim"] = model.rotary_dim;
-      entry["pairing"] =
-          model.pairing.has_value() ? nb::cast(std::string(Name(*model.pairing))) : nb::none();
-      entry["num_heads"] = model.num_heads;
-      entry["num_kv_heads"] = model.num_kv_heads;
-      entry["max_position_embeddings"] = model.max_position_embeddings;
-      entry["layer_types"] = model.layer_types;
-      list.append(entry);
-    }
-    return list;
-  }
-
-  std::vector<std::string> Register(const std::string& name, const RopeSpec& rope) const {
-    return Take(Run([&](const client::Client& client) { return client.RegisterModel(name, rope); }))
-        .warnings;
-  }
-
-  void Unregister(const std::string& name) const {
-    Check(Run([&](const client::Client& client) { return client.UnregisterModel(name); }));
+  std::string CallJson(const std::string& method, const std::string& request) const {
+    return Take(
+        Run([&](const client::Client& client) { return client.CallJson(method, request); }));
   }
 
   Bytes Allocate(int64_t bytes) const {
@@ -339,9 +313,7 @@ void BindClient(nb::module_& module) {
       .def("tables", &PyClient::Tables, nb::arg("rope"), nb::arg("begin"), nb::arg("end"),
            nb::arg("layout"), nb::arg("dtype"), nb::arg("seq_len").none(),
            nb::arg("head_dim").none(), nb::arg("skip_attention_factor"))
-      .def("models", &PyClient::Models)
-      .def("register", &PyClient::Register)
-      .def("unregister", &PyClient::Unregister)
+      .def("call", &PyClient::CallJson)
       .def("allocate", &PyClient::Allocate)
       .def("fence", &PyClient::Fence, nb::arg("timeout").none())
       .def_prop_ro("transport", &PyClient::Transport);

@@ -14,10 +14,9 @@ from .client import (AsyncClient, CallArguments, Client, Prepared, RopeArguments
 from .configs import (Description, Finding, LayerDifference, Model, Tables, diff, engines, lint)
 from .errors import (BudgetFull, Cancelled, ConfigIdNotFound, ConfigWarning, ConnectionLost,
                      Credentials, Deadline, DeviceFault, Draining, Internal, InvalidField,
-                     LimitExceeded, ModelExists, ModelNotFound, NotBuilt, Permission,
-                     PositionOutOfRange, PreparedNotFound, QueueFull, RegionExists,
-                     RegionNotFound, RegionOutOfRange, RopeError, ServiceNotFound,
-                     SharedMemoryOff, UnknownField, WrongState)
+                     LimitExceeded, ModelNotFound, NotBuilt, Permission, PositionOutOfRange,
+                     PreparedNotFound, QueueFull, RegionExists, RegionNotFound, RegionOutOfRange,
+                     RopeError, ServiceNotFound, SharedMemoryOff, UnknownField, WrongState)
 from .keys import KeyComparison, KeyIdentity, fingerprint, same
 from .rope import Rope, Tensor
 
@@ -25,8 +24,8 @@ __all__ = [
     "AsyncClient", "BudgetFull", "CallArguments", "Cancelled", "Client", "ConfigIdNotFound",
     "ConfigWarning", "ConnectionLost", "Credentials", "Deadline", "Description", "DeviceFault",
     "Draining", "Finding", "Internal", "InvalidField", "KeyComparison", "KeyIdentity",
-    "LayerDifference", "LimitExceeded", "Model", "ModelExists", "ModelNotFound", "NotBuilt",
-    "Permission", "PositionOutOfRange", "Prepared", "PreparedNotFound", "QueueFull", "RegionExists",
+    "LayerDifference", "LimitExceeded", "Model", "ModelNotFound", "NotBuilt", "Permission",
+    "PositionOutOfRange", "Prepared", "PreparedNotFound", "QueueFull", "RegionExists",
     "RegionNotFound", "RegionOutOfRange", "Rope", "RopeArguments", "RopeError", "ServiceNotFound",
     "SharedMemoryOff", "Tables", "Tensor", "UnknownField", "WrongState", "__version__", "aconnect",
     "connect", "diff", "engines", "fingerprint", "lint", "local", "same",

@@ -5,6 +5,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import functools
+import json
 import os
 import re
 import warnings
@@ -15,7 +16,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import changed, core_dtype, dtype_name, empty, empty_like, integer, shaped
-from .configs import Description, Model, Tables, described
+from .configs import Description, Model, Tables, described, model_of
 from .errors import ConfigWarning, InvalidField, invalid
 from .rope import Rope, Tensor, _choice, positions_of
 
@@ -540,22 +541,14 @@ class Client(_Rotations):
 
     def models(self) -> list[Model]:
         """Every model that is known by name, sorted by name."""
-        return [Model(**model) for model in self._native.models()]
-
-    def register(self, name: str, **rope: Unpack[RopeArguments]) -> None:
-        """Registers a name for an embedding: for all layers of a config, unless it selects one.
-
-        Raises:
-            ModelExists: some client uses the name.
-        """
-        told = _rope_of(dict(rope))
-        _warn([*told._warnings, *self._native.register(name, told._spec)], 3)
-        self._lengths.clear()
-
-    def unregister(self, name: str) -> None:
-        """Removes a registered name; calls under way finish."""
-        self._native.unregister(name)
-        self._lengths.clear()
+        models: list[Model] = []
+        token = ""
+        while True:
+            page = json.loads(self._native.call("ListModels", json.dumps({"page_token": token})))
+            models += map(model_of, page["models"])
+            token = page["next_page_token"]
+            if not token:
+                return models
 
     def empty(self, shape: int | Sequence[int], dtype: object = "fp32") -> Any:
         """A new array in memory that the server shares: tensors in it are not sent, but named.
@@ -666,14 +659,6 @@ class AsyncClient(_Rotations):
     async def models(self) -> list[Model]:
         """As Client.models."""
         return await asyncio.to_thread(self._client.models)
-
-    async def register(self, name: str, **rope: Unpack[RopeArguments]) -> None:
-        """As Client.register."""
-        await asyncio.to_thread(lambda: self._client.register(name, **rope))
-
-    async def unregister(self, name: str) -> None:
-        """As Client.unregister."""
-        await asyncio.to_thread(self._client.unregister, name)
 
     async def fence(self, timeout: float | None = None) -> None:
         """As Client.fence."""

@@ -63,7 +63,7 @@ class Description:
 _INTEGERS = frozenset({
     "head_dim", "rotary_dim", "max_position_embeddings", "original_max_position_embeddings",
     "rotary_offset", "seq_len", "position", "float32_angle_position", "centre",
-    "temperature_length", "temperature_offset"})
+    "temperature_length", "temperature_offset", "num_heads", "num_kv_heads"})
 
 
 def with_integers(value: Any, name: str = "") -> Any:
@@ -75,10 +75,13 @@ def with_integers(value: Any, name: str = "") -> Any:
     return int(value) if name in _INTEGERS else value
 
 
+def _pairing_of(reply: dict[str, Any]) -> str | None:
+    return {"PAIRING_HALF": "half", "PAIRING_INTERLEAVED": "interleaved"}.get(reply["pairing"])
+
+
 def described(text: str, warnings: Sequence[str] = ()) -> Description:
     """`warnings`: those about the file that the config was read from."""
     reply = with_integers(json.loads(text))
-    pairing = reply["pairing"].removeprefix("PAIRING_").lower()
     config = reply.get("config", {})  # none where the layer does not rotate
     given = {key: value for key, value in config.items() if value != []}
     readings, scale_readings = (
@@ -88,7 +91,7 @@ def described(text: str, warnings: Sequence[str] = ()) -> Description:
             for row in reply["rows"]]
     return Description(
         config_id=reply["config_id"], config=given,
-        pairing=pairing if pairing in ("half", "interleaved") else None,
+        pairing=_pairing_of(reply),
         layer_type=reply["layer_type"], rotates=reply["rotates"], seq_len=reply["seq_len"],
         depends_on_seq_len=reply["depends_on_seq_len"],
         attention_factor=reply["attention_factor"],
@@ -131,6 +134,11 @@ class Model:
     num_kv_heads: int
     max_position_embeddings: int
     layer_types: list[str]
+
+
+def model_of(reply: dict[str, Any]) -> Model:
+    return Model(**{**with_integers(reply), "rope_theta": float(reply["rope_theta"]),
+                    "pairing": _pairing_of(reply)})
 
 
 @dataclasses.dataclass(frozen=True)

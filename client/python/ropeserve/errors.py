@@ -80,10 +80,6 @@ class ServiceNotFound(RopeError, LookupError):
     """The server has no such service."""
 
 
-class ModelExists(RopeError):
-    """A model has this name already."""
-
-
 class RegionExists(RopeError):
     """The shared memory is registered already."""
 

@@ -153,7 +153,7 @@ TEST_F(ClientTest, DescribeAsksAndAnswers) {
 }
 
 TEST_F(ClientTest, MethodThatTheServerLacksIsUnimplemented) {
-  EXPECT_EQ(Connected().ListModels().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(Connected().CallJson("ListModels", "{}").status().code(), StatusCode::kUnimplemented);
 }
 
 TEST_F(ClientTest, HealthOfAServiceThatIsNotThereIsNotFound) {
@@ -233,27 +233,6 @@ TEST(ConnectTest, NobodyListeningIsUnavailable) {
 
 TEST(ConnectTest, NoTargetIsRefused) {
   EXPECT_EQ(Client::Connect("").status().code(), StatusCode::kInvalidArgument);
-}
-
-TEST_F(ClientTest, RegistrationWithALostAnswerIsNotRepeated) {
-  server_.AnswerModels(grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone"));
-  const Client client = Connected();
-  const auto registered = client.RegisterModel("mine", {.model = "m"});
-  EXPECT_EQ(registered.status().code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(registered.status().detail().may_have_executed);
-  EXPECT_EQ(server_.model_calls(), 1);
-  EXPECT_EQ(client.UnregisterModel("mine").code(), StatusCode::kUnavailable);
-  EXPECT_EQ(server_.model_calls(), 2);
-}
-
-TEST_F(ClientTest, RegistrationThatCertainlyDidNotRunIsRepeated) {
-  const v1::Error error = proto::ErrorMessageOf(
-      proto::MakeError({.reason = proto::Reason::kDraining, .retry_delay_ms = 1}, "queue: full"));
-  server_.AnswerModels(grpc::Status(grpc::StatusCode::UNAVAILABLE, error.message(),
-                                    proto::EncodeStatusDetails(error)));
-  const Client client = Connected();
-  EXPECT_FALSE(client.RegisterModel("mine", {.model = "m"}, {.attempts_max = 2}).ok());
-  EXPECT_EQ(server_.model_calls(), 2);
 }
 
 }  // namespace

@@ -63,9 +63,6 @@ class FakeServer {
   void OnUnregisterRegion(UnregisterRegionHandler handler) {
     rope_.unregister_region = std::move(handler);
   }
-  // The status of RegisterModel and UnregisterModel, and how often the two were called.
-  void AnswerModels(const grpc::Status& status) { rope_.models_status = status; }
-  int model_calls() const { return rope_.model_calls; }
   void HangOnRotate() { rope_.hangs = true; }
   void SetHealth(grpc::health::v1::HealthCheckResponse::ServingStatus status) {
     health_.serving = status;
@@ -115,16 +112,6 @@ class FakeServer {
                                v1::GetServerInfoResponse* response) override {
       *response = info;
       return grpc::Status::OK;
-    }
-    grpc::Status RegisterModel(grpc::ServerContext*, const v1::RegisterModelRequest*,
-                               v1::RegisterModelResponse*) override {
-      ++model_calls;
-      return models_status;
-    }
-    grpc::Status UnregisterModel(grpc::ServerContext*, const v1::UnregisterModelRequest*,
-                                 v1::UnregisterModelResponse*) override {
-      ++model_calls;
-      return models_status;
     }
     grpc::Status RegisterRegion(grpc::ServerContext*, const v1::RegisterRegionRequest* request,
                                 v1::RegisterRegionResponse* response) override {

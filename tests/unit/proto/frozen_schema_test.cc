@@ -289,18 +289,19 @@ TEST(MethodChangeTest, TypesAndStreamingAreFrozen) {
     auto& methods = *copy.mutable_service(0)->mutable_method();
     Named("Rotate", methods).set_input_type(".rope.v1.DescribeRequest");
     Named("RotateStream", methods).set_client_streaming(false);
-    Named("WarmUp", methods).set_name("Heat");
+    Named("ListModels", methods).set_name("List");
   });
   EXPECT_THAT(
       BrokenLines(LinesOf(file), changed),
-      ElementsAre("method rope.v1.RopeService.Rotate: got \"(rope.v1.DescribeRequest) returns "
-                  "(rope.v1.RotateResponse)\", want \"(rope.v1.RotateRequest) returns "
-                  "(rope.v1.RotateResponse)\"",
-                  "method rope.v1.RopeService.RotateStream: got \"(rope.v1.RotateStreamRequest) "
-                  "returns (stream rope.v1.RotateStreamResponse)\", want \"(stream "
-                  "rope.v1.RotateStreamRequest) returns (stream rope.v1.RotateStreamResponse)\"",
-                  "method rope.v1.RopeService.WarmUp: got none, want \"(rope.v1.WarmUpRequest) "
-                  "returns (rope.v1.WarmUpResponse)\""));
+      ElementsAre(
+          "method rope.v1.RopeService.Rotate: got \"(rope.v1.DescribeRequest) returns "
+          "(rope.v1.RotateResponse)\", want \"(rope.v1.RotateRequest) returns "
+          "(rope.v1.RotateResponse)\"",
+          "method rope.v1.RopeService.RotateStream: got \"(rope.v1.RotateStreamRequest) "
+          "returns (stream rope.v1.RotateStreamResponse)\", want \"(stream "
+          "rope.v1.RotateStreamRequest) returns (stream rope.v1.RotateStreamResponse)\"",
+          "method rope.v1.RopeService.ListModels: got none, want \"(rope.v1.ListModelsRequest) "
+          "returns (rope.v1.ListModelsResponse)\""));
 }
 
 TEST(FrozenTextTest, CommentsAndEmptyLinesAreNoElements) {

@@ -35,7 +35,6 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
   EXPECT_FALSE(options.tls.enabled());
   EXPECT_EQ(options.access_file, "");
   EXPECT_TRUE(options.reflection);
-  EXPECT_TRUE(options.registration);
   EXPECT_EQ(options.poll_spin, absl::Microseconds(200));
   EXPECT_EQ(options.drain_lead, absl::ZeroDuration());
   EXPECT_EQ(options.drain_timeout, absl::Seconds(10));
@@ -68,12 +67,10 @@ TEST(OptionsTest, EveryFlagIsTaken) {
                                        "--trusted_proxy=ip:2001:db8::7",
                                        "--access_file=/a",
                                        "--enable_reflection=false",
-                                       "--enable_registration=false",
                                        "--log_format=json"});
   EXPECT_EQ(options.log_format, LogFormat::kJson);
   EXPECT_EQ(options.access_file, "/a");
   EXPECT_FALSE(options.reflection);
-  EXPECT_FALSE(options.registration);
   EXPECT_THAT(options.trusted_proxies, ElementsAre("uid:7", "ip:2001:db8::7"));
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.metrics_listen, "0.0.0.0:9464");
@@ -336,7 +333,6 @@ TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
                            "--access_file",
                            "--insecure_listen",
                            "--enable_reflection",
-                           "--enable_registration",
                            "--device",
                            "--model",
                            "--model_dir",

@@ -174,48 +174,5 @@ TEST(ControlMessagesTest, ArrayThatDoesNotFitItsShapeIsAnError) {
   }
 }
 
-TEST(ControlMessagesTest, AdminMessagesKeepTheirFields) {
-  const v1::RegisterModelRequest registering = ToMessage("mine", {.model = "m"}).value();
-  EXPECT_EQ(registering.name(), "mine");
-  EXPECT_EQ(registering.rope().model(), "m");
-  const v1::WarmUpRequest warm_up =
-      ToMessage(
-          WarmUpRequest{.rope = {.model = "m"}, .begin = 1, .end = 2, .dtype = DType::kFloat16})
-          .value();
-  EXPECT_EQ(warm_up.begin(), 1);
-  EXPECT_EQ(warm_up.end(), 2);
-  EXPECT_EQ(warm_up.dtype(), v1::DTYPE_FP16);
-  v1::ListRegionsResponse regions;
-  v1::Region& region = *regions.add_regions();
-  region.set_region_id(5);
-  region.set_byte_size(4096);
-  region.set_kind("memfd");
-  const SharedRegion read = FromMessage(regions).at(0);
-  EXPECT_EQ(read.id, 5U);
-  EXPECT_EQ(read.bytes, 4096);
-  EXPECT_EQ(read.kind, "memfd");
-  v1::ListConnectionsResponse connections;
-  connections.set_owner("uid:1");
-  v1::Connection& connection = *connections.add_connections();
-  connection.set_connection_id(1);
-  connection.set_owner("uid:2");
-  connection.set_transport("tcp");
-  connection.set_calls(3);
-  connection.set_calls_in_flight(4);
-  connection.set_calls_cancelled(5);
-  connection.set_message_bytes(6);
-  connection.set_read_bytes(7);
-  connection.set_reply_bytes(8);
-  const ConnectionList list = FromMessage(connections);
-  EXPECT_EQ(list.owner, "uid:1");
-  const ClientConnection& only = list.connections.at(0);
-  EXPECT_EQ(only.owner, "uid:2");
-  EXPECT_EQ(only.transport, "tcp");
-  EXPECT_THAT(
-      (std::vector{static_cast<int64_t>(only.id), only.calls, only.calls_in_flight,
-                   only.calls_cancelled, only.message_bytes, only.read_bytes, only.reply_bytes}),
-      ElementsAre(1, 3, 4, 5, 6, 7, 8));
-}
-
 }  // namespace
 }  // namespace rope::client

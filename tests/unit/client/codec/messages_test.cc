@@ -91,33 +91,5 @@ TEST(MessagesTest, DescribeReplyHoldsEverything) {
   EXPECT_EQ(reply.rows.at(1).cos.at(1), response.rows(1).cos(1));
 }
 
-TEST(MessagesTest, ModelsAndServerInfoHoldEverything) {
-  v1::ListModelsResponse models;
-  v1::Model& model = *models.add_models();
-  model.set_name("a");
-  model.set_rope_theta(500000);
-  model.set_pairing(v1::PAIRING_HALF);
-  model.add_layer_types("x");
-  const std::vector<Model> listed = FromMessage(models);
-  ASSERT_EQ(listed.size(), 1u);
-  EXPECT_EQ(listed[0].name, "a");
-  EXPECT_EQ(listed[0].rope_theta, 500000);
-  EXPECT_EQ(listed[0].pairing, Pairing::kHalf);
-  EXPECT_THAT(listed[0].layer_types, ElementsAre("x"));
-
-  v1::GetServerInfoResponse info;
-  info.set_instance_id("i");
-  info.add_devices()->set_name("cpu");
-  info.add_limits()->set_value(3);
-  info.mutable_table_cache()->set_pages(5);
-  const ServerInfo plain = FromMessage(info);
-  EXPECT_EQ(plain.instance_id, "i");
-  ASSERT_EQ(plain.devices.size(), 1u);
-  EXPECT_EQ(plain.devices[0].name, "cpu");
-  ASSERT_EQ(plain.limits.size(), 1u);
-  EXPECT_EQ(plain.limits[0].value, 3);
-  EXPECT_EQ(plain.table_cache.pages, 5);
-}
-
 }  // namespace
 }  // namespace rope::client

@@ -76,7 +76,7 @@ TEST_F(AccessTest, CertificateCountsBeforeTokenAndTokenBeforeUser) {
 }
 
 TEST_F(AccessTest, EachRightIsOfItself) {
-  constexpr Right kAll[] = {Right::kRotate, Right::kDescribe, Right::kRegister, Right::kInspect};
+  constexpr Right kAll[] = {Right::kRotate, Right::kDescribe, Right::kInspect};
   for (const Right has : kAll) {
     ASSERT_OK(access, Load(FileOf(WithToken("one", "t", absl::StrCat("\"", Name(has), "\"")))));
     for (const Right needs : kAll) {
@@ -151,7 +151,7 @@ TEST_F(AccessTest, FilesThatAreWrongAreRefusedByKey) {
       {FileOf(R"({"rights": []})"), "access_file.identities[0].name: got nothing"},
       {FileOf(R"({"name": ""})"), "access_file.identities[0].name: got \"\""},
       {FileOf(R"({"name": "a", "rights": ["read"], "uids": [1]})"),
-       "access_file.identities[0].rights: got read, want rotate, describe, register or inspect"},
+       "access_file.identities[0].rights: got read, want rotate, describe or inspect"},
       {FileOf(R"({"name": "a", "right": ["rotate"], "uids": [1]})"),
        "access_file.identities[0].right: got an unknown key"},
       {FileOf(R"({"name": "a", "rights": ["rotate"]})"),

@@ -78,7 +78,7 @@ TEST(DivideMemoryTest, PartsTogetherLeaveRoom) {
   for (const int64_t bytes : {limits::kMemoryBytesMin, 768 * kMiB, 18 * kGiB, 1024 * kGiB}) {
     const MemoryShares shares = DivideMemory(bytes, {}, {});
     EXPECT_LT(shares.requests + shares.receive + shares.pool + shares.tables + shares.specs +
-                  shares.prepared + shares.models,
+                  shares.prepared,
               bytes / 8 * 7);
     EXPECT_LE(4 * shares.message, shares.requests)
         << "a session has room for a message and its result";
@@ -98,14 +98,12 @@ TEST(DivideMemoryTest, LargeMachinesKeepTheDefaults) {
   EXPECT_EQ(shares.pool, limits::kPooledBytesMax);
   EXPECT_EQ(shares.specs, limits::kSpecBytesMax);
   EXPECT_EQ(shares.prepared, limits::kPreparedBytesMax);
-  EXPECT_EQ(shares.models, limits::kRegisteredBytesMax);
 }
 
 TEST(DivideMemoryTest, SmallOnesKeepSmallCaches) {
   const MemoryShares shares = DivideMemory(limits::kMemoryBytesMin, {}, {});
   EXPECT_EQ(shares.specs, 2 * kMiB);
   EXPECT_EQ(shares.prepared, kMiB);
-  EXPECT_EQ(shares.models, kMiB);
 }
 
 }  // namespace

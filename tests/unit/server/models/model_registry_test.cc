@@ -21,57 +21,8 @@
 namespace rope::server {
 namespace {
 
-constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
-
-TEST(RegisteredCountsTest, OneOwnerGetsHalfOfThePlaces) {
-  RegisteredCounts counts(limits::kRegisteredBytesMax);
-  for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
-    ASSERT_THAT(counts.Add("uid:1", 1), IsOk());
-  }
-  EXPECT_THAT(counts.Add("uid:1", 1), IsExhausted("name: got registered model number 513 of this "
-                                                  "client, want at most 512"));
-  for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
-    ASSERT_THAT(counts.Add("uid:2", 1), IsOk());
-  }
-  EXPECT_THAT(counts.Add("uid:3", 1),
-              StatusIs(kExhausted,
-                       AllOf(HasSubstr("number 1025, want at most 1024"), Not(HasSubstr("uid")))));
-  counts.Remove("uid:1", 1);
-  EXPECT_THAT(counts.Add("uid:3", 1), IsOk());
-  EXPECT_THAT(counts.Add("uid:1", 1), IsExhausted("number 1025"));
-  counts.Remove("uid:2", 1);
-  EXPECT_THAT(counts.Add("uid:1", 1), IsOk()) << "its own place is free again";
-}
-
-TEST(RegisteredCountsTest, OneOwnerGetsHalfOfTheBytes) {
-  RegisteredCounts counts(limits::kRegisteredBytesMax);
-  constexpr int64_t kHalf = limits::kRegisteredBytesMax / 2;
-  ASSERT_THAT(counts.Add("uid:1", kHalf - 1), IsOk());
-  EXPECT_THAT(counts.Add("uid:1", 2),
-              IsExhausted("rope: got 2 bytes of memory in addition to 8388607 of "
-                          "registered models of this client, want at most "
-                          "8388608"));
-  ASSERT_THAT(counts.Add("uid:1", 1), IsOk());
-  ASSERT_THAT(counts.Add("uid:2", kHalf), IsOk());
-  EXPECT_THAT(counts.Add("uid:3", 1),
-              IsExhausted("in addition to 16777216 of registered models, want"));
-  counts.Remove("uid:2", kHalf);
-  EXPECT_THAT(counts.Add("uid:3", kHalf), IsOk());
-}
-
-TEST(RegisteredCountsTest, ModelsWithoutBytesCountToo) {
-  RegisteredCounts counts(limits::kRegisteredBytesMax);
-  ASSERT_THAT(counts.Add("uid:1", 0), IsOk());
-  counts.Remove("uid:1", 0);
-  for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
-    ASSERT_THAT(counts.Add("uid:1", 0), IsOk());
-  }
-  EXPECT_THAT(counts.Add("uid:1", 0), IsExhausted("number 513"));
-}
-
-SpecCache::Value Value(int64_t bytes, int64_t generation = 0) {
-  return {
-      .layers = std::make_shared<const RopeEntries>(), .generation = generation, .bytes = bytes};
+SpecCache::Value Value(int64_t bytes) {
+  return {.layers = std::make_shared<const RopeEntries>(), .bytes = bytes};
 }
 
 TEST(SpecCacheTest, FirstValueOfAKeyStays) {
@@ -112,19 +63,6 @@ TEST(SpecCacheTest, ValueAboveTheBoundIsReturnedAndNotKept) {
   EXPECT_EQ(cache.Find("a"), nullptr);
   EXPECT_NE(cache.Find("b"), nullptr) << "it takes no other's place";
   EXPECT_EQ(cache.bytes(), bytes);
-}
-
-TEST(SpecCacheTest, ValuesOfAModelAreForgotten) {
-  SpecCache cache(limits::kMiB);
-  cache.Add("a", Value(1, 7));
-  cache.Add("b", Value(1, 8));
-  cache.Add("c", Value(1, 7));
-  cache.Forget(7);
-  EXPECT_EQ(cache.Find("a"), nullptr);
-  EXPECT_NE(cache.Find("b"), nullptr);
-  EXPECT_EQ(cache.Find("c"), nullptr);
-  cache.Forget(8);
-  EXPECT_EQ(cache.bytes(), 0);
 }
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
@@ -213,8 +151,8 @@ TEST(FindTest, PresetsAreFoundByHubIdAndInAnyCase) {
 
 TEST(FindTest, EveryPresetResolvesWithAPairing) {
   const auto registry = MakeRegistry();
-  for (const v1::Model& model : registry->List()) {
-    v1::RopeSpec spec = ByModel(model.name());
+  for (const auto& [name, model] : registry->models()) {
+    v1::RopeSpec spec = ByModel(name);
     if (model.layer_types_size() > 0) spec.set_layer_type(model.layer_types(0));
     const auto entry = registry->Find(spec);
     ASSERT_THAT(entry, IsOk()) << model.name();
@@ -448,7 +386,7 @@ TEST(EvictionTest, PrecisionHfCountsItsTableOfEachDType) {
 }
 
 TEST(EvictionTest, BytesAreBoundedByTheOptions) {
-  const auto registry = ModelRegistry::Create({}, {.spec_bytes_max = limits::kMiB}).value();
+  const auto registry = ModelRegistry::Create({}, limits::kMiB).value();
   for (int i = 0; i < 100; ++i) {
     ASSERT_THAT(registry->Find(ByConfig(10000 + i, 1024)), IsOk());
     EXPECT_LE(registry->spec_bytes(), limits::kMiB);
@@ -510,7 +448,7 @@ TEST(TakesLongTest, TextDoesUntilItIsCachedAndConfigIdsDoNot) {
 }
 
 TEST(TakesLongTest, SpecsThatAreNeverCachedAlwaysDo) {
-  const auto registry = ModelRegistry::Create({}, {.spec_bytes_max = limits::kMiB}).value();
+  const auto registry = ModelRegistry::Create({}, limits::kMiB).value();
   const v1::RopeSpec large = ByConfig(10000, 65536);
   EXPECT_THAT(registry->Find(large), IsOk());
   EXPECT_TRUE(TakesLong(*registry, large));
@@ -586,12 +524,10 @@ TEST(ModelFilesTest, FlagModelReplacesAPreset) {
   const auto registry = MakeRegistry({{"llama-3-8b", kLlama}});
   ASSERT_OK(entry, registry->Find(ByModel("llama-3-8b")));
   EXPECT_EQ((*entry)->layer().config.rope_theta, 10000);
-  for (const v1::Model& model : registry->List()) {
-    if (model.name() != "llama-3-8b") continue;
-    EXPECT_EQ(model.origin(), "flag");
-    EXPECT_EQ(model.head_dim(), 64);
-    EXPECT_EQ(model.max_position_embeddings(), 4096);
-  }
+  const v1::Model& model = registry->models().at("llama-3-8b").shown;
+  EXPECT_EQ(model.origin(), "flag");
+  EXPECT_EQ(model.head_dim(), 64);
+  EXPECT_EQ(model.max_position_embeddings(), 4096);
 }
 
 TEST(ModelFilesTest, ReportsNameWhatTheOperatorShouldKnow) {
@@ -610,6 +546,40 @@ TEST(ModelFilesTest, ReportsNameWhatTheOperatorShouldKnow) {
 TEST(ModelFilesTest, FileThatDoesNotTellItsPairingIsInvalid) {
   const std::vector<ModelRegistry::ModelFile> files = {{"mine", kPlain}};
   EXPECT_THAT(ModelRegistry::Create(files), IsInvalid("model mine: rope.pairing: got nothing"));
+}
+
+TEST(ModelFilesTest, EveryLayerIsCheckedAndWarningsNameTheirs) {
+  const auto with_factor = [](const std::string& factor) {
+    return absl::StrCat(R"({"model_type": "gemma3_text", "head_dim": 64,
+      "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+      "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+      "full_attention": {"rope_type": "linear", "factor": )",
+                        factor, R"(, "rope_theta": 10000.0}}})");
+  };
+  EXPECT_THAT(MakeRegistry({{"mine", with_factor("0.5")}})->file_reports()[0].warnings,
+              Contains(AllOf(HasSubstr("full_attention: "), HasSubstr("factor"))));
+  const std::vector<ModelRegistry::ModelFile> files = {{"mine", with_factor("-2.0")}};
+  EXPECT_THAT(ModelRegistry::Create(files), IsInvalid("factor: got -2"));
+}
+
+TEST(ModelFilesTest, ModelIsAsWideAsItsWidestLayerType) {
+  // The first layer type, which is listed, is narrow.
+  const auto registry = MakeRegistry({{"two", R"({"model_type": "gemma3_text", "head_dim": 64,
+      "swa_head_dim": 4096, "layer_types": ["sliding_attention", "full_attention"],
+      "rope_parameters": {"sliding_attention": {"rope_theta": 10000.0},
+                          "full_attention": {"rope_theta": 1000000.0}}})"},
+                                      {"wide", R"({"model_type": "llama", "head_dim": 4096})"}});
+  EXPECT_EQ(registry->models().at("two").shown.head_dim(), 64);
+  for (const int number : {0, 1}) {
+    v1::RopeSpec layer = ByModel("two");
+    layer.set_layer(number);
+    EXPECT_TRUE(TakesLong(*registry, layer)) << number;
+    EXPECT_THAT(registry->Find(layer), IsOk());
+    EXPECT_FALSE(TakesLong(*registry, layer)) << number << ", cached";
+  }
+  EXPECT_TRUE(TakesLong(*registry, ByModel("wide")));
+  EXPECT_FALSE(TakesLong(*registry, ByModel("llama-3-8b")));
+  EXPECT_FALSE(TakesLong(*registry, ByModel("nobody"))) << "not found at once";
 }
 
 TEST(ModelFilesTest, FlagModelTakesOverAHubIdAndThePresetsOwnNameStays) {
@@ -639,7 +609,7 @@ TEST(ModelFilesTest, BadNamesAndConfigsAreInvalid) {
 }
 
 TEST(ListTest, ShowsWhatTheFirstLayerTypeSays) {
-  const std::vector<v1::Model> list = MakeRegistry()->List();
+  const auto registry = MakeRegistry();
   for (const kernels::Preset& preset : kernels::Presets()) {
     ASSERT_OK(config, kernels::ModelConfig::Parse(preset.config_json));
     v1::Model expected;
@@ -660,18 +630,16 @@ TEST(ListTest, ShowsWhatTheFirstLayerTypeSays) {
     if (layer->config.max_position_embeddings) {
       expected.set_max_position_embeddings(*layer->config.max_position_embeddings);
     }
-    const auto shown = std::ranges::find_if(
-        list, [&](const v1::Model& model) { return model.name() == preset.name; });
-    ASSERT_NE(shown, list.end()) << preset.name;
-    EXPECT_EQ(shown->DebugString(), expected.DebugString());
+    EXPECT_EQ(registry->models().at(expected.name()).shown.DebugString(), expected.DebugString());
   }
 }
 
 TEST(ListTest, ShowsEveryPresetByNameWithItsNumbers) {
-  const std::vector<v1::Model> list = MakeRegistry()->List();
-  ASSERT_EQ(list.size(), kernels::Presets().size());
-  for (size_t i = 0; i + 1 < list.size(); ++i) EXPECT_LT(list[i].name(), list[i + 1].name());
-  for (const v1::Model& model : list) {
+  const auto registry = MakeRegistry();
+  ASSERT_EQ(registry->models().size(), kernels::Presets().size());
+  for (const auto& [name, named] : registry->models()) {
+    const v1::Model& model = named.shown;
+    EXPECT_EQ(model.name(), name);
     EXPECT_EQ(model.origin(), "preset") << model.name();
     EXPECT_GT(model.head_dim(), 0) << model.name();
     EXPECT_GT(model.rotary_dim(), 0) << model.name();

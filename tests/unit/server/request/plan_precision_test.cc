@@ -311,17 +311,6 @@ TEST_P(PlanPrecisionTest, WhatHuggingFaceDoesNotHaveIsRefused) {
   ExpectRefused(unknown, "rope.precision: got 3");
 }
 
-TEST_P(PlanPrecisionTest, RegisteredModelsHaveNoPrecision) {
-  v1::RopeSpec spec = MakeRequest(0, v1::PAIRING_HALF).rope();
-  EXPECT_THAT(registry_->Register("mine", spec, "uid:1"),
-              IsInvalid("rope.precision: got it in a model"));
-  ASSERT_OK(entry, registry_->Find(spec));
-  spec.Clear();
-  spec.set_config_id((*entry)->config_id());
-  EXPECT_THAT(registry_->Register("mine", spec, "uid:1"),
-              IsInvalid("rope.precision: got it in a model"));
-}
-
 TEST_P(PlanPrecisionTest, TensorsOfOneDTypeShareTheirRows) {
   v1::RotateRequest request = MakeRequest(5, v1::PAIRING_HALF);
   for (const v1::DType dtype : {v1::DTYPE_BF16, v1::DTYPE_FP16, v1::DTYPE_BF16}) {

@@ -568,31 +568,10 @@ class PreparedRotationsTest : public ::testing::Test {
     entry->bytes = bytes;
     return entry;
   }
-
-  static void Register(const std::string& name, double theta, ModelRegistry& registry) {
-    v1::RopeSpec spec;
-    spec.mutable_config()->set_head_dim(8);
-    spec.mutable_config()->set_rope_theta(theta);
-    spec.set_pairing(v1::PAIRING_HALF);
-    EXPECT_THAT(registry.Register(name, spec, "uid:1"), IsOk());
-  }
-
-  static v1::PrepareRequest OfModel(const std::string& name, int64_t channels = 8) {
-    v1::PrepareRequest request;
-    request.mutable_rotate()->mutable_rope()->set_model(name);
-    v1::Tensor& tensor = *request.mutable_rotate()->add_tensors();
-    tensor.set_role(v1::ROLE_Q);
-    tensor.set_layout("SD");
-    tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
-    for (const int64_t length : {int64_t{1}, channels}) tensor.mutable_array()->add_shape(length);
-    return request;
-  }
-
-  const std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
 };
 
 TEST_F(PreparedRotationsTest, EntryIsFoundByItsId) {
-  PreparedRotations prepared(*registry_, {});
+  PreparedRotations prepared({});
   const auto entry = Entry("a");
   EXPECT_THAT(prepared.Keep(entry, 1), IsOk());
   EXPECT_EQ(prepared.Find("a").value(), entry);
@@ -601,7 +580,7 @@ TEST_F(PreparedRotationsTest, EntryIsFoundByItsId) {
 }
 
 TEST_F(PreparedRotationsTest, LeastRecentlyUsedGoesFirst) {
-  PreparedRotations prepared(*registry_, {.entries_max = 3, .bytes_max = 100});
+  PreparedRotations prepared({.entries_max = 3, .bytes_max = 100});
   for (const uint64_t session : {1, 2, 3})
     EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(session)), session), IsOk());
   EXPECT_THAT(prepared.Find("1"), IsOk());
@@ -612,7 +591,7 @@ TEST_F(PreparedRotationsTest, LeastRecentlyUsedGoesFirst) {
 }
 
 TEST_F(PreparedRotationsTest, BytesAreBoundedToo) {
-  PreparedRotations prepared(*registry_, {.entries_max = 100, .bytes_max = 20});
+  PreparedRotations prepared({.entries_max = 100, .bytes_max = 20});
   for (const uint64_t session : {1, 2, 3})
     EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(session), 8), session), IsOk());
   EXPECT_THAT(prepared.Find("1"), IsNotFound("prepared_id"));
@@ -625,7 +604,7 @@ TEST_F(PreparedRotationsTest, BytesAreBoundedToo) {
 }
 
 TEST_F(PreparedRotationsTest, OneSessionPushesOutItsOwnEntriesAlone) {
-  PreparedRotations prepared(*registry_, {.entries_max = 4, .bytes_max = 100});
+  PreparedRotations prepared({.entries_max = 4, .bytes_max = 100});
   EXPECT_THAT(prepared.Keep(Entry("theirs"), 1), IsOk());
   for (int i = 0; i < 10; ++i) EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(i)), 2), IsOk());
   EXPECT_THAT(prepared.Find("theirs"), IsOk());
@@ -635,38 +614,14 @@ TEST_F(PreparedRotationsTest, OneSessionPushesOutItsOwnEntriesAlone) {
 }
 
 TEST_F(PreparedRotationsTest, SameIdIsKeptOnce) {
-  PreparedRotations prepared(*registry_, {});
+  PreparedRotations prepared({});
   for (int i = 1; i <= 5; ++i) EXPECT_THAT(prepared.Keep(Entry("a", i), 1), IsOk());
   EXPECT_EQ(prepared.size().entries, 1);
   EXPECT_EQ(prepared.size().bytes, 5);
 }
 
-TEST_F(PreparedRotationsTest, EntryOfAModelGoesWithAModel) {
-  PreparedRotations prepared(*registry_, {});
-  Register("m", 7, *registry_);
-  ASSERT_OK(of_m, testing::PrepareReceived(OfModel("m"), *registry_));
-  EXPECT_THAT(prepared.Keep(*of_m, 1), IsOk());
-  EXPECT_THAT(prepared.Keep(Entry("of no model"), 1), IsOk());
-  EXPECT_THAT(prepared.Find((*of_m)->id), IsOk());
-  ASSERT_THAT(registry_->Unregister("m", "uid:1"), IsOk());
-  Register("m", 9, *registry_);
-  EXPECT_THAT(prepared.Find((*of_m)->id), IsNotFound("prepared_id"));
-  EXPECT_THAT(prepared.Find("of no model"), IsOk());
-  ASSERT_OK(again, testing::PrepareReceived(OfModel("m"), *registry_));
-  EXPECT_NE((*again)->id, (*of_m)->id) << "the model means another config";
-}
-
-TEST_F(PreparedRotationsTest, EntryOfAPresetStaysWhenAModelGoes) {
-  PreparedRotations prepared(*registry_, {});
-  ASSERT_OK(of_preset, testing::PrepareReceived(OfModel("llama-3-8b", 128), *registry_));
-  EXPECT_THAT(prepared.Keep(*of_preset, 1), IsOk());
-  Register("m", 7, *registry_);
-  ASSERT_THAT(registry_->Unregister("m", "uid:1"), IsOk());
-  EXPECT_THAT(prepared.Find((*of_preset)->id), IsOk());
-}
-
 TEST_F(PreparedRotationsTest, SessionsHaveTheSizeOfTheirOwnEntries) {
-  PreparedRotations prepared(*registry_, {.entries_max = 8, .bytes_max = 100});
+  PreparedRotations prepared({.entries_max = 8, .bytes_max = 100});
   for (const char* id : {"a", "b", "c"}) EXPECT_THAT(prepared.Keep(Entry(id), 1), IsOk());
   EXPECT_THAT(prepared.Keep(Entry("a"), 2), IsOk());  // it is the entry of session 2 now
   for (const char* id : {"d", "e"}) EXPECT_THAT(prepared.Keep(Entry(id), 1), IsOk());
@@ -677,7 +632,7 @@ TEST_F(PreparedRotationsTest, SessionsHaveTheSizeOfTheirOwnEntries) {
 }
 
 TEST_F(PreparedRotationsTest, ThreadsFindWhatOthersKeep) {
-  PreparedRotations prepared(*registry_, {.entries_max = 8, .bytes_max = 100});
+  PreparedRotations prepared({.entries_max = 8, .bytes_max = 100});
   std::vector<std::thread> threads;
   for (uint64_t session = 0; session < 4; ++session) {
     threads.emplace_back([&prepared, session] {
