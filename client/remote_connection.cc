@@ -8,7 +8,6 @@
 #include "client/calls/async_call.h"
 #include "client/calls/fence.h"
 #include "client/calls/prepare_call.h"
-#include "client/calls/stream_call.h"
 #include "client/codec/codec.h"
 #include "client/codec/control_messages.h"
 #include "client/codec/message_call.h"
@@ -126,16 +125,6 @@ Call RemoteConnection::RotateAsync(const RotateRequest& request, RotateCallback 
   return Call([started = std::weak_ptr<AsyncCall>(call)] {
     if (const auto live = started.lock()) live->Cancel();
   });
-}
-
-Result<std::shared_ptr<StreamConnection>> RemoteConnection::OpenStream(
-    const StreamOptions& options) {
-  if (Status status = CheckStreamOptions(options); !status.ok()) return status;
-  Result<std::shared_ptr<const Link>> link = connector_->Get();
-  if (!link.ok()) return link.status();
-  auto stream = std::make_shared<StreamCall>(connector_, *std::move(link), Queue(), options);
-  stream->Start();
-  return std::shared_ptr<StreamConnection>(std::move(stream));
 }
 
 std::shared_ptr<Connector> RemoteConnection::ConnectorOf(const RotateRequest& request) const {
