@@ -278,12 +278,5 @@ TEST_F(GetTablesTest, ClientListsTheMemoryThatItShares) {
   EXPECT_EQ((*regions)[0].bytes, 1 << 20);
 }
 
-TEST_F(GetTablesTest, ExampleRuns) {
-  const Outcome outcome =
-      RunProgram({ROPE_BINARY_DIR "/bin/rope_tables_example", server_.address()});
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_EQ(outcome.output, "2048 pages, [8192, 128], 2097152 bytes\n");
-}
-
 }  // namespace
 }  // namespace rope::testing
