@@ -158,7 +158,7 @@ Result<ImportedMemory> RemoteConnection::ImportMemory(const MemoryFile& file,
 }
 
 Status RemoteConnection::Fence(const CallOptions& options) {
-  if (IsCallbackThreadOf(*connector_->callback_owner())) return InCallback("Fence");
+  if (IsCallbackThreadOf(*connector_->callback_owner())) return FenceInCallback();
   const auto deadline = std::chrono::steady_clock::now() + BoundedTimeout(options.timeout);
   Status status = FenceOn(*connector_, deadline);
   for (const std::shared_ptr<Connector>& connector : imports_->All()) {

@@ -83,7 +83,7 @@ client::Call EmbeddedConnection::RotateAsync(const RotateRequest& request,
 
 // Calls hold a lease of the region's id until nothing uses their tensors.
 Status EmbeddedConnection::Fence(const CallOptions& options) {
-  if (calls_->IsCurrent()) return client::InCallback("Fence");
+  if (calls_->IsCurrent()) return client::FenceInCallback();
   return client::AwaitLeases(rotations_->ids(), DeadlineOf(options));
 }
 
