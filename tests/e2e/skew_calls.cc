@@ -142,11 +142,11 @@ const RopeConfig kYarn = {.rope_type = RopeType::kYarn,
                           .factor = 8};
 
 // Two tokens of q and k.
-RotateRequest Step(DType dtype, int64_t position = 1000) {
+RotateRequest Step(DType dtype) {
   RotateRequest request;
-  request.request_id = absl::StrCat("step ", position);
+  request.request_id = "step 1000";
   request.rope = Spec(kPlain);
-  request.positions.start = position;
+  request.positions.start = 1000;
   request.tensors = {Tensor("SHD", {2, 2, 8}, dtype), Tensor("SHD", {2, 1, 8}, dtype)};
   request.tensors[1].role = client::Role::kK;
   return request;
