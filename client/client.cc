@@ -121,13 +121,6 @@ std::future<Result<RotateReply>> Client::RotateFuture(const RotateRequest& reque
   return promise->get_future();
 }
 
-Result<RotateStream> Client::OpenStream(const StreamOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  Result<std::shared_ptr<StreamConnection>> stream = connection_->OpenStream(options);
-  if (!stream.ok()) return stream.status();
-  return RotateStream(*std::move(stream));
-}
-
 Arena Client::arena() const {
   if (is_of_parent()) return Arena::CreateLocal(0).value();
   return connection_->arena();

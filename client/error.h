@@ -25,9 +25,9 @@ inline Status CancelledByCaller(bool may_have_executed) {
   return MakeError(Reason::kCancelled, "cancelled by the caller", may_have_executed);
 }
 
-// Of a call that would wait for callbacks of its own thread.
-inline Status InCallback(absl::string_view call) {
-  return MakeError(Reason::kWrongState, call, "a call in a callback", "one on another thread");
+// Of a Fence that would wait for callbacks of its own thread.
+inline Status FenceInCallback() {
+  return MakeError(Reason::kWrongState, "Fence", "a call in a callback", "one on another thread");
 }
 
 // INVALID_ARGUMENT.

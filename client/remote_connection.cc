@@ -8,7 +8,6 @@
 #include "client/calls/async_call.h"
 #include "client/calls/fence.h"
 #include "client/calls/prepare_call.h"
-#include "client/calls/stream_call.h"
 #include "client/codec/codec.h"
 #include "client/codec/control_messages.h"
 #include "client/codec/message_call.h"
@@ -128,16 +127,6 @@ Call RemoteConnection::RotateAsync(const RotateRequest& request, RotateCallback 
   });
 }
 
-Result<std::shared_ptr<StreamConnection>> RemoteConnection::OpenStream(
-    const StreamOptions& options) {
-  if (Status status = CheckStreamOptions(options); !status.ok()) return status;
-  Result<std::shared_ptr<const Link>> link = connector_->Get();
-  if (!link.ok()) return link.status();
-  auto stream = std::make_shared<StreamCall>(connector_, *std::move(link), Queue(), options);
-  stream->Start();
-  return std::shared_ptr<StreamConnection>(std::move(stream));
-}
-
 std::shared_ptr<Connector> RemoteConnection::ConnectorOf(const RotateRequest& request) const {
   std::shared_ptr<Connector> importing = imports_->Find(request);
   return importing != nullptr ? importing : connector_;
@@ -169,7 +158,7 @@ Result<ImportedMemory> RemoteConnection::ImportMemory(const MemoryFile& file,
 }
 
 Status RemoteConnection::Fence(const CallOptions& options) {
-  if (IsCallbackThreadOf(*connector_->callback_owner())) return InCallback("Fence");
+  if (IsCallbackThreadOf(*connector_->callback_owner())) return FenceInCallback();
   const auto deadline = std::chrono::steady_clock::now() + BoundedTimeout(options.timeout);
   Status status = FenceOn(*connector_, deadline);
   for (const std::shared_ptr<Connector>& connector : imports_->All()) {

@@ -1,9 +1,9 @@
 // RemoteConnection: the Connection (rope/connection.h) to a server. It has the connector
 // (transport/connector.h), the retry loop of synchronous calls, and the background thread of
-// asynchronous calls and streams (calls/async_call.h, calls/stream_call.h).
+// asynchronous calls (calls/async_call.h).
 //
 // Threading:  Thread-safe once Connect has returned, if Hooks are. The background thread starts
-//             with the first asynchronous call or stream. The destructor cancels the calls in
+//             with the first asynchronous call. The destructor cancels the calls in
 //             flight and waits for them; on the background thread itself it does not wait.
 // Errors:     As client.h says for each method; the status of the last attempt. `may_have_executed`
 //             is true if any attempt may have run.
@@ -51,7 +51,6 @@ class RemoteConnection final : public MessageConnection {
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options) override;
   Call RotateAsync(const RotateRequest& request, RotateCallback callback,
                    const CallOptions& options) override;
-  Result<std::shared_ptr<StreamConnection>> OpenStream(const StreamOptions& options) override;
   Result<ImportedMemory> ImportMemory(const MemoryFile& file, const CallOptions& options) override;
   Status Fence(const CallOptions& options) override;
   Result<ServingStatus> Health(const std::string& service, const CallOptions& options) override;

@@ -10,8 +10,6 @@
 namespace rope::client {
 namespace {
 
-thread_local const EventQueue* queue_of_thread = nullptr;
-
 // Checks again and again whether gRPC has returned the slices. gRPC returns them on its threads and
 // under its locks, where nothing can be started. Owns itself until then.
 class ReturnWatch final : public EventHandler {
@@ -59,10 +57,6 @@ class ReturnWatch final : public EventHandler {
 
 }  // namespace
 
-bool EventQueue::OnThread() const {
-  return queue_of_thread == this;
-}
-
 void EventQueue::Add(std::shared_ptr<LiveCall> call) {
   const proto::MutexLock lock(&mu_);
   const LiveCall* key = call.get();
@@ -88,7 +82,6 @@ void EventQueue::WhenReturned(const BorrowedSlices& borrowed, std::function<void
 }
 
 void EventQueue::Run() {
-  queue_of_thread = this;
   EnterCallbackThread(*owner_);
   void* tag = nullptr;
   bool ok = false;

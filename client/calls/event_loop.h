@@ -39,8 +39,6 @@ class EventQueue {
   explicit EventQueue(std::shared_ptr<const CallbackOwner> owner) : owner_(std::move(owner)) {}
 
   grpc::CompletionQueue* queue() { return &queue_; }
-  // Whether this is the queue's thread.
-  bool OnThread() const;
   // Whether this is any thread that runs callbacks of the connection.
   bool OnCallbackThread() const { return IsCallbackThreadOf(*owner_); }
 

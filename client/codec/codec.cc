@@ -17,7 +17,6 @@
 #include "proto/error.h"
 #include "proto/ipc/ring.h"
 #include "proto/wire/message_join.h"
-#include "proto/wire/stream_message.h"
 
 namespace rope::client {
 namespace {
@@ -506,61 +505,23 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& r
   return EncodePrepared(request, region, route, borrowed);
 }
 
-grpc::ByteBuffer StreamMessageOf(uint64_t sequence, const grpc::ByteBuffer& rotate) {
-  std::vector<grpc::Slice> slices;
-  if (!rotate.Dump(&slices).ok()) slices.clear();  // only compressed bytes cannot be dumped
-  slices.emplace(slices.begin(),
-                 proto::StreamPrefix(sequence, static_cast<int64_t>(rotate.Length())));
-  return grpc::ByteBuffer(slices.data(), slices.size());
-}
-
-grpc::ByteBuffer StreamCancelOf(uint64_t sequence) {
-  v1::RotateStreamRequest message;
-  message.set_sequence(sequence);
-  message.mutable_cancel();
-  return BufferOf(message.SerializeAsString());
-}
-
-Status ReceivedReply::Take(const grpc::ByteBuffer& buffer,
-                           std::vector<std::string_view>& fragments) {
-  if (!buffer.Dump(&slices_).ok()) return Unreadable("", "compressed bytes that cannot be read");
-  fragments.reserve(slices_.size());
-  for (const grpc::Slice& slice : slices_) {
+Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
+  static const proto::Schema& schema = proto::Schema::Of(v1::RotateResponse::descriptor());
+  ReceivedReply reply;
+  if (!buffer.Dump(&reply.slices_).ok()) {
+    return Unreadable("", "compressed bytes that cannot be read");
+  }
+  std::vector<std::string_view> fragments;
+  fragments.reserve(reply.slices_.size());
+  for (const grpc::Slice& slice : reply.slices_) {
     fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
-  return {};
-}
-
-Status ReceivedReply::ParseFragments(absl::Span<const std::string_view> fragments) {
-  static const proto::Schema& schema = proto::Schema::Of(v1::RotateResponse::descriptor());
   auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
   if (!message.ok()) return Unreadable(message.status());
-  message_ = *std::move(message);
-  if (!head_->ParseFromString(message_.skeleton)) return Unreadable("", "malformed bytes");
-  return {};
-}
-
-Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
-  ReceivedReply reply;
-  std::vector<std::string_view> fragments;
-  if (Status status = reply.Take(buffer, fragments); !status.ok()) return status;
-  if (Status status = reply.ParseFragments(fragments); !status.ok()) return status;
-  return reply;
-}
-
-Result<ReceivedReply> ReceivedReply::ParseStream(const grpc::ByteBuffer& buffer,
-                                                 uint64_t& sequence) {
-  ReceivedReply reply;
-  std::vector<std::string_view> fragments;
-  if (Status status = reply.Take(buffer, fragments); !status.ok()) return status;
-  proto::StreamMessage message;
-  const absl::Status read =
-      proto::ReadStreamMessage(fragments, proto::UnknownFields::kSkip, message);
-  sequence = message.sequence;
-  if (!read.ok()) return Unreadable(read);
-  if (!message.rotate.has_value()) return Unreadable("", "a message without `rotate`");
-  Status status = reply.ParseFragments(message.rotate->fragments);
-  if (!status.ok()) return status;
+  reply.message_ = *std::move(message);
+  if (!reply.head_->ParseFromString(reply.message_.skeleton)) {
+    return Unreadable("", "malformed bytes");
+  }
   return reply;
 }
 

@@ -78,11 +78,6 @@ inline grpc::ByteBuffer BufferOf(std::string_view message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Wraps an encoded request into a RotateStreamRequest.
-grpc::ByteBuffer StreamMessageOf(uint64_t sequence, const grpc::ByteBuffer& rotate);
-// Encodes the cancellation of a request on a stream.
-grpc::ByteBuffer StreamCancelOf(uint64_t sequence);
-
 // Encodes `request`: by its id if it has `prepared`, else whole. On error nothing is lent.
 // INVALID_ARGUMENT also: as CheckPreparedCall.
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
@@ -99,8 +94,6 @@ RotatedTensor ResultOf(WantedTensor wanted);
 class ReceivedReply {
  public:
   static Result<ReceivedReply> Parse(const grpc::ByteBuffer& buffer);
-  // Parses a RotateStreamResponse; sets `sequence` if it can be read. INTERNAL: it has no reply.
-  static Result<ReceivedReply> ParseStream(const grpc::ByteBuffer& buffer, uint64_t& sequence);
   // Parses bytes received through a ring, whose replies contain no tensor bytes. Copies what it
   // needs.
   static Result<ReceivedReply> ParseSmall(std::string_view bytes);
@@ -113,10 +106,6 @@ class ReceivedReply {
 
  private:
   const v1::RotateResponse& head() const { return *head_; }
-  // Takes the slices of `buffer`, and adds views of them to `fragments`.
-  Status Take(const grpc::ByteBuffer& buffer, std::vector<std::string_view>& fragments);
-  Status ParseFragments(absl::Span<const std::string_view> fragments);
-
   std::vector<grpc::Slice> slices_;  // keep the bytes alive to which message_'s payloads refer
   proto::SplitMessage message_;
   std::unique_ptr<google::protobuf::Arena> arena_ = std::make_unique<google::protobuf::Arena>();

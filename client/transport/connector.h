@@ -48,7 +48,7 @@ namespace rope::client {
 
 // One connection, as calls see it.
 struct Link {
-  Stub stub;                                          // of every method, and of streams
+  Stub stub;                                          // of every method
   std::shared_ptr<RotateTransport> rotate = nullptr;  // of Rotate; never null
   bool on_own_socket = false;                         // gRPC will not connect it again
   bool of_several = false;                            // servers, which take turns

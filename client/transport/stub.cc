@@ -95,16 +95,13 @@ Status CheckMetadata(const Metadata& metadata) {
   return {};
 }
 
-void AddMetadata(const Metadata& metadata, grpc::ClientContext& context) {
-  for (const auto& [name, value] : metadata) context.AddMetadata(name, value);
-}
+namespace {
 
+// The time `timeout` from now, on the monotonic clock. Clamped to one day.
 gpr_timespec DeadlineAfter(microseconds timeout) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                       gpr_time_from_micros(BoundedTimeout(timeout).count(), GPR_TIMESPAN));
 }
-
-namespace {
 
 // gRPC's refusal of a message, "Sent message larger than max (300 vs. 200)", as this library words
 // errors; empty: another error. A message that is received too large is the server's or an answer.
@@ -172,7 +169,9 @@ void Stub::Start(const std::string& method, const grpc::ByteBuffer& request,
                  const RpcOptions& options, grpc::CompletionQueue* queue, void* tag,
                  UnaryAttempt& attempt) const {
   attempt.context.set_deadline(DeadlineAfter(options.timeout));
-  if (options.metadata != nullptr) AddMetadata(*options.metadata, attempt.context);
+  if (options.metadata != nullptr) {
+    for (const auto& [name, value] : *options.metadata) attempt.context.AddMetadata(name, value);
+  }
   if (token_ != nullptr) token_->AddTo(attempt.context);
   attempt.reader =
       grpc::GenericStub(channel_).PrepareUnaryCall(&attempt.context, method, request, queue);
@@ -183,12 +182,6 @@ void Stub::Start(const std::string& method, const grpc::ByteBuffer& request,
 Result<grpc::ByteBuffer> Stub::ResultOf(const UnaryAttempt& attempt) {
   if (!attempt.status.ok()) return ToStatus(attempt.status, attempt.context);
   return attempt.reply;
-}
-
-std::unique_ptr<grpc::GenericClientAsyncReaderWriter> Stub::PrepareStream(
-    const std::string& method, grpc::ClientContext* context, grpc::CompletionQueue* queue) const {
-  if (token_ != nullptr) token_->AddTo(*context);
-  return grpc::GenericStub(channel_).PrepareCall(context, method, queue);
 }
 
 // gRPC releases the slices of a finished call while it makes progress on a completion queue. The

@@ -34,7 +34,6 @@ struct RpcOptions {
 
 // INVALID_ARGUMENT: a name or a value that gRPC does not send.
 Status CheckMetadata(const Metadata& metadata);
-void AddMetadata(const Metadata& metadata, grpc::ClientContext& context);
 
 // One unary RPC under way. Must not move until its event has arrived.
 struct UnaryAttempt {
@@ -49,9 +48,6 @@ struct UnaryAttempt {
 // CANCELLED without an error detail becomes UNAVAILABLE: gRPC reports it for calls that reach a
 // server while it shuts down. REQUIRES: the RPC has ended.
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
-
-// The time `timeout` from now, on the monotonic clock. Clamped to one day.
-gpr_timespec DeadlineAfter(std::chrono::microseconds timeout);
 
 // The full name of a method of rope.v1.RopeService.
 inline std::string RopeMethod(const char* name) {
@@ -77,10 +73,6 @@ class Stub {
              grpc::CompletionQueue* queue, void* tag, UnaryAttempt& attempt) const;
   // The result of an attempt. REQUIRES: its event has arrived.
   static Result<grpc::ByteBuffer> ResultOf(const UnaryAttempt& attempt);
-
-  // Prepares a stream; the caller starts it with StartCall.
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> PrepareStream(
-      const std::string& method, grpc::ClientContext* context, grpc::CompletionQueue* queue) const;
 
   // Drives gRPC until it has released all borrowed slices. REQUIRES: the caller has destroyed every
   // ByteBuffer that refers to them.

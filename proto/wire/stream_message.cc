@@ -9,7 +9,7 @@
 namespace rope::proto {
 namespace {
 
-// Requests and responses have the same numbers, so that one reader serves both.
+// Requests and responses have the same numbers, so that one prefix serves both.
 constexpr uint32_t kSequence = v1::RotateStreamRequest::kSequenceFieldNumber;
 constexpr uint32_t kCancel = v1::RotateStreamRequest::kCancelFieldNumber;
 constexpr uint32_t kRotate = v1::RotateStreamRequest::kRotateFieldNumber;
@@ -18,9 +18,8 @@ static_assert(kRotate == v1::RotateStreamResponse::kRotateFieldNumber);
 
 class Reader {
  public:
-  Reader(absl::Span<const std::string_view> fragments, UnknownFields unknown,
-         StreamMessage& message)
-      : cursor_(fragments), unknown_(unknown), message_(message) {}
+  Reader(absl::Span<const std::string_view> fragments, StreamMessage& message)
+      : cursor_(fragments), message_(message) {}
 
   absl::Status Run() {
     while (cursor_.position() < cursor_.size()) {
@@ -44,7 +43,9 @@ class Reader {
       case kRotate:
         return Rotate(type);
       default:
-        return Unknown(number, type);
+        return MakeError(
+            Reason::kUnknownField, "request", absl::StrCat("unknown field number ", number),
+            absl::StrCat("a field of ", v1::RotateStreamRequest::descriptor()->name()));
     }
   }
 
@@ -89,26 +90,16 @@ class Reader {
     return cursor_.ReadView(*length);
   }
 
-  absl::Status Unknown(uint32_t number, WireType type) {
-    if (unknown_ == UnknownFields::kRefuse) {
-      return MakeError(Reason::kUnknownField, "request",
-                       absl::StrCat("unknown field number ", number),
-                       absl::StrCat("a field of ", v1::RotateStreamRequest::descriptor()->name()));
-    }
-    return cursor_.SkipField(type);
-  }
-
   WireCursor cursor_;
-  const UnknownFields unknown_;
   StreamMessage& message_;
   bool has_sequence_ = false;
 };
 
 }  // namespace
 
-absl::Status ReadStreamMessage(absl::Span<const std::string_view> fragments, UnknownFields unknown,
+absl::Status ReadStreamMessage(absl::Span<const std::string_view> fragments,
                                StreamMessage& message) {
-  return Reader(fragments, unknown, message).Run();
+  return Reader(fragments, message).Run();
 }
 
 std::string StreamPrefix(uint64_t sequence, int64_t rotate_bytes) {

@@ -4,8 +4,7 @@
 // Threading:  Functions only.
 // Ownership:  A read message refers to the given fragments.
 // Errors:     INVALID_ARGUMENT: malformed bytes, a field given twice, a wrong wire type.
-//             UNIMPLEMENTED: an unknown field number, unless it is skipped. The text begins with
-//             the field.
+//             UNIMPLEMENTED: an unknown field number. The text begins with the field.
 #ifndef ROPE_PROTO_WIRE_STREAM_MESSAGE_H_
 #define ROPE_PROTO_WIRE_STREAM_MESSAGE_H_
 
@@ -16,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "proto/wire/message_split.h"
 #include "proto/wire/wire_cursor.h"
 
 namespace rope::proto {
@@ -24,15 +22,15 @@ namespace rope::proto {
 struct StreamMessage {
   uint64_t sequence = 0;  // 0: unset
   bool cancel = false;    // of a request
-  // The encoded RotateRequest or RotateResponse; nullopt: unset.
+  // The encoded RotateRequest; nullopt: unset.
   std::optional<FragmentedBytes> rotate = {};
 };
 
-// Reads one message. On an error, `message.sequence` is set if it was read before.
-absl::Status ReadStreamMessage(absl::Span<const std::string_view> fragments, UnknownFields unknown,
+// Reads a RotateStreamRequest. On an error, `message.sequence` is set if it was read before.
+absl::Status ReadStreamMessage(absl::Span<const std::string_view> fragments,
                                StreamMessage& message);
 
-// The bytes that precede an encoded message of `rotate_bytes` bytes on a stream.
+// The bytes that precede an encoded request or response of `rotate_bytes` bytes on a stream.
 std::string StreamPrefix(uint64_t sequence, int64_t rotate_bytes);
 
 }  // namespace rope::proto

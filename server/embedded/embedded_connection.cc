@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/calls/fence.h"
-#include "client/calls/stream_call.h"
 #include "client/error.h"
 #include "client/in_process.h"
 #include "client/memory/shared_memory.h"
@@ -14,7 +13,6 @@
 #include "client/transport/stub.h"
 #include "client/transport/waiter.h"
 #include "kernels/check.h"
-#include "server/embedded/embedded_stream.h"
 
 namespace rope::embedded {
 namespace {
@@ -79,20 +77,13 @@ client::Call EmbeddedConnection::RotateAsync(const RotateRequest& request,
                                .lease = rotations_->ids().Acquire()};
   if (refused.ok()) call.request = *std::move(kept);
   const LocalService::Cancelled cancelled = call.cancelled;
-  calls_->Add(std::move(call));  // open, as long as there is a connection
+  calls_->Add(std::move(call));
   return client::Call([cancelled] { cancelled->store(true); });
-}
-
-Result<std::shared_ptr<client::StreamConnection>> EmbeddedConnection::OpenStream(
-    const client::StreamOptions& options) {
-  if (Status status = client::CheckStreamOptions(options); !status.ok()) return status;
-  return std::shared_ptr<client::StreamConnection>(
-      std::make_shared<EmbeddedStream>(calls_, options));
 }
 
 // Calls hold a lease of the region's id until nothing uses their tensors.
 Status EmbeddedConnection::Fence(const CallOptions& options) {
-  if (calls_->IsCurrent()) return client::InCallback("Fence");
+  if (calls_->IsCurrent()) return client::FenceInCallback();
   return client::AwaitLeases(rotations_->ids(), DeadlineOf(options));
 }
 

@@ -1,9 +1,8 @@
 // EmbeddedConnection: the Connection (rope/connection.h) to a service in this process.
 //
-// Threading:  As connection.h. Asynchronous calls and streams run on CallbackThread, one after
-//             another, with their callbacks.
-// Ownership:  Connections share their service. Streams share the connection's calls: a stream may
-//             outlive the connection, and fails then.
+// Threading:  As connection.h. Asynchronous calls run on CallbackThread, one after another, with
+//             their callbacks.
+// Ownership:  Connections share their service.
 #ifndef ROPE_SERVER_EMBEDDED_EMBEDDED_CONNECTION_H_
 #define ROPE_SERVER_EMBEDDED_EMBEDDED_CONNECTION_H_
 
@@ -31,8 +30,6 @@ class EmbeddedConnection final : public client::MessageConnection {
                                      const client::CallOptions& options) override;
   client::Call RotateAsync(const client::RotateRequest& request, client::RotateCallback callback,
                            const client::CallOptions& options) override;
-  Result<std::shared_ptr<client::StreamConnection>> OpenStream(
-      const client::StreamOptions& options) override;
   Status Fence(const client::CallOptions& options) override;
   Result<client::ServingStatus> Health(const std::string& service,
                                        const client::CallOptions& options) override;

@@ -83,15 +83,13 @@ void LocalRotations::PrepareAgain(const client::PreparedRotation& rotation, Stea
       service_->Call(server::Method::kPrepare, *message, TimeLeft(deadline), NotCancelled()));
 }
 
-bool CallbackThread::Add(Call call) {
+void CallbackThread::Add(Call call) {
   const proto::MutexLock lock(&mutex_);
-  if (closed_) return false;
   if (!thread_.joinable()) {
     thread_ = std::thread([self = shared_from_this()] { self->Run(); });
   }
   calls_.push_back(std::move(call));
   changed_.Signal();
-  return true;
 }
 
 void CallbackThread::Run() {
@@ -111,11 +109,6 @@ void CallbackThread::Run() {
     running_ = nullptr;
   }
   id_.store({});  // the system may give it to another thread
-}
-
-bool CallbackThread::IsClosed() {
-  const proto::MutexLock lock(&mutex_);
-  return closed_;
 }
 
 void CallbackThread::Answer(Call call) {

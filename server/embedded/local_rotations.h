@@ -75,11 +75,9 @@ class CallbackThread : public std::enable_shared_from_this<CallbackThread> {
   explicit CallbackThread(std::shared_ptr<LocalRotations> rotations)
       : rotations_(std::move(rotations)) {}
 
-  // False: the connection has closed; the call was not taken, and its callback never runs.
-  bool Add(Call call);
+  // REQUIRES: not closed.
+  void Add(Call call);
   bool IsCurrent() const { return std::this_thread::get_id() == id_.load(); }
-  bool IsClosed();
-  LocalRotations& rotations() { return *rotations_; }
 
   // Cancels all calls, and waits for their callbacks, except on the thread itself.
   void Close();

@@ -216,8 +216,7 @@ absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& byt
                                                            Arrival& arrival) {
   auto received = std::make_unique<ReceivedMessage>();
   ROPE_RETURN_IF_ERROR(received->Take(bytes));
-  ROPE_RETURN_IF_ERROR(proto::ReadStreamMessage(ViewsOf(received->slices()),
-                                                proto::UnknownFields::kRefuse, message));
+  ROPE_RETURN_IF_ERROR(proto::ReadStreamMessage(ViewsOf(received->slices()), message));
   if (message.sequence == 0) return InvalidField("sequence", "nothing", "a number > 0");
   if (message.cancel) return std::nullopt;
   if (!message.rotate.has_value()) {

@@ -9,7 +9,6 @@
 //   shipped/decode_tokens_8           decode tokens a second of 8 clients
 //   shipped/async_decode_tokens       asynchronous calls, 64 in flight, against synchronous calls
 //                                     of one thread, decode tokens a second
-//   shipped/stream_decode_tokens      the same for RotateStream, which is always an RPC
 //   shipped/1MiB_1_kept_memory        1 MiB inline and a client that leaves its allocator alone:
 //                                     replies in memory that the connection has kept, against new
 //   shipped/*_whole                   the same with requests that are not prepared
@@ -99,9 +98,9 @@ Measurement DecodeTokens(int clients, const Variant& variant) {
           .ratio = driven[0].calls_per_second / driven[1].calls_per_second};
 }
 
-Measurement InFlight(DriveKind kind, const Variant& variant) {
+Measurement InFlight(const Variant& variant) {
   Drive in_flight = Shipped(1, 64, variant);
-  in_flight.kind = kind;
+  in_flight.kind = DriveKind::kLibraryAsync;
   const std::vector<Driven> driven = TakeTurns({in_flight, Shipped(1, 1, variant)});
   return {.value = driven[0].calls_per_second,
           .unit = "1/s",
@@ -148,9 +147,7 @@ std::vector<Row> ShippedRows() {
     add("1MiB_1_kept_memory", "<= 0.9", [=] { return KeptMemory(no_memory_plain); });
     add("decode_token_1", "<= 0.4", [=] { return DecodeToken(shipped); });
     add("decode_tokens_8", ">= 1.8", [=] { return DecodeTokens(8, shipped); });
-    add("async_decode_tokens", ">= 1.5",
-        [=] { return InFlight(DriveKind::kLibraryAsync, shipped); });
-    add("stream_decode_tokens", "", [=] { return InFlight(DriveKind::kLibraryStream, shipped); });
+    add("async_decode_tokens", ">= 1.5", [=] { return InFlight(shipped); });
   }
   return rows;
 }

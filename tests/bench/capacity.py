@@ -20,8 +20,8 @@ BIN = ROOT / "build/bin"
 BYTES = (32 + 8) * 128 * 2  # of a token: ropectl load's heads, bf16
 SIZES = (1, 64, 1024)
 CONCURRENCY = 4
-ROWS = (("inline", "tcp"), ("inline", "tls"), ("inline", "unix"), ("stream", "unix"),
-        ("staged", "unix"), ("ring", "unix"))
+ROWS = (("inline", "tcp"), ("inline", "tls"), ("inline", "unix"), ("staged", "unix"),
+        ("ring", "unix"))
 
 
 class Server:

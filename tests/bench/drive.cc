@@ -7,7 +7,6 @@
 #include <limits>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -47,14 +46,11 @@ std::function<void()> ConnectLibrary(const Drive& drive) {
   return [connection, work] { ROPE_CHECK(connection->Rotate(work->request).ok()); };
 }
 
-// Requests of one thread of callbacks, where each answer sends the next request: as asynchronous
-// calls, or on a stream.
+// Asynchronous calls of one thread of callbacks, where each answer sends the next request.
 class PipelinedDrive {
  public:
   explicit PipelinedDrive(const Drive& drive)
-      : drive_(drive), client_(ConnectClient(drive.target)) {
-    if (drive.kind == DriveKind::kLibraryStream) stream_ = client_.OpenStream().value();
-  }
+      : drive_(drive), client_(ConnectClient(drive.target)) {}
 
   Driven Run() {
     std::vector<std::unique_ptr<Work>> works;
@@ -68,18 +64,12 @@ class PipelinedDrive {
     ended_.wait(lock, [this] { return idle_ == drive_.clients; });
     const double seconds = Seconds(Clock::now() - begin_);
     lock.unlock();
-    ROPE_CHECK(!stream_.has_value() || stream_->Finish().ok());
     return {static_cast<double>(answers_.load()) / seconds, 0};
   }
 
  private:
   void Send(const Work& work) {
-    const auto on_reply = [this, &work](const auto& reply) { OnReply(work, reply); };
-    if (stream_.has_value()) {
-      ROPE_CHECK(stream_->Rotate(work.request, on_reply).ok());
-    } else {
-      client_.RotateAsync(work.request, on_reply);
-    }
+    client_.RotateAsync(work.request, [this, &work](const auto& reply) { OnReply(work, reply); });
   }
 
   void OnReply(const Work& work, const Result<client::RotateReply>& reply) {
@@ -93,7 +83,6 @@ class PipelinedDrive {
 
   const Drive drive_;
   const client::Client client_;
-  std::optional<client::RotateStream> stream_;
   Clock::time_point begin_;
   std::atomic<int64_t> answers_{0};
   std::mutex mutex_;
@@ -127,7 +116,6 @@ Driven Do(const Drive& drive) {
     case DriveKind::kLibrary:
       return DriveCalls(drive, [&] { return ConnectLibrary(drive); });
     case DriveKind::kLibraryAsync:
-    case DriveKind::kLibraryStream:
       return PipelinedDrive(drive).Run();
     case DriveKind::kCallback: {
       const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), drive.tokens);

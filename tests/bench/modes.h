@@ -19,10 +19,9 @@ inline constexpr char kServeCudaNoBatching[] = "--serve_cuda_no_batching=";
 inline constexpr char kDrive[] = "--drive=";
 
 enum class DriveKind {
-  kLibrary,        // the client library, one call at a time for each client
-  kLibraryAsync,   // its asynchronous calls, `clients` of them in flight
-  kLibraryStream,  // its RotateStream, `clients` requests in flight
-  kCallback,       // gRPC's callback API with its defaults
+  kLibrary,       // the client library, one call at a time for each client
+  kLibraryAsync,  // its asynchronous calls, `clients` of them in flight
+  kCallback,      // gRPC's callback API with its defaults
 };
 
 // The work of a client process.

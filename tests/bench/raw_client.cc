@@ -11,10 +11,10 @@
 #include <thread>
 #include <utility>
 
-#include "client/codec/codec.h"
 #include "client/transport/channel.h"
 #include "kernels/check.h"
 #include "proto/wire/message_join.h"
+#include "proto/wire/stream_message.h"
 #include "rope/v1/prepare.pb.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 
@@ -133,6 +133,14 @@ void* RawClient::Await() {
   return tag;
 }
 
+grpc::ByteBuffer StreamMessageOf(uint64_t sequence, const grpc::ByteBuffer& rotate) {
+  std::vector<grpc::Slice> slices;
+  ROPE_CHECK(rotate.Dump(&slices).ok());
+  slices.emplace(slices.begin(),
+                 proto::StreamPrefix(sequence, static_cast<int64_t>(rotate.Length())));
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
 double RawClient::StreamRate(const grpc::ByteBuffer& request, int window, double seconds) {
   grpc::ClientContext context;
   auto stream = grpc::GenericStub(channel_).PrepareCall(
@@ -147,7 +155,7 @@ double RawClient::StreamRate(const grpc::ByteBuffer& request, int window, double
   int64_t sent = 1;
   int64_t answered = 0;
   bool writing = true;
-  stream->Write(client::StreamMessageOf(1, request), &written);
+  stream->Write(StreamMessageOf(1, request), &written);
   stream->Read(&reply, &read);
   while (answered < sent) {
     const bool is_answer = Await() == &read;
@@ -159,7 +167,7 @@ double RawClient::StreamRate(const grpc::ByteBuffer& request, int window, double
     }
     if (!writing && sent - answered < window && Seconds(Clock::now() - begin) < seconds) {
       ++sent;
-      stream->Write(client::StreamMessageOf(static_cast<uint64_t>(sent), request), &written);
+      stream->Write(StreamMessageOf(static_cast<uint64_t>(sent), request), &written);
       writing = true;
     }
     if (is_answer && answered < sent) stream->Read(&reply, &read);

@@ -1,7 +1,7 @@
 // rope_soak [--requests=N] [--seed=N] [--hostile=N]: checks that the server's memory, descriptors
 // and threads do not grow.
 //
-// Sends mixed requests to a real server: 1 token to 16 MiB; unary, asynchronous and on streams;
+// Sends mixed requests to a real server: 1 token to 16 MiB; unary and asynchronous;
 // inline over TCP and Unix, staged, and in memfds with and without a ring.
 // 5 of 100 are cancelled and 5 are invalid. Now and then a client with shared memory disconnects
 // and another one connects. N hostile clients (soak_hostile.h; default 1, 0: none) perform one act

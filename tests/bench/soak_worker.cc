@@ -83,7 +83,7 @@ void SoakWorker::SendMost() {
   for (const auto& peer : peers_) {
     peer_ = peer.get();
     Set(kTokensMax);
-    SendStream(kInFlightMax, false);
+    SendAtOnce(kInFlightMax, false);
   }
 }
 
@@ -100,7 +100,7 @@ void SoakWorker::SendOne() {
   if (dice < 85) {
     return Count(client.RotateFuture(request_).get().status(), Fate::kAnswered);
   }
-  OnStream();
+  SendAtOnce(1 + Below(kInFlightMax), Below(20) == 0);
 }
 
 // The previous client must be destroyed first: its memory goes with it.
@@ -161,19 +161,19 @@ void SoakWorker::Cancelled() {
   Count(ended.get_future().get(), Fate::kCancelled);
 }
 
-void SoakWorker::OnStream() {
-  SendStream(1 + Below(kInFlightMax), Below(20) == 0);
-}
-
-void SoakWorker::SendStream(uint64_t requests, bool dropped) {
-  auto stream = peer_->client.OpenStream();
-  ROPE_CHECK(stream.ok());
+void SoakWorker::SendAtOnce(uint64_t requests, bool dropped) {
   const client::RotateRequest call = Prepared(peer_->client, request_);
-  std::vector<std::future<Result<client::RotateReply>>> replies;
-  for (; requests > 0; --requests) replies.push_back(stream->RotateFuture(call));
-  if (dropped) stream->Cancel();
-  for (auto& reply : replies) {
-    Count(reply.get().status(), dropped ? Fate::kCancelled : Fate::kAnswered);
+  std::vector<std::promise<Status>> ended(requests);
+  std::vector<client::Call> calls;
+  for (std::promise<Status>& end : ended) {
+    calls.push_back(peer_->client.RotateAsync(
+        call, [&end](const Result<client::RotateReply>& reply) { end.set_value(reply.status()); }));
+  }
+  for (const client::Call& each : calls) {
+    if (dropped) each.Cancel();
+  }
+  for (std::promise<Status>& end : ended) {
+    Count(end.get_future().get(), dropped ? Fate::kCancelled : Fate::kAnswered);
   }
 }
 

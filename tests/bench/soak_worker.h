@@ -40,7 +40,7 @@ class SoakWorker {
   // Sends as much as the worker ever has in flight, so that memory that the server keeps for it is
   // allocated at the start.
   void SendMost();
-  // Sends one request, or a few on a stream.
+  // Sends one request, or a few at once.
   void SendOne();
 
  private:
@@ -54,9 +54,8 @@ class SoakWorker {
   void Set(int64_t tokens);
   void Invalid();
   void Cancelled();
-  // Sends a few prepared requests; now and then drops the stream before its answers.
-  void OnStream();
-  void SendStream(uint64_t requests, bool dropped);
+  // Sends prepared requests without waiting between them. `dropped`: cancels them.
+  void SendAtOnce(uint64_t requests, bool dropped);
   void Count(const Status& status, Fate fate);
 
   const std::string tcp_;

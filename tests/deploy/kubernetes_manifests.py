@@ -8,7 +8,7 @@ import pathlib
 
 import yaml
 
-KEYS = {"apiVersion", "kind", "resources", "components", "patches", "configMapGenerator"}
+KEYS = {"apiVersion", "kind", "resources", "patches", "configMapGenerator"}
 # What tells the entries of a list apart; new ones come first. Any other list is replaced whole.
 MERGE_KEYS = {
     "containers": "name",
@@ -57,8 +57,9 @@ def _patched(objects, patch):
     return [merged_with(one, patch) if identity(one) == identity(patch) else one for one in objects]
 
 
-def _apply(folder, objects):
-    """The objects of a kustomization, or of a component on top of `objects`."""
+def render(folder):
+    """The objects of a kustomization."""
+    folder, objects = pathlib.Path(folder).resolve(), []
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     if unknown := set(kustomization) - KEYS:
         raise ValueError(f"{folder}: got {sorted(unknown)}, want {sorted(KEYS)}")
@@ -70,13 +71,7 @@ def _apply(folder, objects):
         metadata = {"name": generator["name"]}
         generated = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
         objects = objects + [generated]
-    for name in kustomization.get("components", ()):
-        objects = _apply(folder / name, objects)
     for entry in kustomization.get("patches", ()):
         for patch in documents(folder / entry["path"]):
             objects = _patched(objects, patch)
     return objects
-
-
-def render(folder):
-    return _apply(pathlib.Path(folder).resolve(), [])

@@ -12,8 +12,6 @@ DRAIN_END_S = 2
 GPU_BYTES = 256 << 20
 USER = 65532
 PATHS = {"startupProbe": "/readyz", "readinessProbe": "/readyz", "livenessProbe": "/livez"}
-# Flags whose values are files or folders of volumes.
-FILE_FLAGS = ("tls_cert", "tls_key", "tls_client_ca", "access_file", "model_dir")
 
 
 def size(text):
@@ -34,7 +32,7 @@ def templates(objects):
     """The pods that the objects make: [(object, labels, spec)]."""
     return [
         (one, one["spec"]["template"]["metadata"]["labels"], one["spec"]["template"]["spec"])
-        for one in of_kind(objects, "Deployment", "DaemonSet")
+        for one in of_kind(objects, "Deployment")
     ]
 
 
@@ -98,12 +96,9 @@ def flag_problems(objects, known):
         for name, _ in flags.all:
             if name not in known:
                 yield f"{name_of(one)}: --{name}: rope_server does not know it"
-        has_tls = flags.has("tls_cert") and flags.has("tls_key")
         is_wide = any(not address.startswith("127.") for address in flags.tcp())
-        if is_wide and has_tls == flags.has("insecure_listen"):
-            yield f"{name_of(one)}: want a certificate and its key, or --insecure_listen"
-        if has_tls != (flags.has("tls_client_ca") and flags.has("access_file")):
-            yield f"{name_of(one)}: TLS without clients' certificates, or without an access file"
+        if is_wide and not flags.has("insecure_listen"):
+            yield f"{name_of(one)}: want --insecure_listen"
     if not servers(objects):
         yield "no container runs rope_server"
 
@@ -113,32 +108,18 @@ def mount_of(container, path):
     return next((m for m in mounts if f"{path}/".startswith(m["mountPath"] + "/")), None)
 
 
-def _node_socket_problems(where, spec):
-    """What a socket in a folder of the node needs."""
-    if spec.get("hostUsers") is not True:
-        yield f"{where}: hostUsers: all clients would be one user"
-    if not any(f"{USER}:{USER}" in c["command"] for c in spec.get("initContainers", ())):
-        yield f"{where}: user {USER} cannot make its socket in the node's folder"
-
-
 def file_problems(objects):
     """Files of flags lie in a volume of the right kind, and sockets in one that can be written."""
     for one, spec, container, flags in servers(objects):
         volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
-        for name, value in flags.all:
-            if name not in FILE_FLAGS:
-                continue
-            mount = mount_of(container, value)
-            kind = "configMap" if name == "model_dir" else "secret"
-            if mount is None or kind not in volumes[mount["name"]]:
-                yield f"{name_of(one)}: --{name}={value}: in no volume of a {kind}"
+        if folder := flags.get("model_dir"):
+            mount = mount_of(container, folder)
+            if mount is None or "configMap" not in volumes[mount["name"]]:
+                yield f"{name_of(one)}: --model_dir={folder}: in no volume of a configMap"
         for path in flags.sockets():
             mount = mount_of(container, path)
             if mount is None or mount.get("readOnly"):
                 yield f"{name_of(one)}: {path}: in no volume that can be written"
-            volume = volumes[mount["name"]] if mount else {}
-            if "hostPath" in volume:
-                yield from _node_socket_problems(name_of(one), spec)
             if not flags.has("socket_mode") or not flags.has("enable_shared_memory"):
                 yield f"{name_of(one)}: {path}: want --socket_mode and --enable_shared_memory"
         for mount in container.get("volumeMounts", ()):
@@ -164,7 +145,7 @@ def port_problems(objects):
                 yield f"{where}: {name}: got {port}, want {PORTS[name]}"
         for probe, path in PATHS.items():
             handler = {k: v for k, v in container.get(probe, {}).items() if isinstance(v, dict)}
-            is_grpc = "grpc" in listens and not flags.has("tls_cert")
+            is_grpc = "grpc" in listens
             port = {"port": listens["grpc"]} if is_grpc else {"path": path, "port": "metrics"}
             want = {"grpc" if is_grpc else "httpGet": port}
             if handler != want:

@@ -7,7 +7,6 @@ names a Python that has it. A kubectl with kustomize 5, where there is one, rend
 """
 
 import copy
-import ctypes
 import importlib.util
 import json
 import os
@@ -44,9 +43,8 @@ NEWEST = "1.37"
 # The oldest Kubernetes of README.md: sidecars and gRPC probes are there without a feature gate.
 OLDEST = "1.29"
 # Kinds of projects beside Kubernetes, which have no schema here.
-CUSTOM = {"GRPCRoute", "ServiceMonitor", "Certificate", "Issuer"}
+CUSTOM = {"ServiceMonitor"}
 LIMIT_S = 30
-TLS_FILES = {"ca": "ca.crt", "cert": "tls.crt", "key": "tls.key"}
 
 
 def overlays():
@@ -98,7 +96,7 @@ class SchemaTest(unittest.TestCase):
             for one in manifests.documents(path)
             if "kind" in one and one["kind"] not in CUSTOM
         ]
-        self.assertGreater(len(rendered), 25)
+        self.assertGreater(len(rendered), 15)
         for name, one in rendered:
             for release in (OLDEST, NEWEST):
                 with self.subTest(f"{name} {rules.name_of(one)} {release}"):
@@ -163,22 +161,16 @@ class RulesTest(unittest.TestCase):
         ("base", "--memory_bytes=", "memory_bytes=", "want --NAME"),
         ("overlays/gpu", '"ROPE_DEVICE"', '"ROPE_DEVISE"', "does not know it"),
         ("base", "bin/rope_server", "bin/rope", "no container runs"),
-        ("base", "--insecure_listen", "--enable_shared_memory", "want a certificate"),
-        ("overlays/tls", "--tls_key=", "--insecure_listen=", "TLS without clients'"),
-        ("overlays/tls", "--tls_client_ca=", "--model=", "TLS without clients'"),
+        ("base", "--insecure_listen", "--enable_shared_memory", "want --insecure_listen"),
         ("base", "--model_dir=/etc/rope", "--model_dir=/etc/ropes", "in no volume of a configMap"),
-        ("overlays/tls", "--tls_cert=/etc", "--tls_cert=/run", "in no volume of a secret"),
-        ("overlays/tls", '"secretName": "ropeserve-tls"', '"secretName": "x"', "does not name it"),
         ("overlays/sidecar", "unix:/run/rope/", "unix:/tmp/", "in no volume that can be written"),
         ("overlays/sidecar", "--socket_mode=", "--threads=", "want --socket_mode"),
-        ("overlays/daemonset", '"hostUsers": true', '"hostUsers": false', "hostUsers"),
-        ("overlays/daemonset", '"65532:65532"', '"0:0"', "cannot make its socket"),
-        ("overlays/tls", '"readOnly": true', '"readOnly": true, "subPath": "a"', "subPath"),
+        ("base", '"readOnly": true', '"readOnly": true, "subPath": "a"', "subPath"),
         ("base", "0.0.0.0:50051", "0.0.0.0:50052", "ports: got"),
         ("base", "9464", "9465", "want 9464"),
         ("base", '"containerPort": 50051', '"containerPort": 50052', "ports: got"),
         ("base", '"livenessProbe": {"grpc"', '"livenessProbe": {"exec"', "livenessProbe: got"),
-        ("overlays/tls", '"path": "/readyz"', '"path": "/ready"', "startupProbe: got"),
+        ("overlays/sidecar", '"path": "/readyz"', '"path": "/ready"', "startupProbe: got"),
         ("overlays/sidecar", '"readinessProbe"', '"probe"', "readinessProbe: got"),
         ("base", '"matchLabels": {', '"matchLabels": {"a": "b", ', "selects"),
         ("base", '"name": "ropeserve"}, "minReplicas"', '"name": "x"}, "minReplicas"', "scales"),
@@ -223,7 +215,7 @@ class RulesTest(unittest.TestCase):
             for name in overlays()
             for _, labels, _ in rules.templates(render(name))
         }
-        self.assertEqual(len(pods), 3, "servers, servers of nodes, engines with a sidecar")
+        self.assertEqual(len(pods), 2, "servers, engines with a sidecar")
         for name in overlays():
             for one in rules.of_kind(render(name), "Service", "NetworkPolicy"):
                 selector = one["spec"].get("selector") or one["spec"]["podSelector"]["matchLabels"]
@@ -239,64 +231,21 @@ class ExamplesTest(unittest.TestCase):
         wanted = monitor["spec"]["selector"]["matchLabels"]
         (endpoint,) = monitor["spec"]["endpoints"]
         self.assertEqual(endpoint["path"], "/metrics")
-        for name in ("base", "overlays/daemonset"):
-            service = one_of(render(name), "Service")
-            self.assertLessEqual(wanted.items(), service["metadata"]["labels"].items())
-            ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
-            self.assertEqual(ports[endpoint["port"]], rules.PORTS["metrics"])
+        service = one_of(render("base"), "Service")
+        self.assertLessEqual(wanted.items(), service["metadata"]["labels"].items())
+        ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+        self.assertEqual(ports[endpoint["port"]], rules.PORTS["metrics"])
 
-    def test_route_goes_to_the_service_beside_it_and_that_to_the_servers(self):
-        objects = example("grpc_route.yaml")
-        route = one_of(objects, "GRPCRoute")
-        self.assertEqual(route["apiVersion"], "gateway.networking.k8s.io/v1")
-        self.assertEqual(list(rules.network_problems([*objects, *render("base")])), [])
-        (rule,) = route["spec"]["rules"]
-        service = one_of(objects, "Service")
-        want = {"name": service["metadata"]["name"], "port": service["spec"]["ports"][0]["port"]}
-        self.assertEqual(rule["backendRefs"], [want])
-        services = {match["method"]["service"] for match in rule["matches"]}
-        self.assertEqual(services, {"rope.v1.RopeService", "grpc.health.v1.Health"})
-
-    def test_certificate_makes_the_secret_of_the_tls_overlay(self):
-        objects = example("certificates.yaml")
-        (_, spec, _, flags), *_ = rules.servers(render("overlays/tls"))
-        secrets = [v["secret"]["secretName"] for v in spec["volumes"] if "secret" in v]
-        issuers, certificates = (
-            {one["metadata"]["name"]: one["spec"] for one in rules.of_kind(objects, kind)}
-            for kind in ("Issuer", "Certificate")
-        )
-        self.assertIn(certificates["ropeserve"]["secretName"], secrets)
-        service = one_of(render("overlays/tls"), "Service")["metadata"]["name"]
-        self.assertIn(service, certificates["ropeserve"]["dnsNames"])
-        keys = {flags.get(f"tls_{name}").rsplit("/", 1)[1] for name in ("cert", "key", "client_ca")}
-        self.assertEqual(keys, {"tls.crt", "tls.key", "ca.crt"})
-        self.assertEqual({one["issuerRef"]["name"] for one in certificates.values()}, set(issuers))
-        made = {one["secretName"] for one in certificates.values()}
-        self.assertIn(issuers["ropeserve"]["ca"]["secretName"], made)
-
-    def test_engines_dial_the_socket_that_their_server_listens_on(self):
-        for objects, engines in (
-            (render("overlays/sidecar"), render("overlays/sidecar")),
-            (render("overlays/daemonset"), example("engine.yaml")),
-        ):
-            (_, server_pod, server, flags), *_ = rules.servers(objects)
-            engine_pod = one_of(engines, "Deployment")["spec"]["template"]["spec"]
-            (engine,) = engine_pod["containers"]
-            (socket,) = flags.sockets()
-            self.assertEqual(rules.Flags(engine).get("target"), f"unix:{socket}")
-            for container in (server, engine):
-                mount = rules.mount_of(container, socket)
-                self.assertEqual((mount["name"], mount["mountPath"]), ("socket", "/run/rope"))
-            self.assertTrue(mount["readOnly"])
-            folders = [
-                next(v for v in pod["volumes"] if v["name"] == "socket")
-                for pod in (server_pod, engine_pod)
-            ]
-            if "hostPath" in folders[0]:
-                self.assertEqual(folders[0]["hostPath"]["path"], folders[1]["hostPath"]["path"])
-                groups = engine_pod["securityContext"]["supplementalGroups"]
-                self.assertEqual(groups, [server_pod["securityContext"]["runAsGroup"]])
-        self.assertEqual(list(rules.security_problems(example("engine.yaml"))), [])
+    def test_engine_dials_the_socket_that_its_server_listens_on(self):
+        objects = render("overlays/sidecar")
+        (_, pod, server, flags), *_ = rules.servers(objects)
+        (engine,) = pod["containers"]
+        (socket,) = flags.sockets()
+        self.assertEqual(rules.Flags(engine).get("target"), f"unix:{socket}")
+        for container in (server, engine):
+            mount = rules.mount_of(container, socket)
+            self.assertEqual((mount["name"], mount["mountPath"]), ("socket", "/run/rope"))
+        self.assertTrue(mount["readOnly"])
 
     def test_adapter_makes_the_metric_of_the_autoscaler_from_the_queue_time(self):
         scaler = one_of(render("base"), "HorizontalPodAutoscaler")
@@ -324,13 +273,11 @@ class PageTest(unittest.TestCase):
         own = yaml.safe_load(text)
         self.assertEqual(own.pop("images")[0]["name"], "rope-server")
         with tempfile.TemporaryDirectory() as name:
-            for entry in ("resources", "components"):
-                own[entry] = [str(ROOT / path.split("ropeserve/", 1)[1]) for path in own[entry]]
+            paths = [str(ROOT / path.split("ropeserve/", 1)[1]) for path in own["resources"]]
+            own["resources"] = paths
             (pathlib.Path(name) / "kustomization.yaml").write_text(yaml.safe_dump(own))
             objects = manifests.render(name)
         self.assertEqual(rules.problems(objects, known_flags(), page(), version()), [])
-        (_, _, _, flags), *_ = rules.servers(objects)
-        self.assertTrue(flags.has("tls_cert") and flags.get("device") == "cuda")
 
 
 def write_models(folder, data):
@@ -341,31 +288,6 @@ def write_models(folder, data):
     for name, text in data.items():
         (dated / name).write_text(text)
         (folder / name).symlink_to(f"..data/{name}")
-
-
-def client_name():
-    """The name in the client's certificate of the example."""
-    (name,) = [one["spec"]["uris"] for one in example("certificates.yaml") if "uris" in one["spec"]]
-    return name[0]
-
-
-def write_secrets(folder):
-    """One certificate that is the server's, the client's and the authority; the access file."""
-    tls = folder / "tls"
-    tls.mkdir()
-    output_of(
-        *"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1".split(),
-        *("-subj", "/CN=test", "-keyout", tls / "tls.key", "-out", tls / "tls.crt"),
-        *("-addext", f"subjectAltName=DNS:ropeserve,URI:{client_name()}"),
-    )
-    shutil.copy(tls / "tls.crt", tls / "ca.crt")
-    (folder / "access").mkdir()
-    shutil.copy(EXAMPLES / "access.json", folder / "access")
-
-
-def client_flags(folder):
-    files = [f"--tls_{name}={folder}/tls/{file}" for name, file in TLS_FILES.items()]
-    return [*files, "--tls_server_name=ropeserve"]
 
 
 def arguments_of(flags, folder):
@@ -379,13 +301,12 @@ def arguments_of(flags, folder):
 class Server:
     """A rope_server; a context manager that stops it."""
 
-    def __init__(self, arguments, preexec_fn=None):
+    def __init__(self, arguments):
         self.process = subprocess.Popen(
             [BUILD / "bin/rope_server", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            preexec_fn=preexec_fn,
         )
         self.address = self.process.stdout.readline().split()[-1:]
         self.metrics = self.process.stdout.readline().split()[-1:]
@@ -425,12 +346,9 @@ class ServerTest(unittest.TestCase):
         objects = render(name)
         (_, _, _, flags), *_ = rules.servers(objects)
         write_models(folder / "models", one_of(objects, "ConfigMap")["data"])
-        has_tls = flags.has("tls_cert")
-        if has_tls:
-            write_secrets(folder)
         server = Server(arguments_of(flags, folder))
         self.assertTrue(server.metrics, f"{name}: the server did not start")
-        return server, flags, client_flags(folder) if has_tls else []
+        return server, flags
 
     def call(self, server, command, *arguments):
         """(exit status, what ropectl says)."""
@@ -447,31 +365,22 @@ class ServerTest(unittest.TestCase):
     def test_servers_start_answer_their_probes_and_end(self):
         for name in overlays():
             with self.subTest(name):
-                server, flags, secrets = self.start(name)
+                server, flags = self.start(name)
                 with server:
-                    self.check_serving(server, secrets)
+                    self.check_serving(server)
                     if flags.has("drain_lead"):
                         self.check_lead(server)
                     self.assertEqual(server.stop(), 0)
 
-    def check_serving(self, server, secrets):
+    def check_serving(self, server):
         for path in set(rules.PATHS.values()):
             self.assertEqual(server.get(path)[0], 200, path)
         (adapter,) = example("prometheus_adapter.yaml")
         for rule in adapter["rules"]:
             for series in re.findall(r"(?:rope|grpc_server)_\w+", rule["metricsQuery"]):
                 self.assertIn(f"\n{series}{{", server.get("/metrics")[1])
-        self.assertEqual(self.call(server, "health", *secrets), (0, "SERVING\n"))
-        self.assertIn("example-8b", self.call(server, "models", *secrets)[1])
-
-    def test_tls_overlay_admits_the_certificate_of_the_example_and_no_other_client(self):
-        server, _, secrets = self.start("overlays/tls")
-        with server:
-            self.assertEqual(self.call(server, "models", *secrets)[0], 0)
-            self.assertIn("PERMISSION_DENIED", self.call(server, "connections", *secrets)[1])
-            without = [flag for flag in secrets if "cert" not in flag and "key" not in flag]
-            for flags in (without, []):
-                self.assertNotEqual(self.call(server, "models", *flags)[0], 0)
+        self.assertEqual(self.call(server, "health"), (0, "SERVING\n"))
+        self.assertIn("example-8b", self.call(server, "models")[1])
 
     def check_lead(self, server):
         server.process.send_signal(signal.SIGTERM)
@@ -483,89 +392,6 @@ class ServerTest(unittest.TestCase):
     def test_models_have_no_findings(self):
         for path in (FOLDER / "models").glob("*.json"):
             output_of(BUILD / "bin/ropectl", "lint", path, "--fail_on=warning")
-
-
-NEW_USER_NAMESPACE = 0x10000000
-
-
-def enter_user_namespace(first, user):
-    """Makes this process `user` of a namespace whose users are first, first + 1, ... outside.
-
-    The kernel lets only a process outside write the map: a child, forked before.
-    """
-    process = os.getpid()
-    ready, go = os.pipe()
-    writer = os.fork()
-    if writer == 0:
-        os.read(ready, 1)
-        for name in ("uid_map", "gid_map"):
-            pathlib.Path(f"/proc/{process}/{name}").write_text(f"0 {first} 65536\n")
-        os._exit(0)
-    failed = ctypes.CDLL(None).unshare(NEW_USER_NAMESPACE)
-    os.write(go, b"x")
-    os.waitpid(writer, 0)
-    if failed:
-        raise OSError("unshare")
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
-
-
-def can_enter_user_namespace():
-    try:
-        subprocess.run(
-            [BUILD / "bin/ropectl", "--version"],
-            preexec_fn=lambda: enter_user_namespace(100000, 1000),
-            stdout=subprocess.DEVNULL,
-            timeout=LIMIT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return True
-
-
-class UserNamespaceTest(unittest.TestCase):
-    """What the page says about SO_PEERCRED."""
-
-    def setUp(self):
-        if not can_enter_user_namespace():
-            self.skipTest("this user cannot run the programs in a user namespace")
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        os.chmod(self.folder.name, 0o777)
-        self.socket = f"unix:{self.folder.name}/rope.sock"
-
-    def owner(self, first, user=1000):
-        """The owner of the connection of a client in a namespace; 0: in that of this process."""
-        enter = (lambda: enter_user_namespace(first, user)) if first else None
-        text = subprocess.run(
-            [BUILD / "bin/ropectl", "connections", "--json", f"--target={self.socket}"],
-            capture_output=True,
-            text=True,
-            preexec_fn=enter,
-            timeout=LIMIT_S,
-            check=True,
-        ).stdout
-        mine = max(json.loads(text)["connections"], key=lambda one: int(one["connection_id"]))
-        return mine["owner"]
-
-    def serve(self, enter=None):
-        flags = [f"--listen={self.socket}", "--socket_mode=666", "--metrics_listen=127.0.0.1:0"]
-        return Server(flags, enter)
-
-    def test_server_of_the_node_tells_namespaces_apart(self):
-        with self.serve():
-            self.assertEqual(self.owner(100000), "uid:101000")
-            self.assertEqual(self.owner(200000), "uid:201000")
-            self.assertEqual(self.owner(0), "uid:0")
-
-    def test_server_in_a_namespace_sees_one_user_for_all_outside(self):
-        overflow = pathlib.Path("/proc/sys/fs/overflowuid").read_text().strip()
-        with self.serve(lambda: enter_user_namespace(300000, 65532)):
-            self.assertEqual(self.owner(100000), f"uid:{overflow}")
-            self.assertEqual(self.owner(0), f"uid:{overflow}")
-            self.assertEqual(self.owner(300000), "uid:1000")
 
 
 if __name__ == "__main__":

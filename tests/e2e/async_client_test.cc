@@ -146,13 +146,5 @@ TEST(AsyncClientTest, NoStagedRequestIsLostOrMixedUpWhenHalfOfThemAreCancelled) 
   EXPECT_TRUE(Serves(*server.NewStub()));
 }
 
-TEST(AsyncClientTest, ExampleRuns) {
-  TestServer server;
-  const Outcome outcome = RunProgram({ROPE_BINARY_DIR "/bin/rope_async_example", server.address()});
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  // cos - sin of 100000, four times.
-  EXPECT_THAT(outcome.output, ::testing::StartsWith("-1.035109"));
-}
-
 }  // namespace
 }  // namespace rope::testing

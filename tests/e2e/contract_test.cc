@@ -32,7 +32,7 @@ using client::Transport;
 constexpr size_t kBytes = kElements * sizeof(float);
 
 struct Way {
-  enum class Kind { kCall, kAsync, kStream };
+  enum class Kind { kCall, kAsync };
 
   Transport transport = Transport::kInline;
   Kind kind = Kind::kCall;
@@ -41,7 +41,7 @@ struct Way {
 };
 
 std::string NameOf(const Way& way) {
-  const char* const kinds[] = {"call", "async", "stream"};
+  const char* const kinds[] = {"call", "async"};
   return std::string(way.is_tcp ? "tcp" : Name(way.transport)) + (way.has_arena ? "_arena_" : "_") +
          kinds[static_cast<int>(way.kind)];
 }
@@ -223,8 +223,6 @@ class ContractTest : public ::testing::TestWithParam<Way> {
         return client_.Rotate(request);
       case Way::Kind::kAsync:
         return client_.RotateFuture(request).get();
-      case Way::Kind::kStream:
-        return stream_.RotateFuture(request).get();
     }
     return Status();
   }
@@ -240,7 +238,6 @@ class ContractTest : public ::testing::TestWithParam<Way> {
   const Client by_message_ =
       Client::Connect(server_.address(), {.transports = {Transport::kInline}}).value();
   const Client client_ = Connected();
-  client::RotateStream stream_ = client_.OpenStream().value();
   std::vector<client::Slot> NewSlots() const {
     std::vector<client::Slot> slots;
     for (int i = 0; i < 3 && GetParam().has_arena; ++i) slots.push_back(NewSlot());
@@ -416,20 +413,20 @@ TEST_P(ContractTest, SlotsAndOtherMemoryGoInAnyCombination) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ways, ContractTest, ::testing::ValuesIn([] {
-      std::vector<Way> ways;
-      for (const Way::Kind kind : {Way::Kind::kCall, Way::Kind::kAsync, Way::Kind::kStream}) {
-        ways.push_back({.kind = kind, .is_tcp = true});
-        ways.push_back({.transport = Transport::kInProcess, .kind = kind});
-        for (const Transport transport :
-             {Transport::kInline, Transport::kMemfd, Transport::kRing}) {
-          for (const bool has_arena : {false, true}) ways.push_back({transport, kind, has_arena});
-        }
-      }
-      return ways;
-    }()),
-    [](const auto& way) { return NameOf(way.param); });
+INSTANTIATE_TEST_SUITE_P(Ways, ContractTest, ::testing::ValuesIn([] {
+                           std::vector<Way> ways;
+                           for (const Way::Kind kind : {Way::Kind::kCall, Way::Kind::kAsync}) {
+                             ways.push_back({.kind = kind, .is_tcp = true});
+                             ways.push_back({.transport = Transport::kInProcess, .kind = kind});
+                             for (const Transport transport :
+                                  {Transport::kInline, Transport::kMemfd, Transport::kRing}) {
+                               for (const bool has_arena : {false, true})
+                                 ways.push_back({transport, kind, has_arena});
+                             }
+                           }
+                           return ways;
+                         }()),
+                         [](const auto& way) { return NameOf(way.param); });
 
 }  // namespace
 }  // namespace rope::testing

@@ -133,35 +133,23 @@ class Sequence {
 
 class DecodeTest : public ::testing::Test {
  protected:
-  // Two models take turns; `rotate` answers each step.
-  template <typename Rotate>
-  void Decode(const Rotate& rotate) {
-    Sequence llama("llama-3.1-8b", DType::kBFloat16, 4, 1);
-    Sequence phi("phi-2", DType::kFloat32, 3, 2);
-    for (const int64_t begin : kBegins) {
-      for (int64_t step = 0; step < kSteps && !HasFailure(); ++step) {
-        llama.Check(rotate(llama.Next(begin + step)));
-        phi.Check(rotate(phi.Next(begin + step)));
-      }
-    }
-    for (int64_t step = 0; step < 60 && !HasFailure();
-         ++step) {  // request ids of up to three digits
-      llama.Check(rotate(llama.Next(1000 + step)));
-    }
-  }
-
   TestServer server_;
   Client client_ = *Client::Connect(server_.address());
 };
 
-TEST_F(DecodeTest, EveryStepIsRightOneCallEach) {
-  Decode([this](const RotateRequest& request) { return client_.Rotate(request); });
-}
-
-TEST_F(DecodeTest, EveryStepIsRightOnAStream) {
-  client::RotateStream stream = *client_.OpenStream({});
-  Decode([&](const RotateRequest& request) { return stream.RotateFuture(request).get(); });
-  EXPECT_TRUE(stream.Finish().ok());
+// Two models take turns.
+TEST_F(DecodeTest, EveryStepIsRight) {
+  Sequence llama("llama-3.1-8b", DType::kBFloat16, 4, 1);
+  Sequence phi("phi-2", DType::kFloat32, 3, 2);
+  for (const int64_t begin : kBegins) {
+    for (int64_t step = 0; step < kSteps && !HasFailure(); ++step) {
+      llama.Check(client_.Rotate(llama.Next(begin + step)));
+      phi.Check(client_.Rotate(phi.Next(begin + step)));
+    }
+  }
+  for (int64_t step = 0; step < 60 && !HasFailure(); ++step) {  // request ids of up to three digits
+    llama.Check(client_.Rotate(llama.Next(1000 + step)));
+  }
 }
 
 TEST_F(DecodeTest, ServersOwnIdsAreNeverThoseOfAnotherStep) {

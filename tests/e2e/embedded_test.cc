@@ -207,14 +207,13 @@ TEST_F(EmbeddedTest, PreparedCallsHaveTheBytesOfWholeOnes) {
   const std::vector<float> values = Values(1);
   RotateRequest whole = RequestFor(values, nullptr);
   const client::PreparedRotation rotation = client_.Prepare(whole).value();
-  client::RotateStream stream = client_.OpenStream().value();
   for (int round = 0; round < 2; ++round) {
     for (const int64_t position : {0, 128, 200000}) {
       whole.positions.start = position;
       std::vector<float> want(values.size());
       whole.tensors[0].output = want.data();
       ASSERT_TRUE(client_.Rotate(whole).ok());
-      std::vector<float> outputs[3];
+      std::vector<float> outputs[2];
       const auto call = [&](int way) {
         outputs[way].resize(values.size());
         return RotateRequest{.prepared = rotation,
@@ -223,7 +222,6 @@ TEST_F(EmbeddedTest, PreparedCallsHaveTheBytesOfWholeOnes) {
       };
       EXPECT_TRUE(client_.Rotate(call(0)).ok());
       EXPECT_TRUE(client_.RotateFuture(call(1)).get().ok());
-      EXPECT_TRUE(stream.RotateFuture(call(2)).get().ok());
       for (const std::vector<float>& output : outputs) EXPECT_EQ(output, want);
     }
     for (const double theta : {1e4, 2e4, 3e4, 4e4}) {
@@ -240,56 +238,6 @@ TEST_F(EmbeddedTest, OtherCallsHaveADeadlineToo) {
       client_.GetTables(request, {.timeout = std::chrono::milliseconds(1)}).status();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.detail().reason, Reason::kDeadline);
-}
-
-TEST_F(EmbeddedTest, StreamEndsWithItsTimeoutAndWithItsClient) {
-  const std::vector<float> values = Values(1);
-  client::RotateStream late = client_.OpenStream({.timeout = std::chrono::milliseconds(0)}).value();
-  EXPECT_EQ(late.RotateFuture(RequestFor(values, nullptr)).get().status().code(),
-            StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(late.Finish().code(), StatusCode::kDeadlineExceeded);
-  std::unique_ptr<client::RotateStream> orphan;
-  {
-    const Client client = embedded::Connect().value();
-    orphan = std::make_unique<client::RotateStream>(client.OpenStream().value());
-    EXPECT_TRUE(orphan->RotateFuture(RequestFor(values, nullptr)).get().ok());
-  }
-  EXPECT_EQ(orphan->RotateFuture(RequestFor(values, nullptr)).get().status().code(),
-            StatusCode::kCancelled);
-  EXPECT_EQ(orphan->Finish().code(), StatusCode::kCancelled);
-}
-
-TEST_F(EmbeddedTest, StreamKeepsItsBoundsAndItsEnd) {
-  const std::vector<float> values = Values(1);
-  const std::vector<float> want = Rotated(server_client_, values);
-  client::RotateStream stream = client_.OpenStream({.requests_max = 2}).value();
-  std::vector<std::vector<float>> outputs(50, std::vector<float>(values.size()));
-  std::promise<int> full;
-  for (std::vector<float>& output : outputs) {
-    ASSERT_TRUE(stream
-                    .Rotate(RequestFor(values, output.data()),
-                            [&](const Result<RotateReply>& reply) { EXPECT_TRUE(reply.ok()); })
-                    .ok());
-  }
-  ASSERT_TRUE(stream
-                  .Rotate(RequestFor(values, nullptr),
-                          [&](const Result<RotateReply>&) {
-                            // The room of the answered request, then the other place, then none.
-                            int refused = 0;
-                            for (int i = 0; i < 3; ++i) {
-                              const Status status = stream.Rotate(
-                                  RequestFor(values, nullptr), [](const Result<RotateReply>&) {});
-                              if (status.detail().reason == Reason::kQueueFull) ++refused;
-                            }
-                            full.set_value(refused);
-                          })
-                  .ok());
-  EXPECT_EQ(full.get_future().get(), 1);
-  EXPECT_TRUE(stream.Finish().ok());
-  for (const std::vector<float>& output : outputs) EXPECT_EQ(output, want);
-  EXPECT_EQ(stream.RotateFuture(RequestFor(values, nullptr)).get().status().detail().reason,
-            Reason::kWrongState);
-  EXPECT_EQ(client_.OpenStream({.requests_max = 0}).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(EmbeddedTest, ClientsOfInprocShareOneEngine) {

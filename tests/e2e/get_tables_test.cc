@@ -253,12 +253,5 @@ TEST_F(GetTablesTest, ClientListsTheMemoryThatItShares) {
               AllOf(HasSubstr("\"kind\": \"memfd\""), HasSubstr("\"byte_size\": \"1048576\"")));
 }
 
-TEST_F(GetTablesTest, ExampleRuns) {
-  const Outcome outcome =
-      RunProgram({ROPE_BINARY_DIR "/bin/rope_tables_example", server_.address()});
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_EQ(outcome.output, "[8192, 128], 2097152 bytes\n");
-}
-
 }  // namespace
 }  // namespace rope::testing

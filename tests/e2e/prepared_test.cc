@@ -124,48 +124,37 @@ struct Way {
   std::string name;
   bool over_unix = false;
   std::vector<Transport> transports;
-  enum class Kind { kCall, kAsync, kStream } kind = Kind::kCall;
+  bool is_async = false;
 };
 
 class PreparedTest : public ::testing::TestWithParam<Way> {
  protected:
-  // A client of this way, with its stream.
-  struct Caller {
-    Client client;
-    client::RotateStream stream;
-    Way::Kind kind;
-
-    Result<RotateReply> Rotate(const RotateRequest& request) {
-      if (kind == Way::Kind::kCall) return client.Rotate(request);
-      if (kind == Way::Kind::kAsync) return client.RotateFuture(request).get();
-      return stream.RotateFuture(request).get();
-    }
-  };
-  Caller Connected() {
-    Client client = Client::Connect(GetParam().over_unix ? server_.unix() : server_.tcp(),
-                                    {.transports = GetParam().transports})
-                        .value();
-    client::RotateStream stream = client.OpenStream().value();
-    return {std::move(client), std::move(stream), GetParam().kind};
+  Client Connected() const {
+    return Client::Connect(GetParam().over_unix ? server_.unix() : server_.tcp(),
+                           {.transports = GetParam().transports})
+        .value();
+  }
+  static Result<RotateReply> Rotate(const Client& client, const RotateRequest& request) {
+    return GetParam().is_async ? client.RotateFuture(request).get() : client.Rotate(request);
   }
   // Rotates a step as a call of `rotation` and whole, and compares.
-  void Compare(Caller& caller, const PreparedRotation& rotation, int64_t position) {
+  static void Compare(const Client& client, const PreparedRotation& rotation, int64_t position) {
     const Step a(position);
     const Step b(position);
-    const auto reply = caller.Rotate(a.CallOf(rotation));
-    Step::ExpectSame(a, reply, b, caller.Rotate(b.request()));
+    const auto reply = Rotate(client, a.CallOf(rotation));
+    Step::ExpectSame(a, reply, b, Rotate(client, b.request()));
   }
 
   PreparedServer server_;
 };
 
 TEST_P(PreparedTest, RepliesAreThoseOfWholeRequests) {
-  Caller caller = Connected();
-  ASSERT_OK(rotation, caller.client.Prepare(Step(0).request()));
+  const Client client = Connected();
+  ASSERT_OK(rotation, client.Prepare(Step(0).request()));
   EXPECT_EQ(rotation->id().size(), 32u);
-  EXPECT_EQ(caller.client.Prepare(Step(9).request()).value().id(), rotation->id());
+  EXPECT_EQ(client.Prepare(Step(9).request()).value().id(), rotation->id());
   for (const int64_t position : {0, 127, 128, 16384, 200000, 1 << 30}) {
-    Compare(caller, *rotation, position);
+    Compare(client, *rotation, position);
   }
   EXPECT_EQ(server_.Prepared(), 2);
 }
@@ -173,27 +162,25 @@ TEST_P(PreparedTest, RepliesAreThoseOfWholeRequests) {
 // That the server is asked again shows that the id was used: it is the only one to know that it has
 // forgotten it.
 TEST_P(PreparedTest, WhatTheServerForgetsIsSentWholeUnseenAndPreparedAgain) {
-  Caller caller = Connected();
-  const PreparedRotation rotation = caller.client.Prepare(Step(0).request()).value();
-  Compare(caller, rotation, 1);
+  const Client client = Connected();
+  const PreparedRotation rotation = client.Prepare(Step(0).request()).value();
+  Compare(client, rotation, 1);
   server_.Forget();
   int64_t position = 2;
   do {
-    Compare(caller, rotation, position++);
+    Compare(client, rotation, position++);
   } while (position < kStepsMax && server_.Prepared() < 2 && !HasFailure());
-  for (int i = 0; i < 5; ++i) Compare(caller, rotation, position++);
+  for (int i = 0; i < 5; ++i) Compare(client, rotation, position++);
   EXPECT_GE(server_.Prepared(), 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ways, PreparedTest,
-    ::testing::Values(Way{"TcpCall", false, {Transport::kInline}, Way::Kind::kCall},
-                      Way{"TcpAsync", false, {Transport::kInline}, Way::Kind::kAsync},
-                      Way{"TcpStream", false, {Transport::kInline}, Way::Kind::kStream},
-                      Way{"RingCall", true, {Transport::kRing}, Way::Kind::kCall},
-                      Way{"RingStream", true, {Transport::kRing}, Way::Kind::kStream},
-                      Way{"MemfdAsync", true, {Transport::kMemfd}, Way::Kind::kAsync}),
-    [](const auto& way) { return way.param.name; });
+INSTANTIATE_TEST_SUITE_P(Ways, PreparedTest,
+                         ::testing::Values(Way{"TcpCall", false, {Transport::kInline}},
+                                           Way{"TcpAsync", false, {Transport::kInline}, true},
+                                           Way{"RingCall", true, {Transport::kRing}},
+                                           Way{"RingAsync", true, {Transport::kRing}, true},
+                                           Way{"MemfdAsync", true, {Transport::kMemfd}, true}),
+                         [](const auto& way) { return way.param.name; });
 
 class PreparedClientTest : public ::testing::Test {
  protected:

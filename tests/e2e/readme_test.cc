@@ -1,19 +1,15 @@
 // The README's examples are what the programs do.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_replace.h"
 #include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
-#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -52,49 +48,16 @@ TEST(ReadmeTest, ClientExamplesRun) {
   EXPECT_NEAR(std::stod(outcome.output.substr(5)), first, 3e-7);
 }
 
-TEST(ReadmeTest, ChunkExampleMovesTheChunkInTheProgramsMemory) {
-  const std::string target = "unix:" + TemporaryFolder() + "/s";
-  const TestServer server({"--device=cpu", "--listen=" + target, "--enable_shared_memory"});
-  const Outcome outcome = RunProgram({ROPE_BINARY_DIR "/bin/rope_chunk_example", target});
-  ASSERT_EQ(outcome.status, 0) << outcome.output;
-  ASSERT_THAT(outcome.output, StartsWith("ring \n"));
-  EXPECT_NEAR(std::stod(outcome.output.substr(6)), std::cos(1000.0) - std::sin(1000.0), 3e-7);
-}
-
-TEST(ReadmeTest, ServersExampleAsksBoth) {
-  const std::vector<std::string> flags = {"--device=cpu", "--metrics_listen=127.0.0.1:0"};
-  const TestServer first(flags);
-  const TestServer second(flags);
-  const std::string target = first.address() + "," + second.address();
-  for (const TestServer* server : {&first, &second}) {
-    const auto is_asked = [server] {
-      return Scrape(MetricsPort(*server)).Value(CallsOf("Rotate")) >= 1;
-    };
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (!is_asked() && std::chrono::steady_clock::now() < end) {
-      const Outcome outcome = RunProgram({ROPE_BINARY_DIR "/bin/rope_servers_example", target});
-      ASSERT_EQ(outcome.status, 0) << outcome.output;
-    }
-    EXPECT_TRUE(is_asked());
-  }
-}
-
-// The lines of an example that client/README.md quotes.
-TEST(ReadmeTest, ExcerptsAreLinesOfTheFilesThatAreCompiled) {
-  const std::pair<const char*, const char*> excerpts[] = {
-      {"chunk_example.cc", "const auto pool = "},
-      {"servers_example.cc", "auto client = rope::client::Client::Connect(target);"},
-      {"mock_example.cc", "auto connection = std::make_shared<rope::client::MockConnection>();"},
-  };
+// The lines of the example that client/README.md quotes.
+TEST(ReadmeTest, ExcerptIsOfTheFileThatIsCompiled) {
   const std::string readme = ReadFile("client/README.md");
-  for (const auto& [name, first_line] : excerpts) {
-    const size_t begin = readme.find(std::string("```cpp\n") + first_line);
-    ASSERT_NE(begin, std::string::npos) << name;
-    const size_t text = begin + std::strlen("```cpp\n");
-    const std::string excerpt = readme.substr(text, readme.find("```", text) - text);
-    const std::string file = ReadFile(std::string("client/quickstart/") + name);
-    EXPECT_THAT(absl::StrReplaceAll(file, {{"\n  ", "\n"}}), HasSubstr("\n" + excerpt));
-  }
+  const size_t begin =
+      readme.find("```cpp\nauto connection = std::make_shared<rope::client::MockConnection>();");
+  ASSERT_NE(begin, std::string::npos);
+  const size_t text = begin + std::strlen("```cpp\n");
+  const std::string excerpt = readme.substr(text, readme.find("```", text) - text);
+  const std::string file = ReadFile("client/quickstart/mock_example.cc");
+  EXPECT_THAT(absl::StrReplaceAll(file, {{"\n  ", "\n"}}), HasSubstr("\n" + excerpt));
 }
 
 TEST(ReadmeTest, ConfigCheckOfTheFirstScreenPrintsWhatThePageSays) {

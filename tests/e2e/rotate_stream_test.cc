@@ -177,6 +177,27 @@ TEST_F(RotateStreamTest, AnErrorIsAnsweredInPlaceAndTheStreamGoesOn) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+TEST_F(RotateStreamTest, ACallByAPreparedIdIsAnsweredAsItsRequest) {
+  v1::PrepareRequest prepare;
+  *prepare.mutable_rotate() = UnitRequest(1);
+  prepare.mutable_rotate()->clear_positions();
+  prepare.mutable_rotate()->mutable_tensors(0)->mutable_array()->clear_numbers();
+  v1::PrepareResponse prepared;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->Prepare(&context, prepare, &prepared).ok());
+  v1::RotateRequest call;
+  call.set_prepared_id(prepared.prepared_id());
+  call.mutable_positions()->set_start(1);
+  v1::Array& array = *call.add_tensors()->mutable_array();
+  array.add_numbers(1);
+  array.add_numbers(0);
+  const auto stream = OpenStream(*stub_, context_);
+  ASSERT_TRUE(stream->Write(call));
+  v1::RotateResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_TRUE(IsUnitAnswer(response)) << response.error().message();
+}
+
 TEST_F(RotateStreamTest, AMessageThatIsRefusedBeforeItIsParsedStillNamesItsRequest) {
   const auto stream = OpenStream(*stub_, context_);
   v1::RotateRequest request = NamedRequest("unknown", 1);

@@ -317,9 +317,6 @@ TEST_F(RotateTest, RepliesWithoutAnOutputShareTheirMemoryOneAfterAnother) {
   const void* first = PlaceOf(client_.Rotate(request), arrays);
   EXPECT_EQ(PlaceOf(client_.Rotate(request), arrays), first);
   EXPECT_EQ(PlaceOf(client_.RotateFuture(request).get(), arrays), first);
-  client::RotateStream stream = client_.OpenStream().value();
-  EXPECT_EQ(PlaceOf(stream.RotateFuture(request).get(), arrays), first);
-  EXPECT_TRUE(stream.Finish().ok());
 
   const auto held = client_.Rotate(request).value();
   EXPECT_EQ(held.tensors[0].data, first);

@@ -1,6 +1,5 @@
 #include "tests/e2e/skew_calls.h"
 
-#include <future>
 #include <utility>
 #include <vector>
 
@@ -116,11 +115,11 @@ const RopeConfig kYarn = {.rope_type = RopeType::kYarn,
                           .factor = 8};
 
 // Two tokens of q and k.
-RotateRequest Step(DType dtype, int64_t position = 1000) {
+RotateRequest Step(DType dtype) {
   RotateRequest request;
-  request.request_id = absl::StrCat("step ", position);
+  request.request_id = "step 1000";
   request.rope = Spec(kPlain);
-  request.positions.start = position;
+  request.positions.start = 1000;
   request.tensors = {Tensor("SHD", {2, 2, 8}, dtype), Tensor("SHD", {2, 1, 8}, dtype)};
   request.tensors[1].role = client::Role::kK;
   return request;
@@ -208,20 +207,6 @@ std::string Prepared(const Client& client) {
   return text;
 }
 
-// Two requests and an error between them.
-std::string Stream(const Client& client) {
-  auto stream = client.OpenStream();
-  if (!stream.ok()) return TextOf(stream.status());
-  std::vector<std::future<Result<client::RotateReply>>> replies;
-  for (const RotateRequest& request :
-       {Step(DType::kFloat16, 1), UnknownModel(), Step(DType::kFloat32, 2)}) {
-    replies.push_back(stream->RotateFuture(request));
-  }
-  std::string text;
-  for (auto& reply : replies) text += TextOf(reply.get());
-  return text + TextOf(stream->Finish());
-}
-
 std::string ByConfigId(const Client& client) {
   const auto described = client.Describe({.rope = Spec(kYarn)});
   if (!described.ok()) return TextOf(described);
@@ -293,7 +278,6 @@ const std::map<std::string, SkewCall>& SkewCalls() {
       {"rotate_moved", Rotating(PackedReposition)},
       {"rotate_packed", Rotating(PackedHeads)},
       {"rotate_prepared", Prepared},
-      {"rotate_stream", Stream},
       {"rotate_to_fp8", Rotating(ToFloat8)},
       {"server", Server},
       {"tables", Tables}};

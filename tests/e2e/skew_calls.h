@@ -1,5 +1,5 @@
 // Calls of a program that uses the C++ client, with what each gives it as text: all methods, all
-// dtypes of tensors, prepared calls, streams and errors. skew_test.cc records what they send.
+// dtypes of tensors, prepared calls and errors. skew_test.cc records what they send.
 //
 // Threading:  Functions only.
 #ifndef ROPE_TESTS_E2E_SKEW_CALLS_H_

@@ -134,7 +134,7 @@ TEST_F(WireFuzzTest, StreamMessageIsReadAsTheWholeMessageIs) {
     const auto fragments = writer.Cut(bytes);
     const auto whole = Split(outer, fragments);
     StreamMessage read;
-    absl::Status status = ReadStreamMessage(fragments, UnknownFields::kRefuse, read);
+    absl::Status status = ReadStreamMessage(fragments, read);
     if (status.ok() && read.rotate.has_value()) {
       status = Split(inner, read.rotate->fragments).status();
     }

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstddef>
-#include <latch>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -120,8 +118,8 @@ class Sequence {
 
 using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
-void RunUnary(const LoadPlan& plan, const std::vector<Client>& clients,
-              const Sequences& sequences) {
+void RunSequences(const LoadPlan& plan, const std::vector<Client>& clients,
+                  const Sequences& sequences) {
   Budget budget(plan);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -130,50 +128,6 @@ void RunUnary(const LoadPlan& plan, const std::vector<Client>& clients,
     });
   }
   for (std::thread& thread : threads) thread.join();
-}
-
-// Runs all sequences on one stream.
-class StreamRun {
- public:
-  StreamRun(const LoadPlan& plan, RotateStream stream, const Sequences& sequences)
-      : budget_(plan),
-        stream_(std::move(stream)),
-        running_(static_cast<ptrdiff_t>(sequences.size())) {}
-
-  void Run(const Sequences& sequences) {
-    for (const auto& sequence : sequences) SendNext(*sequence);
-    running_.wait();
-    // If the stream ended early, the sequences have counted the failures.
-    static_cast<void>(stream_.Finish());
-  }
-
- private:
-  // Sends a request whose callback calls SendNext again.
-  void SendNext(Sequence& sequence) {
-    if (!budget_.TryAcquire()) return running_.count_down();
-    const Status status =
-        stream_.Rotate(sequence.Begin(), [this, &sequence](const Result<RotateReply>& reply) {
-          sequence.End(reply.status());
-          SendNext(sequence);
-        });
-    if (status.ok()) return;
-    sequence.End(status);  // the stream has ended
-    running_.count_down();
-  }
-
-  Budget budget_;
-  RotateStream stream_;
-  std::latch running_;
-};
-
-Status RunStream(const LoadPlan& plan, const Client& client, const Sequences& sequences) {
-  // The number of sequences bounds the requests in flight.
-  Result<RotateStream> stream =
-      client.OpenStream({.requests_max = std::numeric_limits<int64_t>::max(),
-                         .bytes_max = std::numeric_limits<int64_t>::max()});
-  if (!stream.ok()) return stream.status();
-  StreamRun(plan, *std::move(stream), sequences).Run(sequences);
-  return {};
 }
 
 LoadResult Sum(const Sequences& sequences) {
@@ -195,15 +149,13 @@ Result<RotateReply> RotateOnce(const LoadPlan& plan, const Client& client) {
   return client.Rotate(sequence.Begin(), plan.call);
 }
 
-// Creates the sequences: one per client, or all on the only client.
+// Creates the sequences, one for each client.
 Result<Sequences> MakeSequences(const LoadPlan& plan, const std::vector<Client>& clients) {
   Sequences sequences;
   for (int64_t i = 0; i < plan.concurrency; ++i) {
-    const Client& client = clients[clients.size() == 1 ? 0 : static_cast<size_t>(i)];
+    const Arena arena = clients[static_cast<size_t>(i)].arena();
     sequences.push_back(std::make_unique<Sequence>(plan, i));
-    if (Status status = sequences.back()->Allocate(plan, client.arena()); !status.ok()) {
-      return status;
-    }
+    if (Status status = sequences.back()->Allocate(plan, arena); !status.ok()) return status;
   }
   return sequences;
 }
@@ -211,7 +163,6 @@ Result<Sequences> MakeSequences(const LoadPlan& plan, const std::vector<Client>&
 std::vector<Transport> TransportsOf(LoadTransport transport) {
   switch (transport) {
     case LoadTransport::kInline:
-    case LoadTransport::kStream:
       break;
     case LoadTransport::kStaged:
       return {Transport::kRing, Transport::kMemfd};
@@ -240,8 +191,6 @@ const char* Name(LoadTransport transport) {
   switch (transport) {
     case LoadTransport::kInline:
       return "inline";
-    case LoadTransport::kStream:
-      return "stream";
     case LoadTransport::kStaged:
       return "staged";
     case LoadTransport::kRing:
@@ -260,9 +209,8 @@ double Percentile(const std::vector<float>& sorted, double percent) {
 
 Result<LoadResult> RunLoad(const LoadPlan& plan,
                            const std::function<Result<Client>(const ConnectOptions&)>& connect) {
-  const bool is_stream = plan.transport == LoadTransport::kStream;
   std::vector<Client> clients;
-  for (int64_t i = 0; i < (is_stream ? 1 : plan.concurrency); ++i) {
+  for (int64_t i = 0; i < plan.concurrency; ++i) {
     Result<Client> client = connect(OptionsOf(plan));
     if (!client.ok()) return client.status();
     clients.push_back(*std::move(client));
@@ -273,11 +221,7 @@ Result<LoadResult> RunLoad(const LoadPlan& plan,
   if (!sequences.ok()) return sequences.status();
 
   const auto begin = Clock::now();
-  if (is_stream) {
-    if (Status status = RunStream(plan, clients.front(), *sequences); !status.ok()) return status;
-  } else {
-    RunUnary(plan, clients, *sequences);
-  }
+  RunSequences(plan, clients, *sequences);
   LoadResult result = Sum(*sequences);
   result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   result.device = first->device;
@@ -341,13 +285,12 @@ Status ReadShape(const Arguments& arguments, LoadPlan& plan) {
 Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
   if (arguments.Text("transport") == "cuda") {
     return Status(StatusCode::kUnimplemented,
-                  "--transport: got cuda, want inline, stream, staged, ring or memfd: device "
-                  "memory has no transport yet");
+                  "--transport: got cuda, want inline, staged, ring or memfd: device memory has "
+                  "no transport yet");
   }
   const auto transport = ChoiceOf<LoadTransport>(arguments, "transport",
                                                  {{"", LoadTransport::kInline},
                                                   {"inline", LoadTransport::kInline},
-                                                  {"stream", LoadTransport::kStream},
                                                   {"staged", LoadTransport::kStaged},
                                                   {"ring", LoadTransport::kRing},
                                                   {"memfd", LoadTransport::kMemfd}});
@@ -483,8 +426,7 @@ std::vector<Flag> LoadFlags() {
       {"dtype", FlagKind::kText, "DTYPE", "fp32, fp16 or bf16. Default bf16."},
       {"transport", FlagKind::kText, "NAME",
        "inline (default), staged, ring, memfd: a thread and a connection for each"},
-      {"concurrency", FlagKind::kInteger, "N",
-       "of N in flight, in place with the last three; stream: one for all."},
+      {"concurrency", FlagKind::kInteger, "N", "of N in flight, in place with the last two."},
       {"duration", FlagKind::kDuration, "DURATION", "How long. Default 10s; or"},
       {"requests", FlagKind::kInteger, "N", "so many requests."},
       kJsonFlag,

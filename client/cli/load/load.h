@@ -4,7 +4,6 @@
 // staged: the same; the bytes are copied to memory shared with the server instead of sent.
 // ring, memfd: the same with tensors in shared memory, rotated in place without the attention
 //   factor. With ring, calls need no RPC.
-// stream: one stream on one connection; the callback of each answer sends the next request.
 //
 // Each request in flight is a separate sequence, whose position advances by its number of tokens
 // with every call. Nothing is retried, so every failure is counted.
@@ -26,7 +25,7 @@
 
 namespace rope::client {
 
-enum class LoadTransport { kInline, kStream, kStaged, kRing, kMemfd };
+enum class LoadTransport { kInline, kStaged, kRing, kMemfd };
 
 // The value of the --transport flag.
 const char* Name(LoadTransport transport);

@@ -1,12 +1,12 @@
 // Client: a connection to a RopeServe server, and the calls on it.
 //
 // One Connect opens one connection. A synchronous call blocks its thread and does all of its work
-// on that thread (gRPC keeps a few threads of its own, which sleep). Asynchronous calls and streams
-// keep many requests in flight without a thread per request; see async.h. Transient failures are
-// retried within the call's deadline; requests on a stream are not retried.
+// on that thread (gRPC keeps a few threads of its own, which sleep). Asynchronous calls keep many
+// requests in flight without a thread per request; see async.h. Transient failures are retried
+// within the call's deadline.
 //
 // Threading:  Thread-safe, any number of calls at once. A copy is cheap and shares the connection.
-//             Asynchronous calls and streams start the connection's background threads (async.h).
+//             Asynchronous calls start the connection's background threads (async.h).
 //             Destroying the last copy cancels the calls in flight (CANCELLED), runs their
 //             callbacks and joins these threads. In a callback the destructor does not wait: the
 //             threads end after the callback.
@@ -78,9 +78,9 @@ class Client {
   ChosenTransport transport() const;
 
   // Gives the server memory that the program has already, over a connection of its own. Calls of
-  // Rotate and RotateAsync whose tensors all lie in it then run there, as in the arena; streams
-  // copy them. Only a memfd of ordinary pages with F_SEAL_SHRINK is given: access to a file that
-  // can lose pages would end the server. For any other file, and where there is no shared memory,
+  // Rotate and RotateAsync whose tensors all lie in it then run there, as in the arena. Only a
+  // memfd of ordinary pages with F_SEAL_SHRINK is given: access to a file that can lose pages would
+  // end the server. For any other file, and where there is no shared memory,
   // ImportedMemory::transport is kInline, and says why. The whole file counts towards the server's
   // bounds of shared memory.
   // INVALID_ARGUMENT: a part past the end of the file. UNAVAILABLE: no connection.
@@ -94,8 +94,8 @@ class Client {
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options = {}) const;
 
   // Validates what stays the same in repeated requests, once; RotateRequest::prepared then takes
-  // the result, in synchronous and asynchronous calls and on streams. The values in `request` are
-  // ignored (RotateRequest::prepared lists them): positions and `data` may be unset.
+  // the result, in synchronous and asynchronous calls. The values in `request` are ignored
+  // (RotateRequest::prepared lists them): positions and `data` may be unset.
   // `open_axis`: "B", "S" or "T" if calls differ in the length of that axis; its length in the
   // tensors' shapes is then the largest that a call may have. Empty: every call has these shapes.
   // INVALID_ARGUMENT: `rows`, which are values too; another axis; else as Rotate. UNIMPLEMENTED:
@@ -110,12 +110,6 @@ class Client {
   // The same with a future instead of a callback.
   std::future<Result<RotateReply>> RotateFuture(const RotateRequest& request,
                                                 const CallOptions& options = {}) const;
-
-  // Opens a stream: one RPC with many requests in flight, each cheaper than an RPC of its own.
-  // INVALID_ARGUMENT: a bound that is not positive. UNAVAILABLE: the connection was lost and cannot
-  // be dialed again. If the server does not answer, or does not implement streams, the requests'
-  // callbacks receive the error.
-  Result<RotateStream> OpenStream(const StreamOptions& options = {}) const;
 
   // Waits until the server has finished with the arena for every call that began before the fence,
   // on any thread. This includes calls that ended early (DEADLINE_EXCEEDED, CANCELLED): after OK

@@ -4,7 +4,7 @@
 //   Client client(std::make_shared<MyConnection>());
 //
 // Each method is documented with the Client method of its name (client.h), in async.h for
-// RotateAsync, and in async.h with RotateStream for the stream.
+// RotateAsync.
 //
 // Threading:  Client requires every method to be thread-safe.
 // Ownership:  Copies of a Client share the connection; the last one destroys it.
@@ -41,8 +41,6 @@ class Connection {
                                            const CallOptions& options) = 0;
   virtual Call RotateAsync(const RotateRequest& request, RotateCallback callback,
                            const CallOptions& options) = 0;
-  // Not null where it returns OK.
-  virtual Result<std::shared_ptr<StreamConnection>> OpenStream(const StreamOptions& options) = 0;
   virtual Status Fence(const CallOptions& options) = 0;
 
   virtual Result<std::string> CallJson(const std::string& method, const std::string& request,

@@ -16,7 +16,7 @@
 // Errors:     As client.h, without UNAVAILABLE for lost connections. Nothing is retried.
 //             Errors about budgets name the flags of rope_server.
 // Limits:     If a callback destroys the last client, the engine ends after it, on that thread.
-//             Asynchronous calls and streams of one client run one after another.
+//             Asynchronous calls of one client run one after another.
 //             Client::transport() is kInProcess. Tables, models and prepared rotations belong to
 //             the engine; they go with its last client.
 #ifndef ROPE_EMBEDDED_H_

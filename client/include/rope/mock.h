@@ -1,5 +1,5 @@
-// Mocks of a connection and of a stream, for tests of programs that use the client library. They
-// need GoogleTest's gmock; nothing else in the library does.
+// A mock of a connection, for tests of programs that use the client library. It needs GoogleTest's
+// gmock; nothing else in the library does.
 //
 //   auto connection = std::make_shared<testing::NiceMock<rope::client::MockConnection>>();
 //   EXPECT_CALL(*connection, Rotate).WillOnce(testing::Return(rope::Status(
@@ -41,8 +41,6 @@ class MockConnection : public Connection {
               (const RotateRequest&, const std::string&, const CallOptions&), (override));
   MOCK_METHOD(Call, RotateAsync, (const RotateRequest&, RotateCallback, const CallOptions&),
               (override));
-  MOCK_METHOD(Result<std::shared_ptr<StreamConnection>>, OpenStream, (const StreamOptions&),
-              (override));
   MOCK_METHOD(Status, Fence, (const CallOptions&), (override));
   MOCK_METHOD(Result<std::string>, CallJson,
               (const std::string&, const std::string&, const CallOptions&), (override));
@@ -53,15 +51,6 @@ class MockConnection : public Connection {
   MOCK_METHOD(Result<TablesReply>, GetTables, (const TablesRequest&, const CallOptions&),
               (override));
   MOCK_METHOD(Result<ServingStatus>, Health, (const std::string&, const CallOptions&), (override));
-};
-
-class MockStream : public StreamConnection {
- public:
-  MOCK_METHOD(Status, Rotate, (const RotateRequest&, RotateCallback, uint64_t*), (override));
-  MOCK_METHOD(void, CancelRequest, (uint64_t), (override));
-  MOCK_METHOD(Status, Finish, (), (override));
-  MOCK_METHOD(void, Cancel, (), (override));
-  MOCK_METHOD(void, Abandon, (), (override));
 };
 
 // An action for RotateAsync that runs the callback with `make_reply(request)` before it returns.

@@ -1,4 +1,4 @@
-// Options of a connection, of a call and of a stream.
+// Options of a connection and of a call.
 //
 // Threading:  Values.
 #ifndef ROPE_OPTIONS_H_
@@ -104,18 +104,6 @@ struct CallOptions {
   std::chrono::milliseconds backoff_max{5000};
   // Sent with each RPC of the call, for proxies and logs; not by Fence and ImportMemory. Calls
   // through the ring and in process have none. INVALID_ARGUMENT: as Metadata says.
-  Metadata metadata = {};
-};
-
-struct StreamOptions {
-  // Bounds on what is in flight: the number of requests, and the bytes of their messages. A request
-  // larger than bytes_max is sent when nothing else is in flight.
-  int64_t requests_max = 1024;
-  int64_t bytes_max = int64_t{64} << 20;
-  // Time limit of the whole stream, clamped to 0 to 24 hours. Requests still unanswered then end
-  // with DEADLINE_EXCEEDED. Unset: no limit.
-  std::optional<std::chrono::milliseconds> timeout = {};
-  // Sent with the RPC, as CallOptions::metadata.
   Metadata metadata = {};
 };
 

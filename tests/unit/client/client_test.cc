@@ -182,19 +182,13 @@ TEST_F(ClientTest, MetadataGoesWithEachRpcOfACall) {
         note(context);
         return Echo(context, request, reply);
       });
-  server_.OnStream([&](grpc::ServerContext& context, FakeServer::Stream& stream) {
-    note(context);
-    return EchoStream(context, stream);
-  });
   const Client client = Connected();
   std::vector<float> data(4);
   EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr), {.metadata = {{"x-tenant", "a"}}}).ok());
   EXPECT_TRUE(
       client.RotateFuture(RequestFor(data, nullptr), {.metadata = {{"x-tenant", "b"}}}).get().ok());
-  RotateStream stream = client.OpenStream({.metadata = {{"x-tenant", "c"}}}).value();
-  EXPECT_TRUE(stream.RotateFuture(RequestFor(data, nullptr)).get().ok());
   EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr)).ok());
-  EXPECT_THAT(seen, ElementsAre("a", "b", "c", ""));
+  EXPECT_THAT(seen, ElementsAre("a", "b", ""));
 }
 
 TEST_F(ClientTest, MetadataThatGrpcDoesNotSendIsRefusedByPlace) {
@@ -212,7 +206,6 @@ TEST_F(ClientTest, MetadataThatGrpcDoesNotSendIsRefusedByPlace) {
     EXPECT_THAT(client.RotateFuture(RequestFor(data, nullptr), {.metadata = metadata}).get(),
                 is_refused);
     EXPECT_THAT(client.Health({}, {.metadata = metadata}), is_refused);
-    EXPECT_THAT(client.OpenStream({.metadata = metadata}), is_refused);
   }
   const Metadata any = {{"x-bin", std::string("\0\n", 2)}, {"x", ""}};
   EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr), {.metadata = any}).ok());

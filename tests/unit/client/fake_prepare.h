@@ -28,7 +28,7 @@ class FakePrepare {
     }
   };
 
-  // Answers Prepare, Rotate and RotateStream of `server`, the last two with the request's tensors.
+  // Answers Prepare and Rotate of `server`, the second with the request's tensors.
   explicit FakePrepare(FakeServer& server) : server_(server) {
     server.OnPrepare(
         [this](const auto& request, auto& response) { return Prepare(request, response); });
@@ -41,18 +41,6 @@ class FakePrepare {
       return error.code() == 0 ? grpc::Status::OK
                                : grpc::Status(static_cast<grpc::StatusCode>(error.code()),
                                               error.message(), proto::EncodeStatusDetails(error));
-    });
-    server.OnStream([this](grpc::ServerContext&, FakeServer::Stream& stream) {
-      for (v1::RotateStreamRequest request; stream.Read(&request);) {
-        const v1::Error error = Complete(*request.mutable_rotate());
-        v1::RotateStreamResponse response = EchoOf(request);
-        if (error.code() != 0) {
-          response.clear_rotate();
-          *response.mutable_rotate()->mutable_error() = error;
-        }
-        stream.Write(response);
-      }
-      return grpc::Status::OK;
     });
   }
 

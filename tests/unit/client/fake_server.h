@@ -22,10 +22,6 @@ class FakeServer {
   using RotateHandler = std::function<grpc::Status(grpc::CallbackServerContext& context,
                                                    const std::string& request, std::string& reply)>;
 
-  // Answers a RotateStream. Runs on its own thread; its return value ends the stream.
-  using Stream = grpc::ServerReaderWriter<v1::RotateStreamResponse, v1::RotateStreamRequest>;
-  using StreamHandler = std::function<grpc::Status(grpc::ServerContext& context, Stream& stream)>;
-
   FakeServer() {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -50,7 +46,6 @@ class FakeServer {
 
   // REQUIRES: set before the first call that uses them.
   void OnRotate(RotateHandler handler) { rope_.handler = std::move(handler); }
-  void OnStream(StreamHandler handler) { rope_.stream_handler = std::move(handler); }
   using PrepareHandler =
       std::function<grpc::Status(const v1::PrepareRequest&, v1::PrepareResponse&)>;
   void OnPrepare(PrepareHandler handler) { rope_.prepare = std::move(handler); }
@@ -121,17 +116,11 @@ class FakeServer {
                                   v1::UnregisterRegionResponse*) override {
       return unregister_region(*request);
     }
-    grpc::Status RotateStream(grpc::ServerContext* context, Stream* stream) override {
-      return stream_handler(*context, *stream);
-    }
 
     std::atomic<int> calls = 0;
     std::atomic<int> model_calls = 0;
     grpc::Status models_status;
     RotateHandler handler;
-    StreamHandler stream_handler = [](grpc::ServerContext&, Stream&) {
-      return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no streams");
-    };
     PrepareHandler prepare = [](const auto&, auto&) {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no Prepare");
     };
@@ -174,25 +163,12 @@ inline v1::RotateResponse EchoOf(const v1::RotateRequest& request) {
   return response;
 }
 
-inline v1::RotateStreamResponse EchoOf(const v1::RotateStreamRequest& request) {
-  v1::RotateStreamResponse response;
-  response.set_sequence(request.sequence());
-  *response.mutable_rotate() = EchoOf(request.rotate());
-  return response;
-}
-
 // Answers a Rotate with the request's own tensors.
 inline grpc::Status Echo(grpc::CallbackServerContext&, const std::string& request,
                          std::string& reply) {
   v1::RotateRequest message;
   if (!message.ParseFromString(request)) return {grpc::StatusCode::INVALID_ARGUMENT, "garbage"};
   reply = EchoOf(message).SerializeAsString();
-  return grpc::Status::OK;
-}
-
-// Answers every request of a stream with its own tensors, in order.
-inline grpc::Status EchoStream(grpc::ServerContext&, FakeServer::Stream& stream) {
-  for (v1::RotateStreamRequest request; stream.Read(&request);) stream.Write(EchoOf(request));
   return grpc::Status::OK;
 }
 

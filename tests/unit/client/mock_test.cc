@@ -65,29 +65,6 @@ TEST_F(MockTest, AsynchronousCallsAreAnsweredAndCancelled) {
   EXPECT_EQ(status.code(), StatusCode::kCancelled);
 }
 
-TEST_F(MockTest, StreamIsMockedToo) {
-  const auto stream = std::make_shared<MockStream>();
-  EXPECT_CALL(*connection_, OpenStream).WillOnce(Return(std::shared_ptr<StreamConnection>(stream)));
-  EXPECT_CALL(*stream, Rotate).WillOnce([](const auto&, const auto& callback, uint64_t* sequence) {
-    *sequence = 5;
-    callback(RotateReply{.request_id = "answered"});
-    return Status();
-  });
-  EXPECT_CALL(*stream, CancelRequest(5));
-  EXPECT_CALL(*stream, Finish).WillOnce(Return(Status()));
-  EXPECT_CALL(*stream, Abandon);
-  RotateStream handle = client_.OpenStream().value();
-  std::string id;
-  uint64_t sequence = 0;
-  EXPECT_TRUE(handle
-                  .Rotate(
-                      {}, [&id](const auto& reply) { id = reply->request_id; }, &sequence)
-                  .ok());
-  handle.CancelRequest(sequence);
-  EXPECT_TRUE(handle.Finish().ok());
-  EXPECT_EQ(id, "answered");
-}
-
 TEST_F(MockTest, ArenaIsMemoryThatNoServerShares) {
   Slot slot = client_.arena().Allocate(4096).value();
   std::memset(slot.data(), 1, 4096);

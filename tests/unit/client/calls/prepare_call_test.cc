@@ -46,10 +46,9 @@ class PrepareCallTest : public ::testing::Test {
     EXPECT_EQ(static_cast<const float*>(reply->tensors[0].data)[1], -step_);
   }
   // Calls until the server has been asked to prepare `questions` times. No call waits for that.
-  template <typename Rotate>
-  void CallUntilAsked(int questions, const PreparedRotation& rotation, const Rotate& rotate) {
+  void CallUntilAsked(int questions, const PreparedRotation& rotation, const Client& client) {
     do {
-      Check(rotate(Next(rotation)));
+      Check(client.RotateFuture(Next(rotation), kOnce).get());
     } while (server_.counts().questions < questions && !HasFatalFailure());
   }
   Client Connected(const ConnectOptions& options = {}) {
@@ -75,9 +74,7 @@ TEST_F(PrepareCallTest, APreparedRotationGoesByItsIdAtOnceOnEveryPath) {
   EXPECT_THAT(rotation->warnings(), ElementsAre("careful"));
   Check(client.Rotate(Next(*rotation)));
   Check(client.RotateFuture(Next(*rotation)).get());
-  RotateStream stream = client.OpenStream().value();
-  Check(stream.RotateFuture(Next(*rotation)).get());
-  EXPECT_EQ(server_.counts(), (Counts{.questions = 1, .whole = 0, .by_id = 3}));
+  EXPECT_EQ(server_.counts(), (Counts{.questions = 1, .whole = 0, .by_id = 2}));
   EXPECT_FALSE(server_.received().has_rope());
 }
 
@@ -103,39 +100,11 @@ TEST_F(PrepareCallTest, WhatTheServerDoesNotPrepareAgainGoesWhole) {
 TEST_F(PrepareCallTest, AsynchronousCallsDoTheSame) {
   const Client client = Connected();
   const PreparedRotation rotation = client.Prepare(Next()).value();
-  const auto rotate = [&](const RotateRequest& request) {
-    return client.RotateFuture(request, kOnce).get();
-  };
   for (int questions = 2; questions < 4; ++questions) {
     server_.Forget();
-    CallUntilAsked(questions, rotation, rotate);
+    CallUntilAsked(questions, rotation, client);
   }
   EXPECT_GE(server_.counts().whole, 2);
-}
-
-TEST_F(PrepareCallTest, StreamsDoTheSame) {
-  const Client client = Connected();
-  const PreparedRotation rotation = client.Prepare(Next()).value();
-  RotateStream stream = client.OpenStream().value();
-  const auto rotate = [&](const RotateRequest& request) {
-    return stream.RotateFuture(request).get();
-  };
-  for (int questions = 2; questions < 4; ++questions) {
-    server_.Forget();
-    CallUntilAsked(questions, rotation, rotate);
-  }
-  EXPECT_GE(server_.counts().whole, 2);
-  EXPECT_TRUE(stream.Finish().ok());
-}
-
-TEST_F(PrepareCallTest, AStreamThatFinishesSendsForgottenRequestsWholeFirst) {
-  const Client client = Connected();
-  RotateStream stream = client.OpenStream().value();
-  const PreparedRotation rotation = client.Prepare(Next()).value();
-  server_.Forget();
-  auto reply = stream.RotateFuture(Next(rotation));
-  EXPECT_TRUE(stream.Finish().ok());
-  Check(reply.get());
 }
 
 TEST_F(PrepareCallTest, APreparedRotationWorksOnAServerThatNeverSawIt) {
@@ -144,7 +113,6 @@ TEST_F(PrepareCallTest, APreparedRotationWorksOnAServerThatNeverSawIt) {
   FakePrepare other_server(other);
   const Client client = Client::Connect(other.target()).value();
   Check(client.RotateFuture(Next(rotation)).get());
-  Check(client.OpenStream()->RotateFuture(Next(rotation)).get());
   EXPECT_GE(other_server.counts().whole, 1);
 }
 

@@ -56,6 +56,7 @@ class ConnectorTest : public ::testing::Test {
     const void* input = array.raw().data();
     if (array.has_region()) {
       ++in_region_;
+      last_id_ = array.region().region_id();
       last_offset_ = array.region().offset();
       input = acceptor_.At(array.region().region_id(), array.region().offset());
       if (input == nullptr) {
@@ -127,9 +128,9 @@ class ConnectorTest : public ::testing::Test {
   // The server's handlers use these, so they are destroyed after it.
   std::atomic<int> in_region_ = 0;
   std::atomic<int> fences_ = 0;
-  std::atomic<uint64_t> last_id_ = 0;
-  std::atomic<uint64_t> last_offset_ = 0;  // of a tensor in a region
-  grpc::Status failure_;                   // of the next call
+  std::atomic<uint64_t> last_id_ = 0;  // of a tensor in a region
+  std::atomic<uint64_t> last_offset_ = 0;
+  grpc::Status failure_;  // of the next call
   FakeServer server_;
   FakeAcceptor acceptor_{server_, NewPath()};
 };
@@ -322,7 +323,6 @@ TEST_F(ConnectorTest, CallWaitsForAServerThatComesBack) {
   acceptor_.Stop();
   EXPECT_EQ(client.Rotate(RequestFor(slot, slot)).status().code(), StatusCode::kUnavailable);
   std::future<Result<RotateReply>> later = client.RotateFuture(RequestFor(slot, slot));
-  EXPECT_EQ(client.OpenStream().status().code(), StatusCode::kUnavailable);
   acceptor_.Listen();
   ASSERT_OK(reply, later.get());
   EXPECT_EQ(First(slot), 1);
@@ -367,26 +367,15 @@ TEST_F(ConnectorTest, FenceThatFindsTheConnectionLostSaysSo) {
   EXPECT_TRUE(client.Fence().ok());
 }
 
-TEST_F(ConnectorTest, CallsAfterAFenceNameTheNextIdOnStreamsToo) {
+TEST_F(ConnectorTest, CallsAfterAFenceNameTheNextId) {
   AnswerFences();
-  server_.OnStream([this](grpc::ServerContext&, FakeServer::Stream& stream) {
-    for (v1::RotateStreamRequest request; stream.Read(&request);) {
-      v1::RotateStreamResponse response = EchoOf(request);
-      last_id_ = request.rotate().tensors(0).array().region().region_id();
-      response.mutable_rotate()->mutable_tensors(0)->mutable_array()->clear_region();
-      stream.Write(response);
-    }
-    return grpc::Status::OK;
-  });
   const Client client = Connect().value();
   const Slot slot = FloatSlot(client);
-  auto stream = client.OpenStream().value();
-  ASSERT_TRUE(stream.RotateFuture(RequestFor(slot, slot)).get().ok());
+  ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
   const uint64_t before = last_id_;
-  ASSERT_TRUE(client.Fence().ok()) << "the stream is open, and none of its requests is";
-  ASSERT_TRUE(stream.RotateFuture(RequestFor(slot, slot)).get().ok());
+  ASSERT_TRUE(client.Fence().ok());
+  ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
   EXPECT_EQ(last_id_, before + kNextId);
-  EXPECT_TRUE(stream.Finish().ok());
 }
 
 TEST_F(ConnectorTest, FenceWaitsForCallsInFlight) {

@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -57,30 +55,6 @@ TEST_F(LoadTest, InlineSendsTheCountOnAConnectionEach) {
   EXPECT_EQ(connections_, 4);
 }
 
-TEST_F(LoadTest, StreamKeepsThatManyInFlightOnOneConnection) {
-  server_.OnRotate(&Echo);
-  std::vector<int64_t> starts;
-  server_.OnStream([&starts](grpc::ServerContext&, FakeServer::Stream& stream) {
-    // Answers nothing until three requests are in flight; with fewer the test would hang.
-    std::vector<v1::RotateStreamRequest> waiting;
-    for (v1::RotateStreamRequest request; stream.Read(&request);) {
-      starts.push_back(request.rotate().positions().start());
-      waiting.push_back(request);
-      if (waiting.size() < 3) continue;
-      for (const auto& each : waiting) stream.Write(EchoOf(each));
-      waiting.clear();
-    }
-    return grpc::Status::OK;
-  });
-  ASSERT_OK(result, Run(Plan(LoadTransport::kStream, 30, 3)));
-  EXPECT_EQ(result->latencies_us.size(), 30u);
-  EXPECT_EQ(starts.size(), 30u);
-  EXPECT_EQ(connections_, 1);
-  // Each request in flight is a separate sequence, whose position advances.
-  EXPECT_EQ(std::set<int64_t>(starts.begin(), starts.begin() + 6),
-            (std::set<int64_t>{0, 1, 1000, 1001, 2000, 2001}));
-}
-
 TEST_F(LoadTest, TensorsAreOfTheShapeAskedFor) {
   v1::RotateRequest sent;
   server_.OnRotate([&sent](grpc::CallbackServerContext& context, const std::string& request,
@@ -112,21 +86,6 @@ TEST_F(LoadTest, FailuresAreCountedByCodeAndNotRetried) {
   EXPECT_THAT(result->errors, ElementsAre(Pair("UNAVAILABLE", 10)));
   EXPECT_EQ(result->latencies_us.size(), 40u);
   EXPECT_EQ(result->first_error, "UNAVAILABLE: no");
-}
-
-TEST_F(LoadTest, StreamThatEndsEarlyEndsTheLoad) {
-  server_.OnRotate(&Echo);
-  server_.OnStream([](grpc::ServerContext&, FakeServer::Stream& stream) {
-    v1::RotateStreamRequest request;
-    stream.Read(&request);
-    stream.Write(EchoOf(request));
-    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining");
-  });
-  ASSERT_OK(result, Run(Plan(LoadTransport::kStream, 1000000, 4)));
-  EXPECT_EQ(result->latencies_us.size(), 1u);
-  // One failure per request in flight, and one per sequence that then finds the stream ended.
-  EXPECT_GE(result->errors.at("UNAVAILABLE"), 4);
-  EXPECT_LE(result->errors.at("UNAVAILABLE"), 8);
 }
 
 TEST_F(LoadTest, FirstRequestThatFailsEndsTheLoad) {
@@ -219,8 +178,7 @@ TEST_F(CommandLoadTest, MisuseIsRefusedBeforeTheServerIsAsked) {
       {{"--tokens=4194304", "--heads=4194304", "--head_dim=4194304"},
        "--tokens: got a request of more than 2147483648 bytes"},
       {{"--dtype=fp8"}, "--dtype: got fp8, want fp32, fp16 or bf16"},
-      {{"--transport=pigeon"},
-       "--transport: got pigeon, want one of inline, stream, staged, ring, memfd"},
+      {{"--transport=pigeon"}, "--transport: got pigeon, want one of inline, staged, ring, memfd"},
       {{"--concurrency=0"}, "--concurrency: got 0, want 1 to 4096"},
       {{"--duration=0s"}, "--duration: got 0s"},
       {{"--requests=0"}, "--requests: got 0"},
