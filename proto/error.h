@@ -33,7 +33,6 @@ enum class Reason {
   kRegionNotFound = 8,
   kServiceNotFound = 9,
   kModelExists = 10,
-  kRegionExists = 11,
   kWrongState = 12,
   kSharedMemoryOff = 13,
   kPermission = 14,
@@ -68,7 +67,6 @@ constexpr absl::StatusCode CodeOf(Reason reason) {
     case Reason::kServiceNotFound:
       return absl::StatusCode::kNotFound;
     case Reason::kModelExists:
-    case Reason::kRegionExists:
       return absl::StatusCode::kAlreadyExists;
     case Reason::kWrongState:
     case Reason::kSharedMemoryOff:

@@ -109,7 +109,7 @@ absl::Status Core::Build() {
       batches, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
-  region_resolver_ = std::make_unique<RegionResolver>(*regions_, *pool_, shares.message);
+  region_resolver_ = std::make_unique<RegionResolver>(*regions_);
   prepared_ = std::make_unique<PreparedRotations>(
       *registry_, PreparedRotations::Options{.bytes_max = shares.prepared});
   const int64_t overwritten_min = options_.overwrites_received

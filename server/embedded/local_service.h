@@ -62,7 +62,7 @@ class LocalService {
   void RunWhatIsLeft();
 
   const server::SteadyClock clock_;
-  const server::Peer peer_;  // this process
+  const std::string owner_;  // this process (peers.h)
   std::unique_ptr<server::Core> core_;
   std::vector<std::string> services_;
   uint64_t region_id_ = 0;

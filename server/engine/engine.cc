@@ -76,7 +76,6 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   const absl::Status status = MakePlan(*request, /*may_take_long=*/false);
   if (IsNeedsSideThread(status)) {  // which plans from the beginning
     request->plan = Plan();         // what it holds, no permit counts any more
-    request->region_copies.clear();
     request->permit.Shrink(admitted);
     return PlanLater(request);
   }
@@ -218,7 +217,7 @@ int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
   }
   for (const TensorPlan& tensor : plan.tensors) {
     bytes = Sum(bytes, static_cast<int64_t>(tensor.typed.size()));
-    if (TakesBuffer(tensor.destination)) bytes = Sum(bytes, ResultBytes(tensor));
+    if (tensor.destination == Destination::kReply) bytes = Sum(bytes, ResultBytes(tensor));
     bytes = Sum(bytes, GatheredBytes(tensor));
   }
   return bytes;

@@ -1,16 +1,13 @@
 #include "server/request/region_resolver.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/request/limits.h"
 
 namespace rope::server {
 namespace {
@@ -88,52 +85,6 @@ absl::Status PlaceOnInput(size_t index, TensorPlan& tensor) {
                                     : absl::OkStatus();
 }
 
-// Writes to a region. Joins writes that are adjacent both in memory and in the region.
-class RunWriter {
- public:
-  explicit RunWriter(const RegionPart& place) : place_(place) {}
-
-  absl::Status Add(int64_t offset, const char* bytes, int64_t count) {
-    if (bytes == bytes_ + count_ && offset == offset_ + count_) {
-      count_ += count;
-      return absl::OkStatus();
-    }
-    ROPE_RETURN_IF_ERROR(Flush());
-    offset_ = offset;
-    bytes_ = bytes;
-    count_ = count;
-    return absl::OkStatus();
-  }
-
-  absl::Status Flush() {
-    if (count_ == 0) return absl::OkStatus();
-    return place_.region->Write(place_.offset + static_cast<uint64_t>(offset_),
-                                {bytes_, static_cast<size_t>(std::exchange(count_, 0))});
-  }
-
- private:
-  const RegionPart& place_;
-  int64_t offset_ = 0;
-  const char* bytes_ = nullptr;
-  int64_t count_ = 0;
-};
-
-absl::Status StoreRows(const TensorPlan& tensor, const char* rows) {
-  const Layout& layout = tensor.layout;
-  const LayoutStrides& strides = *tensor.store_strides;
-  const int64_t element_bytes = kernels::ElementBytes(tensor.output_dtype);
-  const int64_t row_bytes = layout.head_dim * element_bytes;
-  RunWriter writer(tensor.place);
-  for (int64_t token = 0; token < layout.tokens(); ++token) {
-    const int64_t offset = OffsetOf(token, layout, strides);
-    for (int64_t head = 0; head < layout.heads; ++head) {
-      ROPE_RETURN_IF_ERROR(writer.Add((offset + head * strides.head) * element_bytes,
-                                      rows + RowOf(token, head, layout) * row_bytes, row_bytes));
-    }
-  }
-  return writer.Flush();
-}
-
 // Whether the output takes exactly the place of the input.
 bool InPlace(const TensorPlan& tensor) {
   if (tensor.place.offset != tensor.source.offset) return false;
@@ -170,33 +121,10 @@ absl::StatusOr<proto::FragmentedBytes> RegionResolver::Source::Find(RegionPart& 
                         resolver_.regions_.Find(request_.arrival.session, part.id, field));
   ROPE_RETURN_IF_ERROR(
       part.region->CheckSpan(part.offset, static_cast<uint64_t>(part.bytes), field));
-  const char* bytes = part.mapped();
-  if (bytes == nullptr) {
-    ROPE_ASSIGN_OR_RETURN(bytes, Copy(part, field));
-  }
   proto::FragmentedBytes found;
   found.bytes = part.bytes;
-  if (part.bytes > 0) found.fragments.emplace_back(bytes, static_cast<size_t>(part.bytes));
+  if (part.bytes > 0) found.fragments.emplace_back(part.mapped(), static_cast<size_t>(part.bytes));
   return found;
-}
-
-absl::StatusOr<const char*> RegionResolver::Source::Copy(const RegionPart& part,
-                                                         absl::string_view field) {
-  if (part.bytes > resolver_.copied_bytes_max_ - copied_) {
-    return MakeError(
-        Reason::kLimitExceeded, field, absl::StrCat(part.bytes, " bytes to copy beside ", copied_),
-        absl::StrCat("at most ", resolver_.copied_bytes_max_, " (--max_message_bytes)"));
-  }
-  if (!request_.plan.may_take_long && copied_ + part.bytes > limits::kPlanHereBytesMax) {
-    return NeedsSideThread();
-  }
-  ROPE_RETURN_IF_ERROR(request_.permit.Grow(part.bytes, field));
-  copied_ += part.bytes;
-  PooledBuffer& copy = request_.region_copies.emplace_back(resolver_.pool_.Allocate(part.bytes));
-  if (copy.size() != part.bytes) return OutOfMemory();
-  const absl::Status read =
-      part.region->Read(part.offset, {copy.data(), static_cast<size_t>(part.bytes)});
-  return read.ok() ? absl::StatusOr<const char*>(copy.data()) : proto::WithField(field, read);
 }
 
 absl::Status RegionResolver::Place(Request& request) const {
@@ -239,20 +167,6 @@ absl::Status RegionResolver::Place(Request& request) const {
   return CheckOverlaps(tensors);
 }
 
-absl::Status StoreOutputs(const Request& request) {
-  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    const TensorPlan& tensor = request.plan.tensors[i];
-    const RegionPart& place = tensor.place;
-    if (!IsObject(tensor.destination) || place.bytes == 0) continue;
-    const char* const bytes = request.run.outputs[i].data();
-    ROPE_RETURN_IF_ERROR(
-        tensor.store_strides.has_value()
-            ? StoreRows(tensor, bytes)
-            : place.region->Write(place.offset, {bytes, static_cast<size_t>(place.bytes)}));
-  }
-  return absl::OkStatus();
-}
-
 namespace {
 
 // Whether the result is sent and fits the received bytes one for one: they came as bytes of the
@@ -279,11 +193,7 @@ Destination DestinationOf(const TensorPlan& tensor) {
   if (!tensor.overwritten.empty()) return Destination::kReceivedBytes;
   if (tensor.place.region == nullptr) return Destination::kReply;
   // A place that is checked and overlaps the tensor is exactly that of the tensor.
-  const bool in_place = Overlap(tensor.place, tensor.source);
-  if (tensor.place.mapped() == nullptr) {
-    return in_place ? Destination::kObjectInPlace : Destination::kObject;
-  }
-  return in_place ? Destination::kRegionInPlace : Destination::kRegion;
+  return Overlap(tensor.place, tensor.source) ? Destination::kRegionInPlace : Destination::kRegion;
 }
 
 }  // namespace
@@ -297,10 +207,6 @@ void SetDestinations(ReceivedBytes& received, const OverwrittenBytes& overwritte
       tensor.overwritten = OverwritableOf(tensor.input, received);
     }
     tensor.destination = DestinationOf(tensor);
-    // What is copied to an object comes from packed memory, however far apart it goes.
-    if (IsObject(tensor.destination) && tensor.output_strides.has_value()) {
-      tensor.store_strides = std::exchange(tensor.output_strides, std::nullopt);
-    }
   }
 }
 

@@ -131,7 +131,7 @@ class LocalEngine {
                                 server::limits::kAdmittedRequestsMax, kAdmittedBytesMax}};
   server::Batcher batcher_;
   server::RegionTable regions_{{.enabled = true}};
-  server::RegionResolver region_resolver_{regions_, state_->pool, server::limits::kMessageBytesMax};
+  server::RegionResolver region_resolver_{regions_};
   server::PreparedRotations prepared_{*state_->registry, {}};
   server::Engine engine_{*state_->registry,
                          prepared_,

@@ -54,7 +54,6 @@ enum class Reason {
   kRegionNotFound = 8,
   kServiceNotFound = 9,
   kModelExists = 10,
-  kRegionExists = 11,
   kWrongState = 12,
   kSharedMemoryOff = 13,
   kPermission = 14,

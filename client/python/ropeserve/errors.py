@@ -84,10 +84,6 @@ class ModelExists(RopeError):
     """A model has this name already."""
 
 
-class RegionExists(RopeError):
-    """The shared memory is registered already."""
-
-
 class WrongState(RopeError):
     """Something is in a state that does not allow the call: a closed client, a forked child."""
 
