@@ -113,9 +113,8 @@ absl::Status AppendSliceRows(Slice& slice, int64_t& build_budget, kernels::Table
 // Start of the tensor's output. Null: the output overwrites the received bytes.
 char* OutputOf(const Request& request, size_t tensor) {
   const TensorPlan& plan = request.plan.tensors[tensor];
-  if (plan.destination == Destination::kReceivedBytes) return nullptr;
-  if (plan.destination == Destination::kReply) return request.run.outputs[tensor].data();
-  return plan.place.mapped();
+  if (!plan.IsInReply()) return plan.place.mapped();
+  return plan.TakesBuffer() ? request.run.outputs[tensor].data() : nullptr;
 }
 
 // Maps the pages of the part of the outputs that the request's tokens before `end` take. With heads
@@ -155,7 +154,7 @@ void RotateSlices(DeviceRouter& devices, const Jobs& jobs, const std::vector<Sli
 
 absl::Status Executor::AllocateOutputs(Request& request) const {
   for (const TensorPlan& tensor : request.plan.tensors) {
-    const int64_t bytes = tensor.destination == Destination::kReply ? tensor.output_bytes() : 0;
+    const int64_t bytes = tensor.TakesBuffer() ? tensor.output_bytes() : 0;
     request.run.outputs.push_back(pool_.Allocate(bytes));
     if (request.run.outputs.back().size() == bytes) continue;
     request.run.outputs.clear();

@@ -346,7 +346,7 @@ JobRuns JobRunsOf(const TensorPlan& tensor) {
 absl::Status CheckNumbers(const Plan& plan) {
   int64_t elements = 0;
   for (const TensorPlan& tensor : plan.tensors) {
-    if (!tensor.numbers || !IsInReply(tensor.destination)) continue;
+    if (!tensor.numbers || !tensor.IsInReply()) continue;
     elements += tensor.output_bytes() / kernels::ElementBytes(tensor.output_dtype);
   }
   return CheckAtMost(elements, limits::kReplyNumbersMax, "tensors", " numbers in the reply",

@@ -174,9 +174,9 @@ class Listener {
   // Logs why a connection closes; a hello is answered with the code.
   void Refuse(const PendingConnection& connection, HelloReader::Next next, const absl::Status& why);
   void CloseOldPending();
-  // Counts and watches a connection, and opens its session. Returns the session's token, 0 if
-  // shared memory is off or the connection is none of a Unix socket. RESOURCE_EXHAUSTED: the connection is one too many, or no descriptor is
-  // left to watch it.
+  // Counts and watches a connection, and opens its session. Returns the session's token, 0 if it
+  // has none: shared memory is off, or the connection is of TCP. RESOURCE_EXHAUSTED: the connection
+  // is one too many, or no descriptor is left to watch it.
   absl::StatusOr<uint64_t> Enter(const PendingConnection& connection);
   // Answers a hello. False: the bytes were not a hello, or the answer could not be sent.
   bool AnswerHello(PendingConnection& connection, uint64_t token);

@@ -89,17 +89,7 @@ struct HeadSpan {
 };
 
 // Where the result of a tensor goes: SetDestinations (region_resolver.h).
-enum class Destination {
-  kReply,          // a pooled buffer, which the reply takes
-  kReceivedBytes,  // over the received bytes of the tensor, which the reply takes
-  kRegion,         // a region
-  kRegionInPlace,  // the same, over the tensor itself
-};
-
-// Whether the reply contains the result.
-inline bool IsInReply(Destination destination) {
-  return destination == Destination::kReply || destination == Destination::kReceivedBytes;
-}
+enum class Destination { kReply, kRegion };
 
 // One tensor, validated.
 struct TensorPlan {
@@ -121,8 +111,10 @@ struct TensorPlan {
   RegionPart source;                     // of the input; no region: in the message
   RegionPart place;                      // of the output; no region: in the reply
   Destination destination = Destination::kReply;
-  absl::InlinedVector<char*, 2> overwritten;  // kReceivedBytes: the fragments of `input`
-  bool numbers = false;                       // the input came as numbers, so the result does too
+  // The fragments of `input`, which the result overwrites and the reply takes. Empty: in a reply,
+  // the result takes a pooled buffer.
+  absl::InlinedVector<char*, 2> overwritten;
+  bool numbers = false;     // the input came as numbers, so the result does too
   std::vector<char> typed;  // the elements that `input` views, if they came as numbers
 
   int64_t elements() const { return layout.tokens() * layout.heads * layout.head_dim; }
@@ -131,6 +123,10 @@ struct TensorPlan {
   bool IsGathered() const {
     return strides.has_value() && strides->channel != 1 && layout.head_dim > 1;
   }
+  bool IsInReply() const { return destination == Destination::kReply; }
+  bool TakesBuffer() const { return IsInReply() && overwritten.empty(); }
+  // Whether the client loses its input: a place that overlaps the input is exactly that of it.
+  bool IsInPlace() const { return Overlap(place, source); }
   int64_t output_bytes() const { return elements() * kernels::ElementBytes(output_dtype); }
   // The size of an element in the input or in the output, whichever is larger.
   int64_t larger_element_bytes() const {
@@ -210,12 +206,7 @@ struct Plan {
   std::vector<std::string> warnings;
 
   int64_t bytes() const { return tokens * bytes_per_token; }  // fits 63 bits (PrepareTensors)
-  // Whether the client loses an input.
-  bool IsInPlace() const {
-    return std::ranges::any_of(tensors, [](const TensorPlan& tensor) {
-      return tensor.destination == Destination::kRegionInPlace;
-    });
-  }
+  bool IsInPlace() const { return std::ranges::any_of(tensors, &TensorPlan::IsInPlace); }
 };
 
 }  // namespace rope::server

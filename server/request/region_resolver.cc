@@ -115,10 +115,9 @@ absl::Status CheckOverlaps(const std::vector<TensorPlan>& tensors) {
 
 }  // namespace
 
-absl::StatusOr<proto::FragmentedBytes> RegionResolver::Source::Find(RegionPart& part,
-                                                                    absl::string_view field) {
-  ROPE_ASSIGN_OR_RETURN(part.region,
-                        resolver_.regions_.Find(request_.arrival.session, part.id, field));
+absl::StatusOr<proto::FragmentedBytes> RegionResolver::Find(RegionPart& part,
+                                                            absl::string_view field) {
+  ROPE_ASSIGN_OR_RETURN(part.region, regions_.Find(request_.arrival.session, part.id, field));
   ROPE_RETURN_IF_ERROR(
       part.region->CheckSpan(part.offset, static_cast<uint64_t>(part.bytes), field));
   proto::FragmentedBytes found;
@@ -127,10 +126,10 @@ absl::StatusOr<proto::FragmentedBytes> RegionResolver::Source::Find(RegionPart& 
   return found;
 }
 
-absl::Status RegionResolver::Place(Request& request) const {
-  const v1::Output& output = request.asked().output();
-  const auto& regions = request.values().output().regions();
-  std::vector<TensorPlan>& tensors = request.plan.tensors;
+absl::Status RegionResolver::Place() {
+  const v1::Output& output = request_.asked().output();
+  const auto& regions = request_.values().output().regions();
+  std::vector<TensorPlan>& tensors = request_.plan.tensors;
   const int count = static_cast<int>(tensors.size());
   if (regions.empty()) {
     if (output.strides_size() > 0) {
@@ -155,26 +154,20 @@ absl::Status RegionResolver::Place(Request& request) const {
                             ReadOutputStrides(output.strides(i), tensor, field));
       ROPE_RETURN_IF_ERROR(CheckStrides(tensor, field));
     }
-    const std::string field = absl::StrCat("output.regions[", i, "]");
-    RegionPart& place = tensor.place;
-    place.id = regions[i].region_id();
-    place.offset = regions[i].offset();
-    place.bytes = PlaceBytes(tensor);
-    ROPE_ASSIGN_OR_RETURN(place.region, regions_.Find(request.arrival.session, place.id, field));
-    ROPE_RETURN_IF_ERROR(
-        place.region->CheckSpan(place.offset, static_cast<uint64_t>(place.bytes), field));
+    tensor.place = {nullptr, regions[i].region_id(), regions[i].offset(), PlaceBytes(tensor)};
+    ROPE_RETURN_IF_ERROR(Find(tensor.place, absl::StrCat("output.regions[", i, "]")).status());
   }
   return CheckOverlaps(tensors);
 }
 
 namespace {
 
-// Whether the result is sent and fits the received bytes one for one: they came as bytes of the
-// message, and the result has the same element type and is packed as they are.
+// Whether the result fits the received bytes one for one: they came as bytes of the message, and
+// the result has the same element type and is packed as they are.
 bool FitsReceivedBytes(const TensorPlan& tensor) {
   const bool is_received = tensor.source.region == nullptr && tensor.typed.empty();
-  return is_received && tensor.place.region == nullptr && tensor.dtype == tensor.output_dtype &&
-         !tensor.strides.has_value() && !tensor.output_strides.has_value();
+  return is_received && tensor.dtype == tensor.output_dtype && !tensor.strides.has_value() &&
+         !tensor.output_strides.has_value();
 }
 
 // The places of the fragments, for writing. Empty: one of them may not be overwritten.
@@ -189,13 +182,6 @@ absl::InlinedVector<char*, 2> OverwritableOf(const proto::FragmentedBytes& input
   return places;
 }
 
-Destination DestinationOf(const TensorPlan& tensor) {
-  if (!tensor.overwritten.empty()) return Destination::kReceivedBytes;
-  if (tensor.place.region == nullptr) return Destination::kReply;
-  // A place that is checked and overlaps the tensor is exactly that of the tensor.
-  return Overlap(tensor.place, tensor.source) ? Destination::kRegionInPlace : Destination::kRegion;
-}
-
 }  // namespace
 
 void SetDestinations(ReceivedBytes& received, const OverwrittenBytes& overwritten, Plan& plan) {
@@ -203,10 +189,12 @@ void SetDestinations(ReceivedBytes& received, const OverwrittenBytes& overwritte
   for (const TensorPlan& tensor : plan.tensors) bytes += tensor.output_bytes();
   const bool overwrites = bytes < overwritten.request_end;
   for (TensorPlan& tensor : plan.tensors) {
-    if (overwrites && tensor.output_bytes() >= overwritten.min && FitsReceivedBytes(tensor)) {
+    if (tensor.place.region != nullptr) {
+      tensor.destination = Destination::kRegion;
+    } else if (overwrites && tensor.output_bytes() >= overwritten.min &&
+               FitsReceivedBytes(tensor)) {
       tensor.overwritten = OverwritableOf(tensor.input, received);
     }
-    tensor.destination = DestinationOf(tensor);
   }
 }
 

@@ -1,9 +1,9 @@
 // RegionResolver: resolves the memory regions that a request names.
 //
-//   1. Source: finds arrays in regions while the request is validated, once their size is known.
+//   1. Find: finds arrays in regions while the request is validated, once their size is known.
 //   2. Place: finds the places of outputs, and refuses illegal overlaps (Errors, below).
 //
-// Threading:  Thread-safe; a Source is confined to its owner.
+// Threading:  Confined to its owner.
 // Ownership:  The request holds the regions that it uses.
 // Errors:     INVALID_ARGUMENT: an output that overlaps an input other than its own, another
 //             output, or itself. OUT_OF_RANGE: a span past its region. NOT_FOUND: no such region in
@@ -21,32 +21,19 @@
 
 namespace rope::server {
 
-class RegionResolver {
+class RegionResolver final : public ArraySource {
  public:
-  // Finds the arrays of one request.
-  class Source;
+  // Both must outlive it. REQUIRES: the request is decoded.
+  RegionResolver(const RegionTable& regions, Request& request)
+      : ArraySource(request.decoded.split), regions_(regions), request_(request) {}
 
-  // The table must outlive it.
-  explicit RegionResolver(const RegionTable& regions) : regions_(regions) {}
-
+  absl::StatusOr<proto::FragmentedBytes> Find(RegionPart& part, absl::string_view field) override;
   // Sets the places of the plan's outputs. REQUIRES: the plan's tensors have their elements.
-  absl::Status Place(Request& request) const;
+  absl::Status Place();
 
  private:
   const RegionTable& regions_;
-};
-
-class RegionResolver::Source final : public ArraySource {
- public:
-  // Both must outlive it. REQUIRES: the request is decoded.
-  Source(const RegionResolver& resolver, const Request& request)
-      : ArraySource(request.decoded.split), resolver_(resolver), request_(request) {}
-
-  absl::StatusOr<proto::FragmentedBytes> Find(RegionPart& part, absl::string_view field) override;
-
- private:
-  const RegionResolver& resolver_;
-  const Request& request_;
+  Request& request_;
 };
 
 // Which results may overwrite what was received.

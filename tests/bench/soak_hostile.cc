@@ -212,8 +212,8 @@ void HostileClient::RegisterModels() {
   }
 }
 
-// Registers one memory under id after id. Every second id is unregistered; the others end with their
-// connection.
+// Registers one memory under id after id. Every second id is unregistered; the others end with
+// their connection.
 void HostileClient::RegisterRegions() {
   testing::RegionClient client(unix_path_, kMemoryBytes);
   std::vector<uint64_t> ids = {client.id()};

@@ -82,9 +82,8 @@ class EngineTest : public ::testing::Test {
   Admission admission_{{10, Budget(), 10, Budget()}};
   Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
   RegionTable regions_{{.enabled = true}};
-  RegionResolver region_resolver_{regions_};
   PreparedRotations prepared_{*registry_, {}};
-  Engine engine_{*registry_, prepared_, admission_, batcher_, region_resolver_, clock_, {}};
+  Engine engine_{*registry_, prepared_, admission_, batcher_, regions_, clock_, {}};
   int answers_ = 0;
   int runs_ = 0;
   absl::Status status_ = absl::UnknownError("not answered");
@@ -325,10 +324,9 @@ class WideSpecTest : public ::testing::Test {
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
   Admission admission_{{10, 64 * limits::kMiB, 10, 64 * limits::kMiB}};
   RegionTable regions_{{.enabled = true}};
-  RegionResolver region_resolver_{regions_};
   Batcher batcher_{Batcher::Options(), clock_, [](absl::Span<Slice>) {}};
   PreparedRotations prepared_{*registry_, {}};
-  Engine engine_{*registry_, prepared_, admission_, batcher_, region_resolver_, clock_, {}};
+  Engine engine_{*registry_, prepared_, admission_, batcher_, regions_, clock_, {}};
 };
 
 TEST_F(WideSpecTest, IsResolvedOnTheSideThreadUntilItIsCached) {
@@ -451,16 +449,17 @@ TEST(PlanningBytesTest, PositionsAndRowsOfTheTokensCount) {
 }
 
 TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {
-  for (const auto& [destination, bytes] :
-       {std::pair(Destination::kReply, 64), std::pair(Destination::kReceivedBytes, 0),
-        std::pair(Destination::kRegion, 0), std::pair(Destination::kRegionInPlace, 0)}) {
-    Plan plan;
-    TensorPlan& tensor = plan.tensors.emplace_back();
-    tensor.layout.pre = 4;
-    tensor.layout.head_dim = 4;
-    tensor.destination = destination;
-    EXPECT_EQ(RunningBytes({}, plan), bytes) << static_cast<int>(destination);
-  }
+  Plan plan;
+  TensorPlan& tensor = plan.tensors.emplace_back();
+  tensor.layout.pre = 4;
+  tensor.layout.head_dim = 4;
+  EXPECT_EQ(RunningBytes({}, plan), 64);
+  char received = 0;
+  tensor.overwritten = {&received};
+  EXPECT_EQ(RunningBytes({}, plan), 0);
+  tensor.overwritten.clear();
+  tensor.destination = Destination::kRegion;
+  EXPECT_EQ(RunningBytes({}, plan), 0);
 }
 
 TEST(RunningBytesTest, SliceOfATensorThatIsGatheredCounts) {

@@ -43,8 +43,8 @@ class DestinationTest : public ::testing::Test {
     SetDestinations(received_, {.min = overwrite_bytes_min}, plan);
     return plan;
   }
-  Destination DestinationOf(const TensorPlan& tensor, int64_t overwrite_bytes_min = kBytes) {
-    return PlanOf(tensor, overwrite_bytes_min).tensors[0].destination;
+  bool TakesBuffer(const TensorPlan& tensor, int64_t overwrite_bytes_min) {
+    return PlanOf(tensor, overwrite_bytes_min).tensors[0].TakesBuffer();
   }
 
   RegionPart PartAt(uint64_t offset) const {
@@ -59,7 +59,7 @@ class DestinationTest : public ::testing::Test {
 
 TEST_F(DestinationTest, ResultThatFitsTheReceivedBytesOverwritesThem) {
   const Plan plan = PlanOf(tensor_);
-  EXPECT_EQ(plan.tensors[0].destination, Destination::kReceivedBytes);
+  EXPECT_EQ(plan.tensors[0].destination, Destination::kReply);
   EXPECT_THAT(plan.tensors[0].overwritten,
               ElementsAre(received_.bytes().data(), received_.bytes().data() + 10));
 }
@@ -69,12 +69,11 @@ TEST_F(DestinationTest, BytesThatOthersMayReadStay) {
   plan.tensors = {tensor_};
   ReceivedBytes shared;
   SetDestinations(shared, {.min = 1}, plan);
-  EXPECT_EQ(plan.tensors[0].destination, Destination::kReply);
-  EXPECT_TRUE(plan.tensors[0].overwritten.empty());
+  EXPECT_TRUE(plan.tensors[0].TakesBuffer());
 }
 
 TEST_F(DestinationTest, SmallResultGetsMemoryOfItsOwn) {
-  EXPECT_EQ(DestinationOf(tensor_, kBytes + 1), Destination::kReply);
+  EXPECT_TRUE(TakesBuffer(tensor_, kBytes + 1));
 }
 
 TEST_F(DestinationTest, ResultsOfALargeRequestGetMemoryOfTheirOwn) {
@@ -82,8 +81,7 @@ TEST_F(DestinationTest, ResultsOfALargeRequestGetMemoryOfTheirOwn) {
     Plan plan;
     plan.tensors = {tensor_, tensor_};
     SetDestinations(received_, {.min = kBytes, .request_end = end}, plan);
-    EXPECT_EQ(plan.tensors[0].destination,
-              end > 2 * kBytes ? Destination::kReceivedBytes : Destination::kReply);
+    EXPECT_EQ(plan.tensors[0].TakesBuffer(), end == 2 * kBytes);
   }
 }
 
@@ -99,17 +97,23 @@ TEST_F(DestinationTest, ResultThatDoesNotFitTheReceivedBytesGetsMemoryOfItsOwn) 
   TensorPlan from_region = tensor_;
   from_region.source = PartAt(0);
   for (const TensorPlan& tensor : {narrower, strided, moved, numbers, from_region}) {
-    EXPECT_EQ(DestinationOf(tensor, 1), Destination::kReply);
+    EXPECT_TRUE(TakesBuffer(tensor, 1));
   }
 }
 
 TEST_F(DestinationTest, RegionIsWrittenInPlaceOrElsewhere) {
+  const auto in_place = [this] {
+    const Plan plan = PlanOf(tensor_);
+    EXPECT_EQ(plan.tensors[0].destination, Destination::kRegion);
+    EXPECT_TRUE(plan.tensors[0].overwritten.empty());
+    return plan.IsInPlace();
+  };
   tensor_.place = PartAt(128);
-  EXPECT_EQ(DestinationOf(tensor_), Destination::kRegion);
+  EXPECT_FALSE(in_place());
   tensor_.source = PartAt(128 + kBytes);
-  EXPECT_EQ(DestinationOf(tensor_), Destination::kRegion);
+  EXPECT_FALSE(in_place());
   tensor_.source = tensor_.place;
-  EXPECT_EQ(DestinationOf(tensor_), Destination::kRegionInPlace);
+  EXPECT_TRUE(in_place());
 }
 
 }  // namespace
