@@ -24,7 +24,6 @@
 #include "rope/status.h"
 #include "server/clock.h"
 #include "server/core.h"
-#include "server/memory/peers.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::embedded {
