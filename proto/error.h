@@ -32,7 +32,6 @@ enum class Reason {
   kConfigIdNotFound = 7,
   kRegionNotFound = 8,
   kServiceNotFound = 9,
-  kRegionExists = 11,
   kWrongState = 12,
   kSharedMemoryOff = 13,
   kPermission = 14,
@@ -66,8 +65,6 @@ constexpr absl::StatusCode CodeOf(Reason reason) {
     case Reason::kRegionNotFound:
     case Reason::kServiceNotFound:
       return absl::StatusCode::kNotFound;
-    case Reason::kRegionExists:
-      return absl::StatusCode::kAlreadyExists;
     case Reason::kWrongState:
     case Reason::kSharedMemoryOff:
       return absl::StatusCode::kFailedPrecondition;

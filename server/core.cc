@@ -83,14 +83,13 @@ absl::Status Core::Build() {
       batches, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
-  region_resolver_ = std::make_unique<RegionResolver>(*regions_, *pool_, shares.message);
   prepared_ = std::make_unique<PreparedRotations>(
       *registry_, PreparedRotations::Options{.bytes_max = shares.prepared});
   const int64_t overwritten_min = options_.overwrites_received
                                       ? limits::kOverwriteBytesMin
                                       : std::numeric_limits<int64_t>::max();
   engine_ = std::make_unique<Engine>(
-      *registry_, *prepared_, *admission_, *batcher_, *region_resolver_, clock_,
+      *registry_, *prepared_, *admission_, *batcher_, *regions_, clock_,
       Engine::Options{.reply_bytes_max = shares.message,
                       .overwritten = {overwritten_min, devices_->accelerator_bytes_min()}});
   rope_service_ = std::make_unique<RopeService>(

@@ -37,7 +37,6 @@
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
-#include "server/request/region_resolver.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::server {
@@ -122,7 +121,6 @@ class Core {
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;
-  std::unique_ptr<RegionResolver> region_resolver_;
   std::unique_ptr<PreparedRotations> prepared_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RopeService> rope_service_;

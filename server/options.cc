@@ -11,7 +11,6 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -56,18 +55,6 @@ std::string CheckSocketMode(const std::string& value) {
   const bool legal = (value.size() == 3 || (value.size() == 4 && value[0] == '0')) &&
                      value.find_first_not_of("01234567") == std::string::npos;
   return legal ? std::string() : Refuse(value, "three octal digits, for example 660");
-}
-
-std::string CheckShmPrefix(const std::string& value) {
-  constexpr size_t kPrefixBytesMax = 64;
-  const auto is_legal = [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
-  };
-  const bool legal = value.size() > 1 && value.size() <= kPrefixBytesMax && value[0] == '/' &&
-                     std::all_of(value.begin() + 1, value.end(), is_legal);
-  return legal ? std::string()
-               : Refuse(value,
-                        absl::StrCat("a slash, then a-z A-Z 0-9 _ -, at most ", kPrefixBytesMax));
 }
 
 // As peers.h writes owners: any other spelling would never match.
@@ -263,9 +250,6 @@ void AddMemory(Flags& flags, ServerOptions& options) {
 void AddSharedMemory(Flags& flags, RegionTable::Options& options, Given& given) {
   flags.Switch("enable_shared_memory", "Let clients register memory regions (default off).",
                options.enabled);
-  flags.Text("shm_prefix", "/PREFIX",
-             "Names of POSIX shared memory that clients register begin so (default /rope_).",
-             CheckShmPrefix, [&options](const std::string& text) { options.prefix = text; });
   flags.Bytes(
       "shared_memory_bytes",
       "Memory regions of all clients (default what memory_bytes leaves of what there is, at "
@@ -417,7 +401,6 @@ std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& opt
            std::ranges::any_of(options.trusted_proxies, is_address),
        "by address, without --tls_client_ca: whoever calls from there may pass for any certificate "
        "of --access_file"},
-      {"--shm_prefix", !shared.enabled, off},
       {"--shared_memory_bytes", !shared.enabled, off},
       {"--session_memory_bytes", !shared.enabled, off},
       {"--session_memory_bytes", shared.enabled && shared.session_bytes_max > shared.bytes_max,

@@ -190,8 +190,8 @@ absl::Status Server::Listen() {
         std::clamp<int64_t>(DefaultMaxConnections() / places, 1, listening.pending_connections_max);
     listening.tls = tls_ != nullptr && !absl::StartsWith(address, kUnixPrefix);
     if (access_ != nullptr) {
-      listening.admit_memory = [this](const Peer& peer) {
-        return access_->Admit({.owner = peer.owner}, Right::kRotate).status();
+      listening.admit_memory = [this](const std::string& owner) {
+        return access_->Admit({.owner = owner}, Right::kRotate).status();
       };
     }
     listening.hand_on = [this, tls = listening.tls](int fd) { HandOn(fd, tls); };
@@ -341,14 +341,11 @@ std::vector<BudgetUse> Server::Budgets() const {
 v1::GetServerInfoResponse Server::Info() const {
   v1::GetServerInfoResponse info = core_->Info(Budgets());
   info.add_transports("inline");
-  if (!options_.shared_memory.enabled) return info;
   const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, kUnixPrefix); };
-  if (std::ranges::any_of(options_.listen, is_unix)) {
+  if (options_.shared_memory.enabled && std::ranges::any_of(options_.listen, is_unix)) {
     info.add_transports("ring");
     info.add_transports("memfd");
   }
-  info.add_transports("shm");
-  info.set_shm_prefix(options_.shared_memory.prefix);
   return info;
 }
 

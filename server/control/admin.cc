@@ -73,17 +73,8 @@ absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& r
 
 absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,
                                                           uint64_t session, RegionTable& regions) {
-  const bool names_object =
-      !request.shm_name().empty() || request.offset() != 0 || request.byte_size() != 0;
-  if (request.region_id() != 0 && names_object) {
-    return InvalidField("region_id", "it and shm_name, offset or byte_size", "one of them");
-  }
   v1::RegisterRegionResponse response;
-  ROPE_ASSIGN_OR_RETURN(const uint64_t id,
-                        request.region_id() != 0
-                            ? regions.AddId(session, request.region_id())
-                            : regions.RegisterPosix(session, request.shm_name(), request.offset(),
-                                                    request.byte_size()));
+  ROPE_ASSIGN_OR_RETURN(const uint64_t id, regions.AddId(session, request.region_id()));
   response.set_region_id(id);
   return response;
 }
@@ -103,7 +94,7 @@ v1::ListRegionsResponse ListRegions(uint64_t session, const RegionTable& regions
     v1::Region& region = *response.add_regions();
     region.set_region_id(listed.id);
     region.set_byte_size(listed.bytes);
-    region.set_kind(listed.kind == Region::Kind::kMemfd ? "memfd" : "shm");
+    region.set_kind("memfd");
   }
   return response;
 }

@@ -1,8 +1,7 @@
 // Answers of the control plane: models, memory regions, connections, table-cache statistics.
 //
 // Threading:  Functions only, all of them quick; the registry and the cache are thread-safe.
-// Errors:     As RegionTable. INVALID_ARGUMENT: RegisterRegion got both region_id and an object to
-//             register.
+// Errors:     As RegionTable.
 #ifndef ROPE_SERVER_CONTROL_ADMIN_H_
 #define ROPE_SERVER_CONTROL_ADMIN_H_
 

@@ -20,6 +20,7 @@
 #include "server/limits.h"
 #include "server/memory/limits.h"
 #include "server/memory/memory_limit.h"
+#include "server/memory/peers.h"
 #include "server/request/request.h"
 #include "server/telemetry/process.h"
 
@@ -177,8 +178,7 @@ Status StatusAtEnd(Ending& ending, const absl::Status& status) {
 
 }  // namespace
 
-LocalService::LocalService()
-    : peer_({.local = true, .uid = getuid(), .owner = server::OwnerOfUser(getuid())}) {}
+LocalService::LocalService() : owner_(server::OwnerOfUser(getuid())) {}
 
 Result<std::shared_ptr<LocalService>> LocalService::Create(const Options& options) {
   static_cast<void>(client::NoteConnect());                 // an engine works after a fork, too
@@ -214,7 +214,7 @@ absl::Status LocalService::Build(const Options& options) {
       std::min(core.batches.direct_bytes_max, core.batches.slice_bytes_max);
   core.logger = SilentLogger();
   ROPE_ASSIGN_OR_RETURN(core_, server::Core::Create(std::move(core), clock_));
-  core_->regions().OpenSession(kSession, peer_);
+  core_->regions().OpenSession(kSession);
   ROPE_ASSIGN_OR_RETURN(region_id_, core_->regions().RegisterProcess(kSession));
   services_ = core_->HealthNames();
   return absl::OkStatus();
@@ -230,7 +230,7 @@ Result<grpc::ByteBuffer> LocalService::Call(server::Method method, grpc::ByteBuf
                                             absl::Duration timeout,
                                             const Cancelled& cancelled) noexcept {
   Ending ending(timeout, cancelled);
-  EmbeddedCall call(message, ending, peer_.owner);
+  EmbeddedCall call(message, ending, owner_);
   core_->rope_service().Handle(method, call);
   RunWhatIsLeft();
   if (Status status = StatusAtEnd(ending, call.status()); !status.ok()) return status;

@@ -24,7 +24,6 @@
 #include "rope/status.h"
 #include "server/clock.h"
 #include "server/core.h"
-#include "server/memory/peers.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::embedded {
@@ -62,7 +61,7 @@ class LocalService {
   void RunWhatIsLeft();
 
   const server::SteadyClock clock_;
-  const server::Peer peer_;  // this process
+  const std::string owner_;  // this process (peers.h)
   std::unique_ptr<server::Core> core_;
   std::vector<std::string> services_;
   uint64_t region_id_ = 0;

@@ -47,8 +47,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   {
     proto::MutexLock lock(&mutex_);
     if (drain_.draining) return Draining();
-    const bool direct = request->plan.bytes() <= options_.direct_bytes_max &&
-                        !(is_large && request->plan.StoresObject());
+    const bool direct = request->plan.bytes() <= options_.direct_bytes_max;
     // A large request queues while another has slices left. If it ran here, the thread would run a
     // slice of each before it looks at its events.
     const bool is_burst = is_large && !gathered_.empty();

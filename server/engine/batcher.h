@@ -12,8 +12,8 @@
 // there they join what has gathered, or run at once (gathers_always).
 //
 // A request above the bound of gathering runs by itself, one slice for each call of RunGathered, so
-// that the thread looks at its events between two slices. It queues instead if its result goes to a
-// POSIX object, which is copied in one piece, or if another request has slices left.
+// that the thread looks at its events between two slices. It queues instead if another request has
+// slices left.
 //
 // Batched. All other requests queue:
 //   1. Enqueue appends the request to the queue of its session.

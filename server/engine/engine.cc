@@ -47,7 +47,7 @@ class Engine::Planning final : public SideThread::Work {
 };
 
 Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& admission,
-               Batcher& batcher, const RegionResolver& regions, const Clock& clock,
+               Batcher& batcher, const RegionTable& regions, const Clock& clock,
                const Options& options)
     : registry_(registry),
       prepared_(prepared),
@@ -76,7 +76,6 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   const absl::Status status = MakePlan(*request, /*may_take_long=*/false);
   if (IsNeedsSideThread(status)) {  // which plans from the beginning
     request->plan = Plan();         // what it holds, no permit counts any more
-    request->region_copies.clear();
     request->permit.Shrink(admitted);
     return PlanLater(request);
   }
@@ -102,7 +101,7 @@ absl::Status Engine::PlanLater(std::unique_ptr<Request>& request) {
 absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   const v1::RotateRequest& fixed = request.asked();
   const v1::RotateRequest& values = request.values();
-  RegionResolver::Source source(regions_, request);
+  RegionResolver source(regions_, request);
   Plan& plan = request.plan;
   Ropes own;  // of a request without a prepared_id
   if (request.prepared != nullptr) {
@@ -118,7 +117,7 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
     return NeedsSideThread();
   }
   ROPE_RETURN_IF_ERROR(PlanElements(fixed, values, source, plan));
-  ROPE_RETURN_IF_ERROR(regions_.Place(request));
+  ROPE_RETURN_IF_ERROR(source.Place());
   SetDestinations(*request.decoded.bytes, options_.overwritten, plan);
   ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(fixed, plan), "request"));
   ROPE_RETURN_IF_ERROR(BoundJobs(plan));
@@ -169,7 +168,7 @@ int64_t ClaimedElements(const v1::Array& array) {
 int64_t ResultBytes(const TensorPlan& of) {
   constexpr int64_t kNumberBytes = 16;
   const int64_t element = kernels::ElementBytes(of.output_dtype);
-  const bool typed = IsInReply(of.destination) && of.numbers;
+  const bool typed = of.IsInReply() && of.numbers;
   const int64_t elements =
       Product(Product(of.layout.tokens(), of.layout.heads), of.layout.head_dim);
   return Product(elements, typed ? element + kNumberBytes : element);
@@ -218,7 +217,7 @@ int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
   }
   for (const TensorPlan& tensor : plan.tensors) {
     bytes = Sum(bytes, static_cast<int64_t>(tensor.typed.size()));
-    if (TakesBuffer(tensor.destination)) bytes = Sum(bytes, ResultBytes(tensor));
+    if (tensor.TakesBuffer()) bytes = Sum(bytes, ResultBytes(tensor));
     bytes = Sum(bytes, GatheredBytes(tensor));
   }
   return bytes;
@@ -240,7 +239,7 @@ int64_t PlannedBytes(const Plan& plan) {
 int64_t ReplyBytes(const Plan& plan) {
   int64_t bytes = 0;
   for (const TensorPlan& tensor : plan.tensors) {
-    if (IsInReply(tensor.destination)) bytes = Sum(bytes, ResultBytes(tensor));
+    if (tensor.IsInReply()) bytes = Sum(bytes, ResultBytes(tensor));
   }
   return bytes;
 }

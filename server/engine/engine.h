@@ -41,8 +41,7 @@ class Engine {
 
   // All must outlive the engine.
   Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& admission,
-         Batcher& batcher, const RegionResolver& regions, const Clock& clock,
-         const Options& options);
+         Batcher& batcher, const RegionTable& regions, const Clock& clock, const Options& options);
 
   absl::Status Submit(std::unique_ptr<Request>& request);
 
@@ -69,7 +68,7 @@ class Engine {
   PreparedRotations& prepared_;
   Admission& admission_;
   Batcher& batcher_;
-  const RegionResolver& regions_;
+  const RegionTable& regions_;
   const Clock& clock_;
   const Options options_;
   SideThread side_thread_;  // last: it uses everything else

@@ -11,7 +11,6 @@
 #include "server/engine/job_tiler.h"
 #include "server/engine/limits.h"
 #include "server/error.h"
-#include "server/request/region_resolver.h"
 
 namespace rope::server {
 namespace {
@@ -114,17 +113,8 @@ absl::Status AppendSliceRows(Slice& slice, int64_t& build_budget, kernels::Table
 // Start of the tensor's output. Null: the output overwrites the received bytes.
 char* OutputOf(const Request& request, size_t tensor) {
   const TensorPlan& plan = request.plan.tensors[tensor];
-  if (plan.destination == Destination::kReceivedBytes) return nullptr;
-  return TakesBuffer(plan.destination) ? request.run.outputs[tensor].data() : plan.place.mapped();
-}
-
-// Copies the outputs of each request whose last slice has run to their POSIX objects, if any.
-void StoreFinished(absl::Span<Slice> slices) {
-  for (Slice& slice : slices) {
-    if (slice.status.ok() && slice.IsLast()) {
-      slice.status = StoreOutputs(*slice.request);
-    }
-  }
+  if (!plan.IsInReply()) return plan.place.mapped();
+  return plan.TakesBuffer() ? request.run.outputs[tensor].data() : nullptr;
 }
 
 // Maps the pages of the part of the outputs that the request's tokens before `end` take. With heads
@@ -164,7 +154,7 @@ void RotateSlices(DeviceRouter& devices, const Jobs& jobs, const std::vector<Sli
 
 absl::Status Executor::AllocateOutputs(Request& request) const {
   for (const TensorPlan& tensor : request.plan.tensors) {
-    const int64_t bytes = TakesBuffer(tensor.destination) ? tensor.output_bytes() : 0;
+    const int64_t bytes = tensor.TakesBuffer() ? tensor.output_bytes() : 0;
     request.run.outputs.push_back(pool_.Allocate(bytes));
     if (request.run.outputs.back().size() == bytes) continue;
     request.run.outputs.clear();
@@ -191,7 +181,6 @@ void Executor::Run(absl::Span<Slice> slices) {
 //      slice without jobs.
 //   2. RotateSlices runs the jobs and changes the channel order of results. PutBack then copies
 //      rows that were gathered for a rotation in place.
-//   3. StoreFinished copies the results of POSIX objects.
 //
 // Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned. The slice
 // keeps its rows even longer: releasing many pages takes time, and the caller answers first.
@@ -229,7 +218,6 @@ void Executor::RunAll(absl::Span<Slice> slices) {
   if (jobs.empty()) return;
   RotateSlices(devices_, jobs, parts);
   cutter.PutBack();
-  StoreFinished(slices);
 }
 
 }  // namespace rope::server

@@ -5,8 +5,8 @@
 // Ownership:  The caller owns slices and requests, including the rows that a slice ran with.
 //             Outputs are written to their destinations. Pool buffers are then the request's.
 // Errors:     Each slice gets its own status. These errors fail one slice: an error of its tables,
-//             a POSIX object that shrank (FAILED_PRECONDITION), no memory for its result
-//             (RESOURCE_EXHAUSTED). An error of the device fails the batch.
+//             no memory for its result (RESOURCE_EXHAUSTED). An error of the device fails the
+//             batch.
 // Limits:     A batch builds at most limits::kBatchBuildBytesMax bytes of table rows and one page
 //             more, for each axis and row set. A slice then ends early.
 #ifndef ROPE_SERVER_ENGINE_EXECUTOR_H_

@@ -342,32 +342,15 @@ JobRuns JobRunsOf(const TensorPlan& tensor) {
   return {layout.heads, std::min(run, layout.post)};  // tokens inside heads: each head has its jobs
 }
 
-// Separate writes of the result to an object. Heads that are adjacent on both sides are one write.
-int64_t WritesOf(const TensorPlan& tensor) {
-  if (!tensor.store_strides.has_value()) return 0;
-  const Layout& layout = tensor.layout;
-  const bool adjacent = layout.post == 1 && tensor.store_strides->head == layout.head_dim;
-  return adjacent ? layout.tokens() : layout.tokens() * layout.heads;
-}
-
 // Of all results that the reply has as numbers.
 absl::Status CheckNumbers(const Plan& plan) {
   int64_t elements = 0;
   for (const TensorPlan& tensor : plan.tensors) {
-    if (!tensor.numbers || !IsInReply(tensor.destination)) continue;
+    if (!tensor.numbers || !tensor.IsInReply()) continue;
     elements += tensor.output_bytes() / kernels::ElementBytes(tensor.output_dtype);
   }
   return CheckAtMost(elements, limits::kReplyNumbersMax, "tensors", " numbers in the reply",
                      ", or raw bytes");
-}
-
-// The last slice stores all results at once.
-absl::Status CheckWrites(const Plan& plan) {
-  int64_t writes = 0;
-  for (const TensorPlan& tensor : plan.tensors) writes += WritesOf(tensor);
-  return CheckAtMost(writes, limits::kObjectWritesMax, "output.strides",
-                     " separate writes to POSIX shared memory",
-                     ", or packed outputs, or outputs in a memfd");
 }
 
 absl::Status CheckTokenBytes(const Plan& plan) {
@@ -432,7 +415,6 @@ absl::Status BoundJobs(Plan& plan) {
   plan.jobs = {};
   if (plan.bytes() == 0) return absl::OkStatus();
   ROPE_RETURN_IF_ERROR(CheckTokenBytes(plan));
-  ROPE_RETURN_IF_ERROR(CheckWrites(plan));
   ROPE_RETURN_IF_ERROR(CheckNumbers(plan));
   int64_t units = 0;  // the jobs of one token
   for (const TensorPlan& tensor : plan.tensors) {

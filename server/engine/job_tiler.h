@@ -31,8 +31,7 @@
 namespace rope::server {
 
 // Fills `jobs` of the plan. RESOURCE_EXHAUSTED: a token is too large for a slice, which has at
-// least one; the results have too many numbers, or separate writes to objects. REQUIRES: the plan's
-// tensors have their strides.
+// least one; the results have too many numbers. REQUIRES: the plan's tensors have their strides.
 absl::Status BoundJobs(Plan& plan);
 
 // The row for heads and layers that do not rotate: it has no columns, so no channel changes.

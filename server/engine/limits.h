@@ -38,8 +38,6 @@ inline constexpr int64_t kUncountedFrequencyBytes = 16 * kKiB;
 inline constexpr int64_t kJobsMax = 64 * 1024;
 // Elements of all results that a reply has as numbers, encoded in one step: 4 milliseconds.
 inline constexpr int64_t kReplyNumbersMax = 256 * 1024;
-// Separate writes of one request to objects that are not mapped: 6 milliseconds.
-inline constexpr int64_t kObjectWritesMax = 8 * 1024;
 // Bytes of one token in all tensors; a slice has at least one token.
 inline constexpr int64_t kTokenBytesMax = 64 * kMiB;
 // The same for a tensor whose channels are not adjacent: a slice of it is copied first.

@@ -165,7 +165,7 @@ ReplySlices SlicesOfReply(Request& request) {
   ReplySlices slices;
   const std::string rest = WriteReply(request, [&](size_t tensor, std::string& text) {
     slices.push_back(SliceOf(text));
-    if (request.plan.tensors[tensor].destination == Destination::kReceivedBytes) {
+    if (!request.plan.tensors[tensor].TakesBuffer()) {
       AddOverwritten(request, tensor, slices);
     } else {
       slices.push_back(server::SliceOf(std::move(request.run.outputs[tensor])));
@@ -282,7 +282,7 @@ grpc::ByteBuffer EncodeReply(Request& request, std::optional<uint64_t> sequence)
 
 std::string EncodeSmallReply(Request& request) {
   return WriteReply(request, [&](size_t tensor, std::string& text) {
-    ROPE_CHECK(request.plan.tensors[tensor].destination == Destination::kReply);
+    ROPE_CHECK(request.plan.tensors[tensor].TakesBuffer());
     const PooledBuffer& output = request.run.outputs[tensor];
     text.append(output.data(), static_cast<size_t>(output.size()));
   });

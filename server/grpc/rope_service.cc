@@ -86,15 +86,7 @@ Transport TransportOf(const Request& request) {
   if (request.arrival.on_stream) return Transport::kStream;
   const std::shared_ptr<const Region>& region = request.plan.tensors.front().source.region;
   if (region == nullptr) return Transport::kInline;
-  switch (region->kind()) {
-    case Region::Kind::kMemfd:
-      return Transport::kMemfd;
-    case Region::Kind::kPosix:
-      return Transport::kShm;
-    case Region::Kind::kProcess:
-      return Transport::kInProcess;
-  }
-  return Transport::kInline;
+  return region->kind() == Region::Kind::kMemfd ? Transport::kMemfd : Transport::kInProcess;
 }
 
 // REQUIRES: the rotation succeeded.

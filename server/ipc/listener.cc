@@ -377,7 +377,7 @@ void Listener::Accept(int listening) {
   // By edges: half a preface stays in the socket.
   if (!Watch(accepted.get(), EPOLLIN | EPOLLRDHUP | EPOLLET, number)) return;
   PendingConnection& connection = pending_[number];
-  connection.peer = PeerOf(accepted.get(), is_unix());
+  connection.owner = OwnerOf(accepted.get(), is_unix());
   connection.closes =
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.handshake_timeout);
   connection.socket = std::move(accepted);
@@ -437,15 +437,12 @@ absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
   }
   Watched watched = {.fd = second.get()};
   const std::string name = options_.tls ? PeerNameOf(fd) : "";
-  ROPE_ASSIGN_OR_RETURN(
-      watched.place,
-      options_.connections->Enter(fd, connection.peer.owner, is_unix(), std::move(second), name));
-  if (regions_.options().enabled) {
-    // A client of a proxy may be anywhere. Ends the session of an earlier connection with the same
-    // number.
-    Peer peer = connection.peer;
-    if (watched.place.connection().is_proxy()) peer.local = false;
-    watched.token = regions_.OpenSession(SessionOfDescriptor(fd), peer);
+  ROPE_ASSIGN_OR_RETURN(watched.place, options_.connections->Enter(fd, connection.owner, is_unix(),
+                                                                   std::move(second), name));
+  if (is_unix() && regions_.options().enabled) {
+    // Ends the session of an earlier connection with the same number.
+    watched.token =
+        regions_.OpenSession(SessionOfDescriptor(fd), watched.place.connection().is_proxy());
   }
   const uint64_t token = watched.token;
   watched_[number] = std::move(watched);
@@ -457,7 +454,7 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
     uint64_t token) {
   ROPE_RETURN_IF_ERROR(hello.status());
   if (options_.admit_memory != nullptr) {
-    ROPE_RETURN_IF_ERROR(options_.admit_memory(connection.peer));
+    ROPE_RETURN_IF_ERROR(options_.admit_memory(connection.owner));
   }
   const bool has_ring = hello->ring_bytes != 0;
   ROPE_ASSIGN_OR_RETURN(auto descriptors, connection.reader.ReleaseDescriptors(has_ring ? 2 : 1));
@@ -467,7 +464,7 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
                         regions_.RegisterMemfd(session, std::move(descriptors[0]), hello->bytes));
   if (!has_ring || options_.rings == nullptr) return brought;
   auto doorbell =
-      OpenRing(hello->ring_bytes, session, token, std::move(descriptors[1]), connection.peer.owner);
+      OpenRing(hello->ring_bytes, session, token, std::move(descriptors[1]), connection.owner);
   if (doorbell.ok()) {
     brought.doorbell = *std::move(doorbell);
   } else {  // the region works without its ring

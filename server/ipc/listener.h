@@ -114,7 +114,7 @@ class Listener {
     // Clients begin with TLS, which gRPC does. Not for Unix sockets.
     bool tls = false;
     // Whether a Unix socket's user may bring memory and a ring. Null: everybody may.
-    std::function<absl::Status(const Peer&)> admit_memory = nullptr;
+    std::function<absl::Status(const std::string& owner)> admit_memory = nullptr;
     // Serves rings that come with hellos; null: no rings. Must outlive the listener.
     RingLoop* rings = nullptr;
     // Accounts for what is passed to gRPC. Required; must outlive the listener.
@@ -145,7 +145,7 @@ class Listener {
   // A connection that has not been passed to gRPC yet.
   struct PendingConnection {
     proto::FileDescriptor socket;
-    Peer peer;
+    std::string owner;  // peers.h
     Instant closes;
     HelloReader reader;
   };
@@ -174,9 +174,9 @@ class Listener {
   // Logs why a connection closes; a hello is answered with the code.
   void Refuse(const PendingConnection& connection, HelloReader::Next next, const absl::Status& why);
   void CloseOldPending();
-  // Counts and watches a connection, and opens its session. Returns the session's token, 0 if
-  // shared memory is off. RESOURCE_EXHAUSTED: the connection is one too many, or no descriptor is
-  // left to watch it.
+  // Counts and watches a connection, and opens its session. Returns the session's token, 0 if it
+  // has none: shared memory is off, or the connection is of TCP. RESOURCE_EXHAUSTED: the connection
+  // is one too many, or no descriptor is left to watch it.
   absl::StatusOr<uint64_t> Enter(const PendingConnection& connection);
   // Answers a hello. False: the bytes were not a hello, or the answer could not be sent.
   bool AnswerHello(PendingConnection& connection, uint64_t token);

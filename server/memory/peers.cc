@@ -20,17 +20,17 @@ namespace {
 constexpr char kLoopback[] = "ip:loopback";
 constexpr size_t kCertificateNameMax = 256;
 
-Peer Of(const in_addr& v4) {
+std::string Of(const in_addr& v4) {
   constexpr uint32_t kLoopbackNet = 127;
-  if (ntohl(v4.s_addr) >> 24 == kLoopbackNet) return {.local = true, .owner = kLoopback};
+  if (ntohl(v4.s_addr) >> 24 == kLoopbackNet) return kLoopback;
   std::array<char, INET_ADDRSTRLEN> text = {};
   inet_ntop(AF_INET, &v4, text.data(), text.size());
-  return {.owner = absl::StrCat("ip:", text.data())};
+  return absl::StrCat("ip:", text.data());
 }
 
 // `scope`: the zone of a link-local address, or 0.
-Peer Of(const in6_addr& v6, uint32_t scope) {
-  if (IN6_IS_ADDR_LOOPBACK(&v6)) return {.local = true, .owner = kLoopback};
+std::string Of(const in6_addr& v6, uint32_t scope) {
+  if (IN6_IS_ADDR_LOOPBACK(&v6)) return kLoopback;
   if (IN6_IS_ADDR_V4MAPPED(&v6)) {
     in_addr v4{};
     std::memcpy(&v4, &v6.s6_addr[12], sizeof(v4));
@@ -38,7 +38,7 @@ Peer Of(const in6_addr& v6, uint32_t scope) {
   }
   std::array<char, INET6_ADDRSTRLEN> text = {};
   inet_ntop(AF_INET6, &v6, text.data(), text.size());
-  return {.owner = absl::StrCat("ip:", text.data(), scope == 0 ? "" : absl::StrCat("%", scope))};
+  return absl::StrCat("ip:", text.data(), scope == 0 ? "" : absl::StrCat("%", scope));
 }
 
 // What tells certificates apart.
@@ -104,8 +104,8 @@ std::string ForwardedOwner(absl::string_view certificates, absl::string_view add
   const std::string text(absl::StripAsciiWhitespace(addresses));
   in_addr v4{};
   in6_addr v6{};
-  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return Of(v4).owner;
-  if (inet_pton(AF_INET6, text.c_str(), &v6) == 1) return Of(v6, 0).owner;
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return Of(v4);
+  if (inet_pton(AF_INET6, text.c_str(), &v6) == 1) return Of(v6, 0);
   return kUnknownOwner;
 }
 
@@ -141,11 +141,11 @@ std::string PlainPeerName(absl::string_view name) {
   return plain;
 }
 
-Peer PeerAt(const sockaddr_storage& address) {
+std::string OwnerAt(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) {
     return Of(reinterpret_cast<const sockaddr_in&>(address).sin_addr);
   }
-  if (address.ss_family != AF_INET6) return {.owner = kUnknownOwner};
+  if (address.ss_family != AF_INET6) return kUnknownOwner;
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
   return Of(v6.sin6_addr, v6.sin6_scope_id);
 }
@@ -154,21 +154,19 @@ std::string OwnerOfUser(uid_t uid) {
   return absl::StrCat("uid:", uid);
 }
 
-Peer PeerOf(int socket, bool is_unix) {
+std::string OwnerOf(int socket, bool is_unix) {
   if (!is_unix) {
     sockaddr_storage address{};
     socklen_t length = sizeof(address);
     if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) address = {};
-    return PeerAt(address);
+    return OwnerAt(address);
   }
   ucred who{};
   socklen_t length = sizeof(who);
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) {
-    return {.local = true, .owner = kUnknownOwner};
-  }
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) return kUnknownOwner;
   LogLimited(LogKind::kConnection, spdlog::level::debug, "connection from pid {} uid {}", who.pid,
              who.uid);
-  return {.local = true, .uid = who.uid, .owner = OwnerOfUser(who.uid)};
+  return OwnerOfUser(who.uid);
 }
 
 }  // namespace rope::server

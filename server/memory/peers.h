@@ -1,4 +1,4 @@
-// Peer: the client at the other end of a connection.
+// The client at the other end of a connection.
 //
 // The owner identifies a client across its connections, for what one client may hold. It is the
 // user of a Unix socket ("uid:1000"), or the address of a TCP socket ("ip:192.0.2.7").
@@ -15,7 +15,6 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -25,27 +24,21 @@ namespace rope::server {
 // The owner of connections whose peer is not known.
 inline constexpr char kUnknownOwner[] = "unknown";
 
-struct Peer {
-  bool local = false;             // on this host
-  std::optional<uid_t> uid = {};  // as the kernel reports it; Unix sockets only
-  std::string owner = kUnknownOwner;
-};
-
 // The owner of a Unix socket's connections whose peer is this user.
 std::string OwnerOfUser(uid_t uid);
 // The owner of a call that a proxy passes on: the client's certificate ("cert:" and its URI or
 // hash) if the proxy tells it, else the client's address. `certificates`: x-forwarded-client-cert.
 // `addresses`: x-forwarded-for. The last entry of each counts, which the proxy has written itself.
 std::string ForwardedOwner(absl::string_view certificates, absl::string_view addresses);
-// The peer of a connected socket.
-Peer PeerOf(int socket, bool is_unix);
+// The owner of a connected socket's peer.
+std::string OwnerOf(int socket, bool is_unix);
 // gRPC's name of a TCP socket's peer, where gRPC was not given the socket as a descriptor:
 // "ipv4:192.0.2.7:1234", "ipv6:[2001:db8::1]:1234". Empty: it has none.
 std::string PeerNameOf(int socket);
 // What gRPC says of a peer, as PeerNameOf writes it.
 std::string PlainPeerName(absl::string_view name);
-// The peer that has this address on a TCP socket.
-Peer PeerAt(const sockaddr_storage& address);
+// The owner of a TCP socket whose peer has this address.
+std::string OwnerAt(const sockaddr_storage& address);
 
 }  // namespace rope::server
 

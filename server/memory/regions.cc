@@ -12,8 +12,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
@@ -24,17 +22,9 @@
 namespace rope::server {
 namespace {
 
-constexpr char kFolder[] = "/dev/shm";
-constexpr size_t kNameBytesMax = 200;
-
 absl::Status WrongMemfd(absl::string_view got) {
   return MakeError(Reason::kWrongState, "hello", got,
                    "a memfd of the stated size, sealed with F_SEAL_SHRINK");
-}
-
-absl::Status Shrank() {
-  return MakeError(Reason::kWrongState, "region", "a shared memory object that was truncated",
-                   "its registered size");
 }
 
 void LogSystemError(const char* what) {
@@ -44,7 +34,8 @@ void LogSystemError(const char* what) {
 // Accepts only a memfd (tmpfs) that can never become shorter. Access to a mapped page behind the
 // new end of a file, or to a huge page when no huge page is free, raises SIGBUS and would end the
 // process.
-absl::Status CheckMemfd(int file, uint64_t bytes, struct stat& about) {
+absl::Status CheckMemfd(int file, uint64_t bytes) {
+  struct stat about {};
   struct statfs system {};
   if (fstat(file, &about) != 0 || fstatfs(file, &system) != 0) {
     LogSystemError("fstat");
@@ -69,49 +60,6 @@ bool TouchingMayFail() {
   return read(mode.get(), &first, 1) == 1 && first == '2';
 }
 
-absl::Status CheckName(const Region::PosixName& name) {
-  bool legal = name.name.size() > 1 && name.name.size() <= kNameBytesMax && name.name[0] == '/' &&
-               absl::StartsWith(name.name, name.prefix);
-  for (size_t i = 1; legal && i < name.name.size(); ++i) {
-    const char c = name.name[i];
-    legal = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  }
-  if (legal && name.name.find("..") == std::string::npos) return absl::OkStatus();
-  return InvalidField("shm_name", "another name",
-                      absl::StrCat("\"", name.prefix, "\" and up to ", kNameBytesMax,
-                                   " bytes of a-z A-Z 0-9 . _ - in all, without \"..\""));
-}
-
-absl::StatusOr<proto::FileDescriptor> OpenObject(const Region::PosixName& name) {
-  const proto::FileDescriptor folder(open(kFolder, O_PATH | O_DIRECTORY | O_CLOEXEC));
-  proto::FileDescriptor file(openat(folder.get(), name.name.c_str() + 1,
-                                    O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (file.ok()) return file;
-  const int error = errno;
-  LogSystemError("openat");
-  if (error == ENOENT) {
-    return MakeError(Reason::kRegionNotFound, "shm_name", "a name without an object",
-                     "an existing object");
-  }
-  if (error == EMFILE || error == ENFILE) {
-    return MakeError(Reason::kLimitExceeded, "shm_name", "one file more than the server may open",
-                     "");
-  }
-  return MakeError(Reason::kPermission, "shm_name", "an object that the server may not open",
-                   "one that it may");
-}
-
-absl::Status CheckObject(const struct stat& about, const Region::PosixName& name) {
-  if (S_ISREG(about.st_mode) && about.st_nlink == 1 && about.st_uid == name.owner) {
-    return absl::OkStatus();
-  }
-  LogLimited(LogKind::kRegion, spdlog::level::info,
-             "region: object of uid {}, mode {:o}, {} links for a client of uid {}", about.st_uid,
-             about.st_mode, about.st_nlink, name.owner);
-  return MakeError(Reason::kPermission, "shm_name", "another file",
-                   "a shared memory object that the caller owns, linked once");
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor file,
@@ -120,8 +68,7 @@ absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor f
     return MakeError(Reason::kWrongState, "hello",
                      "a memfd on a system with vm.overcommit_memory=2", "one with 0 or 1");
   }
-  struct stat about {};
-  ROPE_RETURN_IF_ERROR(CheckMemfd(file.get(), bytes, about));
+  ROPE_RETURN_IF_ERROR(CheckMemfd(file.get(), bytes));
   // The mapping is not populated: the kernel charges a page to the process that touches it first,
   // which is the client if it has written its memory.
   void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -129,54 +76,17 @@ absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor f
     LogSystemError("mmap");
     return WrongMemfd("one that cannot be mapped to read and write");
   }
-  std::unique_ptr<Region> region(new Region);  // owned by region
-  region->kind_ = Kind::kMemfd;
-  region->bytes_ = bytes;
-  region->file_bytes_ = bytes;
-  region->device_ = about.st_dev;
-  region->inode_ = about.st_ino;
-  region->mapped_ = static_cast<char*>(mapped);
-  return region;
-}
-
-absl::StatusOr<std::unique_ptr<Region>> Region::OpenPosix(const PosixName& name, uint64_t offset,
-                                                          uint64_t bytes) {
-  ROPE_RETURN_IF_ERROR(CheckName(name));
-  if (bytes == 0) return InvalidField("byte_size", 0, "more than 0 bytes");
-  ROPE_ASSIGN_OR_RETURN(proto::FileDescriptor file, OpenObject(name));
-  struct stat about {};
-  if (fstat(file.get(), &about) != 0) {
-    LogSystemError("fstat");
-    return MakeError(Reason::kWrongState, "shm_name", "a file that cannot be read", "another");
-  }
-  ROPE_RETURN_IF_ERROR(CheckObject(about, name));
-  const auto size = static_cast<uint64_t>(about.st_size);
-  if (offset > size || bytes > size - offset) {
-    return MakeError(Reason::kRegionOutOfRange, "byte_size",
-                     absl::StrCat(bytes, " bytes from offset ", offset),
-                     absl::StrCat("an end of at most ", size));
-  }
-  std::unique_ptr<Region> region(new Region);  // owned by region
-  region->kind_ = Kind::kPosix;
-  region->bytes_ = bytes;
-  region->file_bytes_ = size;
-  region->device_ = about.st_dev;
-  region->inode_ = about.st_ino;
-  region->file_ = std::move(file);
-  region->begin_ = offset;
-  return region;
+  return std::unique_ptr<Region>(
+      new Region(Kind::kMemfd, bytes, static_cast<char*>(mapped)));  // owned by the result
 }
 
 std::unique_ptr<Region> Region::OfProcess() {
-  std::unique_ptr<Region> region(new Region);  // owned by region
-  region->kind_ = Kind::kProcess;
-  region->bytes_ = proto::kProcessMemoryBytes;
-  region->mapped_ = proto::ProcessMemory();
-  return region;
+  return std::unique_ptr<Region>(new Region(  // owned by the result
+      Kind::kProcess, proto::kProcessMemoryBytes, proto::ProcessMemory()));
 }
 
 Region::~Region() {
-  if (kind_ == Kind::kMemfd && mapped_ != nullptr) munmap(mapped_, bytes_);
+  if (kind_ == Kind::kMemfd) munmap(mapped_, bytes_);
 }
 
 absl::Status Region::CheckSpan(uint64_t offset, uint64_t count, absl::string_view field) const {
@@ -184,46 +94,6 @@ absl::Status Region::CheckSpan(uint64_t offset, uint64_t count, absl::string_vie
   return MakeError(Reason::kRegionOutOfRange, field,
                    absl::StrCat(count, " bytes from offset ", offset),
                    absl::StrCat("an end of at most ", bytes_));
-}
-
-absl::Status Region::Read(uint64_t offset, absl::Span<char> out) const {
-  if (mapped_ != nullptr) {
-    std::memcpy(out.data(), mapped_ + offset, out.size());
-    return absl::OkStatus();
-  }
-  auto at = static_cast<off_t>(begin_ + offset);
-  while (!out.empty()) {
-    const ssize_t got = pread(file_.get(), out.data(), out.size(), at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) LogSystemError("pread");
-    if (got <= 0) return Shrank();
-    out.remove_prefix(static_cast<size_t>(got));
-    at += got;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Region::Write(uint64_t offset, absl::Span<const char> bytes) const {
-  if (mapped_ != nullptr) {
-    std::memcpy(mapped_ + offset, bytes.data(), bytes.size());
-    return absl::OkStatus();
-  }
-  // A write past the end would extend the object, and the kernel would charge the server for it.
-  struct stat about {};
-  const uint64_t end = begin_ + offset + bytes.size();
-  if (fstat(file_.get(), &about) != 0 || static_cast<uint64_t>(about.st_size) < end) {
-    return Shrank();
-  }
-  auto at = static_cast<off_t>(begin_ + offset);
-  while (!bytes.empty()) {
-    const ssize_t got = pwrite(file_.get(), bytes.data(), bytes.size(), at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) LogSystemError("pwrite");
-    if (got <= 0) return Shrank();
-    bytes.remove_prefix(static_cast<size_t>(got));
-    at += got;
-  }
-  return absl::OkStatus();
 }
 
 namespace {
@@ -247,12 +117,6 @@ absl::Status Off(absl::string_view field) {
                    "--enable_shared_memory");
 }
 
-absl::Status SameFileTwice() {
-  return MakeError(Reason::kRegionExists, "shm_name",
-                   "an object that this connection has registered",
-                   "each once: requests may use any part of it");
-}
-
 absl::Status NoSuchRegion(uint64_t id) {
   return MakeError(Reason::kRegionNotFound, "region_id", id, "a region of this connection");
 }
@@ -268,15 +132,15 @@ absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region
 
 }  // namespace
 
-// The lock: mutex_ guards the maps, and nothing slow happens under it. Opening and mapping a file
-// happens before it is taken. Destroying a region (munmap, close) or a name (its callback) happens
-// after it is released: each function below moves what it removes into locals that are declared
-// BEFORE the lock, so that they are destroyed after it.
+// The lock: mutex_ guards the maps, and nothing slow happens under it. Mapping a file happens
+// before it is taken. Destroying a region (munmap) or a name (its callback) happens after it is
+// released: each function below moves what it removes into locals that are declared BEFORE the
+// lock, so that they are destroyed after it.
 //
 // Registration therefore runs in three steps, of which only 1 and 3 take the lock:
 //
-//   1. FindAccount  copies the session's token, peer and budgets (reader lock)
-//   2. Region::*    opens and checks the file (no lock)
+//   1. FindAccount  copies the session's token and budgets (reader lock)
+//   2. Region::*    checks and maps the file (no lock)
 //   3. Insert       charges the bytes, then adds the id if the session still has the same token
 //                   (writer lock); otherwise the connection closed during step 2
 //
@@ -286,10 +150,10 @@ RegionTable::RegionTable(Options options)
     : options_(std::move(options)),
       budget_(std::make_shared<Budget>(static_cast<uint64_t>(options_.bytes_max))) {}
 
-uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
+uint64_t RegionTable::OpenSession(uint64_t session, bool is_proxy) {
   Session opened;
   opened.token = Unguessable();
-  opened.peer = peer;
+  opened.is_proxy = is_proxy;
   opened.budget = std::make_shared<Budget>(static_cast<uint64_t>(options_.session_bytes_max));
   opened.names = std::make_shared<Budget>(static_cast<uint64_t>(options_.regions_max));
   const uint64_t token = opened.token;
@@ -322,20 +186,6 @@ absl::StatusOr<uint64_t> RegionTable::RegisterMemfd(uint64_t session, proto::Fil
   return Counted(attempt());
 }
 
-absl::StatusOr<uint64_t> RegionTable::RegisterPosix(uint64_t session, const std::string& name,
-                                                    uint64_t offset, uint64_t bytes) {
-  const auto attempt = [&]() -> absl::StatusOr<uint64_t> {
-    ROPE_ASSIGN_OR_RETURN(const Account account, FindAccount(session));
-    // A TCP socket does not identify the client's user. Only objects of the server's own user are
-    // then certain to be meant for it.
-    const uid_t owner = account.peer.uid.value_or(geteuid());
-    ROPE_ASSIGN_OR_RETURN(auto region,
-                          Region::OpenPosix({name, options_.prefix, owner}, offset, bytes));
-    return Insert(session, account, std::move(region));
-  };
-  return Counted(attempt());
-}
-
 absl::StatusOr<uint64_t> RegionTable::AddId(uint64_t session, uint64_t id) {
   proto::WriterMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
@@ -354,7 +204,7 @@ absl::StatusOr<uint64_t> RegionTable::AddId(uint64_t session, uint64_t id) {
 // How a fence works. The table drops its reference to the name; each request that named the id
 // still holds one. The last of these runs `released`, in ~RegionName, outside any lock.
 //
-// Requests that hold an id which was unregistered EARLIER may still write to the same file. Each
+// Requests that hold an id which was unregistered EARLIER may still write to the same region. Each
 // such name therefore keeps the removed name alive (KeepsBack): the chain is released in order, and
 // `released` waits for all of them. Expired entries of `unregistered` are erased on the way.
 absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released released) {
@@ -375,7 +225,7 @@ absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released rel
   });
   if (released) {
     for (const std::shared_ptr<RegionName>& name : earlier) {
-      if (name->region()->SameFile(*removed->region())) name->KeepsBack(removed);
+      if (name->region() == removed->region()) name->KeepsBack(removed);
     }
     removed->set_released(std::move(released));
   }
@@ -396,7 +246,7 @@ std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
   for (const auto& [id, registered] : found->second.regions) {
     const Region& region = *registered.name->region();
     if (region.kind() == Region::Kind::kProcess) continue;
-    listed.push_back({id, region.bytes(), region.kind()});
+    listed.push_back({id, region.bytes()});
   }
   return listed;
 }
@@ -435,12 +285,12 @@ absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) 
   if (found == sessions_.end()) {
     return MakeError(Reason::kWrongState, "region", "a connection that is closing", "an open one");
   }
-  if (!found->second.peer.local) {
-    return MakeError(Reason::kPermission, "region", "a client on another host",
-                     "a client on the server's host");
-  }
   const Session& open = found->second;
-  return Account{open.token, open.peer, open.budget, open.names};
+  if (open.is_proxy) {
+    return MakeError(Reason::kPermission, "region", "a client of a proxy",
+                     "a connection of the client's own");
+  }
+  return Account{open.token, open.budget, open.names};
 }
 
 absl::StatusOr<uint64_t> RegionTable::Counted(absl::StatusOr<uint64_t> id) {
@@ -453,7 +303,7 @@ absl::StatusOr<uint64_t> RegionTable::Counted(absl::StatusOr<uint64_t> id) {
 // server's is full.
 absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
     const Account& account, std::unique_ptr<Region> region) const {
-  const uint64_t bytes = region->file_bytes();
+  const uint64_t bytes = region->kind() == Region::Kind::kProcess ? 0 : region->bytes();
   if (!account.budget->TryAcquire(bytes)) return TooManyBytes(bytes, "--session_memory_bytes");
   if (!budget_->TryAcquire(bytes)) {
     account.budget->Give(bytes);
@@ -480,12 +330,8 @@ absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& ac
   if (found == sessions_.end() || found->second.token != account.token) {
     return MakeError(Reason::kWrongState, "region", "a connection that has closed", "an open one");
   }
-  auto& regions = found->second.regions;
-  for (const auto& [id, other] : regions) {
-    if (other.name->region()->SameFile(*name->region())) return SameFileTwice();
-  }
   const uint64_t id = Unguessable();
-  regions[id].name = name;
+  found->second.regions[id].name = name;
   return id;
 }
 

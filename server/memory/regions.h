@@ -1,33 +1,26 @@
 // The memory regions that clients have registered, by session and id.
 //
-// Region: memory of a client on this host that requests read from and write to. Three kinds:
+// Region: memory of a client on this host that requests read from and write to, in place. Two
+// kinds:
 //
-//   memfd  sealed against shrinking, so that access through its mapping can never raise SIGBUS.
-//          Used in place.
-//   posix  an object under /dev/shm. Its owner can truncate it at any time, so that it is never
-//          mapped. Read and Write copy its bytes and return an error if the object has shrunk.
-//   process  all memory of this process, for a caller in it. Used in place; it counts no bytes.
+//   memfd    sealed against shrinking, so that access through its mapping can never raise SIGBUS
+//   process  all memory of this process, for a caller in it; it counts no bytes
 //
-// Threading:  Immutable. Read and Write may run on any thread. If the client writes to the bytes
-//             at the same time, values may be torn; nothing else can go wrong.
-// Ownership:  Owns the mapping or the open file and releases it when destroyed. The holder of a
-//             region may use it even if the region is no longer registered.
-// Errors:     INVALID_ARGUMENT: an illegal name, an empty size. FAILED_PRECONDITION: a memfd
-//             without the seal, or of another kind or size; an object that shrank. NOT_FOUND: no
-//             such object. PERMISSION_DENIED: the object does not belong to the caller.
-//             OUT_OF_RANGE: past the object's end. RESOURCE_EXHAUSTED: no descriptor is left.
-//             Messages never contain a name or the system's error text; the log has that text.
+// Threading:  Immutable. If the client writes to the bytes while a request uses them, values may be
+//             torn; nothing else can go wrong.
+// Ownership:  Owns the mapping of a memfd and releases it when destroyed. The holder of a region
+//             may use it even if the region is no longer registered.
+// Errors:     FAILED_PRECONDITION: a memfd without the seal, or of another kind or size.
+//             OUT_OF_RANGE: past the region's end. Messages never contain the system's error text;
+//             the log has that text.
 #ifndef ROPE_SERVER_MEMORY_REGIONS_H_
 #define ROPE_SERVER_MEMORY_REGIONS_H_
-
-#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,32 +29,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/mutex.h"
 #include "server/memory/admission.h"
 #include "server/memory/limits.h"
-#include "server/memory/peers.h"
 
 namespace rope::server {
 
 class Region {
  public:
-  enum class Kind { kMemfd, kPosix, kProcess };
-
-  // An object under /dev/shm, as a client names it.
-  struct PosixName {
-    std::string name;    // "/rope_kv0"
-    std::string prefix;  // which the operator requires
-    uid_t owner = 0;     // the user that must own it
-  };
+  enum class Kind { kMemfd, kProcess };
 
   // Maps the whole `file`, whose size must be `bytes`.
   static absl::StatusOr<std::unique_ptr<Region>> MapMemfd(proto::FileDescriptor file,
                                                           uint64_t bytes);
-  // Opens the `bytes` from `offset` of an object.
-  static absl::StatusOr<std::unique_ptr<Region>> OpenPosix(const PosixName& name, uint64_t offset,
-                                                           uint64_t bytes);
   // Offsets are as proto/ipc/process_memory.h says.
   static std::unique_ptr<Region> OfProcess();
   ~Region();
@@ -70,39 +51,24 @@ class Region {
 
   Kind kind() const { return kind_; }
   uint64_t bytes() const { return bytes_; }
-  // The size of the whole file, which the region keeps alive.
-  uint64_t file_bytes() const { return file_bytes_; }
-  // Whether both regions belong to the same file.
-  bool SameFile(const Region& other) const {
-    return device_ == other.device_ && inode_ == other.inode_;
-  }
-
-  // The mapping; null if only Read and Write reach the bytes.
+  // The address of its first byte.
   char* mapped() const { return mapped_; }
 
   // OUT_OF_RANGE: [offset, offset + count) passes the end. `field` names the span in the message.
   absl::Status CheckSpan(uint64_t offset, uint64_t count, absl::string_view field) const;
-  // Copy bytes. FAILED_PRECONDITION: the object has become shorter. REQUIRES: CheckSpan is OK.
-  absl::Status Read(uint64_t offset, absl::Span<char> out) const;
-  absl::Status Write(uint64_t offset, absl::Span<const char> bytes) const;
 
  private:
-  Region() = default;
+  Region(Kind kind, uint64_t bytes, char* mapped) : kind_(kind), bytes_(bytes), mapped_(mapped) {}
 
-  Kind kind_ = Kind::kMemfd;
-  uint64_t bytes_ = 0;
-  uint64_t file_bytes_ = 0;
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
-  char* mapped_ = nullptr;
-  proto::FileDescriptor file_;  // of a POSIX object
-  uint64_t begin_ = 0;          // offset of the region in `file_`
+  const Kind kind_;
+  const uint64_t bytes_;
+  char* const mapped_;
 };
 
 // RegionName: a region under one of its ids. Shared owners keep it alive:
 //
 //   registered    the table and the requests that named the id
-//   unregistered  the requests that named the id, and earlier names of the same file (KeepsBack)
+//   unregistered  the requests that named the id, and earlier names of the region (KeepsBack)
 //   destroyed     nothing uses the memory by this id or an earlier one; `released` runs
 //
 // Threading:  `set_released` and `KeepsBack` run under the table's lock, in Unregister. The
@@ -142,9 +108,9 @@ class RegionName {
   std::vector<std::shared_ptr<RegionName>> later_;  // released after the destructor's body
 };
 
-// RegionTable: the memory regions of every session. A session is a connection. It opens when the
-// listener hands the socket to gRPC, it closes when the socket has closed, and its regions are
-// unregistered with it.
+// RegionTable: the memory regions of every session. A session is a connection of a Unix socket. It
+// opens when the listener hands the socket to gRPC, it closes when the socket has closed, and its
+// regions are unregistered with it.
 //
 // Region ids are random and belong to one session: no other session finds, lists or removes them.
 // A region lives until the last request that holds it is done, even if it was unregistered or its
@@ -156,20 +122,17 @@ class RegionName {
 // The state belongs to an id, not to a region (RegionName, above). A request that arrives after
 // Unregister names an id that no longer exists.
 //
-// Threading:  Thread-safe. Files are opened, mapped and closed outside the lock.
+// Threading:  Thread-safe. Files are mapped and unmapped outside the lock.
 // Ownership:  Shares each region with the callers of Find.
 // Errors:     FAILED_PRECONDITION: shared memory is off, or the connection has no session.
-//             PERMISSION_DENIED: a client on another host. ALREADY_EXISTS: the session has
-//             registered that object before. NOT_FOUND: no such region in this session.
+//             PERMISSION_DENIED: a client of a proxy. NOT_FOUND: no such region in this session.
 //             RESOURCE_EXHAUSTED: too many regions or bytes. Errors of Region.
-// Limits:     Options. Bytes count whole files. Regions and bytes count until the last request that
-//             uses them is done.
+// Limits:     Options. Regions and bytes count until the last request that uses them is done.
 
 class RegionTable {
  public:
   struct Options {
     bool enabled = false;
-    std::string prefix = "/rope_";  // required of the names of POSIX objects
     int64_t bytes_max = limits::kSharedMemoryBytesMax;
     int64_t session_bytes_max = limits::kSessionMemoryBytesMax;
     int64_t regions_max = limits::kRegionsMax;  // ids of one session
@@ -178,11 +141,10 @@ class RegionTable {
   struct Listed {
     uint64_t id = 0;
     uint64_t bytes = 0;
-    Region::Kind kind = Region::Kind::kMemfd;
   };
   struct Statistics {
     int64_t regions = 0;   // registered ids
-    int64_t bytes = 0;     // of whole files, including unregistered ones still in use
+    int64_t bytes = 0;     // including unregistered regions that are still in use
     int64_t rejected = 0;  // registrations refused while shared memory is enabled
   };
 
@@ -191,16 +153,15 @@ class RegionTable {
   const Options& options() const { return options_; }
 
   // Opens the session of a connection that is about to be handed to gRPC. `session` is the number
-  // that its requests carry (Request::session). Closes the earlier session of the same number,
-  // whose connection is gone. Returns a token that is unique to this session.
-  uint64_t OpenSession(uint64_t session, const Peer& peer);
+  // that its requests carry (Request::session). `is_proxy`: its clients may be on other hosts.
+  // Closes the earlier session of the same number, whose connection is gone. Returns a token that
+  // is unique to this session.
+  uint64_t OpenSession(uint64_t session, bool is_proxy = false);
   // Closes the session with that token, if it is still open.
   void CloseSession(uint64_t token);
 
   // Register memory; return the region's id.
   absl::StatusOr<uint64_t> RegisterMemfd(uint64_t session, proto::FileDescriptor file,
-                                         uint64_t bytes);
-  absl::StatusOr<uint64_t> RegisterPosix(uint64_t session, const std::string& name, uint64_t offset,
                                          uint64_t bytes);
   // For the session of a caller in this process. It is not listed.
   absl::StatusOr<uint64_t> RegisterProcess(uint64_t session);
@@ -209,7 +170,7 @@ class RegionTable {
   absl::StatusOr<uint64_t> AddId(uint64_t session, uint64_t id);
 
   // After OK, Find no longer returns the region for this id. `released`, if set, runs once, when no
-  // request that named this id, or an id of the same file that was unregistered earlier, uses the
+  // request that named this id, or an id of the same region that was unregistered earlier, uses the
   // memory. It runs on this thread before the return, or later on any thread. Each request ends, so
   // that `released` always runs.
   absl::Status Unregister(uint64_t session, uint64_t id, Released released = nullptr);
@@ -229,17 +190,16 @@ class RegionTable {
   };
   struct Session {
     uint64_t token = 0;
-    Peer peer;
+    bool is_proxy = false;
     std::shared_ptr<Budget> budget;
     std::shared_ptr<Budget> names;  // ids that are registered or still in use
     std::map<uint64_t, Registered> regions;
     std::vector<std::weak_ptr<RegionName>> unregistered;  // some have expired
   };
 
-  // A copy of an open session's token, peer and budgets, for use outside the lock.
+  // A copy of an open session's token and budgets, for use outside the lock.
   struct Account {
     uint64_t token = 0;
-    Peer peer;
     std::shared_ptr<Budget> budget;
     std::shared_ptr<Budget> names;
   };
@@ -248,7 +208,7 @@ class RegionTable {
                                   std::unique_ptr<Region> region);
   // Returns `id`, and counts it if it is an error.
   absl::StatusOr<uint64_t> Counted(absl::StatusOr<uint64_t> id);
-  // Charges the region's file to the session and to the server, until the region is destroyed.
+  // Charges the region's bytes to the session and to the server, until the region is destroyed.
   absl::StatusOr<std::shared_ptr<const Region>> Charge(const Account& account,
                                                        std::unique_ptr<Region> region) const;
 

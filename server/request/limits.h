@@ -31,7 +31,7 @@ inline constexpr int64_t kTokenBytes = 80;
 inline constexpr int64_t kSequencesMin = 64 * 1024;
 // A request whose positions and rows have at most this many bytes is planned on the thread that
 // received it. More takes longer than a slice may, and goes to the side thread. So do copies of so
-// many bytes from POSIX objects or of strided tensors, and frequencies for lengths of half as many.
+// many bytes of strided tensors, and frequencies for lengths of half as many.
 inline constexpr int64_t kPlanHereBytesMax = 512 * kKiB;
 // Tokens whose frequencies, which depend on a length or the layer, are looked up on that thread.
 inline constexpr int64_t kLengthTokensHereMax = 8 * 1024;

@@ -30,11 +30,8 @@ struct RegionPart {
   uint64_t offset = 0;  // in the region
   int64_t bytes = 0;
 
-  // The address of the part, or null if the region is not mapped.
-  char* mapped() const {
-    const bool any = region != nullptr && region->mapped() != nullptr;
-    return any ? region->mapped() + offset : nullptr;
-  }
+  // The address of the part. REQUIRES: it has a region.
+  char* mapped() const { return region->mapped() + offset; }
 };
 
 // Whether two parts share a byte.
@@ -64,9 +61,9 @@ class ArraySource {
     return proto::PayloadOf(array, message_);
   }
 
-  // Finds the region of `part` by its id, and returns the part's bytes. Bytes of a mapped region
-  // are valid while part.region is held; bytes of any other region are a copy that lives as long as
-  // the request. `field` names the part. INVALID_ARGUMENT: this array may not be in a region.
+  // Finds the region of `part` by its id, and returns the part's bytes, which are valid while
+  // part.region is held. `field` names the part. INVALID_ARGUMENT: this array may not be in a
+  // region.
   virtual absl::StatusOr<proto::FragmentedBytes> Find(RegionPart& /*part*/,
                                                       absl::string_view field) {
     return InvalidField(field, "a region", "raw or numbers");
@@ -92,29 +89,7 @@ struct HeadSpan {
 };
 
 // Where the result of a tensor goes: SetDestinations (region_resolver.h).
-enum class Destination {
-  kReply,          // a pooled buffer, which the reply takes
-  kReceivedBytes,  // over the received bytes of the tensor, which the reply takes
-  kRegion,         // a mapped region
-  kRegionInPlace,  // the same, over the tensor itself
-  kObject,         // a pooled buffer, which is then copied to a POSIX object
-  kObjectInPlace,  // the same, over the tensor itself
-};
-
-// Whether the reply contains the result.
-inline bool IsInReply(Destination destination) {
-  return destination == Destination::kReply || destination == Destination::kReceivedBytes;
-}
-inline bool IsObject(Destination destination) {
-  return destination == Destination::kObject || destination == Destination::kObjectInPlace;
-}
-inline bool TakesBuffer(Destination destination) {
-  return destination == Destination::kReply || IsObject(destination);
-}
-// Whether the client loses its input.
-inline bool IsInPlace(Destination destination) {
-  return destination == Destination::kRegionInPlace || destination == Destination::kObjectInPlace;
-}
+enum class Destination { kReply, kRegion };
 
 // One tensor, validated.
 struct TensorPlan {
@@ -136,10 +111,10 @@ struct TensorPlan {
   RegionPart source;                     // of the input; no region: in the message
   RegionPart place;                      // of the output; no region: in the reply
   Destination destination = Destination::kReply;
-  absl::InlinedVector<char*, 2> overwritten;  // kReceivedBytes: the fragments of `input`
-  bool numbers = false;                       // the input came as numbers, so the result does too
-  // Set: the output is computed packed, and its rows are then copied to `place` with these strides.
-  std::optional<LayoutStrides> store_strides;
+  // The fragments of `input`, which the result overwrites and the reply takes. Empty: in a reply,
+  // the result takes a pooled buffer.
+  absl::InlinedVector<char*, 2> overwritten;
+  bool numbers = false;     // the input came as numbers, so the result does too
   std::vector<char> typed;  // the elements that `input` views, if they came as numbers
 
   int64_t elements() const { return layout.tokens() * layout.heads * layout.head_dim; }
@@ -148,6 +123,10 @@ struct TensorPlan {
   bool IsGathered() const {
     return strides.has_value() && strides->channel != 1 && layout.head_dim > 1;
   }
+  bool IsInReply() const { return destination == Destination::kReply; }
+  bool TakesBuffer() const { return IsInReply() && overwritten.empty(); }
+  // Whether the client loses its input: a place that overlaps the input is exactly that of it.
+  bool IsInPlace() const { return Overlap(place, source); }
   int64_t output_bytes() const { return elements() * kernels::ElementBytes(output_dtype); }
   // The size of an element in the input or in the output, whichever is larger.
   int64_t larger_element_bytes() const {
@@ -227,13 +206,7 @@ struct Plan {
   std::vector<std::string> warnings;
 
   int64_t bytes() const { return tokens * bytes_per_token; }  // fits 63 bits (PrepareTensors)
-  // Whether a result is copied to a POSIX object once it is computed.
-  bool StoresObject() const {
-    return std::ranges::any_of(tensors, IsObject, &TensorPlan::destination);
-  }
-  bool IsInPlace() const {
-    return std::ranges::any_of(tensors, server::IsInPlace, &TensorPlan::destination);
-  }
+  bool IsInPlace() const { return std::ranges::any_of(tensors, &TensorPlan::IsInPlace); }
 };
 
 }  // namespace rope::server

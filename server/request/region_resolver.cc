@@ -1,16 +1,13 @@
 #include "server/request/region_resolver.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/request/limits.h"
 
 namespace rope::server {
 namespace {
@@ -88,52 +85,6 @@ absl::Status PlaceOnInput(size_t index, TensorPlan& tensor) {
                                     : absl::OkStatus();
 }
 
-// Writes to a region. Joins writes that are adjacent both in memory and in the region.
-class RunWriter {
- public:
-  explicit RunWriter(const RegionPart& place) : place_(place) {}
-
-  absl::Status Add(int64_t offset, const char* bytes, int64_t count) {
-    if (bytes == bytes_ + count_ && offset == offset_ + count_) {
-      count_ += count;
-      return absl::OkStatus();
-    }
-    ROPE_RETURN_IF_ERROR(Flush());
-    offset_ = offset;
-    bytes_ = bytes;
-    count_ = count;
-    return absl::OkStatus();
-  }
-
-  absl::Status Flush() {
-    if (count_ == 0) return absl::OkStatus();
-    return place_.region->Write(place_.offset + static_cast<uint64_t>(offset_),
-                                {bytes_, static_cast<size_t>(std::exchange(count_, 0))});
-  }
-
- private:
-  const RegionPart& place_;
-  int64_t offset_ = 0;
-  const char* bytes_ = nullptr;
-  int64_t count_ = 0;
-};
-
-absl::Status StoreRows(const TensorPlan& tensor, const char* rows) {
-  const Layout& layout = tensor.layout;
-  const LayoutStrides& strides = *tensor.store_strides;
-  const int64_t element_bytes = kernels::ElementBytes(tensor.output_dtype);
-  const int64_t row_bytes = layout.head_dim * element_bytes;
-  RunWriter writer(tensor.place);
-  for (int64_t token = 0; token < layout.tokens(); ++token) {
-    const int64_t offset = OffsetOf(token, layout, strides);
-    for (int64_t head = 0; head < layout.heads; ++head) {
-      ROPE_RETURN_IF_ERROR(writer.Add((offset + head * strides.head) * element_bytes,
-                                      rows + RowOf(token, head, layout) * row_bytes, row_bytes));
-    }
-  }
-  return writer.Flush();
-}
-
 // Whether the output takes exactly the place of the input.
 bool InPlace(const TensorPlan& tensor) {
   if (tensor.place.offset != tensor.source.offset) return false;
@@ -164,45 +115,21 @@ absl::Status CheckOverlaps(const std::vector<TensorPlan>& tensors) {
 
 }  // namespace
 
-absl::StatusOr<proto::FragmentedBytes> RegionResolver::Source::Find(RegionPart& part,
-                                                                    absl::string_view field) {
-  ROPE_ASSIGN_OR_RETURN(part.region,
-                        resolver_.regions_.Find(request_.arrival.session, part.id, field));
+absl::StatusOr<proto::FragmentedBytes> RegionResolver::Find(RegionPart& part,
+                                                            absl::string_view field) {
+  ROPE_ASSIGN_OR_RETURN(part.region, regions_.Find(request_.arrival.session, part.id, field));
   ROPE_RETURN_IF_ERROR(
       part.region->CheckSpan(part.offset, static_cast<uint64_t>(part.bytes), field));
-  const char* bytes = part.mapped();
-  if (bytes == nullptr) {
-    ROPE_ASSIGN_OR_RETURN(bytes, Copy(part, field));
-  }
   proto::FragmentedBytes found;
   found.bytes = part.bytes;
-  if (part.bytes > 0) found.fragments.emplace_back(bytes, static_cast<size_t>(part.bytes));
+  if (part.bytes > 0) found.fragments.emplace_back(part.mapped(), static_cast<size_t>(part.bytes));
   return found;
 }
 
-absl::StatusOr<const char*> RegionResolver::Source::Copy(const RegionPart& part,
-                                                         absl::string_view field) {
-  if (part.bytes > resolver_.copied_bytes_max_ - copied_) {
-    return MakeError(
-        Reason::kLimitExceeded, field, absl::StrCat(part.bytes, " bytes to copy beside ", copied_),
-        absl::StrCat("at most ", resolver_.copied_bytes_max_, " (--max_message_bytes)"));
-  }
-  if (!request_.plan.may_take_long && copied_ + part.bytes > limits::kPlanHereBytesMax) {
-    return NeedsSideThread();
-  }
-  ROPE_RETURN_IF_ERROR(request_.permit.Grow(part.bytes, field));
-  copied_ += part.bytes;
-  PooledBuffer& copy = request_.region_copies.emplace_back(resolver_.pool_.Allocate(part.bytes));
-  if (copy.size() != part.bytes) return OutOfMemory();
-  const absl::Status read =
-      part.region->Read(part.offset, {copy.data(), static_cast<size_t>(part.bytes)});
-  return read.ok() ? absl::StatusOr<const char*>(copy.data()) : proto::WithField(field, read);
-}
-
-absl::Status RegionResolver::Place(Request& request) const {
-  const v1::Output& output = request.asked().output();
-  const auto& regions = request.values().output().regions();
-  std::vector<TensorPlan>& tensors = request.plan.tensors;
+absl::Status RegionResolver::Place() {
+  const v1::Output& output = request_.asked().output();
+  const auto& regions = request_.values().output().regions();
+  std::vector<TensorPlan>& tensors = request_.plan.tensors;
   const int count = static_cast<int>(tensors.size());
   if (regions.empty()) {
     if (output.strides_size() > 0) {
@@ -227,40 +154,20 @@ absl::Status RegionResolver::Place(Request& request) const {
                             ReadOutputStrides(output.strides(i), tensor, field));
       ROPE_RETURN_IF_ERROR(CheckStrides(tensor, field));
     }
-    const std::string field = absl::StrCat("output.regions[", i, "]");
-    RegionPart& place = tensor.place;
-    place.id = regions[i].region_id();
-    place.offset = regions[i].offset();
-    place.bytes = PlaceBytes(tensor);
-    ROPE_ASSIGN_OR_RETURN(place.region, regions_.Find(request.arrival.session, place.id, field));
-    ROPE_RETURN_IF_ERROR(
-        place.region->CheckSpan(place.offset, static_cast<uint64_t>(place.bytes), field));
+    tensor.place = {nullptr, regions[i].region_id(), regions[i].offset(), PlaceBytes(tensor)};
+    ROPE_RETURN_IF_ERROR(Find(tensor.place, absl::StrCat("output.regions[", i, "]")).status());
   }
   return CheckOverlaps(tensors);
 }
 
-absl::Status StoreOutputs(const Request& request) {
-  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    const TensorPlan& tensor = request.plan.tensors[i];
-    const RegionPart& place = tensor.place;
-    if (!IsObject(tensor.destination) || place.bytes == 0) continue;
-    const char* const bytes = request.run.outputs[i].data();
-    ROPE_RETURN_IF_ERROR(
-        tensor.store_strides.has_value()
-            ? StoreRows(tensor, bytes)
-            : place.region->Write(place.offset, {bytes, static_cast<size_t>(place.bytes)}));
-  }
-  return absl::OkStatus();
-}
-
 namespace {
 
-// Whether the result is sent and fits the received bytes one for one: they came as bytes of the
-// message, and the result has the same element type and is packed as they are.
+// Whether the result fits the received bytes one for one: they came as bytes of the message, and
+// the result has the same element type and is packed as they are.
 bool FitsReceivedBytes(const TensorPlan& tensor) {
   const bool is_received = tensor.source.region == nullptr && tensor.typed.empty();
-  return is_received && tensor.place.region == nullptr && tensor.dtype == tensor.output_dtype &&
-         !tensor.strides.has_value() && !tensor.output_strides.has_value();
+  return is_received && tensor.dtype == tensor.output_dtype && !tensor.strides.has_value() &&
+         !tensor.output_strides.has_value();
 }
 
 // The places of the fragments, for writing. Empty: one of them may not be overwritten.
@@ -275,17 +182,6 @@ absl::InlinedVector<char*, 2> OverwritableOf(const proto::FragmentedBytes& input
   return places;
 }
 
-Destination DestinationOf(const TensorPlan& tensor) {
-  if (!tensor.overwritten.empty()) return Destination::kReceivedBytes;
-  if (tensor.place.region == nullptr) return Destination::kReply;
-  // A place that is checked and overlaps the tensor is exactly that of the tensor.
-  const bool in_place = Overlap(tensor.place, tensor.source);
-  if (tensor.place.mapped() == nullptr) {
-    return in_place ? Destination::kObjectInPlace : Destination::kObject;
-  }
-  return in_place ? Destination::kRegionInPlace : Destination::kRegion;
-}
-
 }  // namespace
 
 void SetDestinations(ReceivedBytes& received, const OverwrittenBytes& overwritten, Plan& plan) {
@@ -293,13 +189,11 @@ void SetDestinations(ReceivedBytes& received, const OverwrittenBytes& overwritte
   for (const TensorPlan& tensor : plan.tensors) bytes += tensor.output_bytes();
   const bool overwrites = bytes < overwritten.request_end;
   for (TensorPlan& tensor : plan.tensors) {
-    if (overwrites && tensor.output_bytes() >= overwritten.min && FitsReceivedBytes(tensor)) {
+    if (tensor.place.region != nullptr) {
+      tensor.destination = Destination::kRegion;
+    } else if (overwrites && tensor.output_bytes() >= overwritten.min &&
+               FitsReceivedBytes(tensor)) {
       tensor.overwritten = OverwritableOf(tensor.input, received);
-    }
-    tensor.destination = DestinationOf(tensor);
-    // What is copied to an object comes from packed memory, however far apart it goes.
-    if (IsObject(tensor.destination) && tensor.output_strides.has_value()) {
-      tensor.store_strides = std::exchange(tensor.output_strides, std::nullopt);
     }
   }
 }

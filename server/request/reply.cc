@@ -44,7 +44,7 @@ std::string ArrayText(const Request& request, size_t index) {
                       text);
   proto::AppendPacked(v1::Array::kStridesFieldNumber,
                       StridesOf(asked.output(), asked.tensors(tensor), tensor), text);
-  if (IsInReply(plan.destination)) return text;
+  if (plan.IsInReply()) return text;
   proto::AppendSpan(v1::Array::kRegionFieldNumber, plan.place.id, plan.place.offset, text);
   return text;
 }
@@ -99,14 +99,14 @@ std::string ReplyHead(const Request& request) {
 
 bool HasReplyPayload(const Request& request, size_t tensor) {
   const TensorPlan& plan = request.plan.tensors[tensor];
-  return IsInReply(plan.destination) && plan.output_bytes() > 0 && !plan.numbers;
+  return plan.IsInReply() && plan.output_bytes() > 0 && !plan.numbers;
 }
 
 // Appends a tensor, up to its payload if it has one.
 void AppendReplyTensor(const Request& request, size_t tensor, std::string& text) {
   const TensorPlan& plan = request.plan.tensors[tensor];
   std::string array = ArrayText(request, tensor);
-  if (plan.numbers && IsInReply(plan.destination)) {
+  if (plan.numbers && plan.IsInReply()) {
     proto::AppendDoubles(v1::Array::kNumbersFieldNumber,
                          NumbersOf(plan, request.run.outputs[tensor]), array);
   }

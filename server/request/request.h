@@ -190,7 +190,6 @@ struct Request {
   // By the engine, step by step while it plans.
   Permit permit;
   std::shared_ptr<const PreparedRotation> prepared;  // null: the message is whole
-  std::vector<PooledBuffer> region_copies;           // of arrays in regions
   Plan plan;
   // By batcher and executor.
   Run run;

@@ -10,8 +10,8 @@
 namespace rope::server {
 namespace {
 
-constexpr const char* kTransportNames[kTransportCount] = {"inline", "stream", "memfd",
-                                                          "shm",    "ring",   "in_process"};
+constexpr const char* kTransportNames[kTransportCount] = {"inline", "stream", "memfd", "ring",
+                                                          "in_process"};
 
 // "reposition".
 std::string OperationName(int operation) {

@@ -30,8 +30,8 @@ namespace rope::server {
 
 // How the tensors of a rotation came: in the message of a call or of a stream, in a memory region
 // that a call named, through a ring, or from this process.
-enum class Transport { kInline, kStream, kMemfd, kShm, kRing, kInProcess };
-inline constexpr int kTransportCount = 6;
+enum class Transport { kInline, kStream, kMemfd, kRing, kInProcess };
+inline constexpr int kTransportCount = 5;
 
 // Instead of the name of a model. None is a legal name.
 inline constexpr std::string_view kConfigModel = "(config)";  // a config, whole or by its id

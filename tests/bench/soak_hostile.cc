@@ -28,8 +28,8 @@ constexpr size_t kHalfMessageBytes = size_t{1} << 20;
 constexpr int64_t kAnswerBytes = int64_t{1} << 20;
 constexpr int kUnreadAnswers = 8;
 constexpr int kResetCalls = 8;
-constexpr int kObjects = 70;  // more regions than a connection may have
-constexpr size_t kObjectBytes = 4096;
+constexpr size_t kIds = 70;  // more regions than a connection may have
+constexpr size_t kMemoryBytes = 4096;
 
 std::string SmallRequest() {
   return testing::SmallRequestForLargeAnswer(kAnswerBytes).SerializeAsString();
@@ -94,11 +94,7 @@ const std::array<HostileClient::Kind, HostileClient::kActs> HostileClient::kKind
 }};
 
 HostileClient::HostileClient(std::string tcp, std::string unix_path, uint64_t seed)
-    : tcp_(std::move(tcp)), unix_path_(std::move(unix_path)), random_(seed) {
-  for (int i = 0; i < kObjects; ++i) {
-    objects_.push_back(testing::SharedMemory::Posix(kObjectBytes));
-  }
-}
+    : tcp_(std::move(tcp)), unix_path_(std::move(unix_path)), random_(seed) {}
 
 const char* HostileClient::NameOf(size_t act) {
   return kKinds[act].name;
@@ -186,17 +182,17 @@ void HostileClient::LeaveUnread() {
   Hold(std::move(peer));
 }
 
-// Every second region is unregistered; the others end with their connection.
+// Registers one memory under id after id. Every second id is unregistered; the others end with
+// their connection.
 void HostileClient::RegisterRegions() {
-  const std::unique_ptr<v1::RopeService::Stub> stub = NewStub();
-  std::vector<uint64_t> ids;
-  for (const testing::SharedMemory& object : objects_) {
+  testing::RegionClient client(unix_path_, kMemoryBytes);
+  std::vector<uint64_t> ids = {client.id()};
+  while (ids.size() < kIds) {
     v1::RegisterRegionRequest request;
-    request.set_shm_name(object.name());
-    request.set_byte_size(kObjectBytes);
+    request.set_region_id(ids.back());
     v1::RegisterRegionResponse response;
     const grpc::Status status = Call([&](grpc::ClientContext& context) {
-      return stub->RegisterRegion(&context, request, &response);
+      return client.stub().RegisterRegion(&context, request, &response);
     });
     if (!status.ok()) break;
     ids.push_back(response.region_id());
@@ -206,14 +202,14 @@ void HostileClient::RegisterRegions() {
     request.set_region_id(ids[i]);
     v1::UnregisterRegionResponse response;
     Call([&](grpc::ClientContext& context) {
-      return stub->UnregisterRegion(&context, request, &response);
+      return client.stub().UnregisterRegion(&context, request, &response);
     });
   }
 }
 
 void HostileClient::BreakRing() {
   testing::RawRing ring;
-  testing::RegionClient client(unix_path_, testing::SharedMemory::Memfd(kObjectBytes),
+  testing::RegionClient client(unix_path_, testing::SharedMemory::Memfd(kMemoryBytes),
                                &ring.memory());
   ring.set_doorbell(client.TakeDoorbell());
   ring.Send(1, testing::UnitRequest(1).SerializeAsString());
@@ -239,7 +235,7 @@ void HostileClient::BreakRing() {
 
 void HostileClient::SendGarbage() {
   proto::FileDescriptor connection = Connect();
-  const proto::HelloBytes encoded = proto::Encode(proto::ClientHello{kObjectBytes});
+  const proto::HelloBytes encoded = proto::Encode(proto::ClientHello{kMemoryBytes});
   const std::string hello(encoded.begin(), encoded.end());
   std::string bytes;
   switch (random_.Below(4)) {

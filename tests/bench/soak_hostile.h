@@ -19,13 +19,11 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "proto/ipc/file_descriptor.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/http2_peer.h"
-#include "tests/support/shared_memory.h"
 
 namespace rope::bench {
 
@@ -80,7 +78,6 @@ class HostileClient {
   const std::string tcp_;
   const std::string unix_path_;
   testing::FuzzRandom random_;
-  std::vector<testing::SharedMemory> objects_;
   std::unique_ptr<v1::RopeService::Stub> stub_;
   std::deque<std::unique_ptr<testing::Http2Peer>> held_;
   std::deque<proto::FileDescriptor> pending_;

@@ -151,21 +151,6 @@ TEST_F(ErrorReasonTest, RegionOfAServerWithoutSharedMemory) {
   ExpectError(ErrorOf(status), v1::REASON_SHARED_MEMORY_OFF, "tensors[0].array.region");
 }
 
-TEST_F(ErrorReasonTest, ObjectThatIsRegisteredAlreadyOrIsNotThere) {
-  const auto try_register = [this](const std::string& name) {
-    grpc::ClientContext context;
-    v1::RegisterRegionRequest request;
-    request.set_shm_name(name);
-    request.set_byte_size(4096);
-    v1::RegisterRegionResponse response;
-    return stub_.RegisterRegion(&context, request, &response);
-  };
-  const SharedMemory memory = SharedMemory::Posix(4096);
-  EXPECT_TRUE(try_register(memory.name()).ok());
-  ExpectError(ErrorOf(try_register(memory.name())), v1::REASON_REGION_EXISTS, "shm_name");
-  ExpectError(ErrorOf(try_register("/rope_none")), v1::REASON_REGION_NOT_FOUND, "shm_name");
-}
-
 TEST_F(ErrorReasonTest, HealthOfAServiceThatIsNotThere) {
   grpc::ClientContext context;
   grpc::health::v1::HealthCheckRequest request;

@@ -83,20 +83,6 @@ class FenceTest : public ::testing::Test {
   std::atomic<int> given_up_ = 0;
 };
 
-TEST_F(FenceTest, PosixRegionIsItsClientsAgainOnceUnregistered) {
-  const SharedMemory memory = SharedMemory::Posix(MemoryBytes());
-  const auto stub = server_.NewStub();
-  for (int round = 0; round < kRounds; ++round) {
-    const uint64_t id = Register(*stub, memory);
-    GiveUpOn(*stub, id, round);
-    AwaitFence(*stub, id);
-    FillRound(memory.data(), round);
-    EXPECT_EQ(Rotate(*stub, kSmall.InPlace(id, 0)).error_code(), grpc::StatusCode::NOT_FOUND);
-  }
-  ExpectPatterns(memory.data());
-  EXPECT_GT(given_up_, kRounds * kCallsOfARound / 4);
-}
-
 TEST_F(FenceTest, MemfdStaysRegisteredUnderItsNextId) {
   RegionClient client(path_, MemoryBytes());
   char* const memory = client.memory().data();

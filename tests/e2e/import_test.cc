@@ -172,15 +172,12 @@ TEST_F(ImportTest, LibraryMapsAPartThatTheProgramHasNot) {
 }
 
 TEST_F(ImportTest, FilesThatCanShrinkAreCopiedAndSaySo) {
-  const SharedMemory unsealed = SharedMemory::Memfd(1 << 20, 0);
-  const SharedMemory posix = SharedMemory::Posix(1 << 20);
+  const SharedMemory memory = SharedMemory::Memfd(1 << 20, 0);
   const Client client = Connected();
-  for (const SharedMemory* memory : {&unsealed, &posix}) {
-    const ImportedMemory mine = client.ImportMemory({memory->fd(), kOffset, kBytes}).value();
-    EXPECT_EQ(mine.transport().transport, Transport::kInline);
-    EXPECT_THAT(mine.transport().reason, HasSubstr("can shrink, want a memfd with F_SEAL_SHRINK"));
-    ExpectRotates(client, mine.data());
-  }
+  const ImportedMemory mine = client.ImportMemory({memory.fd(), kOffset, kBytes}).value();
+  EXPECT_EQ(mine.transport().transport, Transport::kInline);
+  EXPECT_THAT(mine.transport().reason, HasSubstr("can shrink, want a memfd with F_SEAL_SHRINK"));
+  ExpectRotates(client, mine.data());
   EXPECT_EQ(Mappings(), 0);
 }
 
@@ -260,7 +257,7 @@ TEST_F(ImportTest, WhatIsWrongIsNamed) {
 }
 
 TEST_F(ImportTest, InProcessAnyMemoryIsInPlace) {
-  const SharedMemory memory = SharedMemory::Posix(1 << 20);
+  const SharedMemory memory = SharedMemory::Memfd(1 << 20, 0);
   const Client client = embedded::Connect().value();
   const ImportedMemory mine = client.ImportMemory({memory.fd(), kOffset, kBytes}).value();
   EXPECT_EQ(mine.transport().transport, Transport::kInProcess);

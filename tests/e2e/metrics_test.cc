@@ -248,18 +248,12 @@ TEST(MetricsTest, RotationsAreCountedByTheWayOfTheirTensors) {
   for (int i = 0; i < 3; ++i) {
     ASSERT_EQ(Text(Rotate(client.stub(), sample.InPlace(client.id(), 0))), "OK");
   }
-  const SharedMemory posix = SharedMemory::Posix(1 << 20);
-  const uint64_t id = Register(client.stub(), posix);
-  for (int i = 0; i < 4; ++i) {
-    ASSERT_EQ(Text(Rotate(client.stub(), sample.InPlace(id, 0))), "OK");
-  }
   ASSERT_NE(client.Rotate(UnitRequest(-1)), "OK");
   const Exposition page = Scrape(MetricsPort(server));
   EXPECT_EQ(Rotations(page, "(config)", "rotate", "inline"), 1);
   EXPECT_EQ(Rotations(page, "(config)", "rotate", "ring"), 2);
   EXPECT_EQ(Rotations(page, "(config)", "rotate", "memfd"), 3);
-  EXPECT_EQ(Rotations(page, "(config)", "rotate", "shm"), 4);
-  EXPECT_EQ(page.Value(CallsOf("Rotate")), 1 + 3 + 4) << "what comes through the ring is no call";
+  EXPECT_EQ(page.Value(CallsOf("Rotate")), 1 + 3) << "what comes through the ring is no call";
   EXPECT_EQ(page.Value(R"(rope_pipelined_requests_total{code="OK",transport="ring"})"), 2);
   EXPECT_EQ(
       page.Value(R"(rope_pipelined_requests_total{code="INVALID_ARGUMENT",transport="ring"})"), 1);

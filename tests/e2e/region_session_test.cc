@@ -2,13 +2,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <atomic>
 #include <cstdio>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/support/matchers.h"
@@ -45,13 +41,8 @@ std::vector<std::string> KindsListed(v1::RopeService::Stub& stub) {
   return kinds;
 }
 
-grpc::Status TryRegister(v1::RopeService::Stub& stub, const std::string& name, uint64_t offset,
-                         uint64_t bytes) {
+grpc::Status TryRegister(v1::RopeService::Stub& stub, const v1::RegisterRegionRequest& request) {
   grpc::ClientContext context;
-  v1::RegisterRegionRequest request;
-  request.set_shm_name(name);
-  request.set_offset(offset);
-  request.set_byte_size(bytes);
   v1::RegisterRegionResponse response;
   return stub.RegisterRegion(&context, request, &response);
 }
@@ -87,8 +78,7 @@ class RegionSessionTest : public ::testing::Test {
 };
 
 TEST_F(RegionSessionTest, ServerSaysWhatItTakes) {
-  EXPECT_THAT(Info(*server_.NewStub()).transports(), ElementsAre("inline", "ring", "memfd", "shm"));
-  EXPECT_EQ(Info(*server_.NewStub()).shm_prefix(), "/rope_");
+  EXPECT_THAT(Info(*server_.NewStub()).transports(), ElementsAre("inline", "ring", "memfd"));
 }
 
 TEST_F(RegionSessionTest, RegionsAreTheirSessionsAlone) {
@@ -107,22 +97,10 @@ TEST_F(RegionSessionTest, RegionsAreTheirSessionsAlone) {
   EXPECT_TRUE(RotatesRight(alice));
 }
 
-TEST_F(RegionSessionTest, EveryConnectionIsASession) {
-  const SharedMemory memory = SharedMemory::Posix(4096);
-  const auto first = server_.NewStub();
-  const auto second = server_.NewStub();
-  const uint64_t id = Register(*first, memory);
-  EXPECT_THAT(KindsListed(*first), ElementsAre("shm 4096"));
-  EXPECT_THAT(KindsListed(*second), ElementsAre());
-  EXPECT_NE(Register(*second, memory), id);
-}
-
 TEST_F(RegionSessionTest, RegionsGoWithTheirConnection) {
-  const SharedMemory memory = SharedMemory::Posix(8192);
   {
-    auto stub = server_.NewStub();
-    RegionClient client(path_, 16384);
-    Register(*stub, memory);
+    RegionClient first(path_, 8192);
+    RegionClient second(path_, 16384);
     EXPECT_EQ(Value("rope_regions"), 2);
     EXPECT_EQ(Value("rope_region_bytes"), 8192 + 16384);
   }
@@ -130,32 +108,12 @@ TEST_F(RegionSessionTest, RegionsGoWithTheirConnection) {
   EXPECT_EQ(Value("rope_regions"), 0);
 }
 
-TEST_F(RegionSessionTest, SameObjectTwiceAlreadyExists) {
-  const SharedMemory memory = SharedMemory::Posix(8192);
-  const auto stub = server_.NewStub();
-  Register(*stub, memory);
-  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), 0, 8192)), StartsWith("6 shm_name: got"));
-  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), 4096, 4096)), StartsWith("6 shm_name: got"));
-  EXPECT_EQ(Value("rope_region_rejections_total"), 2);
-}
-
 TEST_F(RegionSessionTest, RegistrationsThatAreRefused) {
   const auto stub = server_.NewStub();
-  const SharedMemory memory = SharedMemory::Posix(8192);
-  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
-  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), 8192, 1)), StartsWith("11 byte_size: got"));
-  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), kMost, 2)), StartsWith("11 byte_size: got"));
-  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), 0, 0)), StartsWith("3 byte_size: got"));
-  EXPECT_THAT(Text(TryRegister(*stub, "", 0, 1)), StartsWith("3 shm_name: got"));
-  EXPECT_THAT(Text(TryRegister(*stub, "/etc_passwd", 0, 1)), StartsWith("3 shm_name: got"));
-  EXPECT_THAT(Text(TryRegister(*stub, "/rope_../passwd", 0, 1)), StartsWith("3 shm_name: got"));
-  EXPECT_THAT(Text(TryRegister(*stub, "/rope_none", 0, 1)),
-              AllOf(StartsWith("5 shm_name: got"), Not(HasSubstr("none"))));
-  grpc::ClientContext context;
+  EXPECT_THAT(Text(TryRegister(*stub, {})), StartsWith("5 region_id: got 0"));
   v1::RegisterRegionRequest cuda;
   cuda.set_cuda_handle("x");
-  v1::RegisterRegionResponse response;
-  EXPECT_THAT(Text(stub->RegisterRegion(&context, cuda, &response)), StartsWith("12 cuda_handle"));
+  EXPECT_THAT(Text(TryRegister(*stub, cuda)), StartsWith("12 cuda_handle"));
 }
 
 TEST_F(RegionSessionTest, UnregisteredWhileInUseIsStillThereForThatRequest) {
@@ -185,37 +143,9 @@ TEST_F(RegionSessionTest, UnregisteredWhileInUseIsStillThereForThatRequest) {
   AwaitRegionBytes(0);
 }
 
-TEST_F(RegionSessionTest, TruncatingUnderRunningRequestsIsAStatus) {
-  const Sample large = {.tokens = 4000, .heads = 8};
-  const SharedMemory memory = SharedMemory::Posix(2 * large.bytes());
-  const auto stub = server_.NewStub();
-  const uint64_t id = Register(*stub, memory);
-  std::atomic<bool> stop = false;
-  std::thread truncater([&] {
-    while (!stop) {
-      memory.Truncate(4096);
-      memory.Truncate(2 * large.bytes());
-    }
-  });
-  int refused = 0;
-  for (int i = 0; i < 300; ++i) {
-    v1::RotateRequest request = large.Request(id, 0);
-    PlaceOutput(id, large.bytes(), request);
-    const std::string answer = Text(Rotate(*stub, i % 2 == 0 ? large.InPlace(id, 0) : request));
-    EXPECT_THAT(answer, AnyOf("OK", AllOf(StartsWith("9 "), HasSubstr("region: got"))));
-    refused += answer == "OK" ? 0 : 1;
-  }
-  stop = true;
-  truncater.join();
-  RecordProperty("refused", refused);
-  EXPECT_TRUE(Serves(*server_.NewStub()));
-}
-
 TEST_F(RegionSessionTest, MemoryThatCouldRaiseSigbusIsRefused) {
   RegionClient unsealed(path_, SharedMemory::Memfd(4096, 0));
   EXPECT_EQ(unsealed.hello().code, absl::StatusCode::kFailedPrecondition);
-  RegionClient posix(path_, SharedMemory::Posix(4096));
-  EXPECT_EQ(posix.hello().code, absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Serves(unsealed.stub())) << "it goes on as a plain connection";
   EXPECT_THAT(Text(Rotate(unsealed.stub(), kSample.InPlace(1, 0))), StartsWith("5 "));
 }
@@ -278,17 +208,14 @@ TEST(RegionsOffTest, SharedMemoryIsOffByDefault) {
   EXPECT_TRUE(Serves(client.stub()));
   const auto stub = server.NewStub();
   EXPECT_THAT(Info(*stub).transports(), ElementsAre("inline"));
-  EXPECT_EQ(Info(*stub).shm_prefix(), "");
   EXPECT_THAT(Text(Rotate(*stub, kSample.InPlace(1, 0))),
               AllOf(StartsWith("9 tensors[0].array.region"), HasSubstr("--enable_shared_memory")));
-  EXPECT_THAT(Text(TryRegister(*stub, "/rope_a", 0, 1)),
-              AllOf(StartsWith("9 "), HasSubstr("--enable_shared_memory")));
   EXPECT_THAT(KindsListed(*stub), ElementsAre());
 }
 
 TEST(RegionQuotaTest, FlagsBoundWhatIsRegistered) {
   const std::string path = TemporaryFolder() + "/s";
-  TestServer server({"--enable_shared_memory", "--listen=unix:" + path, "--shm_prefix=/rope_test_",
+  TestServer server({"--enable_shared_memory", "--listen=unix:" + path,
                      "--shared_memory_bytes=12288", "--session_memory_bytes=8192"});
   RegionClient first(path, 8192);
   EXPECT_EQ(first.hello().code, absl::StatusCode::kOk);
@@ -296,8 +223,6 @@ TEST(RegionQuotaTest, FlagsBoundWhatIsRegistered) {
   EXPECT_EQ(RegionClient(path, 8192).hello().code, absl::StatusCode::kResourceExhausted);
   RegionClient second(path, 4096);
   EXPECT_EQ(second.hello().code, absl::StatusCode::kOk);
-  EXPECT_THAT(Text(TryRegister(*server.NewStub(), "/rope_else", 0, 1)), StartsWith("3 "));
-  EXPECT_EQ(Info(*server.NewStub()).shm_prefix(), "/rope_test_");
 }
 
 int64_t LimitOf(const v1::GetServerInfoResponse& info, const std::string& name) {

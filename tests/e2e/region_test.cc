@@ -144,47 +144,37 @@ class Strided {
 
 TEST_F(RegionTest, StridedTensorIsRotatedInPlace) {
   const Strided strided(sample_);
-  const SharedMemory posix = SharedMemory::Posix(1 << 20);
-  const std::pair<const SharedMemory*, uint64_t> regions[] = {
-      {&client_.memory(), client_.id()}, {&posix, Register(client_.stub(), posix)}};
-  for (const auto& [memory, id] : regions) {
-    float* const data = memory->As<float>(kHere);
-    strided.Scatter(sample_.Input(), data);
-    v1::RotateRequest request = sample_.InPlace(id, kHere);
-    for (const int64_t stride : strided.strides()) {
-      request.mutable_tensors(0)->mutable_array()->add_strides(stride);
-    }
-    v1::RotateResponse response;
-    ASSERT_EQ(Text(Rotate(client_.stub(), request, &response)), "OK");
-    EXPECT_LT(sample_.Error(strided.Gather(data).data()), kClose);
-    EXPECT_THAT(response.tensors(0).array().strides(), ElementsAre(20, 10, 1));
+  float* const data = client_.memory().As<float>(kHere);
+  strided.Scatter(sample_.Input(), data);
+  v1::RotateRequest request = sample_.InPlace(client_.id(), kHere);
+  for (const int64_t stride : strided.strides()) {
+    request.mutable_tensors(0)->mutable_array()->add_strides(stride);
   }
+  v1::RotateResponse response;
+  ASSERT_EQ(Text(Rotate(client_.stub(), request, &response)), "OK");
+  EXPECT_LT(sample_.Error(strided.Gather(data).data()), kClose);
+  EXPECT_THAT(response.tensors(0).array().strides(), ElementsAre(20, 10, 1));
 }
 
 TEST_F(RegionTest, OutputTakesStridesAndAnotherOrderOfAxes) {
-  const SharedMemory posix = SharedMemory::Posix(1 << 20);
-  const std::pair<const SharedMemory*, uint64_t> regions[] = {
-      {&client_.memory(), client_.id()}, {&posix, Register(client_.stub(), posix)}};
-  for (const auto& [memory, id] : regions) {
-    sample_.Fill(memory->As<float>(kHere));
-    v1::RotateRequest request = sample_.Request(id, kHere);
-    request.mutable_output()->add_layouts("HSD");
-    v1::Strides& strides = *request.mutable_output()->add_strides();
-    for (const int64_t stride : {100, 10, 1}) strides.add_values(stride);
-    PlaceOutput(id, kThere, request);
-    v1::RotateResponse response;
-    ASSERT_EQ(Text(Rotate(client_.stub(), request, &response)), "OK");
-    EXPECT_EQ(response.tensors(0).layout(), "HSD");
-    EXPECT_THAT(response.tensors(0).array().strides(), ElementsAre(100, 10, 1));
-    const float* const out = memory->As<float>(kThere);
-    std::vector<float> packed;
-    for (int64_t i = 0; i < sample_.elements(); ++i) {
-      packed.push_back(out[i / 8 % 2 * 100 + i / 16 * 10 + i % 8]);
-    }
-    EXPECT_LT(sample_.Error(packed.data()), kClose);
-    EXPECT_EQ(out[8], 0);
-    EXPECT_EQ(out[30], 0);
+  sample_.Fill(client_.memory().As<float>(kHere));
+  v1::RotateRequest request = sample_.Request(client_.id(), kHere);
+  request.mutable_output()->add_layouts("HSD");
+  v1::Strides& strides = *request.mutable_output()->add_strides();
+  for (const int64_t stride : {100, 10, 1}) strides.add_values(stride);
+  PlaceOutput(client_.id(), kThere, request);
+  v1::RotateResponse response;
+  ASSERT_EQ(Text(Rotate(client_.stub(), request, &response)), "OK");
+  EXPECT_EQ(response.tensors(0).layout(), "HSD");
+  EXPECT_THAT(response.tensors(0).array().strides(), ElementsAre(100, 10, 1));
+  const float* const out = client_.memory().As<float>(kThere);
+  std::vector<float> packed;
+  for (int64_t i = 0; i < sample_.elements(); ++i) {
+    packed.push_back(out[i / 8 % 2 * 100 + i / 16 * 10 + i % 8]);
   }
+  EXPECT_LT(sample_.Error(packed.data()), kClose);
+  EXPECT_EQ(out[8], 0);
+  EXPECT_EQ(out[30], 0);
 }
 
 TEST_F(RegionTest, PositionsOfARegionAreCheckedWhereTheServerHasThem) {
@@ -328,46 +318,6 @@ TEST_F(RegionTest, ContradictionsAreInvalid) {
   refused("3 rope.config.inv_freq: got a region", [](auto& r) {
     r.mutable_rope()->mutable_config()->mutable_inv_freq()->mutable_region()->set_region_id(1);
   });
-}
-
-TEST_F(RegionTest, PosixMemoryOverTcpGoesBothWays) {
-  const SharedMemory memory = SharedMemory::Posix(1 << 20);
-  const auto stub = server_.NewStub();
-  const uint64_t id = Register(*stub, memory);
-  sample_.Fill(memory.As<float>(kHere));
-  ASSERT_EQ(Text(Rotate(*stub, sample_.InPlace(id, kHere))), "OK");
-  EXPECT_LT(sample_.Error(memory.As<float>(kHere)), kClose);
-  const Sample large = {.tokens = 20000};
-  RegionClient other(path_, 4096);
-  const SharedMemory wide = SharedMemory::Posix(large.bytes() * 2);
-  const uint64_t wide_id = Register(*stub, wide);
-  large.Fill(wide.As<float>());
-  v1::RotateRequest request = large.Request(wide_id, 0);
-  PlaceOutput(wide_id, large.bytes(), request);
-  ASSERT_EQ(Text(Rotate(*stub, request)), "OK");
-  EXPECT_LT(large.Error(wide.As<float>(large.bytes())), 1e-5);
-}
-
-TEST_F(RegionTest, MoreThanAMessageMayHoldIsNotCopied) {
-  TestServer server({"--enable_shared_memory", "--max_message_bytes=1048576"});
-  const Sample large = {.tokens = 20000};
-  const SharedMemory memory = SharedMemory::Posix(large.bytes());
-  const auto stub = server.NewStub();
-  EXPECT_THAT(Text(Rotate(*stub, large.InPlace(Register(*stub, memory), 0))),
-              AllOf(StartsWith("8 tensors[0].array.region"), HasSubstr("--max_message_bytes")));
-}
-
-TEST_F(RegionTest, TruncatedPosixObjectIsAPrecondition) {
-  const SharedMemory memory = SharedMemory::Posix(1 << 20);
-  const uint64_t id = Register(client_.stub(), memory);
-  v1::RotateRequest into = sample_.Request(client_.id(), kHere);
-  PlaceOutput(id, kThere, into);
-  memory.Truncate(kThere);
-  EXPECT_THAT(Text(Rotate(client_.stub(), sample_.InPlace(id, kThere))),
-              StartsWith("9 tensors[0].array.region: got a shared memory object that was"));
-  EXPECT_THAT(Text(Rotate(client_.stub(), into)), StartsWith("9 region: got"));
-  memory.Truncate(1 << 20);
-  EXPECT_EQ(Text(Rotate(client_.stub(), into)), "OK");
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests, other requests.
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -55,9 +54,9 @@ class PreparedFuzzTest : public ::testing::Test {
  protected:
   PreparedFuzzTest() {
     server::RegionTable& regions = engine_.regions();
-    regions.OpenSession(kSession, {.local = true, .uid = geteuid()});
+    regions.OpenSession(kSession);
     ids_ = {regions.RegisterMemfd(kSession, memories_[0].Dup(), kRegionBytes).value(),
-            regions.RegisterPosix(kSession, memories_[1].name(), 0, kRegionBytes).value()};
+            regions.RegisterMemfd(kSession, memories_[1].Dup(), kRegionBytes).value()};
     RandomBytes(contents_);
   }
 
@@ -275,7 +274,7 @@ class PreparedFuzzTest : public ::testing::Test {
 
   const google::protobuf::LogSilencer silencer_;  // of broken UTF-8
   const std::array<SharedMemory, 2> memories_ = {SharedMemory::Memfd(kRegionBytes),
-                                                 SharedMemory::Posix(kRegionBytes)};
+                                                 SharedMemory::Memfd(kRegionBytes)};
   std::array<uint64_t, 2> ids_ = {};
   std::string contents_ = std::string(kRegionBytes, '\0');
   bool in_regions_ = false;  // the round's request

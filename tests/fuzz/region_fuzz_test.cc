@@ -4,8 +4,6 @@
 //
 // ROPE_FUZZ_ROUNDS=N sets the number of requests for each test, ROPE_FUZZ_SEED=N the seed.
 #include <gtest/gtest.h>
-#include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -33,7 +31,6 @@ constexpr uint64_t kSession = 7;
 constexpr uint64_t kOtherSession = 8;
 constexpr uint64_t kRegionBytes = 64 << 10;
 constexpr uint64_t kIntegersBegin = kRegionBytes / 2;  // after the floating-point numbers
-constexpr uint64_t kGuardBytes = 4096;                 // on each side of the region in its object
 // Requests above the first bound would keep the server busy for long and are left out. Requests
 // above the second are kept: the server has no memory for them and rejects them.
 constexpr int64_t kElementsMax = int64_t{1} << 12;
@@ -112,11 +109,10 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
  protected:
   RegionFuzzTest() {
     server::RegionTable& regions = engine_.regions();
-    for (const uint64_t session : {kSession, kOtherSession}) {
-      regions.OpenSession(session, {.local = true, .uid = geteuid()});
+    for (const uint64_t session : {kSession, kOtherSession}) regions.OpenSession(session);
+    for (size_t i = 0; i < memories_.size(); ++i) {
+      ids_[i] = regions.RegisterMemfd(kSession, memories_[i].Dup(), kRegionBytes).value();
     }
-    ids_ = {regions.RegisterMemfd(kSession, memfd_.Dup(), kRegionBytes).value(),
-            regions.RegisterPosix(kSession, posix_.name(), kGuardBytes, kRegionBytes).value()};
     other_id_ = regions.RegisterMemfd(kOtherSession, others_.Dup(), kRegionBytes).value();
     FillContents();
     Restore();
@@ -132,12 +128,10 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  std::string_view Shown(const SharedMemory& memory, uint64_t begin) const {
-    return {memory.data() + begin, kRegionBytes};
-  }
   void Restore() {
-    std::memcpy(memfd_.data(), contents_.data(), kRegionBytes);
-    std::memcpy(posix_.data() + kGuardBytes, contents_.data(), kRegionBytes);
+    for (const SharedMemory& memory : memories_) {
+      std::memcpy(memory.data(), contents_.data(), kRegionBytes);
+    }
   }
 
   // Puts elements into a region or into the message.
@@ -335,13 +329,11 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
     for (size_t i = 0; i < places.size(); ++i) {
       for (size_t j = 0; j < i; ++j) EXPECT_FALSE(places[i].Overlaps(places[j]));
     }
-    CheckRegion(Shown(memfd_, 0), ids_[0], places);
-    CheckRegion(Shown(posix_, kGuardBytes), ids_[1], places);
-    const auto is_zero = [](char byte) { return byte == 0; };
-    const char* const end = posix_.data() + posix_.bytes();
-    EXPECT_TRUE(std::all_of(posix_.data(), posix_.data() + kGuardBytes, is_zero));
-    EXPECT_TRUE(std::all_of(end - kGuardBytes, end, is_zero));
-    EXPECT_TRUE(std::all_of(others_.data(), others_.data() + kRegionBytes, is_zero));
+    for (size_t i = 0; i < memories_.size(); ++i) {
+      CheckRegion({memories_[i].data(), kRegionBytes}, ids_[i], places);
+    }
+    EXPECT_TRUE(std::all_of(others_.data(), others_.data() + kRegionBytes,
+                            [](char byte) { return byte == 0; }));
     if (!places.empty()) Restore();
   }
 
@@ -361,8 +353,8 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
   }
 
   FuzzRandom random_{FuzzSeed(kSeed)};
-  const SharedMemory memfd_ = SharedMemory::Memfd(kRegionBytes);
-  const SharedMemory posix_ = SharedMemory::Posix(kRegionBytes + 2 * kGuardBytes);
+  const std::array<SharedMemory, 2> memories_ = {SharedMemory::Memfd(kRegionBytes),
+                                                 SharedMemory::Memfd(kRegionBytes)};
   const SharedMemory others_ = SharedMemory::Memfd(kRegionBytes);
   std::string contents_ = std::string(kRegionBytes, '\0');
   std::array<uint64_t, 2> ids_ = {};
@@ -391,50 +383,6 @@ TEST_P(RegionFuzzTest, RequestsAreAnsweredOrRefusedAndNothingElseIsWritten) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, RegionFuzzTest, ::testing::Values("reference", "cpu"),
                          [](const auto& tested) { return std::string(tested.param); });
-
-// Registers any part of any object.
-TEST(RegionTableFuzzTest, RegionsAreRefusedOrCountedAndGiveBackWhatTheyHeld) {
-  spdlog::set_level(spdlog::level::off);  // the server logs the system's error for each object
-  FuzzRandom random(FuzzSeed(kSeed));
-  server::RegionTable regions({.enabled = true});
-  std::vector<SharedMemory> objects;
-  for (int i = 0; i < 4; ++i) objects.push_back(SharedMemory::Posix(8192));
-  const SharedMemory memfd = SharedMemory::Memfd(8192);
-  regions.OpenSession(kSession, {.local = true, .uid = geteuid()});
-  std::vector<uint64_t> ids;
-  const auto any = [&] {
-    return static_cast<uint64_t>(random.OneIn(6) ? random.EdgeInteger()
-                                                 : random.OneOf<int64_t>({0, 4096, 8192}));
-  };
-  int64_t refused = 0;
-  const uint64_t rounds = FuzzRounds(kRounds / 2);
-  for (uint64_t round = 0; round < rounds && !::testing::Test::HasFailure(); ++round) {
-    if (random.OneIn(4)) {
-      const uint64_t id = ids.empty() || random.OneIn(4) ? any() : random.OneOf(ids);
-      EXPECT_EQ(regions.Unregister(kSession, id).ok(), std::erase(ids, id) == 1);
-      continue;
-    }
-    std::string name = random.OneOf(objects).name();
-    if (random.OneIn(8)) random.Damage(name);
-    const uint64_t offset = any();
-    const uint64_t bytes = any();
-    const auto id = random.OneIn(4) ? regions.RegisterMemfd(kSession, memfd.Dup(), bytes)
-                                    : regions.RegisterPosix(kSession, name, offset, bytes);
-    if (id.ok()) {
-      ids.push_back(*id);
-    } else {
-      ++refused;
-      EXPECT_THAT(std::string(id.status().message()), HasSubstr("got")) << id.status();
-    }
-    ASSERT_EQ(regions.statistics().regions, static_cast<int64_t>(ids.size()));
-  }
-  std::printf("measured: %lld registrations refused, %zu stand\n", static_cast<long long>(refused),
-              ids.size());
-  for (const uint64_t id : ids) EXPECT_THAT(regions.Unregister(kSession, id), IsOk());
-  EXPECT_EQ(regions.statistics().regions, 0);
-  EXPECT_EQ(regions.statistics().bytes, 0);
-  EXPECT_GT(refused, 0);
-}
 
 }  // namespace
 }  // namespace rope::testing

@@ -25,7 +25,6 @@
 #include "server/memory/limits.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
-#include "server/request/region_resolver.h"
 #include "server/request/validate.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/prepared_call.h"
@@ -131,13 +130,12 @@ class LocalEngine {
                                 server::limits::kAdmittedRequestsMax, kAdmittedBytesMax}};
   server::Batcher batcher_;
   server::RegionTable regions_{{.enabled = true}};
-  server::RegionResolver region_resolver_{regions_, state_->pool, server::limits::kMessageBytesMax};
   server::PreparedRotations prepared_{{}};
   server::Engine engine_{*state_->registry,
                          prepared_,
                          admission_,
                          batcher_,
-                         region_resolver_,
+                         regions_,
                          clock_,
                          {.overwritten = {.min = state_->overwrite_bytes_min}}};
 };

@@ -73,18 +73,6 @@ inline grpc::Status Rotate(v1::RopeService::Stub& stub, const v1::RotateRequest&
   return stub.Rotate(&context, request, response != nullptr ? response : &ignored);
 }
 
-// Registers a whole POSIX object; returns 0 when the server refuses.
-inline uint64_t Register(v1::RopeService::Stub& stub, const SharedMemory& memory) {
-  grpc::ClientContext context;
-  v1::RegisterRegionRequest request;
-  request.set_shm_name(memory.name());
-  request.set_byte_size(memory.bytes());
-  v1::RegisterRegionResponse response;
-  const grpc::Status status = stub.RegisterRegion(&context, request, &response);
-  EXPECT_EQ(Text(status), "OK");
-  return response.region_id();
-}
-
 // [tokens, heads, 8] in fp32, half pairing, theta 10000, at positions from `start`.
 struct Sample {
   static constexpr int64_t kHeadDim = 8;

@@ -56,8 +56,7 @@ inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view>
   auto request = std::make_unique<server::Request>(std::move(arrival), *std::move(decoded));
   answer.status = engine.Run(request);
   for (const server::TensorPlan& tensor : request->plan.tensors) {
-    const bool overwritten = tensor.destination == server::Destination::kReceivedBytes;
-    answer.overwritten += answer.status.ok() && overwritten ? 1 : 0;
+    answer.overwritten += answer.status.ok() && !tensor.overwritten.empty() ? 1 : 0;
   }
   answer.bytes = answer.status.ok()
                      ? BytesOf(server::EncodeReply(*request))

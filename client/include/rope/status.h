@@ -53,7 +53,6 @@ enum class Reason {
   kConfigIdNotFound = 7,
   kRegionNotFound = 8,
   kServiceNotFound = 9,
-  kRegionExists = 11,
   kWrongState = 12,
   kSharedMemoryOff = 13,
   kPermission = 14,

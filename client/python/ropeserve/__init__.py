@@ -15,8 +15,8 @@ from .configs import (Description, Finding, LayerDifference, Model, Tables, diff
 from .errors import (BudgetFull, Cancelled, ConfigIdNotFound, ConfigWarning, ConnectionLost,
                      Credentials, Deadline, DeviceFault, Draining, Internal, InvalidField,
                      LimitExceeded, ModelNotFound, NotBuilt, Permission, PositionOutOfRange,
-                     PreparedNotFound, QueueFull, RegionExists, RegionNotFound, RegionOutOfRange,
-                     RopeError, ServiceNotFound, SharedMemoryOff, UnknownField, WrongState)
+                     PreparedNotFound, QueueFull, RegionNotFound, RegionOutOfRange, RopeError,
+                     ServiceNotFound, SharedMemoryOff, UnknownField, WrongState)
 from .keys import KeyComparison, KeyIdentity, fingerprint, same
 from .rope import Rope, Tensor
 
@@ -25,7 +25,7 @@ __all__ = [
     "ConfigWarning", "ConnectionLost", "Credentials", "Deadline", "Description", "DeviceFault",
     "Draining", "Finding", "Internal", "InvalidField", "KeyComparison", "KeyIdentity",
     "LayerDifference", "LimitExceeded", "Model", "ModelNotFound", "NotBuilt", "Permission",
-    "PositionOutOfRange", "Prepared", "PreparedNotFound", "QueueFull", "RegionExists",
+    "PositionOutOfRange", "Prepared", "PreparedNotFound", "QueueFull",
     "RegionNotFound", "RegionOutOfRange", "Rope", "RopeArguments", "RopeError", "ServiceNotFound",
     "SharedMemoryOff", "Tables", "Tensor", "UnknownField", "WrongState", "__version__", "aconnect",
     "connect", "diff", "engines", "fingerprint", "lint", "local", "same",

@@ -80,10 +80,6 @@ class ServiceNotFound(RopeError, LookupError):
     """The server has no such service."""
 
 
-class RegionExists(RopeError):
-    """The shared memory is registered already."""
-
-
 class WrongState(RopeError):
     """Something is in a state that does not allow the call: a closed client, a forked child."""
 

@@ -24,7 +24,6 @@ TEST(ReasonTest, ValuesAreThoseOfTheSchemaAndEachHasACode) {
   EXPECT_EQ(static_cast<int>(Reason::kConfigIdNotFound), v1::REASON_CONFIG_ID_NOT_FOUND);
   EXPECT_EQ(static_cast<int>(Reason::kRegionNotFound), v1::REASON_REGION_NOT_FOUND);
   EXPECT_EQ(static_cast<int>(Reason::kServiceNotFound), v1::REASON_SERVICE_NOT_FOUND);
-  EXPECT_EQ(static_cast<int>(Reason::kRegionExists), v1::REASON_REGION_EXISTS);
   EXPECT_EQ(static_cast<int>(Reason::kWrongState), v1::REASON_WRONG_STATE);
   EXPECT_EQ(static_cast<int>(Reason::kSharedMemoryOff), v1::REASON_SHARED_MEMORY_OFF);
   EXPECT_EQ(static_cast<int>(Reason::kPermission), v1::REASON_PERMISSION);

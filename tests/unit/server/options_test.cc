@@ -260,7 +260,6 @@ TEST(OptionsTest, UnknownFlagNamesTheNearest) {
 TEST(OptionsTest, FlagsWithoutEffectAreNamed) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--socket_mode=660"}, "--socket_mode has no effect: no --listen is unix:PATH"},
-      {{"--shm_prefix=/a"}, "--shm_prefix has no effect without --enable_shared_memory"},
       {{"--shared_memory_bytes=1GiB"},
        "--shared_memory_bytes has no effect without --enable_shared_memory"},
       {{"--session_memory_bytes=1GiB"},
@@ -277,8 +276,8 @@ TEST(OptionsTest, FlagsWithoutEffectAreNamed) {
   }
   EXPECT_THAT(Parse({}).warnings, IsEmpty());
   EXPECT_THAT(Parse({"--listen=unix:/a", "--socket_mode=660", "--enable_shared_memory",
-                     "--shm_prefix=/a", "--shared_memory_bytes=2GiB", "--session_memory_bytes=1GiB",
-                     "--threads=1", "--table_cache_bytes=1"})
+                     "--shared_memory_bytes=2GiB", "--session_memory_bytes=1GiB", "--threads=1",
+                     "--table_cache_bytes=1"})
                   .warnings,
               IsEmpty());
 }

@@ -100,19 +100,13 @@ TEST(AdminTest, ConnectionsAreThoseOfTheCallersOwnerOrAllForRootInPages) {
 
 TEST(AdminTest, RegionGetsAnotherIdAndWaitsForItsRequests) {
   RegionTable regions({.enabled = true});
-  regions.OpenSession(1, {.local = true});
-  const SharedMemory memory = SharedMemory::Posix(4096);
+  regions.OpenSession(1);
+  ASSERT_OK(first, regions.RegisterMemfd(1, SharedMemory::Memfd(4096).Dup(), 4096));
   v1::RegisterRegionRequest request;
-  request.set_shm_name(memory.name());
-  request.set_byte_size(4096);
-  ASSERT_OK(first, RegisterRegion(request, 1, regions));
-  request.set_region_id(first->region_id());
-  EXPECT_THAT(RegisterRegion(request, 1, regions),
-              IsInvalid("region_id: got it and shm_name, offset or byte_size"));
-  request.clear_shm_name();
-  request.clear_byte_size();
+  EXPECT_THAT(RegisterRegion(request, 1, regions), IsNotFound("region_id: got 0"));
+  request.set_region_id(*first);
   ASSERT_OK(second, RegisterRegion(request, 1, regions));
-  EXPECT_NE(second->region_id(), first->region_id());
+  EXPECT_NE(second->region_id(), *first);
 
   std::vector<absl::StatusCode> answers;
   const auto unregister = [&](uint64_t id, bool wait) {
@@ -122,11 +116,11 @@ TEST(AdminTest, RegionGetsAnotherIdAndWaitsForItsRequests) {
     UnregisterRegion(unregistered, 1, regions,
                      [&](const auto& answer) { answers.push_back(answer.status().code()); });
   };
-  auto held = regions.Find(1, first->region_id(), "region");
+  auto held = regions.Find(1, *first, "region");
   ASSERT_THAT(held, IsOk());
-  unregister(first->region_id(), true);
+  unregister(*first, true);
   EXPECT_THAT(answers, IsEmpty());
-  unregister(first->region_id(), true);
+  unregister(*first, true);
   EXPECT_THAT(answers, ElementsAre(absl::StatusCode::kNotFound));
   held->reset();
   EXPECT_THAT(answers, ElementsAre(absl::StatusCode::kNotFound, absl::StatusCode::kOk));

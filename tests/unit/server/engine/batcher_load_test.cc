@@ -153,21 +153,6 @@ TEST_F(BatcherLoadTest, TokenOfMoreJobsThanABatchStillRuns) {
   EXPECT_THAT(BatchAt(1), ElementsAre("a 1-2"));
 }
 
-TEST_F(BatcherLoadTest, LargeStoreToAnObjectQueues) {
-  Batcher::Options options = kHeldOptions;
-  options.direct_bytes_max = 1000;
-  options.gathered_bytes_max = 100;
-  Start(options);
-  Allow(100);
-  for (const auto& [id, tokens] : {std::pair("large", 101), std::pair("small", 100)}) {
-    auto request = MakeRequest(id, tokens);
-    request->plan.tensors.emplace_back().destination = Destination::kObject;
-    Enqueue(std::move(request));
-  }
-  AwaitAnswers(2);
-  EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
-}
-
 TEST_F(BatcherReportTest, RestOfALargeRequestDoesNotKeepABatchOpen) {
   Start();
   Block();

@@ -440,7 +440,8 @@ TEST_F(BatcherTest, FailureOfACallThatRanInPlaceSaysSo) {
       Block();
       auto large = MakeRequest(absl::StrCat("large", in_place, ran), 900);
       large->plan.tensors.resize(2);
-      if (in_place) large->plan.tensors.back().destination = Destination::kRegionInPlace;
+      TensorPlan& tensor = large->plan.tensors.back();
+      if (in_place) tensor.place = tensor.source = {Region::OfProcess(), 1, 0, 8};
       large->run.began = ran;
       const std::string id = large->arrival.id;
       const auto flag = large->arrival.cancelled;

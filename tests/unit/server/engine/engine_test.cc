@@ -1,7 +1,6 @@
 #include "server/engine/engine.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <memory>
 #include <optional>
@@ -83,10 +82,8 @@ class EngineTest : public ::testing::Test {
   Admission admission_{{10, Budget(), 10, Budget()}};
   Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
   RegionTable regions_{{.enabled = true}};
-  BufferPool pool_{0};
-  RegionResolver region_resolver_{regions_, pool_, limits::kMessageBytesMax};
   PreparedRotations prepared_{*registry_, {}};
-  Engine engine_{*registry_, prepared_, admission_, batcher_, region_resolver_, clock_, {}};
+  Engine engine_{*registry_, prepared_, admission_, batcher_, regions_, clock_, {}};
   int answers_ = 0;
   int runs_ = 0;
   absl::Status status_ = absl::UnknownError("not answered");
@@ -149,7 +146,7 @@ TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
 
 TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   const SharedMemory memory = SharedMemory::Memfd(4096);
-  regions_.OpenSession(7, {.local = true});
+  regions_.OpenSession(7);
   ASSERT_OK(id, regions_.RegisterMemfd(7, memory.Dup(), 4096));
   v1::RotateRequest sent = Sample();
   v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
@@ -327,11 +324,9 @@ class WideSpecTest : public ::testing::Test {
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
   Admission admission_{{10, 64 * limits::kMiB, 10, 64 * limits::kMiB}};
   RegionTable regions_{{.enabled = true}};
-  BufferPool pool_{0};
-  RegionResolver region_resolver_{regions_, pool_, limits::kMessageBytesMax};
   Batcher batcher_{Batcher::Options(), clock_, [](absl::Span<Slice>) {}};
   PreparedRotations prepared_{*registry_, {}};
-  Engine engine_{*registry_, prepared_, admission_, batcher_, region_resolver_, clock_, {}};
+  Engine engine_{*registry_, prepared_, admission_, batcher_, regions_, clock_, {}};
 };
 
 TEST_F(WideSpecTest, IsResolvedOnTheSideThreadUntilItIsCached) {
@@ -402,33 +397,6 @@ TEST(PlansHereTest, LengthsWithTooManyFrequenciesAreRefusedByName) {
   EXPECT_THAT(engine.Run(same).status(), IsOk());
 }
 
-TEST(PlansHereTest, LargeTensorsOfObjectsAreCopiedOnTheSideThread) {
-  constexpr uint64_t kSession = 7;
-  constexpr int64_t kHeads = 1 << 12;
-  LocalEngine engine;
-  engine.regions().OpenSession(kSession, {.local = true, .uid = geteuid()});
-  v1::RotateRequest sent = Decode(1, "default");
-  v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
-  const auto run = [&](uint64_t region, int64_t heads) {
-    SetShape(array, {1, 1, heads, 128});
-    array.clear_raw();
-    array.mutable_region()->set_region_id(region);
-    return RunsHere(engine, sent, kSession);
-  };
-  const SharedMemory object = SharedMemory::Posix(kHeads * 128 * 4);
-  ASSERT_OK(object_id, engine.regions().RegisterPosix(kSession, object.name(), 0, object.bytes()));
-  const SharedMemory memfd = SharedMemory::Memfd(kHeads * 128 * 4);
-  ASSERT_OK(memfd_id, engine.regions().RegisterMemfd(kSession, memfd.Dup(), memfd.bytes()));
-  EXPECT_TRUE(run(*memfd_id, kHeads));
-  EXPECT_TRUE(run(*object_id, 16));
-  EXPECT_FALSE(run(*object_id, kHeads));
-  for (const int64_t stride : {int64_t{0}, int64_t{0}, kHeads / 16 * 128, int64_t{1}}) {
-    array.add_strides(stride);
-  }
-  EXPECT_TRUE(run(*memfd_id, 16));
-  EXPECT_FALSE(run(*object_id, 16)) << "copied from the first element to the last";
-}
-
 TEST(PlansHereTest, RowsThatASliceBuildsAndFrequenciesCount) {
   LocalEngine engine;
   const auto admitted = [&engine](const v1::RotateRequest& sent) {
@@ -481,17 +449,17 @@ TEST(PlanningBytesTest, PositionsAndRowsOfTheTokensCount) {
 }
 
 TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {
-  for (const auto& [destination, bytes] :
-       {std::pair(Destination::kReply, 64), std::pair(Destination::kReceivedBytes, 0),
-        std::pair(Destination::kRegion, 0), std::pair(Destination::kRegionInPlace, 0),
-        std::pair(Destination::kObject, 64), std::pair(Destination::kObjectInPlace, 64)}) {
-    Plan plan;
-    TensorPlan& tensor = plan.tensors.emplace_back();
-    tensor.layout.pre = 4;
-    tensor.layout.head_dim = 4;
-    tensor.destination = destination;
-    EXPECT_EQ(RunningBytes({}, plan), bytes) << static_cast<int>(destination);
-  }
+  Plan plan;
+  TensorPlan& tensor = plan.tensors.emplace_back();
+  tensor.layout.pre = 4;
+  tensor.layout.head_dim = 4;
+  EXPECT_EQ(RunningBytes({}, plan), 64);
+  char received = 0;
+  tensor.overwritten = {&received};
+  EXPECT_EQ(RunningBytes({}, plan), 0);
+  tensor.overwritten.clear();
+  tensor.destination = Destination::kRegion;
+  EXPECT_EQ(RunningBytes({}, plan), 0);
 }
 
 TEST(RunningBytesTest, SliceOfATensorThatIsGatheredCounts) {

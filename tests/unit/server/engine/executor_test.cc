@@ -379,7 +379,6 @@ TEST_F(ExecutorTest, ResultTakesThePlaceOfTheReceivedBytesOrLeavesThem) {
     TensorPlan& tensor = request->plan.tensors.front();
     tensor.input.fragments.assign(pieces.begin(), pieces.end());
     if (overwrites) {
-      tensor.destination = Destination::kReceivedBytes;
       for (std::string& piece : pieces) tensor.overwritten.push_back(piece.data());
     }
     auto slices = WholeSlices({request.get()});
@@ -432,7 +431,6 @@ TEST_F(ExecutorTest, ABatchThatTheDeviceFailsOnFailsOnlyWhatIsInPlace) {
   TensorPlan& tensor = in_place->plan.tensors.at(0);
   std::string bytes(4 * 8 * 4, '\0');
   tensor.input.fragments = {bytes};
-  tensor.destination = Destination::kReceivedBytes;
   tensor.overwritten.push_back(bytes.data());
   const auto other = Receive(Sample("SD", {4, 8}));
   std::vector<Slice> slices = WholeSlices({in_place.get(), other.get()});

@@ -317,16 +317,6 @@ TEST(BoundJobsTest, StridedOutputsBecomeAJobForEachRun) {
   EXPECT_DOUBLE_EQ(plan.jobs.per_token, 0.25);
 }
 
-TEST(BoundJobsTest, ManySeparateWritesToAnObjectAreRefused) {
-  constexpr int64_t kHeads = 4;
-  Plan plan = Packed(limits::kObjectWritesMax / 2, kHeads, 2, /*heads_inside=*/true);
-  TensorPlan& tensor = plan.tensors[0];
-  tensor.store_strides = LayoutStrides{.token_axes = {1000, 1000}, .head = tensor.layout.head_dim};
-  EXPECT_THAT(BoundJobs(plan), IsOk()) << "the heads of a token are one write";
-  tensor.store_strides->head += 8;
-  EXPECT_THAT(BoundJobs(plan), IsExhausted("output.strides: got 32768 separate writes"));
-}
-
 TEST(BoundJobsTest, ManyNumbersInTheReplyAreRefused) {
   Plan plan = Packed(limits::kReplyNumbersMax / 256, 2, 1, /*heads_inside=*/true, 256);
   EXPECT_THAT(BoundJobs(plan), IsOk());

@@ -273,12 +273,12 @@ TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirReq
     plan.layout.head_dim = 30;
     plan.output_letters = "D";
     plan.input = proto::PayloadOf(request.values().tensors(0).array(), request.decoded.split);
-    plan.destination = Destination::kReceivedBytes;
     request.run.outputs.emplace_back();
     for (const std::string_view fragment : plan.input.fragments) {
       char* const place = request.decoded.bytes->Overwritable(fragment);
       ASSERT_EQ(place, fragment.data());
       std::memset(place, '!', fragment.size());
+      plan.overwritten.push_back(place);
     }
     reply = EncodeReply(request);
     std::vector<grpc::Slice> slices;

@@ -300,7 +300,7 @@ TEST_F(ListenerTest, ConnectionThatCannotBeWatchedIsRefused) {
   // The sessions of connections that are gone and that were not closed yet.
   constexpr int kNumbers = 1000;
   for (int fd = 0; fd < kNumbers; ++fd) {
-    regions_.OpenSession(SessionOfDescriptor(fd), {.local = true});
+    regions_.OpenSession(SessionOfDescriptor(fd));
   }
   const SharedMemory memory = SharedMemory::Memfd(4096);
   const proto::FileDescriptor client = ConnectUnix(path_);
@@ -476,7 +476,7 @@ TEST_F(ListenerTest, ConnectionBeyondTheBoundIsClosedUntilAPlaceIsFree) {
   listener_.reset();  // before the places end
 }
 
-TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
+TEST_F(ListenerTest, TcpConnectionsHaveNoHello) {
   auto listener = Listener::Create("127.0.0.1:0", regions_,
                                    {.connections = &connections_, .hand_on = [this](int fd) {
                                       proto::MutexLock lock(&mutex_);
@@ -496,9 +496,6 @@ TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
   Say(client, "R");  // no hello on this socket: the HTTP/2 server reports the error
   const proto::FileDescriptor server = NextHandedOn();
   EXPECT_EQ(connections_.Of(absl::StrCat("fd:", server.get()))->owner(), "ip:loopback");
-  const SharedMemory memory = SharedMemory::Posix(4096);
-  EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), memory.name(), 0, 4096),
-              IsOk());
 }
 
 // Sends a hello with a memfd and a ring; returns the answer.

@@ -16,7 +16,7 @@ namespace rope::server {
 namespace {
 
 // The owner that has this address, "192.0.2.7" or "fe80::1", in this zone of IPv6.
-std::string OwnerAt(const std::string& text, uint32_t scope = 0) {
+std::string OwnerAtText(const std::string& text, uint32_t scope = 0) {
   sockaddr_storage address{};
   auto& v6 = reinterpret_cast<sockaddr_in6&>(address);
   if (inet_pton(AF_INET, text.c_str(), &reinterpret_cast<sockaddr_in&>(address).sin_addr) == 1) {
@@ -25,23 +25,23 @@ std::string OwnerAt(const std::string& text, uint32_t scope = 0) {
     address.ss_family = AF_INET6;
     v6.sin6_scope_id = scope;
   }
-  return PeerAt(address).owner;
+  return OwnerAt(address);
 }
 
-TEST(PeerAtTest, AddressesAreOwners) {
-  EXPECT_EQ(OwnerAt("192.0.2.7"), "ip:192.0.2.7");
-  EXPECT_EQ(OwnerAt("2001:db8:0::7"), "ip:2001:db8::7");
-  EXPECT_EQ(OwnerAt("fe80::1", 2), "ip:fe80::1%2");
-  EXPECT_EQ(OwnerAt("fe80::1", 3), "ip:fe80::1%3");
-  EXPECT_EQ(OwnerAt(""), "unknown") << "an address of another family";
+TEST(OwnerAtTest, AddressesAreOwners) {
+  EXPECT_EQ(OwnerAtText("192.0.2.7"), "ip:192.0.2.7");
+  EXPECT_EQ(OwnerAtText("2001:db8:0::7"), "ip:2001:db8::7");
+  EXPECT_EQ(OwnerAtText("fe80::1", 2), "ip:fe80::1%2");
+  EXPECT_EQ(OwnerAtText("fe80::1", 3), "ip:fe80::1%3");
+  EXPECT_EQ(OwnerAtText(""), "unknown") << "an address of another family";
 }
 
-TEST(PeerAtTest, AddressesThatAClientMayChooseFromAreOneOwner) {
-  EXPECT_EQ(OwnerAt("127.0.0.1"), "ip:loopback");
-  EXPECT_EQ(OwnerAt("127.9.9.9"), "ip:loopback");
-  EXPECT_EQ(OwnerAt("::1"), "ip:loopback");
-  EXPECT_EQ(OwnerAt("::ffff:127.0.0.2"), "ip:loopback");
-  EXPECT_EQ(OwnerAt("::ffff:192.0.2.7"), "ip:192.0.2.7");
+TEST(OwnerAtTest, AddressesThatAClientMayChooseFromAreOneOwner) {
+  EXPECT_EQ(OwnerAtText("127.0.0.1"), "ip:loopback");
+  EXPECT_EQ(OwnerAtText("127.9.9.9"), "ip:loopback");
+  EXPECT_EQ(OwnerAtText("::1"), "ip:loopback");
+  EXPECT_EQ(OwnerAtText("::ffff:127.0.0.2"), "ip:loopback");
+  EXPECT_EQ(OwnerAtText("::ffff:192.0.2.7"), "ip:192.0.2.7");
 }
 
 TEST(ForwardedOwnerTest, IsTheLastCertificateOrElseTheLastAddress) {
@@ -82,19 +82,16 @@ TEST(PeerNameTest, GrpcWritesAddressesAsUris) {
   EXPECT_EQ(PlainPeerName(""), "");
 }
 
-TEST(PeerOfTest, UnixSocketSaysItsUser) {
+TEST(OwnerOfTest, UnixSocketHasItsUser) {
   int ends[2] = {-1, -1};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   const proto::FileDescriptor one(ends[0]);
   const proto::FileDescriptor other(ends[1]);
-  const Peer peer = PeerOf(one.get(), /*is_unix=*/true);
-  EXPECT_TRUE(peer.local);
-  EXPECT_EQ(peer.uid, geteuid());
-  EXPECT_EQ(peer.owner, absl::StrCat("uid:", geteuid()));
+  EXPECT_EQ(OwnerOf(one.get(), /*is_unix=*/true), absl::StrCat("uid:", geteuid()));
 }
 
-// Connects a pair of TCP sockets on a loopback address; returns the accepting end's peer.
-Peer AcceptedFrom(int family) {
+// Connects a pair of TCP sockets on a loopback address; returns the owner at the accepting end.
+std::string AcceptedFrom(int family) {
   proto::FileDescriptor listening(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_storage address{};
   address.ss_family = static_cast<sa_family_t>(family);
@@ -116,25 +113,19 @@ Peer AcceptedFrom(int family) {
   const proto::FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return {};
   const proto::FileDescriptor accepted(accept(listening.get(), nullptr, nullptr));
-  return PeerOf(accepted.get(), /*is_unix=*/false);
+  return OwnerOf(accepted.get(), /*is_unix=*/false);
 }
 
-TEST(PeerOfTest, TcpSocketSaysItsAddress) {
-  const Peer peer = AcceptedFrom(AF_INET);
-  EXPECT_TRUE(peer.local);
-  EXPECT_FALSE(peer.uid.has_value());
-  EXPECT_EQ(peer.owner, "ip:loopback");
-  const Peer mapped = AcceptedFrom(AF_INET6);
-  if (mapped.owner.empty()) GTEST_SKIP() << "this system has no IPv6";
-  EXPECT_TRUE(mapped.local);
-  EXPECT_EQ(mapped.owner, peer.owner);
+TEST(OwnerOfTest, TcpSocketHasItsAddress) {
+  EXPECT_EQ(AcceptedFrom(AF_INET), "ip:loopback");
+  const std::string mapped = AcceptedFrom(AF_INET6);
+  if (mapped.empty()) GTEST_SKIP() << "this system has no IPv6";
+  EXPECT_EQ(mapped, "ip:loopback");
 }
 
-TEST(PeerOfTest, SocketThatIsNotConnectedIsNobodys) {
+TEST(OwnerOfTest, SocketThatIsNotConnectedIsNobodys) {
   const proto::FileDescriptor socket_of_none(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const Peer peer = PeerOf(socket_of_none.get(), /*is_unix=*/false);
-  EXPECT_FALSE(peer.local);
-  EXPECT_EQ(peer.owner, "unknown");
+  EXPECT_EQ(OwnerOf(socket_of_none.get(), /*is_unix=*/false), "unknown");
 }
 
 }  // namespace

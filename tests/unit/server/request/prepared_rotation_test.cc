@@ -2,7 +2,6 @@
 
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <functional>
@@ -411,16 +410,15 @@ class PreparedInRegionsTest : public PreparedRotationTest {
   static constexpr size_t kBytes = 4096;
 
   PreparedInRegionsTest() {
-    token_ = engine_.regions().OpenSession(kSession, {.local = true, .uid = geteuid()});
+    token_ = engine_.regions().OpenSession(kSession);
     memfd_id_ = engine_.regions().RegisterMemfd(kSession, memfd_.Dup(), kBytes).value();
-    posix_id_ = engine_.regions().RegisterPosix(kSession, posix_.name(), 0, kBytes).value();
   }
 
   // As SendAsPrepared, and what is left in memory is the same as well.
   absl::Status SendHere(const v1::RotateRequest& whole, const std::string& id) {
     SetMemory();
     const WireAnswer want = Send(whole);
-    const std::vector<std::string> memory = Memory();
+    const std::string memory = Memory();
     SetMemory();
     const WireAnswer got = Send(CallOf(whole, id));
     EXPECT_EQ(got.status, want.status);
@@ -430,13 +428,9 @@ class PreparedInRegionsTest : public PreparedRotationTest {
   }
   void SetMemory() {
     const std::string values = Floats(kBytes / sizeof(float));
-    for (const SharedMemory* memory : {&memfd_, &posix_}) {
-      std::memcpy(memory->data(), values.data(), kBytes);
-    }
+    std::memcpy(memfd_.data(), values.data(), kBytes);
   }
-  std::vector<std::string> Memory() const {
-    return {std::string(memfd_.data(), kBytes), std::string(posix_.data(), kBytes)};
-  }
+  std::string Memory() const { return {memfd_.data(), kBytes}; }
 
   static void PlaceAt(v1::Array& array, uint64_t id, uint64_t offset) {
     array.clear_raw();
@@ -457,26 +451,22 @@ class PreparedInRegionsTest : public PreparedRotationTest {
   }
 
   const SharedMemory memfd_ = SharedMemory::Memfd(kBytes);
-  const SharedMemory posix_ = SharedMemory::Posix(kBytes);
   uint64_t token_ = 0;
   uint64_t memfd_id_ = 0;
-  uint64_t posix_id_ = 0;
 };
 
 TEST_F(PreparedInRegionsTest, EachCallHasItsOwnPlaces) {
   const std::string id = Prepare(Sample());
-  for (const uint64_t region : {memfd_id_, posix_id_}) {
-    EXPECT_THAT(SendHere(At(region, 512, 1024), id), IsOk());
-    EXPECT_THAT(SendHere(At(region, 2048, 2048), id), IsOk());
-    v1::RotateRequest input = At(region, 512, 1024);
-    input.clear_output();
-    EXPECT_THAT(SendHere(input, id), IsOk());
-  }
+  EXPECT_THAT(SendHere(At(memfd_id_, 512, 1024), id), IsOk());
+  EXPECT_THAT(SendHere(At(memfd_id_, 2048, 2048), id), IsOk());
+  v1::RotateRequest input = At(memfd_id_, 512, 1024);
+  input.clear_output();
+  EXPECT_THAT(SendHere(input, id), IsOk());
   EXPECT_THAT(SendAsPrepared(Sample(), id), IsOk()) << "and none";
 }
 
 TEST_F(PreparedInRegionsTest, StridesAndInPlaceArePrepared) {
-  v1::RotateRequest apart = At(posix_id_, 512, 1024);
+  v1::RotateRequest apart = At(memfd_id_, 512, 1024);
   apart.mutable_output()->add_strides()->mutable_values()->Add(16);
   for (const int64_t stride : {8, 1})
     apart.mutable_output()->mutable_strides(0)->add_values(stride);

@@ -45,13 +45,13 @@ TEST(RotationCountsTest, EachCombinationOfLabelsHasACounterOnceItHasCounted) {
   counts.Count({Transport::kInline, v1::OPERATION_UNSPECIFIED, "llama"});
   counts.Count({Transport::kStream, v1::OPERATION_INVERSE, "llama"});
   counts.Count({Transport::kMemfd, v1::OPERATION_BACKWARD, "qwen"});
-  counts.Count({Transport::kShm, v1::OPERATION_REPOSITION, kConfigModel});
+  counts.Count({Transport::kMemfd, v1::OPERATION_REPOSITION, kConfigModel});
   counts.Count({Transport::kRing, v1::OPERATION_ADD_SINUSOIDAL, kRowsModel});
   counts.Count({Transport::kInProcess, v1::OPERATION_ROTATE, "mine"});
   EXPECT_THAT(Read(counts),
               UnorderedElementsAre(
                   Pair("llama rotate inline", 2), Pair("llama inverse stream", 1),
-                  Pair("qwen backward memfd", 1), Pair("(config) reposition shm", 1),
+                  Pair("qwen backward memfd", 1), Pair("(config) reposition memfd", 1),
                   Pair("(rows) add_sinusoidal ring", 1), Pair("mine rotate in_process", 1)));
 }
 
