@@ -233,8 +233,10 @@ void ReadReplaced(std::string_view json, std::string_view sub_config,
                   std::vector<LayerConfig>& entries) {
   nlohmann::json file = *ParseJsonObject(json);
   const auto chosen = ChooseSubConfig(file, sub_config);
-  size_t erased = file.erase("rope_scaling");
-  if (chosen.ok()) erased += chosen->config->erase("rope_scaling");
+  if (!chosen.ok()) return;
+  size_t erased = chosen->config->erase("rope_scaling");
+  const auto text = chosen->config->find("text_config");
+  if (text != chosen->config->end() && text->is_object()) erased += text->erase("rope_scaling");
   if (erased == 0) return;  // Parse would come back here without end
   const auto other = ModelConfig::Parse(file.dump(), sub_config);
   if (!other.ok()) return;

@@ -125,6 +125,16 @@ TEST(SpellingTest, RopeScalingReplacesRopeParameters) {
   EXPECT_EQ(layer.replaced->rope_theta, 7);
 }
 
+TEST(SpellingTest, RopeScalingReplacesRopeParametersInATextConfig) {
+  const LayerConfig layer =
+      Read(R"({"model_type": "llava", "text_config": {"model_type": "llama", "head_dim": 8,
+               "rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 7},
+               "rope_scaling": {"type": "linear", "factor": 4}}})");
+  EXPECT_EQ(layer.config.factor, 4);
+  ASSERT_NE(layer.replaced, nullptr);
+  EXPECT_EQ(layer.replaced->factor, 2);
+}
+
 TEST(SpellingTest, OldTypeNames) {
   const std::string su = R"({"rope_scaling": {"short_factor": [1], "long_factor": [2], )";
   EXPECT_EQ(Read(su + R"("type": "su"}})").config.rope_type, RopeType::kLongrope);
