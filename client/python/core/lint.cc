@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "client/cli/lint/diff.h"
 #include "client/cli/lint/lint_output.h"
@@ -46,6 +47,12 @@ std::string Diff(const std::string& a, const std::string& b, double error,
   return Take(WithoutGil([&] { return Compare(a, b, error, sub_config, engine_a, engine_b); }));
 }
 
+// Empty: all layers are equal, or the text is no config that can be read.
+std::vector<std::string> LayerTypes(const std::string& text, const std::string& sub_config) {
+  const auto config = kernels::ModelConfig::Parse(text, sub_config);
+  return config.ok() ? config->layer_types() : std::vector<std::string>();
+}
+
 }  // namespace
 
 void BindLint(nb::module_& module) {
@@ -54,6 +61,7 @@ void BindLint(nb::module_& module) {
              nb::arg("sub_config"));
   module.def("diff", Diff);
   module.def("engines", client::EngineNames);
+  module.def("layer_types", LayerTypes);
 }
 
 }  // namespace rope::python
