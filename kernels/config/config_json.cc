@@ -192,7 +192,7 @@ std::vector<std::string> TypesOf(const std::vector<LayerConfig>& entries) {
 }
 
 // Whether an entry has the value by another key, or no use for it.
-bool HasValue(const LayerConfig& entry, const UnreadKey& unread) {
+bool AgreesWith(const LayerConfig& entry, const UnreadKey& unread) {
   const RopeConfig& config = entry.config;
   if (unread.key == "original_max_position_embeddings") {
     return config.rope_type == RopeType::kDefault || config.rope_type == RopeType::kLinear ||
@@ -212,8 +212,8 @@ bool HasValue(const LayerConfig& entry, const UnreadKey& unread) {
 void RemarkUnread(const ConfigDocument& document, const std::vector<UnreadKey>& keys,
                   std::vector<LayerConfig>& entries) {
   for (const UnreadKey& unread : keys) {
-    const auto has_value = [&](const LayerConfig& entry) { return HasValue(entry, unread); };
-    if (std::any_of(entries.begin(), entries.end(), has_value)) continue;
+    const auto agrees = [&](const LayerConfig& entry) { return AgreesWith(entry, unread); };
+    if (std::any_of(entries.begin(), entries.end(), agrees)) continue;
     const std::string path = document.model.PathOf(unread.key);
     for (LayerConfig& entry : entries) {
       entry.remarks.push_back(

@@ -28,14 +28,6 @@ constexpr std::string_view kOthers[] = {"per_layer_config", "quantization_config
 constexpr std::string_view kHeadKeys[] = {"d_model", "embed_dim", "head_dim", "hidden_size",
                                           "n_embd"};
 
-// Empty if absent, or if no model has so long a name.
-std::string_view OwnTypeOf(const Json& config) {
-  const auto found = config.find("model_type");
-  if (found == config.end() || !found->is_string()) return "";
-  const auto& name = found->get_ref<const std::string&>();
-  return name.size() > kModelTypeBytesMax ? std::string_view() : name;
-}
-
 bool IsSubConfig(std::string_view key, const Json& value) {
   if (!value.is_object()) return false;
   if (absl::c_linear_search(kOthers, key)) return false;

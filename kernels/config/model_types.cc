@@ -25,11 +25,6 @@ constexpr std::string_view kScalingKeys[] = {
     "global_rope_theta", "local_rope_theta", "rope_local_base_freq", "rope_parameters",
     "rope_scaling",      "rope_theta",       "rotary_emb_base",      "swa_rope_theta"};
 
-bool Has(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found != object.end() && !found->is_null();
-}
-
 constexpr std::string_view kText = "_text";
 constexpr std::string_view kOfTransformers = "transformers ";
 
@@ -217,13 +212,24 @@ std::vector<std::string> ModelTypeNames() {
 
 }  // namespace
 
+bool HasValue(const Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  return found != object.end() && !found->is_null();
+}
+
 bool StatesParameters(const Json& config) {
-  return absl::c_any_of(kScalingKeys, [&](std::string_view key) { return Has(config, key); });
+  return absl::c_any_of(kScalingKeys, [&](std::string_view key) { return HasValue(config, key); });
 }
 
 bool HasBlock(const Json& config, std::string_view key) {
-  const auto found = config.find(key);
-  return found != config.end() && !found->is_null() && !found->empty();
+  return HasValue(config, key) && !config.at(key).empty();
+}
+
+std::string_view OwnTypeOf(const Json& config) {
+  const auto found = config.find("model_type");
+  if (found == config.end() || !found->is_string()) return "";
+  const auto& name = found->get_ref<const std::string&>();
+  return name.size() > kModelTypeBytesMax ? std::string_view() : name;
 }
 
 namespace {

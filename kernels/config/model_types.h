@@ -21,11 +21,17 @@
 
 namespace rope::kernels {
 
-// Whether `config` has a key of rope parameters. A null value counts as absent.
+// Whether `object` has a value for `key`. A null value counts as absent.
+bool HasValue(const nlohmann::json& object, std::string_view key);
+
+// Whether `config` has a key of rope parameters.
 bool StatesParameters(const nlohmann::json& config);
 
 // Whether `config` has such an object, neither null nor empty.
 bool HasBlock(const nlohmann::json& config, std::string_view key);
+
+// The model_type of `config`. Empty if absent, or if no model has so long a name.
+std::string_view OwnTypeOf(const nlohmann::json& config);
 
 // What is said of a config.json by the name of its model and by keys of other model code. Internal
 // to config_json.

@@ -52,20 +52,8 @@ constexpr std::string_view kReadByEntry[] = {"partial_rotary_factor", "rope_loca
 constexpr std::string_view kNotedKeys[] = {"head_dim", "max_position_embeddings",
                                            "rope_parameters"};
 
-bool HasValue(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found != object.end() && !found->is_null();
-}
-
-std::string_view TypeOf(const Json& object) {
-  const auto found = object.find("model_type");
-  if (found == object.end() || !found->is_string()) return "";
-  return found->get_ref<const std::string&>();
-}
-
 Json* Find(Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
+  return HasValue(object, key) ? &object.at(key) : nullptr;
 }
 
 bool IsNested(const Json& block) {
@@ -424,7 +412,7 @@ Completed CompleteModel(Json& file, std::string_view path) {
   const auto text = file.find("text_config");
   const bool nested = text != file.end() && text->is_object();
   Json& model = nested ? *text : file;
-  const std::string name(TypeOf(model).empty() ? TypeOf(file) : TypeOf(model));
+  const std::string name(OwnTypeOf(model).empty() ? OwnTypeOf(file) : OwnTypeOf(model));
   const ModelType& type = ModelTypeOf(name);
   for (const auto& [key, spelt] : type.names) {
     if (HasValue(model, key) || !HasValue(model, spelt)) continue;
