@@ -123,7 +123,7 @@ void ReadPlaces(Json& entry, ModelType& type) {
   type.of_transformers = type.source.starts_with(kOfTransformers);
   type.whole_heads = Pop(entry, "whole_heads") == true;
   type.rope_types = PopStrings(entry, "rope_types");
-  type.needs = PopString(entry, "needs");
+  type.needs = PopPairs(entry, "needs");
   if (entry.contains("reads")) type.reads = PopStrings(entry, "reads");
   if (const Json word = Pop(entry, "blocks"); !word.is_null()) {
     type.blocks = WordOf<BlockRule>(word, {{"as_is", BlockRule::kAsIs},

@@ -96,7 +96,8 @@ struct ModelType {
   BlockRule blocks = BlockRule::kOne;
   bool by_layer_type = false;  // the code wants an object of parameters for each layer type
   std::vector<std::string> rope_types;  // those that the class knows; empty: the usual ones
-  std::string needs;                    // a key without which the class refuses a block
+  // By block, a key without which its parameters do not fit the model.
+  std::vector<std::pair<std::string, std::string>> needs;
   // The keys beside the block that the class reads.
   std::vector<std::string> reads = {"rope_theta", "partial_rotary_factor"};
   bool whole_heads = false;  // in rope_type default the code does not read partial_rotary_factor

@@ -121,8 +121,9 @@ class Placer {
     const auto found = model_.find(kScaling);
     if (found == model_.end() || HasBlock(model_, kScaling)) return;
     if (!found->is_null() && !found->empty()) return;  // a value of a wrong type
-    if (type_.blocks == BlockRule::kAsIs) {
-      Fail(kScaling, " without parameters replaces rope_parameters");
+    if (type_.blocks == BlockRule::kAsIs ||
+        (type_.blocks == BlockRule::kParametersOnly && found->is_array())) {
+      Fail(kScaling, " has no parameters");
     }
     model_.erase(found);
   }
@@ -367,8 +368,9 @@ class Placer {
         type_.rope_types.empty() ? usual : absl::c_linear_search(type_.rope_types, name);
     // su has a reading (CheckOldName).
     if (!known && name != "su") Fail(key, StrCat(" has rope_type ", name, ", which it lacks"));
-    if (!type_.needs.empty() && !HasValue(block, type_.needs))
-      Fail(key, StrCat(" has no ", type_.needs));
+    for (const auto& [where, needed] : type_.needs) {
+      if (where == key && !HasValue(block, needed)) Fail(key, StrCat(" has no ", needed));
+    }
   }
 
   // A null counts as stated: setdefault keeps it.
