@@ -373,8 +373,8 @@ namespace {
 
 using Release = std::optional<std::vector<int64_t>>;
 
-// By engine, each architecture of its registry and the newest version read that lacks it; none of
-// those that the first version read has. It came at some version after that one.
+// The architectures of each engine's registry. The release is the newest one read that lacks the
+// architecture; a later one brought it. It is unset where the oldest release read has it.
 using Registries = std::map<std::string, std::map<std::string, Release>, std::less<>>;
 
 Registries ReadRegistries() {
