@@ -286,7 +286,7 @@ Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
   if (!filter.ok()) return ToStatus(filter.status());
   if (filter->version.empty()) return *filter;
   const auto newest = std::ranges::find(kernels::EngineTable(), std::string_view(filter->engine),
-                                        &kernels::EngineEntry::engine);
+                                        &kernels::EngineVersions::engine);
   const bool readable =
       kernels::ParseRelease(newest->last).has_value()
           ? kernels::ParseRelease(filter->version).has_value()
