@@ -121,22 +121,15 @@ absl::Status MarkStill(const ConfigDocument& document, std::vector<LayerConfig>&
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<int64_t>> ReadHeads(const ConfigDocument& document) {
-  const JsonFields& model = document.model;
-  return model.Has("num_attention_heads") ? model.Integer("num_attention_heads")
-                                          : model.Integer("n_head");
-}
-
-absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const ConfigDocument& document,
+absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const JsonFields& model,
                                                    std::optional<int64_t> heads) {
-  const JsonFields& model = document.model;
   if (model.Has("qk_rope_head_dim")) return std::optional<int64_t>(1);
-  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> kv_heads, model.Has("num_key_value_heads")
-                                                             ? model.Integer("num_key_value_heads")
-                                                             : model.Integer("num_kv_heads"));
+  ROPE_ASSIGN_OR_RETURN(
+      const std::optional<int64_t> kv_heads,
+      FirstOf<int64_t>({model.Integer("num_key_value_heads"), model.Integer("num_kv_heads")}));
   ROPE_ASSIGN_OR_RETURN(const std::optional<bool> multi_query, model.Bool("multi_query"));
-  if (!kv_heads.has_value() && multi_query.value_or(false)) kv_heads = 1;
-  return kv_heads.has_value() ? kv_heads : heads;
+  if (kv_heads.has_value()) return kv_heads;
+  return multi_query.value_or(false) ? std::optional<int64_t>(1) : heads;
 }
 
 // The file's, else those of text_config. Every entry keeps a copy, so their sizes are bounded.
@@ -304,8 +297,10 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   if (!document.type->thetas_only_mark) model.thetas_ = std::move(layers.thetas);
   model.type_ = document.type;
   ROPE_RETURN_IF_ERROR(MarkStill(document, model.entries_));
-  ROPE_ASSIGN_OR_RETURN(model.num_heads_, ReadHeads(document));
-  ROPE_ASSIGN_OR_RETURN(model.num_kv_heads_, ReadKvHeads(document, model.num_heads_));
+  ROPE_ASSIGN_OR_RETURN(model.num_heads_,
+                        FirstOf<int64_t>({document.model.Integer("num_attention_heads"),
+                                          document.model.Integer("n_head")}));
+  ROPE_ASSIGN_OR_RETURN(model.num_kv_heads_, ReadKvHeads(document.model, model.num_heads_));
   return model;
 }
 

@@ -339,13 +339,6 @@ void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remar
   }
 }
 
-bool IsNested(const ConfigDocument& document) {
-  const Json& parameters = document.parameters->json();
-  if (document.bare) return HasLayerTypes(document.model);
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const Json& value) { return value.is_object(); });
-}
-
 }  // namespace
 
 absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
@@ -397,7 +390,11 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
   }
   RemarkModel(document.model_type, model, document.remarks);
   RemarkNearMisses(document, document.remarks);
-  document.nested = document.parameters.has_value() && IsNested(document);
+  if (document.bare) {
+    document.nested = HasLayerTypes(model);
+  } else if (document.parameters.has_value()) {
+    document.nested = HasObjects(document.parameters->json());
+  }
   if (document.nested) {
     RemarkUnknownKeys(document, *document.parameters, document.remarks);
   }

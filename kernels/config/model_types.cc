@@ -139,8 +139,8 @@ void ReadPlaces(Json& entry, ModelType& type) {
     type.defaults = std::move(defaults);
   }
   const Json usual = type.defaults.value("rope_parameters", Json());
-  type.by_layer_type = Pop(entry, "by_layer_type") == true || type.blocks >= BlockRule::kOnFull ||
-                       absl::c_any_of(usual, [](const Json& each) { return each.is_object(); });
+  type.by_layer_type =
+      Pop(entry, "by_layer_type") == true || type.blocks >= BlockRule::kOnFull || HasObjects(usual);
 }
 
 ModelType ReadModelType(Json entry) {
@@ -223,6 +223,11 @@ bool StatesParameters(const Json& config) {
 
 bool HasBlock(const Json& config, std::string_view key) {
   return HasValue(config, key) && !config.at(key).empty();
+}
+
+bool HasObjects(const Json& block) {
+  return block.is_object() &&
+         absl::c_any_of(block, [](const Json& each) { return each.is_object(); });
 }
 
 std::string_view OwnTypeOf(const Json& config) {

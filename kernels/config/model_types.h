@@ -30,6 +30,9 @@ bool StatesParameters(const nlohmann::json& config);
 // Whether `config` has such an object, neither null nor empty.
 bool HasBlock(const nlohmann::json& config, std::string_view key);
 
+// Whether a value of `block` is an object: parameters by layer type.
+bool HasObjects(const nlohmann::json& block);
+
 // The model_type of `config`. Empty if absent, or if no model has so long a name.
 std::string_view OwnTypeOf(const nlohmann::json& config);
 

@@ -56,11 +56,6 @@ Json* Find(Json& object, std::string_view key) {
   return HasValue(object, key) ? &object.at(key) : nullptr;
 }
 
-bool IsNested(const Json& block) {
-  return block.is_object() &&
-         absl::c_any_of(block, [](const Json& value) { return value.is_object(); });
-}
-
 // The type of each layer that the file, or its class, lists.
 std::vector<std::string> LayerTypesOf(const ModelType& type, Json& model) {
   std::vector<std::string> types;
@@ -155,19 +150,18 @@ class Placer {
   }
 
   void ChooseBlock() {
-    const bool merges = type_.blocks == BlockRule::kOnFull || type_.blocks == BlockRule::kOnBoth;
     Json* const parameters = Find(model_, kParameters);
-    const bool nested = parameters != nullptr && IsNested(*parameters);
-    if (merges && parameters != nullptr && !nested && HasBlock(model_, kScaling)) {
+    const bool nested = parameters != nullptr && HasObjects(*parameters);
+    if (merges_ && parameters != nullptr && !nested && HasBlock(model_, kScaling)) {
       Fail(kParameters, " has no objects by layer type, which the model reads");
     }
-    if (merges && HasBlock(model_, kScaling) && model_[kScaling].is_object()) {
+    if (merges_ && HasBlock(model_, kScaling) && model_[kScaling].is_object()) {
       KeepType(model_[kScaling]);
       if (nested || type_.blocks == BlockRule::kOnBoth) Merge();
     }
-    if (merges && Find(model_, kParameters) != nullptr && IsNested(model_[kParameters]))
+    if (merges_ && Find(model_, kParameters) != nullptr && HasObjects(model_[kParameters]))
       FillBases();
-    if (merges && !nested && !type_.defaults.contains("rope_local_base_freq")) CheckOneBase();
+    if (merges_ && !nested && !type_.defaults.contains("rope_local_base_freq")) CheckOneBase();
     if (!HasBlock(model_, kScaling)) return;
     if (type_.blocks == BlockRule::kParametersOnly) {
       Say(RemarkKind::kOverriddenValue, kScaling,
@@ -175,7 +169,7 @@ class Placer {
       model_.erase(kScaling);
       return;
     }
-    if (HasBlock(model_, kParameters) && !merges) {
+    if (HasBlock(model_, kParameters) && !merges_) {
       placed_.both_blocks = true;
       Say(RemarkKind::kOverriddenValue, kScaling,
           StrCat(" replaces ", kParameters, LostBase(*parameters),
@@ -319,14 +313,13 @@ class Placer {
 
   // A block by layer type where the class has one for all layers, and the other way round.
   void CheckShape(const char* key, Json& block) {
-    const bool merges = type_.blocks == BlockRule::kOnFull || type_.blocks == BlockRule::kOnBoth;
-    if (!IsNested(block)) {
+    if (!HasObjects(block)) {
       if (!type_.by_layer_type) return;
-      if (merges && key == kParameters) {
+      if (merges_ && key == kParameters) {
         Say(RemarkKind::kOverriddenValue, key,
             StrCat(" is not used: ", name_, " reads objects by layer type in it"));
         model_.erase(key);
-      } else if (!merges) {
+      } else if (!merges_) {
         Fail(key, " has no objects by layer type, which the model reads");
       }
     } else if (type_.by_layer_type) {
@@ -360,7 +353,7 @@ class Placer {
   // rope_type, else type, of one object.
   void CheckType(const char* key, const Json& block) {
     const Json type = block.value("rope_type", block.value("type", Json("default")));
-    if (!type.is_string() || IsNested(block)) return;
+    if (!type.is_string() || HasObjects(block)) return;
     const auto& name = type.get_ref<const std::string&>();
     const bool usual = name == "axial" || (ParseRopeType(name).ok() && name != "ntk" &&
                                            name != "mrope" && name != "ernie_3d");
@@ -386,7 +379,7 @@ class Placer {
       Fail(kParameters, " is null");
     }
     if (block != nullptr && block->is_object()) {
-      has_base = block->contains(kTheta) || IsNested(*block);
+      has_base = block->contains(kTheta) || HasObjects(*block);
       for (const char* const inner : {kTheta, "rope_type"}) {
         if (is_null(*block, inner)) Fail(StrCat(key, ".", inner), " is null");
       }
@@ -402,6 +395,7 @@ class Placer {
   }
 
   const ModelType& type_;
+  const bool merges_ = type_.blocks == BlockRule::kOnFull || type_.blocks == BlockRule::kOnBoth;
   std::string_view name_;
   std::string_view path_;
   Json& model_;
