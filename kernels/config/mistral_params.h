@@ -12,8 +12,8 @@
 
 namespace rope::kernels {
 
-// Rewrites `file` if it is Mistral's params.json, the config beside consolidated weights, whose pairs
-// are interleaved, or TensorRT-LLM's config.json of a checkpoint. Returns a note that says so.
+// Rewrites `file` if it is Mistral's params.json, the config beside consolidated weights, whose
+// pairs are interleaved, or TensorRT-LLM's config.json of a checkpoint. A note says so.
 // Invalid values are left for the reader of a config.json, which names them by its own keys.
 // INVALID_ARGUMENT names a format that is known and not read: Meta's params.json, TensorRT-LLM's
 // config.json of an engine, Megatron's arguments.
