@@ -341,12 +341,6 @@ std::optional<int64_t> ModelConfig::numbered_layers() const {
   return !layers_.empty() || differ ? num_layers_ : std::nullopt;
 }
 
-std::vector<std::string> ModelConfig::layers() const {
-  std::vector<std::string> types;
-  for (size_t i = 0; i < layers_.size(); ++i) types.push_back(layers_[i]);
-  return types;
-}
-
 int64_t ModelConfig::KeptBytes() const {
   using kernels::KeptBytes;
   auto bytes = static_cast<int64_t>(sizeof(*this)) + KeptBytes(layer_types_) + layers_.KeptBytes() +
