@@ -70,6 +70,10 @@ bool HasFourthAxis(const Mrope& mrope) {
 // longrope_branch, alpha, seq_len_policy), if the field is set. Refuse...: the engine has no such
 // rotation. Claim...: how the engine reads this was not checked.
 
+absl::Status RefuseModel(std::string_view, CompatConfig&) {
+  return Lacks("class for this architecture: it does not load");
+}
+
 // rope_type.
 absl::Status ClaimNothingButYarn(std::string_view, CompatConfig& result) {
   const RopeType type = result.config.rope_type;
@@ -513,8 +517,9 @@ constexpr ReadingStep kSglangExaone4[] = {
     DefaultTheta<1000000>,  DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths,
     DropProportionalFactor, ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,
     DropAttentionFactor,    MscaleZeroCounts};
-// model_family.cc says which classes call get_rope without rope_scaling.
+// model_family.cc says which classes call get_rope without rope_scaling, and which it lacks.
 constexpr ReadingStep kUnscaledSteps[] = {DropScaling};
+constexpr ReadingStep kAbsentSteps[] = {RefuseModel};
 constexpr ReadingStep kSglangUnscaledQuarter[] = {DropScaling, TurnAQuarter};
 // Until 0.5.15 get_rope passes no mscale to yarn.
 constexpr ReadingStep kSglang15[] = {DynamicBaseOfFactor,
@@ -599,6 +604,7 @@ constexpr EngineEntry kEntries[] = {
     {"hf", "5.23.0", "5.23.0", {}, kHuggingFace},
 
     {"vllm", "0.10.2", "0.33.0", kOnly<kTransformers>, kHuggingFace},
+    {"vllm", "0.10.2", "0.33.0", kOnly<kAbsent>, kAbsentSteps},
     {"vllm", "0.10.2", "0.11.2", kOnly<kUnscaled>, kUnscaledSteps},
     {"vllm", "0.30.0", "0.33.0", kDeepSeekLike, kVllmDeepSeek},
     {"vllm", "0.22.0", "0.29.0", kDeepSeekLike, kVllm29DeepSeek},
@@ -615,6 +621,7 @@ constexpr EngineEntry kEntries[] = {
     {"vllm", "0.10.2", "0.11.0", kOrdinaryOld, kVllm10},
 
     {"sglang", "0.5.9", "0.5.23", kOnly<kTransformers>, kHuggingFace},
+    {"sglang", "0.5.9", "0.5.23", kOnly<kAbsent>, kAbsentSteps},
     {"sglang", "0.5.16", "0.5.23", kOnly<kDefaultTheta>, kSglangExaone4},
     {"sglang", "0.5.9", "0.5.23", kOnly<kUnscaled>, kUnscaledSteps},
     {"sglang", "0.5.9", "0.5.23", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
@@ -624,6 +631,7 @@ constexpr EngineEntry kEntries[] = {
     {"sglang", "0.5.16", "0.5.23", kOrdinarySglang, kSglang},
     {"sglang", "0.5.9", "0.5.15", kOrdinarySglangOld, kSglang15},
 
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kAbsent>, kAbsentSteps},
     {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kUnscaled>, kUnscaledSteps},
     {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kDefaultTheta>, kLlamaCppDefaultTheta},
     {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kLinearOfFactor>, kLlamaCppLinear},
@@ -691,7 +699,6 @@ bool EngineEntry::Covers(Family family) const {
 }
 
 const EngineEntry* EngineVersions::EntryFor(Family family) const {
-  if (family == Family::kAbsent) return entries.front();
   for (const EngineEntry* const entry : entries) {
     if (entry->Covers(family)) return entry;
   }

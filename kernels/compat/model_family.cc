@@ -286,12 +286,6 @@ EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
   return pairs;
 }
 
-// vLLM requires transformers < 5 until 0.18.1, SGLang 4.57.1 in 0.5.9 and 5.3.0 from 0.5.10 on.
-bool UsesTransformers4(std::string_view engine, std::string_view version) {
-  if (engine == "vllm") return ParseRelease(version) < ParseRelease("0.19.0");
-  return engine == "sglang" && ParseRelease(version) < ParseRelease("0.5.10");
-}
-
 RopeConfig WithoutScaling(const RopeConfig& config) {
   RopeConfig plain = {.rope_theta = config.rope_theta,
                       .head_dim = config.head_dim,
@@ -305,6 +299,13 @@ RopeConfig WithoutScaling(const RopeConfig& config) {
 }
 
 namespace {
+
+// Whether an engine loads files with transformers 4. vLLM requires transformers < 5 until 0.18.1,
+// SGLang 4.57.1 in 0.5.9 and 5.3.0 from 0.5.10 on.
+bool UsesTransformers4(std::string_view engine, std::string_view version) {
+  if (engine == "vllm") return ParseRelease(version) < ParseRelease("0.19.0");
+  return engine == "sglang" && ParseRelease(version) < ParseRelease("0.5.10");
+}
 
 // transformers 4 knows rope_theta and rope_scaling alone. vllm/transformers_utils/config.py,
 // patch_rope_parameters, of 0.12.0 to 0.18.1 reads the attribute rope_parameters, and writes the
@@ -334,9 +335,6 @@ absl::Status ReadByOlder(const FileReader& reader, const ModelNames& names, Comp
 }  // namespace
 
 absl::Status ReadFile(const FileReader& reader, const ModelNames& names, CompatConfig& result) {
-  if (names.absent) {
-    return absl::InvalidArgumentError("class for this architecture: it does not load");
-  }
   if (reader.engine == "llamacpp" && names.replaced != nullptr) {
     result.config = *names.replaced;
     result.changes.push_back(StrCat(reader.who, " reads rope_parameters, and not rope_scaling"));

@@ -58,7 +58,6 @@ struct ModelNames {
   bool by_layer_type = false;
   std::optional<double> older_theta = {};
   std::shared_ptr<const RopeConfig> replaced = {};
-  bool absent = false;  // the engine that reads has no class for the architectures
 };
 
 // The names by which engines choose the code of a layer's model.
@@ -107,9 +106,6 @@ std::optional<Family> FamilyOf(const ModelNames& names);
 // versions from `version` on, the newest; empty: it alone.
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
                                const ModelNames& names, std::string_view last = {});
-
-// Whether `engine` in `version` loads files with transformers 4.
-bool UsesTransformers4(std::string_view engine, std::string_view version);
 
 // The rotation of rope_type default with the same base, channels and axes.
 RopeConfig WithoutScaling(const RopeConfig& config);

@@ -40,19 +40,17 @@ const EngineVersions* VersionsOf(const EngineVersion& engine) {
 }
 
 // The entry of one of `versions`; empty: the newest. A model without names is one that the config's
-// type is of. DeepSeek's code reads every model. Sets names.absent.
+// type is of. DeepSeek's code reads every model.
 const EngineEntry* EntryOf(const EngineVersions& versions, std::string_view version,
-                           const RopeConfig& config, ModelNames& names) {
+                           const RopeConfig& config, const ModelNames& names) {
   if (versions.engine == Name(Compat::kDeepseek)) return versions.EntryFor(Family::kDeepSeek);
-  const Family family = FamilyIn(versions.engine, version.empty() ? versions.last : version, names)
-                            .value_or(FamilyOfType(config));
-  names.absent = family == Family::kAbsent;
-  return versions.EntryFor(family);
+  const auto family = FamilyIn(versions.engine, version.empty() ? versions.last : version, names);
+  return versions.EntryFor(family.value_or(FamilyOfType(config)));
 }
 
 // `field`: the one that named the engine.
 absl::StatusOr<EngineConfig> ReadFor(std::string_view field, const RopeConfig& config,
-                                     const EngineVersion& engine, ModelNames names,
+                                     const EngineVersion& engine, const ModelNames& names,
                                      std::optional<int64_t> max_model_len) {
   const auto has_no = [&](std::string_view what) {
     return InvalidField(field,
@@ -215,9 +213,7 @@ std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
     if (!family.has_value()) {
       outcome = OutcomeOfAnyModel(versions, stated, answered, seq_len);
     } else if (const EngineEntry* entry = versions.EntryFor(*family); entry != nullptr) {
-      ModelNames known = names;
-      known.absent = family == Family::kAbsent;
-      outcome = OutcomeOf(versions, *entry, stated, known, answered, seq_len);
+      outcome = OutcomeOf(versions, *entry, stated, names, answered, seq_len);
     }
     if (outcome.has_value() && !outcome->same) {
       const bool joins = newer.has_value() && newer->reading.engine == engine &&
