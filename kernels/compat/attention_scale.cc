@@ -22,10 +22,10 @@ bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> name
 struct Model {
   const LayerConfig& layer;
   const RopeConfig& stated;  // as the file has it
-  std::string_view type = layer.model_type;
+  std::string_view type = layer.names.model_type;
   // Mistral's own format: params.json, or a config.json that says the same.
-  bool large3 = layer.architectures == std::vector<std::string>{"MistralLarge3ForCausalLM"};
-  bool mistral = layer.architectures == std::vector<std::string>{"MistralForCausalLM"};
+  bool large3 = layer.names.architectures == std::vector<std::string>{"MistralLarge3ForCausalLM"};
+  bool mistral = layer.names.architectures == std::vector<std::string>{"MistralForCausalLM"};
 
   const RopeConfig& config() const { return stated; }
   const ScaleKeys& keys() const {
@@ -261,7 +261,7 @@ double FactorOf(const ScaleEntry& entry, const Model& model, double answered) {
   const LayerConfig& layer = model.layer;
   if (!layer.rotates) return answered;
   const auto read = ReadAs(model.config(), {std::string(entry.engine), std::string(entry.last)},
-                           NamesOf(layer), std::nullopt);
+                           layer.names, std::nullopt);
   if (!read.ok()) return answered;
   return static_cast<double>(AttentionFactor(read->read.config));
 }
@@ -313,7 +313,7 @@ std::optional<AttentionScale> ScaleAs(const LayerConfig& layer, const EngineVers
 std::vector<ScaleReading> ScaleReadings(const LayerConfig& layer, const RopeConfig& stated,
                                         const AttentionScale& own, double attention_factor) {
   std::vector<ScaleReading> readings;
-  if (layer.model_type.empty()) return readings;
+  if (layer.names.model_type.empty()) return readings;
   const Model model = {layer, stated};
   for (const ScaleEntry& entry : kScaleEntries) {
     std::optional<AttentionScale> scale = entry.rule(model);

@@ -269,16 +269,17 @@ EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
   const bool llama_cpp = engine == "llamacpp";
   // Consolidated weights of Mistral have interleaved pairs: vLLM permutes q and k when it loads
   // them, and llama.cpp permutes those of Hugging Face instead.
-  const bool consolidated = !chosen.has_value() && layer.pairing == Pairing::kInterleaved &&
-                            (layer.model_type == "mistral" || layer.model_type == "mixtral");
+  const bool consolidated =
+      !chosen.has_value() && layer.pairing == Pairing::kInterleaved &&
+      (layer.names.model_type == "mistral" || layer.names.model_type == "mixtral");
   if (consolidated && (engine == "vllm" || llama_cpp)) pairs.pairing = Pairing::kHalf;
   if (llama_cpp && pairs.pairing == Pairing::kHalf &&
-      std::find(std::begin(kPermuted), std::end(kPermuted), layer.model_type) !=
+      std::find(std::begin(kPermuted), std::end(kPermuted), layer.names.model_type) !=
           std::end(kPermuted)) {
     pairs.channel_order = Pairing::kInterleaved;
   }
   // models/chatglm.py of SGLang and conversion/chatglm.py of llama.cpp do not read original_rope.
-  pairs.misread = !chosen.has_value() && layer.model_type == "chatglm" &&
+  pairs.misread = !chosen.has_value() && layer.names.model_type == "chatglm" &&
                   pairs.pairing == Pairing::kHalf && (engine == "sglang" || llama_cpp);
   if (pairs.misread) pairs.pairing = Pairing::kInterleaved;
   // The order that Hugging Face's code leaves; the other engines and this service turn in place.

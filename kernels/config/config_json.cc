@@ -215,7 +215,7 @@ void RemarkUnread(const ConfigDocument& document, const std::vector<UnreadKey>& 
                   document.model_type, " does not read it"),
            path});
       if (unread.key == "rotary_dim" && unread.value.is_number_integer()) {
-        entry.stated_channels = unread.value.get<int64_t>();
+        entry.names.stated_channels = unread.value.get<int64_t>();
       }
     }
   }
@@ -235,7 +235,7 @@ void ReadReplaced(std::string_view json, std::string_view sub_config,
   if (!other.ok()) return;
   for (LayerConfig& entry : entries) {
     const auto read = other->Layer({.layer_type = entry.layer_type});
-    if (read.ok()) entry.replaced = std::make_shared<const RopeConfig>(read->config);
+    if (read.ok()) entry.names.replaced = std::make_shared<const RopeConfig>(read->config);
   }
 }
 
@@ -284,8 +284,8 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   const std::string_view positions = PositionsInsteadOfRope(document.model_type, document.model);
   const std::string unused = positions.empty() ? "" : UnusedKeys(document.model);
   for (LayerConfig& entry : model.entries_) {
-    entry.model_type = document.model_type;
-    entry.architectures = architectures;
+    entry.names.model_type = document.model_type;
+    entry.names.architectures = architectures;
     if (!positions.empty()) MarkUnrotated(positions, unused, entry);
   }
   if (positions.empty()) RemarkUnread(document, completed.unread, model.entries_);

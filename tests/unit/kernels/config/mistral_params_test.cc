@@ -30,7 +30,7 @@ LayerConfig Read(const std::string& json) {
 
 TEST(MistralParamsTest, SizesAndBaseAreThoseOfAConfigJson) {
   const LayerConfig layer = Read(Params(R"("max_seq_len": 32768)"));
-  EXPECT_EQ(layer.model_type, "mistral");
+  EXPECT_EQ(layer.names.model_type, "mistral");
   EXPECT_EQ(layer.config.rope_theta, 1e6);
   EXPECT_EQ(layer.config.head_dim, 128);
   EXPECT_EQ(layer.config.max_position_embeddings, 32768);
@@ -50,9 +50,9 @@ TEST(MistralParamsTest, YarnWithoutApplyScaleHasAMagnitudeOfOne) {
 TEST(MistralParamsTest, LatentAttentionAndExpertsChooseTheModel) {
   const LayerConfig large = Read(Params(R"("qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
       "moe": {"num_shared_experts": 1})"));
-  EXPECT_EQ(large.model_type, "deepseek_v3");
+  EXPECT_EQ(large.names.model_type, "deepseek_v3");
   EXPECT_EQ(large.config.head_dim, 64);
-  EXPECT_EQ(Read(Params(R"("moe": {})")).model_type, "mixtral");
+  EXPECT_EQ(Read(Params(R"("moe": {})")).names.model_type, "mixtral");
 }
 
 TEST(MistralParamsTest, AnotherFileIsLeftAlone) {
