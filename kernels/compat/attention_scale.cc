@@ -21,20 +21,19 @@ bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> name
 // A layer, and what the rules need of it again and again.
 struct Model {
   const LayerConfig& layer;
-  const RopeConfig& stated;  // as the file has it
+  const RopeConfig& config;  // as the file has it
   std::string_view type = layer.names.model_type;
   // Mistral's own format: params.json, or a config.json that says the same.
   bool large3 = layer.names.architectures == std::vector<std::string>{"MistralLarge3ForCausalLM"};
   bool mistral = layer.names.architectures == std::vector<std::string>{"MistralForCausalLM"};
 
-  const RopeConfig& config() const { return stated; }
   const ScaleKeys& keys() const {
     static const ScaleKeys none;
     return layer.scale == nullptr ? none : *layer.scale;
   }
-  bool scaled() const { return config().rope_type != RopeType::kDefault; }
-  double factor() const { return EffectiveFactor(config()).value_or(1); }
-  double all_dim() const { return config().mscale_all_dim.value_or(0); }
+  bool scaled() const { return config.rope_type != RopeType::kDefault; }
+  double factor() const { return EffectiveFactor(config).value_or(1); }
+  double all_dim() const { return config.mscale_all_dim.value_or(0); }
 };
 
 double Squared(long double magnitude) {
@@ -100,7 +99,7 @@ AttentionScale HuggingFace(const Model& model) {
   }
   if (IsMla(model) && model.scaled()) scale.softmax = SquaredMagnitude(model);
   if (IsOneOf(model.type, {"ministral3", "mistral4"})) {
-    SetMinistral(model, OriginalLength(model.config()), scale);
+    SetMinistral(model, OriginalLength(model.config), scale);
   }
   if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
   if (model.mistral) SetMistral(model, scale);
@@ -124,15 +123,14 @@ bool IsDeepSeeks(const Model& model) {
 }
 
 std::optional<double> VllmSoftmax(const Model& model, VllmRule rule) {
-  if (IsOneOf(model.type, {"minicpm3", "bailing_hybrid", "hy_v4"})) return 1;
-  if (!IsMla(model)) return 1;
-  const RopeType type = model.config().rope_type;
+  if (!IsMla(model) || IsOneOf(model.type, {"minicpm3", "bailing_hybrid", "hy_v4"})) return 1;
+  const RopeType type = model.config.rope_type;
   if (type == RopeType::kLinear || type == RopeType::kDynamic) return std::nullopt;  // it fails
   if (!IsDeepSeeks(model)) return std::nullopt;
   if (!model.scaled()) return 1;
   const bool off =
       rule == VllmRule::kAttentionFactor
-          ? model.config().attention_factor == 1.0
+          ? model.config.attention_factor == 1.0
           : rule == VllmRule::kApplyScale && !model.keys().apply_yarn_scaling.value_or(true);
   return off ? 1 : SquaredMagnitude(model);
 }
@@ -147,7 +145,7 @@ std::optional<AttentionScale> Vllm(const Model& model, VllmRule rule) {
   const std::optional<double> softmax = VllmSoftmax(model, rule);
   if (!softmax.has_value()) return std::nullopt;
   scale.softmax = *softmax;
-  if (model.config().max_position_embeddings.value_or(kTunedFrom + 1) > kTunedFrom) {
+  if (model.config.max_position_embeddings.value_or(kTunedFrom + 1) > kTunedFrom) {
     SetLlama4(model, scale);
   }
   const bool reads_top_level = model.large3 || model.mistral || model.type == "mistral" ||
@@ -214,17 +212,17 @@ std::optional<AttentionScale> LlamaCpp(const Model& model) {
     return std::nullopt;  // nothing converts it
   }
   if (IsMla(model) && !IsOneOf(model.type, {"minicpm3", "hy_v4"}) && model.scaled()) {
-    if (model.config().rope_type != RopeType::kYarn) return std::nullopt;
+    if (model.config.rope_type != RopeType::kYarn) return std::nullopt;
     const double all_dim = model.large3 ? 1 : model.type == "glm_moe_dsa" ? 0 : model.all_dim();
     const bool as_all_dim =
         !IsOneOf(model.type, {"deepseek_v32", "glm_moe_dsa", "mistral4"}) && all_dim != 1;
     const double mscale = all_dim != 0 && as_all_dim ? all_dim : 1;
     scale.softmax = Squared(YarnMagnitude(mscale, model.factor()));
   }
-  if (model.type == "ministral3") SetMinistral(model, OriginalLength(model.config()), scale);
+  if (model.type == "ministral3") SetMinistral(model, OriginalLength(model.config), scale);
   if (IsLlama4(model) && !model.layer.rotates) SetTemperature(0.1, 8192, 1, scale);
   if (model.large3 || model.mistral) {  // its converter takes yarn's length
-    SetMistral(model, OriginalLength(model.config()), scale);
+    SetMistral(model, OriginalLength(model.config), scale);
   }
   return scale;
 }
@@ -260,7 +258,7 @@ constexpr ScaleEntry kScaleEntries[] = {
 double FactorOf(const ScaleEntry& entry, const Model& model, double answered) {
   const LayerConfig& layer = model.layer;
   if (!layer.rotates) return answered;
-  const auto read = ReadAs(model.config(), {std::string(entry.engine), std::string(entry.last)},
+  const auto read = ReadAs(model.config, {std::string(entry.engine), std::string(entry.last)},
                            layer.names, std::nullopt);
   if (!read.ok()) return answered;
   return static_cast<double>(AttentionFactor(read->read.config));
