@@ -137,12 +137,13 @@ std::optional<double> VllmSoftmax(const Model& model, VllmRule rule) {
 
 // models/llama4.py takes the switch from the length that it is started with. models/mistral.py and
 // deepseek_v2.py read the top-level llama_4_scaling; that of rope_parameters nothing reads.
-std::optional<AttentionScale> Vllm(const Model& model, VllmRule rule) {
+template <VllmRule kRule>
+std::optional<AttentionScale> Vllm(const Model& model) {
   constexpr int64_t kTunedFrom = 32768;
   // Models of its Transformers backend.
   if (IsOneOf(model.type, {"mistral4", "axk2", "youtu"})) return HuggingFace(model);
   AttentionScale scale;
-  const std::optional<double> softmax = VllmSoftmax(model, rule);
+  const std::optional<double> softmax = VllmSoftmax(model, kRule);
   if (!softmax.has_value()) return std::nullopt;
   scale.softmax = *softmax;
   if (model.config.max_position_embeddings.value_or(kTunedFrom + 1) > kTunedFrom) {
@@ -154,28 +155,27 @@ std::optional<AttentionScale> Vllm(const Model& model, VllmRule rule) {
   return scale;
 }
 
-std::optional<AttentionScale> Vllm29(const Model& model) {
-  return Vllm(model, VllmRule::kApplyScale);
-}
-std::optional<AttentionScale> Vllm30(const Model& model) {
-  return Vllm(model, VllmRule::kAlways);
-}
-std::optional<AttentionScale> Vllm33(const Model& model) {
-  return Vllm(model, VllmRule::kAttentionFactor);
-}
-
 // -- SGLang ---------------------------------------------------------------------------------------
 // models/deepseek_v2.py, DeepseekV2AttentionMLA: from 0.5.16 on apply_scale or apply_yarn_scaling
 // false switches it off; 0.5.9 loses the key. models/minicpm3.py multiplies by nothing.
 // models/ministral3.py divides by the top-level original_max_position_embeddings, else 16384.
-std::optional<AttentionScale> Sglang(const Model& model, bool reads_apply_scale) {
+enum class SglangRule {
+  kLosesScale,  // 0.5.9, which has no hy_v4
+  kNoHyV4,      // 0.5.16
+  kNewest,
+};
+
+template <SglangRule kRule>
+std::optional<AttentionScale> Sglang(const Model& model) {
+  if (kRule != SglangRule::kNewest && model.type == "hy_v4") return std::nullopt;
   if (IsOneOf(model.type,
               {"axk1", "axk2", "youtu", "mistral4", "mistral_large4", "mistral_large4_text"})) {
     return std::nullopt;  // it has no such class
   }
   AttentionScale scale;
-  const bool off = reads_apply_scale && !(model.keys().apply_yarn_scaling.value_or(true) &&
-                                          model.keys().apply_scale.value_or(true));
+  const bool off =
+      kRule != SglangRule::kLosesScale &&
+      !(model.keys().apply_yarn_scaling.value_or(true) && model.keys().apply_scale.value_or(true));
   if (IsMla(model) && model.type != "minicpm3" && model.scaled() && !off) {
     scale.softmax = SquaredMagnitude(model);
   }
@@ -185,18 +185,6 @@ std::optional<AttentionScale> Sglang(const Model& model, bool reads_apply_scale)
   if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
   if (model.large3) SetMistral(model, scale);
   return scale;
-}
-
-std::optional<AttentionScale> Sglang9(const Model& model) {
-  if (model.type == "hy_v4") return std::nullopt;
-  return Sglang(model, /*reads_apply_scale=*/false);
-}
-std::optional<AttentionScale> Sglang16(const Model& model) {
-  if (model.type == "hy_v4") return std::nullopt;
-  return Sglang(model, /*reads_apply_scale=*/true);
-}
-std::optional<AttentionScale> Sglang23(const Model& model) {
-  return Sglang(model, /*reads_apply_scale=*/true);
 }
 
 // -- llama.cpp 0c1e57098 --------------------------------------------------------------------------
@@ -243,14 +231,14 @@ std::optional<AttentionScale> OfHuggingFace(const Model& model) {
 
 constexpr ScaleEntry kScaleEntries[] = {
     {"hf", "5.23.0", "5.23.0", OfHuggingFace, "5.23.0"},
-    {"vllm", "0.31.0", "0.33.0", Vllm33, "0.32.0"},
-    {"vllm", "0.30.0", "0.30.0", Vllm30},
-    {"vllm", "0.29.0", "0.29.0", Vllm29},
-    {"vllm", "0.21.0", "0.21.0", Vllm29},
-    {"vllm", "0.13.0", "0.13.0", Vllm29},
-    {"sglang", "0.5.23", "0.5.23", Sglang23},
-    {"sglang", "0.5.16", "0.5.16", Sglang16},
-    {"sglang", "0.5.9", "0.5.9", Sglang9},
+    {"vllm", "0.31.0", "0.33.0", Vllm<VllmRule::kAttentionFactor>, "0.32.0"},
+    {"vllm", "0.30.0", "0.30.0", Vllm<VllmRule::kAlways>},
+    {"vllm", "0.29.0", "0.29.0", Vllm<VllmRule::kApplyScale>},
+    {"vllm", "0.21.0", "0.21.0", Vllm<VllmRule::kApplyScale>},
+    {"vllm", "0.13.0", "0.13.0", Vllm<VllmRule::kApplyScale>},
+    {"sglang", "0.5.23", "0.5.23", Sglang<SglangRule::kNewest>},
+    {"sglang", "0.5.16", "0.5.16", Sglang<SglangRule::kNoHyV4>},
+    {"sglang", "0.5.9", "0.5.9", Sglang<SglangRule::kLosesScale>},
     {"llamacpp", "0c1e57098", "0c1e57098", LlamaCpp},
 };
 
