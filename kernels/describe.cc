@@ -81,7 +81,7 @@ std::vector<Remark> RemarksOf(const LayerRope& rope) {
   for (Remark& remark : Remarks(rope.stated)) {
     // Llama 4 is published so.
     if (remark.kind == RemarkKind::kEqualFrequencyFactors &&
-        rope.layer.model_type.starts_with("llama4")) {
+        rope.layer.names.model_type.starts_with("llama4")) {
       continue;
     }
     remarks.push_back(std::move(remark));
@@ -99,7 +99,7 @@ bool IsRepeated(const Remark& remark, const LayerConfig& layer) {
     case RemarkKind::kUnrotatedLayers:
       return !layer.rotates;
     case RemarkKind::kUnusedSetting:
-      return layer.model_type.empty();
+      return layer.names.model_type.empty();
     default:
       return WeightOf(remark.kind) > RemarkWeight::kNote;
   }
@@ -126,7 +126,7 @@ absl::StatusOr<LayerRope> ReadLayer(LayerConfig layer, std::optional<Pairing> pa
   rope.layer = std::move(layer);
   AddWarnings(rope);
   if (!rope.layer.rotates) return rope;
-  absl::StatusOr<CompatConfig> read = ApplyCompat(rope.stated, compat, NamesOf(rope.layer));
+  absl::StatusOr<CompatConfig> read = ApplyCompat(rope.stated, compat, rope.layer.names);
   ROPE_RETURN_IF_ERROR(read.status());
   rope.layer.config = std::move(read->config);
   for (std::string& change : read->changes) rope.warnings.push_back(std::move(change));
@@ -178,7 +178,7 @@ absl::StatusOr<DescribeReply> Describe(const LayerRope& rope, const ResolvedRope
   AddNumbers(*resolved, reply);
   const DescribedRows rows(rope, *resolved, options);
   for (const int64_t position : options.positions) reply.rows.push_back(rows.At(position));
-  reply.readings = Readings(rope.stated, NamesOf(rope.layer), *resolved, reply.seq_len);
+  reply.readings = Readings(rope.stated, rope.layer.names, *resolved, reply.seq_len);
   return reply;
 }
 

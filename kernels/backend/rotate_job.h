@@ -51,7 +51,7 @@ enum class MemoryKind {
   kDevice,  // the accelerator's kernels: its own memory
 };
 
-// What is written at once and is larger does not stay in the caches until somebody reads it.
+// Outputs above this size do not stay in the caches until somebody reads them.
 inline constexpr int64_t kCachedBytesMax = 4 << 20;
 
 // For each token t, head h and pair (a, b), with c and s from rows[t] (s negated if `conjugate`):

@@ -21,20 +21,19 @@ bool IsOneOf(std::string_view name, std::initializer_list<std::string_view> name
 // A layer, and what the rules need of it again and again.
 struct Model {
   const LayerConfig& layer;
-  const RopeConfig& stated;  // as the file has it
-  std::string_view type = layer.model_type;
+  const RopeConfig& config;  // as the file has it
+  std::string_view type = layer.names.model_type;
   // Mistral's own format: params.json, or a config.json that says the same.
-  bool large3 = layer.architectures == std::vector<std::string>{"MistralLarge3ForCausalLM"};
-  bool mistral = layer.architectures == std::vector<std::string>{"MistralForCausalLM"};
+  bool large3 = layer.names.architectures == std::vector<std::string>{"MistralLarge3ForCausalLM"};
+  bool mistral = layer.names.architectures == std::vector<std::string>{"MistralForCausalLM"};
 
-  const RopeConfig& config() const { return stated; }
   const ScaleKeys& keys() const {
     static const ScaleKeys none;
     return layer.scale == nullptr ? none : *layer.scale;
   }
-  bool scaled() const { return config().rope_type != RopeType::kDefault; }
-  double factor() const { return EffectiveFactor(config()).value_or(1); }
-  double all_dim() const { return config().mscale_all_dim.value_or(0); }
+  bool scaled() const { return config.rope_type != RopeType::kDefault; }
+  double factor() const { return EffectiveFactor(config).value_or(1); }
+  double all_dim() const { return config.mscale_all_dim.value_or(0); }
 };
 
 double Squared(long double magnitude) {
@@ -100,7 +99,7 @@ AttentionScale HuggingFace(const Model& model) {
   }
   if (IsMla(model) && model.scaled()) scale.softmax = SquaredMagnitude(model);
   if (IsOneOf(model.type, {"ministral3", "mistral4"})) {
-    SetMinistral(model, OriginalLength(model.config()), scale);
+    SetMinistral(model, OriginalLength(model.config), scale);
   }
   if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
   if (model.mistral) SetMistral(model, scale);
@@ -124,30 +123,30 @@ bool IsDeepSeeks(const Model& model) {
 }
 
 std::optional<double> VllmSoftmax(const Model& model, VllmRule rule) {
-  if (IsOneOf(model.type, {"minicpm3", "bailing_hybrid", "hy_v4"})) return 1;
-  if (!IsMla(model)) return 1;
-  const RopeType type = model.config().rope_type;
+  if (!IsMla(model) || IsOneOf(model.type, {"minicpm3", "bailing_hybrid", "hy_v4"})) return 1;
+  const RopeType type = model.config.rope_type;
   if (type == RopeType::kLinear || type == RopeType::kDynamic) return std::nullopt;  // it fails
   if (!IsDeepSeeks(model)) return std::nullopt;
   if (!model.scaled()) return 1;
   const bool off =
       rule == VllmRule::kAttentionFactor
-          ? model.config().attention_factor == 1.0
+          ? model.config.attention_factor == 1.0
           : rule == VllmRule::kApplyScale && !model.keys().apply_yarn_scaling.value_or(true);
   return off ? 1 : SquaredMagnitude(model);
 }
 
 // models/llama4.py takes the switch from the length that it is started with. models/mistral.py and
 // deepseek_v2.py read the top-level llama_4_scaling; that of rope_parameters nothing reads.
-std::optional<AttentionScale> Vllm(const Model& model, VllmRule rule) {
+template <VllmRule kRule>
+std::optional<AttentionScale> Vllm(const Model& model) {
   constexpr int64_t kTunedFrom = 32768;
   // Models of its Transformers backend.
   if (IsOneOf(model.type, {"mistral4", "axk2", "youtu"})) return HuggingFace(model);
   AttentionScale scale;
-  const std::optional<double> softmax = VllmSoftmax(model, rule);
+  const std::optional<double> softmax = VllmSoftmax(model, kRule);
   if (!softmax.has_value()) return std::nullopt;
   scale.softmax = *softmax;
-  if (model.config().max_position_embeddings.value_or(kTunedFrom + 1) > kTunedFrom) {
+  if (model.config.max_position_embeddings.value_or(kTunedFrom + 1) > kTunedFrom) {
     SetLlama4(model, scale);
   }
   const bool reads_top_level = model.large3 || model.mistral || model.type == "mistral" ||
@@ -156,28 +155,27 @@ std::optional<AttentionScale> Vllm(const Model& model, VllmRule rule) {
   return scale;
 }
 
-std::optional<AttentionScale> Vllm29(const Model& model) {
-  return Vllm(model, VllmRule::kApplyScale);
-}
-std::optional<AttentionScale> Vllm30(const Model& model) {
-  return Vllm(model, VllmRule::kAlways);
-}
-std::optional<AttentionScale> Vllm33(const Model& model) {
-  return Vllm(model, VllmRule::kAttentionFactor);
-}
-
 // -- SGLang ---------------------------------------------------------------------------------------
 // models/deepseek_v2.py, DeepseekV2AttentionMLA: from 0.5.16 on apply_scale or apply_yarn_scaling
 // false switches it off; 0.5.9 loses the key. models/minicpm3.py multiplies by nothing.
 // models/ministral3.py divides by the top-level original_max_position_embeddings, else 16384.
-std::optional<AttentionScale> Sglang(const Model& model, bool reads_apply_scale) {
+enum class SglangRule {
+  kLosesScale,  // 0.5.9, which has no hy_v4
+  kNoHyV4,      // 0.5.16
+  kNewest,
+};
+
+template <SglangRule kRule>
+std::optional<AttentionScale> Sglang(const Model& model) {
+  if (kRule != SglangRule::kNewest && model.type == "hy_v4") return std::nullopt;
   if (IsOneOf(model.type,
               {"axk1", "axk2", "youtu", "mistral4", "mistral_large4", "mistral_large4_text"})) {
     return std::nullopt;  // it has no such class
   }
   AttentionScale scale;
-  const bool off = reads_apply_scale && !(model.keys().apply_yarn_scaling.value_or(true) &&
-                                          model.keys().apply_scale.value_or(true));
+  const bool off =
+      kRule != SglangRule::kLosesScale &&
+      !(model.keys().apply_yarn_scaling.value_or(true) && model.keys().apply_scale.value_or(true));
   if (IsMla(model) && model.type != "minicpm3" && model.scaled() && !off) {
     scale.softmax = SquaredMagnitude(model);
   }
@@ -187,18 +185,6 @@ std::optional<AttentionScale> Sglang(const Model& model, bool reads_apply_scale)
   if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
   if (model.large3) SetMistral(model, scale);
   return scale;
-}
-
-std::optional<AttentionScale> Sglang9(const Model& model) {
-  if (model.type == "hy_v4") return std::nullopt;
-  return Sglang(model, /*reads_apply_scale=*/false);
-}
-std::optional<AttentionScale> Sglang16(const Model& model) {
-  if (model.type == "hy_v4") return std::nullopt;
-  return Sglang(model, /*reads_apply_scale=*/true);
-}
-std::optional<AttentionScale> Sglang23(const Model& model) {
-  return Sglang(model, /*reads_apply_scale=*/true);
 }
 
 // -- llama.cpp 0c1e57098 --------------------------------------------------------------------------
@@ -214,17 +200,17 @@ std::optional<AttentionScale> LlamaCpp(const Model& model) {
     return std::nullopt;  // nothing converts it
   }
   if (IsMla(model) && !IsOneOf(model.type, {"minicpm3", "hy_v4"}) && model.scaled()) {
-    if (model.config().rope_type != RopeType::kYarn) return std::nullopt;
+    if (model.config.rope_type != RopeType::kYarn) return std::nullopt;
     const double all_dim = model.large3 ? 1 : model.type == "glm_moe_dsa" ? 0 : model.all_dim();
     const bool as_all_dim =
         !IsOneOf(model.type, {"deepseek_v32", "glm_moe_dsa", "mistral4"}) && all_dim != 1;
     const double mscale = all_dim != 0 && as_all_dim ? all_dim : 1;
     scale.softmax = Squared(YarnMagnitude(mscale, model.factor()));
   }
-  if (model.type == "ministral3") SetMinistral(model, OriginalLength(model.config()), scale);
+  if (model.type == "ministral3") SetMinistral(model, OriginalLength(model.config), scale);
   if (IsLlama4(model) && !model.layer.rotates) SetTemperature(0.1, 8192, 1, scale);
   if (model.large3 || model.mistral) {  // its converter takes yarn's length
-    SetMistral(model, OriginalLength(model.config()), scale);
+    SetMistral(model, OriginalLength(model.config), scale);
   }
   return scale;
 }
@@ -245,14 +231,14 @@ std::optional<AttentionScale> OfHuggingFace(const Model& model) {
 
 constexpr ScaleEntry kScaleEntries[] = {
     {"hf", "5.23.0", "5.23.0", OfHuggingFace, "5.23.0"},
-    {"vllm", "0.31.0", "0.33.0", Vllm33, "0.32.0"},
-    {"vllm", "0.30.0", "0.30.0", Vllm30},
-    {"vllm", "0.29.0", "0.29.0", Vllm29},
-    {"vllm", "0.21.0", "0.21.0", Vllm29},
-    {"vllm", "0.13.0", "0.13.0", Vllm29},
-    {"sglang", "0.5.23", "0.5.23", Sglang23},
-    {"sglang", "0.5.16", "0.5.16", Sglang16},
-    {"sglang", "0.5.9", "0.5.9", Sglang9},
+    {"vllm", "0.31.0", "0.33.0", Vllm<VllmRule::kAttentionFactor>, "0.32.0"},
+    {"vllm", "0.30.0", "0.30.0", Vllm<VllmRule::kAlways>},
+    {"vllm", "0.29.0", "0.29.0", Vllm<VllmRule::kApplyScale>},
+    {"vllm", "0.21.0", "0.21.0", Vllm<VllmRule::kApplyScale>},
+    {"vllm", "0.13.0", "0.13.0", Vllm<VllmRule::kApplyScale>},
+    {"sglang", "0.5.23", "0.5.23", Sglang<SglangRule::kNewest>},
+    {"sglang", "0.5.16", "0.5.16", Sglang<SglangRule::kNoHyV4>},
+    {"sglang", "0.5.9", "0.5.9", Sglang<SglangRule::kLosesScale>},
     {"llamacpp", "0c1e57098", "0c1e57098", LlamaCpp},
 };
 
@@ -260,8 +246,8 @@ constexpr ScaleEntry kScaleEntries[] = {
 double FactorOf(const ScaleEntry& entry, const Model& model, double answered) {
   const LayerConfig& layer = model.layer;
   if (!layer.rotates) return answered;
-  const auto read = ReadAs(model.config(), {std::string(entry.engine), std::string(entry.last)},
-                           NamesOf(layer), std::nullopt);
+  const auto read = ReadAs(model.config, {std::string(entry.engine), std::string(entry.last)},
+                           layer.names, std::nullopt);
   if (!read.ok()) return answered;
   return static_cast<double>(AttentionFactor(read->read.config));
 }
@@ -313,7 +299,7 @@ std::optional<AttentionScale> ScaleAs(const LayerConfig& layer, const EngineVers
 std::vector<ScaleReading> ScaleReadings(const LayerConfig& layer, const RopeConfig& stated,
                                         const AttentionScale& own, double attention_factor) {
   std::vector<ScaleReading> readings;
-  if (layer.model_type.empty()) return readings;
+  if (layer.names.model_type.empty()) return readings;
   const Model model = {layer, stated};
   for (const ScaleEntry& entry : kScaleEntries) {
     std::optional<AttentionScale> scale = entry.rule(model);

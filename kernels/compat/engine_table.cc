@@ -70,6 +70,10 @@ bool HasFourthAxis(const Mrope& mrope) {
 // longrope_branch, alpha, seq_len_policy), if the field is set. Refuse...: the engine has no such
 // rotation. Claim...: how the engine reads this was not checked.
 
+absl::Status RefuseModel(std::string_view, CompatConfig&) {
+  return Lacks("class for this architecture: it does not load");
+}
+
 // rope_type.
 absl::Status ClaimNothingButYarn(std::string_view, CompatConfig& result) {
   const RopeType type = result.config.rope_type;
@@ -513,8 +517,9 @@ constexpr ReadingStep kSglangExaone4[] = {
     DefaultTheta<1000000>,  DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths,
     DropProportionalFactor, ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,
     DropAttentionFactor,    MscaleZeroCounts};
-// model_family.cc says which classes call get_rope without rope_scaling.
+// model_family.cc says which classes call get_rope without rope_scaling, and which it lacks.
 constexpr ReadingStep kUnscaledSteps[] = {DropScaling};
+constexpr ReadingStep kAbsentSteps[] = {RefuseModel};
 constexpr ReadingStep kSglangUnscaledQuarter[] = {DropScaling, TurnAQuarter};
 // Until 0.5.15 get_rope passes no mscale to yarn.
 constexpr ReadingStep kSglang15[] = {DynamicBaseOfFactor,
@@ -596,94 +601,84 @@ constexpr Family kOrdinarySglangOld[] = {kOther,   kMinistral3, kGptOss, kPhi3,
 constexpr Family kOrdinaryLlamaCpp[] = {kGptOss, kLaguna, kQwen3Vl, kGlmMoeDsa, kBaseConverter};
 
 constexpr EngineEntry kEntries[] = {
-    {"hf", "Hugging Face", "5.23.0", "5.23.0", {}, kHuggingFace},
+    {"hf", "5.23.0", "5.23.0", {}, kHuggingFace},
 
-    {"vllm", "vLLM", "0.32.0", "0.33.0", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.32.0", "0.33.0", kDeepSeekLike, kVllmDeepSeek},
-    {"vllm", "vLLM", "0.32.0", "0.33.0", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.32.0", "0.33.0", kOnly<kQwen3Vl>, kVllm},
-    {"vllm", "vLLM", "0.32.0", "0.33.0", kOrdinaryWithoutQwen3Vl, kVllmMrope},
-    {"vllm", "vLLM", "0.30.0", "0.31.0", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.30.0", "0.31.0", kDeepSeekLike, kVllmDeepSeek},
-    {"vllm", "vLLM", "0.30.0", "0.31.0", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.30.0", "0.31.0", kOrdinary, kVllmMrope},
-    {"vllm", "vLLM", "0.29.0", "0.29.0", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.29.0", "0.29.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.29.0", "0.29.0", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.29.0", "0.29.0", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.27.0", "0.28.0", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.27.0", "0.28.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.27.0", "0.28.0", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.27.0", "0.28.0", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.26.0", "0.26.0", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.26.0", "0.26.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.26.0", "0.26.0", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.26.0", "0.26.0", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.25.0", "0.25.1", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.25.0", "0.25.1", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.25.0", "0.25.1", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.25.0", "0.25.1", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.22.0", "0.24.0", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.22.0", "0.24.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.22.0", "0.24.0", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.22.0", "0.24.0", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.20.0", "0.21.0", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.20.0", "0.21.0", kOnly<kDeepSeek>, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.20.0", "0.21.0", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.20.0", "0.21.0", kOrdinary20, kVllm21},
-    {"vllm", "vLLM", "0.19.0", "0.19.1", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.19.0", "0.19.1", kOnly<kDeepSeek>, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.19.0", "0.19.1", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.19.0", "0.19.1", kOrdinaryOld, kVllm21},
-    {"vllm", "vLLM", "0.12.0", "0.18.1", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.12.0", "0.18.1", kOnly<kDeepSeek>, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.12.0", "0.18.1", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "vLLM", "0.12.0", "0.18.1", kOrdinaryOld, kVllm21},
-    {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kUnscaled>, kUnscaledSteps},
-    {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kDeepSeek>, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.11.1", "0.11.2", kOnly<kGptOss>, kVllm11GptOss},
-    {"vllm", "vLLM", "0.11.1", "0.11.2", kOrdinaryOld, kVllm11},
-    {"vllm", "vLLM", "0.10.2", "0.11.0", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "vLLM", "0.10.2", "0.11.0", kOnly<kUnscaled>, kUnscaledSteps},
-    {"vllm", "vLLM", "0.10.2", "0.11.0", kOnly<kDeepSeek>, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.10.2", "0.11.0", kOnly<kGptOss>, kVllm11GptOss},
-    {"vllm", "vLLM", "0.10.2", "0.11.0", kOrdinaryOld, kVllm10},
+    {"vllm", "0.10.2", "0.33.0", kOnly<kTransformers>, kHuggingFace},
+    {"vllm", "0.10.2", "0.33.0", kOnly<kAbsent>, kAbsentSteps},
+    {"vllm", "0.10.2", "0.11.2", kOnly<kUnscaled>, kUnscaledSteps},
+    {"vllm", "0.30.0", "0.33.0", kDeepSeekLike, kVllmDeepSeek},
+    {"vllm", "0.22.0", "0.29.0", kDeepSeekLike, kVllm29DeepSeek},
+    {"vllm", "0.10.2", "0.21.0", kOnly<kDeepSeek>, kVllm29DeepSeek},
+    {"vllm", "0.12.0", "0.33.0", kOnly<kGptOss>, kVllmGptOss},
+    {"vllm", "0.10.2", "0.11.2", kOnly<kGptOss>, kVllm11GptOss},
+    {"vllm", "0.32.0", "0.33.0", kOnly<kQwen3Vl>, kVllm},
+    {"vllm", "0.32.0", "0.33.0", kOrdinaryWithoutQwen3Vl, kVllmMrope},
+    {"vllm", "0.30.0", "0.31.0", kOrdinary, kVllmMrope},
+    {"vllm", "0.22.0", "0.29.0", kOrdinary, kVllm29},
+    {"vllm", "0.20.0", "0.21.0", kOrdinary20, kVllm21},
+    {"vllm", "0.12.0", "0.19.1", kOrdinaryOld, kVllm21},
+    {"vllm", "0.11.1", "0.11.2", kOrdinaryOld, kVllm11},
+    {"vllm", "0.10.2", "0.11.0", kOrdinaryOld, kVllm10},
 
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kTransformers>, kHuggingFace},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kDefaultTheta>, kSglangExaone4},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kUnscaled>, kUnscaledSteps},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kDeepSeekLike, kSglangDeepSeek},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kOnly<kLaguna>, kSglangLaguna},
-    {"sglang", "SGLang", "0.5.16", "0.5.23", kOrdinarySglang, kSglang},
-    {"sglang", "SGLang", "0.5.10", "0.5.15", kOnly<kTransformers>, kHuggingFace},
-    {"sglang", "SGLang", "0.5.10", "0.5.15", kOnly<kUnscaled>, kUnscaledSteps},
-    {"sglang", "SGLang", "0.5.10", "0.5.15", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
-    {"sglang", "SGLang", "0.5.10", "0.5.15", kDeepSeekLike, kSglang15DeepSeek},
-    {"sglang", "SGLang", "0.5.10", "0.5.15", kOrdinarySglangOld, kSglang15},
-    {"sglang", "SGLang", "0.5.9", "0.5.9", kOnly<kTransformers>, kHuggingFace},
-    {"sglang", "SGLang", "0.5.9", "0.5.9", kOnly<kUnscaled>, kUnscaledSteps},
-    {"sglang", "SGLang", "0.5.9", "0.5.9", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
-    {"sglang", "SGLang", "0.5.9", "0.5.9", kDeepSeekLike, kSglang15DeepSeek},
-    {"sglang", "SGLang", "0.5.9", "0.5.9", kOrdinarySglangOld, kSglang15},
+    {"sglang", "0.5.9", "0.5.23", kOnly<kTransformers>, kHuggingFace},
+    {"sglang", "0.5.9", "0.5.23", kOnly<kAbsent>, kAbsentSteps},
+    {"sglang", "0.5.16", "0.5.23", kOnly<kDefaultTheta>, kSglangExaone4},
+    {"sglang", "0.5.9", "0.5.23", kOnly<kUnscaled>, kUnscaledSteps},
+    {"sglang", "0.5.9", "0.5.23", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
+    {"sglang", "0.5.16", "0.5.23", kDeepSeekLike, kSglangDeepSeek},
+    {"sglang", "0.5.9", "0.5.15", kDeepSeekLike, kSglang15DeepSeek},
+    {"sglang", "0.5.16", "0.5.23", kOnly<kLaguna>, kSglangLaguna},
+    {"sglang", "0.5.16", "0.5.23", kOrdinarySglang, kSglang},
+    {"sglang", "0.5.9", "0.5.15", kOrdinarySglangOld, kSglang15},
 
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kUnscaled>, kUnscaledSteps},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kDefaultTheta>,
-     kLlamaCppDefaultTheta},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kLinearOfFactor>, kLlamaCppLinear},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kDeepSeekOnly, kLlamaCppDeepSeek},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kDeepSeek32>, kLlamaCppDeepSeek32},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kMinistral3>, kLlamaCppMinistral3},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kMiniCpm>, kLlamaCppMiniCpm},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kPhi3>, kLlamaCppPhi3},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kGemma4>, kLlamaCppGemma4},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kHunyuan>, kLlamaCppHunyuan},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOrdinaryLlamaCpp, kLlamaCppBase},
-    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOnly<kOther>, kLlamaCpp},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kAbsent>, kAbsentSteps},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kUnscaled>, kUnscaledSteps},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kDefaultTheta>, kLlamaCppDefaultTheta},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kLinearOfFactor>, kLlamaCppLinear},
+    {"llamacpp", "0c1e57098", "0c1e57098", kDeepSeekOnly, kLlamaCppDeepSeek},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kDeepSeek32>, kLlamaCppDeepSeek32},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kMinistral3>, kLlamaCppMinistral3},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kMiniCpm>, kLlamaCppMiniCpm},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kPhi3>, kLlamaCppPhi3},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kGemma4>, kLlamaCppGemma4},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kHunyuan>, kLlamaCppHunyuan},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOrdinaryLlamaCpp, kLlamaCppBase},
+    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kOther>, kLlamaCpp},
 
-    {"deepseek", "DeepSeek's code", "VL2-8ed2d7f", "VL2-8ed2d7f", kOnly<kDeepSeek>, kDeepSeekCode},
+    {"deepseek", "VL2-8ed2d7f", "VL2-8ed2d7f", kOnly<kDeepSeek>, kDeepSeekCode},
 };
+
+// The versions that were compared. A range begins where an entry begins, or a fact of
+// model_family.cc.
+std::vector<EngineVersions> MakeTable() {
+  std::vector<EngineVersions> table = {
+      {"hf", "Hugging Face", "5.23.0", "5.23.0"},
+      {"vllm", "vLLM", "0.32.0", "0.33.0"},
+      {"vllm", "vLLM", "0.30.0", "0.31.0"},
+      {"vllm", "vLLM", "0.29.0", "0.29.0"},
+      {"vllm", "vLLM", "0.27.0", "0.28.0"},
+      {"vllm", "vLLM", "0.26.0", "0.26.0"},
+      {"vllm", "vLLM", "0.25.0", "0.25.1"},
+      {"vllm", "vLLM", "0.22.0", "0.24.0"},
+      {"vllm", "vLLM", "0.20.0", "0.21.0"},
+      {"vllm", "vLLM", "0.19.0", "0.19.1"},
+      {"vllm", "vLLM", "0.12.0", "0.18.1"},
+      {"vllm", "vLLM", "0.11.1", "0.11.2"},
+      {"vllm", "vLLM", "0.10.2", "0.11.0"},
+      {"sglang", "SGLang", "0.5.16", "0.5.23"},
+      {"sglang", "SGLang", "0.5.10", "0.5.15"},
+      {"sglang", "SGLang", "0.5.9", "0.5.9"},
+      {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098"},
+      {"deepseek", "DeepSeek's code", "VL2-8ed2d7f", "VL2-8ed2d7f"},
+  };
+  for (EngineVersions& versions : table) {
+    for (const EngineEntry& entry : kEntries) {
+      if (entry.engine != versions.engine) continue;
+      if (IsBetween(entry.first, versions.first, entry.last)) versions.entries.push_back(&entry);
+    }
+  }
+  return table;
+}
 
 // -- Versions whose code was run -----------------------------------------------------------------
 // Each has a file in tests/peers/engines/data, the oldest first within an engine.
@@ -703,39 +698,45 @@ bool EngineEntry::Covers(Family family) const {
   return families.empty() || std::find(families.begin(), families.end(), family) != families.end();
 }
 
-std::span<const EngineEntry> EngineTable() {
-  return kEntries;
+const EngineEntry* EngineVersions::EntryFor(Family family) const {
+  for (const EngineEntry* const entry : entries) {
+    if (entry->Covers(family)) return entry;
+  }
+  return nullptr;
 }
 
-absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config,
-                                     const ModelNames& names,
+std::span<const EngineVersions> EngineTable() {
+  static const std::vector<EngineVersions> table = MakeTable();
+  return table;
+}
+
+absl::StatusOr<CompatConfig> Convert(const EngineVersions& versions, const EngineEntry& entry,
+                                     const RopeConfig& config, const ModelNames& names,
                                      std::optional<int64_t> max_model_len) {
   CompatConfig result = {.config = config,
                          .changes = {},
                          .model_type = names.model_type,
                          .max_model_len = max_model_len};
-  ROPE_RETURN_IF_ERROR(CheckOldName(entry.engine, entry.first, names));
+  const auto& [engine, who, first, last, entries] = versions;
+  ROPE_RETURN_IF_ERROR(CheckOldName(engine, first, names));
   const bool own = entry.families.empty() || !entry.Covers(kTransformers);
-  ROPE_RETURN_IF_ERROR(
-      ReadFile({entry.engine, entry.who, entry.first, own && entry.engine != "hf"}, names, result));
-  for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(entry.who, result));
+  ROPE_RETURN_IF_ERROR(ReadFile({engine, who, first, own && engine != "hf"}, names, result));
+  for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(who, result));
   return result;
 }
 
 std::vector<std::string> EngineNames() {
   std::vector<std::string> names;
-  for (const EngineEntry& entry : kEntries) {
-    if (names.empty() || names.back() != entry.engine) names.emplace_back(entry.engine);
+  for (const EngineVersions& versions : EngineTable()) {
+    if (names.empty() || names.back() != versions.engine) names.emplace_back(versions.engine);
   }
   return names;
 }
 
 std::vector<std::string> ComparedVersions(std::string_view engine) {
   std::vector<std::string> compared;
-  for (const EngineEntry& entry : kEntries) {
-    if (entry.engine != engine) continue;
-    std::string versions = Versions(entry.first, entry.last);
-    if (compared.empty() || compared.back() != versions) compared.push_back(std::move(versions));
+  for (const EngineVersions& versions : EngineTable()) {
+    if (versions.engine == engine) compared.push_back(Versions(versions.first, versions.last));
   }
   std::reverse(compared.begin(), compared.end());
   return compared;

@@ -23,32 +23,39 @@ namespace rope::kernels {
 // sentences. REQUIRES: the config is valid.
 using ReadingStep = absl::Status (*)(std::string_view who, CompatConfig& result);
 
+// How models of some families are read.
 struct EngineEntry {
   std::string_view engine;  // "vllm"
-  std::string_view who;     // "vLLM", in sentences
-  // The oldest and the newest version that read configs so; commits where an engine has no
-  // versions.
+  // The oldest and the newest version that read them so.
   std::string_view first;
   std::string_view last;
   std::span<const Family> families;  // empty: every model, also one without names
   std::span<const ReadingStep> steps;
 
   bool Covers(Family family) const;
-  // Whether `other` is an entry for the same engine and versions.
-  bool SameVersions(const EngineEntry& other) const {
-    return engine == other.engine && first == other.first;
-  }
 };
 
-// Ordered by engine. Within an engine the newest versions come first, and entries of the same
-// versions are neighbours; the last of these is the one for ordinary models.
-std::span<const EngineEntry> EngineTable();
+// Versions of an engine that read every model alike.
+struct EngineVersions {
+  std::string_view engine;  // "vllm"
+  std::string_view who;     // "vLLM", in sentences
+  // The oldest and the newest; commits where an engine has no versions.
+  std::string_view first;
+  std::string_view last;
+  std::vector<const EngineEntry*> entries = {};  // the last one is that for ordinary models
 
-// The config that `entry` makes of `config`, started with `max_model_len`. INVALID_ARGUMENT: the
-// engine has no such rotation; the message names it. UNIMPLEMENTED: how the engine reads this was
-// not checked.
-absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config,
-                                     const ModelNames& names = {},
+  // Null: nothing is claimed of the family.
+  const EngineEntry* EntryFor(Family family) const;
+};
+
+// Ordered by engine. Within an engine the newest versions come first.
+std::span<const EngineVersions> EngineTable();
+
+// The config that `entry` of `versions` makes of `config`, started with `max_model_len`.
+// INVALID_ARGUMENT: the engine has no such rotation; the message names it. UNIMPLEMENTED: how the
+// engine reads this was not checked.
+absl::StatusOr<CompatConfig> Convert(const EngineVersions& versions, const EngineEntry& entry,
+                                     const RopeConfig& config, const ModelNames& names = {},
                                      std::optional<int64_t> max_model_len = std::nullopt);
 
 // The names of the engines, in the order of the table.

@@ -54,89 +54,64 @@ bool IsBetween(std::string_view first, std::string_view version, std::string_vie
 
 namespace {
 
-struct KnownName {
-  std::string_view name;
+using enum Family;
+
+// An empty name is none.
+struct KnownModel {
+  std::string_view architecture;
+  std::string_view model_type;
   Family family;
 };
 
 // Sources: the registries of vLLM 0.33.0 (model_executor/models/registry.py) and SGLang 0.5.23
 // (EntryClass of each models/*.py), and the classes that llama.cpp 0c1e57098 registers in
 // conversion/*.py.
-constexpr KnownName kArchitectures[] = {
-    {"AXK1ForCausalLM", Family::kUnchecked},
-    {"DeepseekOCRForCausalLM", Family::kUnchecked},
-    {"DeepseekV2ForCausalLM", Family::kDeepSeek},
-    {"DeepseekV32ForCausalLM", Family::kDeepSeek32},
-    {"DeepseekV3ForCausalLM", Family::kDeepSeek},
-    {"DeepseekV41ForCausalLM", Family::kUnchecked},
-    {"DeepseekV4ForCausalLM", Family::kUnchecked},
-    {"DeepseekVLV2ForCausalLM", Family::kDeepSeek},
-    {"Gemma4ForCausalLM", Family::kGemma4},
-    {"Glm4MoeLiteForCausalLM", Family::kGlm4MoeLite},
-    {"Glm5NextForCausalLM", Family::kUnchecked},
-    {"GlmMoeDsaForCausalLM", Family::kGlmMoeDsa},
-    {"GptOssForCausalLM", Family::kGptOss},
-    {"Grok1ForCausalLM", Family::kUnchecked},
-    {"Grok1ModelForCausalLM", Family::kUnchecked},
-    {"HunYuanDenseV1ForCausalLM", Family::kHunyuan},
-    {"HunYuanMoEV1ForCausalLM", Family::kHunyuan},
-    {"KimiLinearForCausalLM", Family::kUnchecked},
-    {"LagunaForCausalLM", Family::kLaguna},
-    {"LongcatFlashForCausalLM", Family::kLongcat},
-    {"MiniCPM3ForCausalLM", Family::kMiniCpm},
-    {"MiniCPMForCausalLM", Family::kMiniCpm},
-    {"Ministral3ForCausalLM", Family::kMinistral3},
-    {"Mistral4ForCausalLM", Family::kUnchecked},
-    {"MistralLarge3ForCausalLM", Family::kUnchecked},
-    {"Phi3ForCausalLM", Family::kPhi3},
-    {"Phi4ForCausalLMV", Family::kUnchecked},
-    {"PhiMoEForCausalLM", Family::kUnchecked},
-    {"SarvamMLAForCausalLM", Family::kUnchecked},
-    {"YoutuForCausalLM", Family::kUnchecked},
-};
-
-constexpr KnownName kModelTypes[] = {
-    {"axk1", Family::kUnchecked},
-    {"axk2", Family::kUnchecked},
-    {"bailing_hybrid", Family::kUnchecked},
-    {"deepseek_ocr", Family::kUnchecked},
-    {"deepseek_v2", Family::kDeepSeek},
-    {"deepseek_v3", Family::kDeepSeek},
-    {"deepseek_v32", Family::kDeepSeek32},
-    {"deepseek_v4", Family::kUnchecked},
-    {"deepseek_vl_v2", Family::kDeepSeek},
-    {"dots3_note", Family::kUnchecked},
-    {"gemma4", Family::kGemma4},
-    {"glm4_moe_lite", Family::kGlm4MoeLite},
-    {"glm5_next", Family::kUnchecked},
-    {"glm_moe_dsa", Family::kGlmMoeDsa},
-    {"gpt_oss", Family::kGptOss},
-    {"grok", Family::kUnchecked},
-    {"hunyuan_v1_dense", Family::kHunyuan},
-    {"hunyuan_v1_moe", Family::kHunyuan},
-    {"hunyuan_vl", Family::kHunyuan},
-    {"hy_v4", Family::kUnchecked},
-    {"kimi_k2", Family::kDeepSeek},
-    {"kimi_k3", Family::kUnchecked},
-    {"kimi_linear", Family::kUnchecked},
-    {"laguna", Family::kLaguna},
-    {"longcat_flash", Family::kLongcat},
-    {"mellum", Family::kUnchecked},
-    {"minicpm", Family::kMiniCpm},
-    {"minicpm3", Family::kMiniCpm},
-    {"ministral3", Family::kMinistral3},
-    {"mistral4", Family::kUnchecked},
-    {"mistral_large4", Family::kUnchecked},
-    {"phi3", Family::kPhi3},
-    {"phi4_multimodal", Family::kUnchecked},
-    {"phi4mm", Family::kUnchecked},
-    {"phimoe", Family::kUnchecked},
-    {"qwen3_5", Family::kQwen3Vl},
-    {"qwen3_5_moe", Family::kQwen3Vl},
-    {"qwen3_vl", Family::kQwen3Vl},
-    {"qwen3_vl_moe", Family::kQwen3Vl},
-    {"sarvam_mla", Family::kUnchecked},
-    {"youtu", Family::kUnchecked},
+constexpr KnownModel kModels[] = {
+    {"AXK1ForCausalLM", "axk1", kUnchecked},
+    {"DeepseekOCRForCausalLM", "deepseek_ocr", kUnchecked},
+    {"DeepseekV2ForCausalLM", "deepseek_v2", kDeepSeek},
+    {"DeepseekV32ForCausalLM", "deepseek_v32", kDeepSeek32},
+    {"DeepseekV3ForCausalLM", "deepseek_v3", kDeepSeek},
+    {"DeepseekV41ForCausalLM", "", kUnchecked},
+    {"DeepseekV4ForCausalLM", "deepseek_v4", kUnchecked},
+    {"DeepseekVLV2ForCausalLM", "deepseek_vl_v2", kDeepSeek},
+    {"Gemma4ForCausalLM", "gemma4", kGemma4},
+    {"Glm4MoeLiteForCausalLM", "glm4_moe_lite", kGlm4MoeLite},
+    {"Glm5NextForCausalLM", "glm5_next", kUnchecked},
+    {"GlmMoeDsaForCausalLM", "glm_moe_dsa", kGlmMoeDsa},
+    {"GptOssForCausalLM", "gpt_oss", kGptOss},
+    {"Grok1ForCausalLM", "grok", kUnchecked},
+    {"Grok1ModelForCausalLM", "", kUnchecked},
+    {"HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", kHunyuan},
+    {"HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", kHunyuan},
+    {"KimiLinearForCausalLM", "kimi_linear", kUnchecked},
+    {"LagunaForCausalLM", "laguna", kLaguna},
+    {"LongcatFlashForCausalLM", "longcat_flash", kLongcat},
+    {"MiniCPM3ForCausalLM", "minicpm3", kMiniCpm},
+    {"MiniCPMForCausalLM", "minicpm", kMiniCpm},
+    {"Ministral3ForCausalLM", "ministral3", kMinistral3},
+    {"Mistral4ForCausalLM", "mistral4", kUnchecked},
+    {"MistralLarge3ForCausalLM", "", kUnchecked},
+    {"Phi3ForCausalLM", "phi3", kPhi3},
+    {"Phi4ForCausalLMV", "", kUnchecked},
+    {"PhiMoEForCausalLM", "phimoe", kUnchecked},
+    {"SarvamMLAForCausalLM", "sarvam_mla", kUnchecked},
+    {"YoutuForCausalLM", "youtu", kUnchecked},
+    {"", "axk2", kUnchecked},
+    {"", "bailing_hybrid", kUnchecked},
+    {"", "dots3_note", kUnchecked},
+    {"", "hunyuan_vl", kHunyuan},
+    {"", "hy_v4", kUnchecked},
+    {"", "kimi_k2", kDeepSeek},
+    {"", "kimi_k3", kUnchecked},
+    {"", "mellum", kUnchecked},
+    {"", "mistral_large4", kUnchecked},
+    {"", "phi4_multimodal", kUnchecked},
+    {"", "phi4mm", kUnchecked},
+    {"", "qwen3_5", kQwen3Vl},
+    {"", "qwen3_5_moe", kQwen3Vl},
+    {"", "qwen3_vl", kQwen3Vl},
+    {"", "qwen3_vl_moe", kQwen3Vl},
 };
 
 // A model that one engine treats in another way than the rest, in the versions since one.
@@ -160,68 +135,68 @@ struct EngineModel {
 // llama.cpp: the classes of conversion/{command_r,gemma,stablelm,nemotron}.py, and those that were
 // run and have no generate_extra_tensors.
 constexpr EngineModel kEngineModels[] = {
-    {"vllm", "SmolLM3ForCausalLM", "smollm3", "0.10.2", Family::kTransformers},
-    {"vllm", "Kolibri1ForCausalLM", "kolibri1", "0.10.2", Family::kTransformers},
-    {"vllm", "NanbeigeForCausalLM", "nanbeige", "0.10.2", Family::kTransformers},
-    {"vllm", "GPTBigCodeForCausalLM", "gpt_bigcode", "0.25.0", Family::kTransformers},
-    {"vllm", "Starcoder2ForCausalLM", "starcoder2", "0.25.0", Family::kTransformers},
-    {"vllm", "OlmoForCausalLM", "olmo", "0.26.0", Family::kTransformers},
-    {"vllm", "Olmo2ForCausalLM", "olmo2", "0.26.0", Family::kTransformers},
-    {"vllm", "VaultGemmaForCausalLM", "vaultgemma", "0.27.0", Family::kTransformers},
-    {"vllm", "FlexOlmoForCausalLM", "flex_olmo", "0.29.0", Family::kTransformers},
-    {"vllm", "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", "0.29.0", Family::kTransformers},
-    {"vllm", "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", "0.29.0", Family::kTransformers},
-    {"vllm", "Olmo3ForCausalLM", "olmo3", "0.29.0", Family::kTransformers},
-    {"vllm", "ArceeForCausalLM", "arcee", "0.32.0", Family::kTransformers},
-    {"vllm", "CwmForCausalLM", "cwm", "0.32.0", Family::kTransformers},
-    {"vllm", "GlmForCausalLM", "glm", "0.32.0", Family::kTransformers},
-    {"vllm", "GPTNeoXForCausalLM", "gpt_neox", "0.32.0", Family::kTransformers},
-    {"vllm", "Jais2ForCausalLM", "jais2", "0.32.0", Family::kTransformers},
-    {"vllm", "MellumForCausalLM", "mellum", "0.32.0", Family::kTransformers},
-    {"vllm", "PhiForCausalLM", "phi", "0.32.0", Family::kTransformers},
-    {"vllm", "SeedOssForCausalLM", "seed_oss", "0.32.0", Family::kTransformers},
-    {"vllm", "ArcticForCausalLM", "arctic", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "BaichuanForCausalLM", "baichuan", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "DbrxForCausalLM", "dbrx", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "FalconForCausalLM", "falcon", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "Gemma2ForCausalLM", "gemma2", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "GemmaForCausalLM", "gemma", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "GPTJForCausalLM", "gptj", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "GPTNeoXForCausalLM", "gpt_neox", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "MiniMaxText01ForCausalLM", "minimax_text_01", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "MixtralForCausalLM", "mixtral", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "MolmoForCausalLM", "molmo", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "OlmoForCausalLM", "olmo", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "PersimmonForCausalLM", "persimmon", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "PhiForCausalLM", "phi", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "StableLmForCausalLM", "stablelm", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"vllm", "Starcoder2ForCausalLM", "starcoder2", "0.10.2", Family::kUnscaled, "0.11.2"},
-    {"sglang", "SeedOssForCausalLM", "seed_oss", "0.5.9", Family::kTransformers},
-    {"sglang", "SmolLM3ForCausalLM", "smollm3", "0.5.9", Family::kTransformers},
-    {"sglang", "GPTNeoXForCausalLM", "gpt_neox", "0.5.16", Family::kTransformers},
-    {"sglang", "NemotronForCausalLM", "nemotron", "0.5.16", Family::kTransformers},
-    {"sglang", "Exaone4ForCausalLM", "exaone4", "0.5.16", Family::kDefaultTheta},
-    {"sglang", "DbrxForCausalLM", "dbrx", "0.5.9", Family::kUnscaled},
-    {"sglang", "Gemma2ForCausalLM", "gemma2", "0.5.9", Family::kUnscaled},
-    {"sglang", "GemmaForCausalLM", "gemma", "0.5.9", Family::kUnscaled},
-    {"sglang", "GPTJForCausalLM", "gptj", "0.5.9", Family::kUnscaled},
-    {"sglang", "GraniteMoeForCausalLM", "granitemoe", "0.5.9", Family::kUnscaled},
-    {"sglang", "MixtralForCausalLM", "mixtral", "0.5.9", Family::kUnscaled},
-    {"sglang", "OlmoForCausalLM", "olmo", "0.5.9", Family::kUnscaled},
-    {"sglang", "PersimmonForCausalLM", "persimmon", "0.5.9", Family::kUnscaled},
-    {"sglang", "PhiForCausalLM", "phi", "0.5.9", Family::kUnscaled},
-    {"sglang", "StableLmForCausalLM", "stablelm", "0.5.9", Family::kUnscaled},
-    {"sglang", "Starcoder2ForCausalLM", "starcoder2", "0.5.9", Family::kUnscaled},
-    {"llamacpp", "CohereForCausalLM", "cohere", "0c1e57098", Family::kUnscaled},
-    {"llamacpp", "Gemma2ForCausalLM", "gemma2", "0c1e57098", Family::kDefaultTheta},
-    {"llamacpp", "StableLmForCausalLM", "stablelm", "0c1e57098", Family::kDefaultTheta},
-    {"llamacpp", "NemotronForCausalLM", "nemotron", "0c1e57098", Family::kLinearOfFactor},
-    {"llamacpp", "Glm4ForCausalLM", "glm4", "0c1e57098", Family::kBaseConverter},
-    {"llamacpp", "Qwen2ForCausalLM", "qwen2", "0c1e57098", Family::kBaseConverter},
-    {"llamacpp", "Qwen3ForCausalLM", "qwen3", "0c1e57098", Family::kBaseConverter},
-    {"llamacpp", "Qwen3MoeForCausalLM", "qwen3_moe", "0c1e57098", Family::kBaseConverter},
-    {"llamacpp", "SeedOssForCausalLM", "seed_oss", "0c1e57098", Family::kBaseConverter},
-    {"llamacpp", "Starcoder2ForCausalLM", "starcoder2", "0c1e57098", Family::kBaseConverter},
+    {"vllm", "SmolLM3ForCausalLM", "smollm3", "0.10.2", kTransformers},
+    {"vllm", "Kolibri1ForCausalLM", "kolibri1", "0.10.2", kTransformers},
+    {"vllm", "NanbeigeForCausalLM", "nanbeige", "0.10.2", kTransformers},
+    {"vllm", "GPTBigCodeForCausalLM", "gpt_bigcode", "0.25.0", kTransformers},
+    {"vllm", "Starcoder2ForCausalLM", "starcoder2", "0.25.0", kTransformers},
+    {"vllm", "OlmoForCausalLM", "olmo", "0.26.0", kTransformers},
+    {"vllm", "Olmo2ForCausalLM", "olmo2", "0.26.0", kTransformers},
+    {"vllm", "VaultGemmaForCausalLM", "vaultgemma", "0.27.0", kTransformers},
+    {"vllm", "FlexOlmoForCausalLM", "flex_olmo", "0.29.0", kTransformers},
+    {"vllm", "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", "0.29.0", kTransformers},
+    {"vllm", "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", "0.29.0", kTransformers},
+    {"vllm", "Olmo3ForCausalLM", "olmo3", "0.29.0", kTransformers},
+    {"vllm", "ArceeForCausalLM", "arcee", "0.32.0", kTransformers},
+    {"vllm", "CwmForCausalLM", "cwm", "0.32.0", kTransformers},
+    {"vllm", "GlmForCausalLM", "glm", "0.32.0", kTransformers},
+    {"vllm", "GPTNeoXForCausalLM", "gpt_neox", "0.32.0", kTransformers},
+    {"vllm", "Jais2ForCausalLM", "jais2", "0.32.0", kTransformers},
+    {"vllm", "MellumForCausalLM", "mellum", "0.32.0", kTransformers},
+    {"vllm", "PhiForCausalLM", "phi", "0.32.0", kTransformers},
+    {"vllm", "SeedOssForCausalLM", "seed_oss", "0.32.0", kTransformers},
+    {"vllm", "ArcticForCausalLM", "arctic", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "BaichuanForCausalLM", "baichuan", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "DbrxForCausalLM", "dbrx", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "FalconForCausalLM", "falcon", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "Gemma2ForCausalLM", "gemma2", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "GemmaForCausalLM", "gemma", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "GPTJForCausalLM", "gptj", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "GPTNeoXForCausalLM", "gpt_neox", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "MiniMaxText01ForCausalLM", "minimax_text_01", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "MixtralForCausalLM", "mixtral", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "MolmoForCausalLM", "molmo", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "OlmoForCausalLM", "olmo", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "PersimmonForCausalLM", "persimmon", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "PhiForCausalLM", "phi", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "StableLmForCausalLM", "stablelm", "0.10.2", kUnscaled, "0.11.2"},
+    {"vllm", "Starcoder2ForCausalLM", "starcoder2", "0.10.2", kUnscaled, "0.11.2"},
+    {"sglang", "SeedOssForCausalLM", "seed_oss", "0.5.9", kTransformers},
+    {"sglang", "SmolLM3ForCausalLM", "smollm3", "0.5.9", kTransformers},
+    {"sglang", "GPTNeoXForCausalLM", "gpt_neox", "0.5.16", kTransformers},
+    {"sglang", "NemotronForCausalLM", "nemotron", "0.5.16", kTransformers},
+    {"sglang", "Exaone4ForCausalLM", "exaone4", "0.5.16", kDefaultTheta},
+    {"sglang", "DbrxForCausalLM", "dbrx", "0.5.9", kUnscaled},
+    {"sglang", "Gemma2ForCausalLM", "gemma2", "0.5.9", kUnscaled},
+    {"sglang", "GemmaForCausalLM", "gemma", "0.5.9", kUnscaled},
+    {"sglang", "GPTJForCausalLM", "gptj", "0.5.9", kUnscaled},
+    {"sglang", "GraniteMoeForCausalLM", "granitemoe", "0.5.9", kUnscaled},
+    {"sglang", "MixtralForCausalLM", "mixtral", "0.5.9", kUnscaled},
+    {"sglang", "OlmoForCausalLM", "olmo", "0.5.9", kUnscaled},
+    {"sglang", "PersimmonForCausalLM", "persimmon", "0.5.9", kUnscaled},
+    {"sglang", "PhiForCausalLM", "phi", "0.5.9", kUnscaled},
+    {"sglang", "StableLmForCausalLM", "stablelm", "0.5.9", kUnscaled},
+    {"sglang", "Starcoder2ForCausalLM", "starcoder2", "0.5.9", kUnscaled},
+    {"llamacpp", "CohereForCausalLM", "cohere", "0c1e57098", kUnscaled},
+    {"llamacpp", "Gemma2ForCausalLM", "gemma2", "0c1e57098", kDefaultTheta},
+    {"llamacpp", "StableLmForCausalLM", "stablelm", "0c1e57098", kDefaultTheta},
+    {"llamacpp", "NemotronForCausalLM", "nemotron", "0c1e57098", kLinearOfFactor},
+    {"llamacpp", "Glm4ForCausalLM", "glm4", "0c1e57098", kBaseConverter},
+    {"llamacpp", "Qwen2ForCausalLM", "qwen2", "0c1e57098", kBaseConverter},
+    {"llamacpp", "Qwen3ForCausalLM", "qwen3", "0c1e57098", kBaseConverter},
+    {"llamacpp", "Qwen3MoeForCausalLM", "qwen3_moe", "0c1e57098", kBaseConverter},
+    {"llamacpp", "SeedOssForCausalLM", "seed_oss", "0c1e57098", kBaseConverter},
+    {"llamacpp", "Starcoder2ForCausalLM", "starcoder2", "0c1e57098", kBaseConverter},
 };
 
 // The model types of the classes in conversion/*.py of llama.cpp 0c1e57098 that call permute or
@@ -239,10 +214,9 @@ bool Serves(const EngineModel& model, const ModelNames& names) {
   return model.architecture == names.architectures.front();
 }
 
-template <size_t size>
-std::optional<Family> Find(const KnownName (&names)[size], std::string_view name) {
-  for (const KnownName& known : names) {
-    if (known.name == name) return known.family;
+std::optional<Family> Find(std::string_view KnownModel::*key, std::string_view name) {
+  for (const KnownModel& known : kModels) {
+    if (!name.empty() && known.*key == name) return known.family;
   }
   return std::nullopt;
 }
@@ -252,15 +226,15 @@ std::optional<Family> Find(const KnownName (&names)[size], std::string_view name
 std::optional<Family> FamilyOf(const ModelNames& names) {
   bool text_model = false;
   for (const std::string& architecture : names.architectures) {
-    if (const auto family = Find(kArchitectures, architecture)) return family;
+    if (const auto family = Find(&KnownModel::architecture, architecture)) return family;
     text_model |= architecture.ends_with("ForCausalLM");
   }
   std::string_view type = names.model_type;
-  if (text_model) return type == "phi4mm" ? Family::kUnchecked : Family::kOther;
+  if (text_model) return type == "phi4mm" ? kUnchecked : kOther;
   if (type.empty() && names.architectures.empty()) return std::nullopt;
   constexpr std::string_view kText = "_text";
   if (type.ends_with(kText)) type.remove_suffix(kText.size());
-  return Find(kModelTypes, type).value_or(Family::kOther);
+  return Find(&KnownModel::model_type, type).value_or(kOther);
 }
 
 EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
@@ -269,27 +243,22 @@ EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
   const bool llama_cpp = engine == "llamacpp";
   // Consolidated weights of Mistral have interleaved pairs: vLLM permutes q and k when it loads
   // them, and llama.cpp permutes those of Hugging Face instead.
-  const bool consolidated = !chosen.has_value() && layer.pairing == Pairing::kInterleaved &&
-                            (layer.model_type == "mistral" || layer.model_type == "mixtral");
+  const bool consolidated =
+      !chosen.has_value() && layer.pairing == Pairing::kInterleaved &&
+      (layer.names.model_type == "mistral" || layer.names.model_type == "mixtral");
   if (consolidated && (engine == "vllm" || llama_cpp)) pairs.pairing = Pairing::kHalf;
   if (llama_cpp && pairs.pairing == Pairing::kHalf &&
-      std::find(std::begin(kPermuted), std::end(kPermuted), layer.model_type) !=
+      std::find(std::begin(kPermuted), std::end(kPermuted), layer.names.model_type) !=
           std::end(kPermuted)) {
     pairs.channel_order = Pairing::kInterleaved;
   }
   // models/chatglm.py of SGLang and conversion/chatglm.py of llama.cpp do not read original_rope.
-  pairs.misread = !chosen.has_value() && layer.model_type == "chatglm" &&
+  pairs.misread = !chosen.has_value() && layer.names.model_type == "chatglm" &&
                   pairs.pairing == Pairing::kHalf && (engine == "sglang" || llama_cpp);
   if (pairs.misread) pairs.pairing = Pairing::kInterleaved;
   // The order that Hugging Face's code leaves; the other engines and this service turn in place.
   if (engine == "hf" && pairs.pairing == layer.pairing) pairs.channel_order = layer.channel_order;
   return pairs;
-}
-
-// vLLM requires transformers < 5 until 0.18.1, SGLang 4.57.1 in 0.5.9 and 5.3.0 from 0.5.10 on.
-bool UsesTransformers4(std::string_view engine, std::string_view version) {
-  if (engine == "vllm") return ParseRelease(version) < ParseRelease("0.19.0");
-  return engine == "sglang" && ParseRelease(version) < ParseRelease("0.5.10");
 }
 
 RopeConfig WithoutScaling(const RopeConfig& config) {
@@ -305,6 +274,13 @@ RopeConfig WithoutScaling(const RopeConfig& config) {
 }
 
 namespace {
+
+// Whether an engine loads files with transformers 4. vLLM requires transformers < 5 until 0.18.1,
+// SGLang 4.57.1 in 0.5.9 and 5.3.0 from 0.5.10 on.
+bool UsesTransformers4(std::string_view engine, std::string_view version) {
+  if (engine == "vllm") return ParseRelease(version) < ParseRelease("0.19.0");
+  return engine == "sglang" && ParseRelease(version) < ParseRelease("0.5.10");
+}
 
 // transformers 4 knows rope_theta and rope_scaling alone. vllm/transformers_utils/config.py,
 // patch_rope_parameters, of 0.12.0 to 0.18.1 reads the attribute rope_parameters, and writes the
@@ -334,9 +310,6 @@ absl::Status ReadByOlder(const FileReader& reader, const ModelNames& names, Comp
 }  // namespace
 
 absl::Status ReadFile(const FileReader& reader, const ModelNames& names, CompatConfig& result) {
-  if (names.absent) {
-    return absl::InvalidArgumentError("class for this architecture: it does not load");
-  }
   if (reader.engine == "llamacpp" && names.replaced != nullptr) {
     result.config = *names.replaced;
     result.changes.push_back(StrCat(reader.who, " reads rope_parameters, and not rope_scaling"));
@@ -373,8 +346,8 @@ namespace {
 
 using Release = std::optional<std::vector<int64_t>>;
 
-// By engine, each architecture of its registry and the newest version read that lacks it; none of
-// those that the first version read has. It came at some version after that one.
+// The architectures of each engine's registry. The release is the newest one read that lacks the
+// architecture; a later one brought it. It is unset where the oldest release read has it.
 using Registries = std::map<std::string, std::map<std::string, Release>, std::less<>>;
 
 Registries ReadRegistries() {
@@ -418,15 +391,15 @@ std::optional<Family> FamilyIn(std::string_view engine, std::string_view version
     // config class has 0.25.
     const bool quarter =
         model.engine == "sglang" && model.model_type == "stablelm" && names.fraction_in_parameters;
-    return quarter ? Family::kUnscaledQuarter : model.family;
+    return quarter ? kUnscaledQuarter : model.family;
   }
   if (HasClass(engine, last.empty() ? version : last, names)) return FamilyOf(names);
   // vLLM and SGLang serve models of transformers without a class of their own.
   const ModelType& type = ModelTypeOf(names.model_type);
-  if (engine == "llamacpp") return Family::kAbsent;
-  if (!type.of_transformers) return Family::kUnchecked;
+  if (engine == "llamacpp") return kAbsent;
+  if (!type.of_transformers) return kUnchecked;
   const bool unknown = UsesTransformers4(engine, version) && !type.theta_4.has_value();
-  return unknown ? Family::kAbsent : Family::kTransformers;
+  return unknown ? kAbsent : kTransformers;
 }
 
 }  // namespace rope::kernels

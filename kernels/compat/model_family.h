@@ -3,7 +3,6 @@
 #define ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,35 +38,10 @@ std::optional<std::vector<int64_t>> ParseRelease(std::string_view text);
 // Whether `version` is one from `first` to `last`. Commits are compared as text.
 bool IsBetween(std::string_view first, std::string_view version, std::string_view last);
 
-// ModelNames: what a config.json calls its model. Family: the models that every engine of
-// engine_table.h treats alike. Engines choose their model code by these names, and the code
-// decides how a config is read.
+// Family: the models that every engine of engine_table.h treats alike. Engines choose their model
+// code by names, and the code decides how a config is read.
 //
 // Threading:  Pure functions; any thread.
-
-// As in LayerConfig, with how the file spells what engines read by its spelling. The names may be
-// empty.
-struct ModelNames {
-  std::string model_type = {};
-  std::vector<std::string> architectures = {};
-  bool fraction_in_parameters = false;
-  bool is_su = false;
-  bool length_in_parameters = false;
-  std::optional<int64_t> stated_channels = {};
-  bool newer_keys = false;
-  bool by_layer_type = false;
-  std::optional<double> older_theta = {};
-  std::shared_ptr<const RopeConfig> replaced = {};
-  bool absent = false;  // the engine that reads has no class for the architectures
-};
-
-// The names by which engines choose the code of a layer's model.
-inline ModelNames NamesOf(const LayerConfig& layer) {
-  return {layer.model_type, layer.architectures,        layer.fraction_in_parameters,
-          layer.is_su,      layer.length_in_parameters, layer.stated_channels,
-          layer.newer_keys, layer.by_layer_type,        layer.older_theta,
-          layer.replaced};
-}
 
 enum class Family {
   kOther,  // a named model that no other family has
@@ -107,9 +81,6 @@ std::optional<Family> FamilyOf(const ModelNames& names);
 // versions from `version` on, the newest; empty: it alone.
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
                                const ModelNames& names, std::string_view last = {});
-
-// Whether `engine` in `version` loads files with transformers 4.
-bool UsesTransformers4(std::string_view engine, std::string_view version);
 
 // The rotation of rope_type default with the same base, channels and axes.
 RopeConfig WithoutScaling(const RopeConfig& config);

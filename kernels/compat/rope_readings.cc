@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <span>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -29,48 +28,29 @@ Family FamilyOfType(const RopeConfig& config) {
   }
 }
 
-// Removes the first entry of `table` and those of the same versions, and returns them. REQUIRES:
-// `table` is not empty.
-std::span<const EngineEntry> TakeVersions(std::span<const EngineEntry>& table) {
-  size_t count = 1;
-  while (count < table.size() && table[count].SameVersions(table[0])) ++count;
-  const std::span<const EngineEntry> taken = table.first(count);
-  table = table.subspan(count);
-  return taken;
-}
-
-// Null: nothing is claimed of the family.
-const EngineEntry* EntryFor(std::span<const EngineEntry> entries, Family family) {
-  if (family == Family::kAbsent) return &entries.front();
-  for (const EngineEntry& entry : entries) {
-    if (entry.Covers(family)) return &entry;
+// Null: no such version was compared.
+const EngineVersions* VersionsOf(const EngineVersion& engine) {
+  for (const EngineVersions& versions : EngineTable()) {
+    if (versions.engine != engine.engine) continue;
+    if (engine.version.empty() || IsBetween(versions.first, engine.version, versions.last)) {
+      return &versions;
+    }
   }
   return nullptr;
 }
 
-// The entry of an engine's version. A model without names is one that the config's type is of.
-// DeepSeek's code reads every model. Sets names.absent.
-const EngineEntry* EntryOf(const EngineVersion& engine, const RopeConfig& config,
-                           ModelNames& names) {
-  const bool any_model = engine.engine == Name(Compat::kDeepseek);
-  for (std::span<const EngineEntry> table = EngineTable(); !table.empty();) {
-    const std::span<const EngineEntry> entries = TakeVersions(table);
-    const EngineEntry& first = entries[0];
-    if (first.engine != engine.engine) continue;
-    const std::string_view version = engine.version.empty() ? first.last : engine.version;
-    if (!IsBetween(first.first, version, first.last)) continue;
-    const Family family =
-        any_model ? Family::kDeepSeek
-                  : FamilyIn(first.engine, version, names).value_or(FamilyOfType(config));
-    names.absent = family == Family::kAbsent;
-    return EntryFor(entries, family);
-  }
-  return nullptr;
+// The entry of one of `versions`; empty: the newest. A model without names is one that the config's
+// type is of. DeepSeek's code reads every model.
+const EngineEntry* EntryOf(const EngineVersions& versions, std::string_view version,
+                           const RopeConfig& config, const ModelNames& names) {
+  if (versions.engine == Name(Compat::kDeepseek)) return versions.EntryFor(Family::kDeepSeek);
+  const auto family = FamilyIn(versions.engine, version.empty() ? versions.last : version, names);
+  return versions.EntryFor(family.value_or(FamilyOfType(config)));
 }
 
 // `field`: the one that named the engine.
 absl::StatusOr<EngineConfig> ReadFor(std::string_view field, const RopeConfig& config,
-                                     const EngineVersion& engine, ModelNames names,
+                                     const EngineVersion& engine, const ModelNames& names,
                                      std::optional<int64_t> max_model_len) {
   const auto has_no = [&](std::string_view what) {
     return InvalidField(field,
@@ -78,15 +58,17 @@ absl::StatusOr<EngineConfig> ReadFor(std::string_view field, const RopeConfig& c
                                ", which has no ", what),
                         "another");
   };
-  const EngineEntry* const entry = EntryOf(engine, config, names);
+  const EngineVersions* const versions = VersionsOf(engine);
+  const EngineEntry* const entry =
+      versions == nullptr ? nullptr : EntryOf(*versions, engine.version, config, names);
   if (entry == nullptr) return has_no("reading of this model that was checked");
-  absl::StatusOr<CompatConfig> read = Convert(*entry, config, names, max_model_len);
+  absl::StatusOr<CompatConfig> read = Convert(*versions, *entry, config, names, max_model_len);
   if (absl::IsUnimplemented(read.status())) {
     return has_no(StrCat("reading that was checked of ", read.status().message()));
   }
   if (!read.ok()) return has_no(StrCat(read.status().message()));
-  return EngineConfig{*std::move(read), std::string(entry->who),
-                      Versions(entry->first, entry->last)};
+  return EngineConfig{*std::move(read), std::string(versions->who),
+                      Versions(versions->first, versions->last)};
 }
 
 double LargestRelative(const std::vector<InverseFrequency>& got,
@@ -104,23 +86,21 @@ double LargestRelative(const std::vector<InverseFrequency>& got,
 
 // What one entry makes of the stated config.
 struct Outcome {
-  const EngineEntry* entry = nullptr;
   Reading reading;
   bool same = false;           // the numbers are those of the answer
   std::string_view last = {};  // the newest version with this reading
 };
 
 // Unset if the entry claims nothing about the config.
-std::optional<Outcome> OutcomeOf(const EngineEntry& entry, const RopeConfig& stated,
-                                 const ModelNames& names, const ResolvedRope& answered,
-                                 int64_t seq_len) {
+std::optional<Outcome> OutcomeOf(const EngineVersions& versions, const EngineEntry& entry,
+                                 const RopeConfig& stated, const ModelNames& names,
+                                 const ResolvedRope& answered, int64_t seq_len) {
   Outcome outcome;
-  outcome.entry = &entry;
   Reading& reading = outcome.reading;
-  reading.engine = entry.engine;
+  reading.engine = versions.engine;
   RopeConfig config = stated;
   config.precision = answered.config().precision;
-  const absl::StatusOr<CompatConfig> read = Convert(entry, config, names);
+  const absl::StatusOr<CompatConfig> read = Convert(versions, entry, config, names);
   if (absl::IsUnimplemented(read.status())) return std::nullopt;
   if (!read.ok()) {
     reading.difference = StrCat("has no ", read.status().message());
@@ -151,17 +131,16 @@ bool SinglesOut(const EngineEntry& entry) {
   return !entry.families.empty() && entry.families.front() >= Family::kTransformers;
 }
 
-// What `entries`, all of the same versions, make of the config of a model without names. Unset
-// unless they cover ordinary models and all that claim something claim the same. Models that an
-// engine singles out are few, and named: they do not count.
-std::optional<Outcome> OutcomeOfAnyModel(std::span<const EngineEntry> entries,
-                                         const RopeConfig& stated, const ResolvedRope& answered,
-                                         int64_t seq_len) {
-  if (EntryFor(entries, Family::kOther) == nullptr) return std::nullopt;
+// What `versions` make of the config of a model without names. Unset unless they cover ordinary
+// models and all entries that claim something claim the same. Models that an engine singles out are
+// few, and named: they do not count.
+std::optional<Outcome> OutcomeOfAnyModel(const EngineVersions& versions, const RopeConfig& stated,
+                                         const ResolvedRope& answered, int64_t seq_len) {
+  if (versions.EntryFor(Family::kOther) == nullptr) return std::nullopt;
   std::optional<Outcome> common;
-  for (const EngineEntry& entry : entries) {
-    if (SinglesOut(entry)) continue;
-    std::optional<Outcome> outcome = OutcomeOf(entry, stated, {}, answered, seq_len);
+  for (const EngineEntry* const entry : versions.entries) {
+    if (SinglesOut(*entry)) continue;
+    std::optional<Outcome> outcome = OutcomeOf(versions, *entry, stated, {}, answered, seq_len);
     if (!outcome.has_value()) continue;
     if (common.has_value() && !EqualNumbers(*common, *outcome)) return std::nullopt;
     common = std::move(outcome);
@@ -203,11 +182,7 @@ absl::StatusOr<EngineVersion> SplitEngine(std::string_view text) {
 absl::StatusOr<EngineVersion> ParseEngine(std::string_view text) {
   ROPE_ASSIGN_OR_RETURN(EngineVersion engine, SplitEngine(text));
   if (engine.version.empty()) return engine;
-  for (const EngineEntry& entry : EngineTable()) {
-    if (entry.engine == engine.engine && IsBetween(entry.first, engine.version, entry.last)) {
-      return engine;
-    }
-  }
+  if (VersionsOf(engine) != nullptr) return engine;
   return InvalidField("engine", text,
                       StrCat("a version that was compared: ",
                              absl::StrJoin(ComparedVersions(engine.engine), ", ")));
@@ -230,28 +205,23 @@ absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat
 std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
                               const ResolvedRope& answered, int64_t seq_len) {
   std::vector<Reading> readings;
-  std::optional<Outcome> newer;  // of the versions after those of `entries`
-  for (std::span<const EngineEntry> table = EngineTable(); !table.empty();) {
-    const std::span<const EngineEntry> entries = TakeVersions(table);
-    const EngineEntry& first = entries[0];
-    const std::optional<Family> family = FamilyIn(first.engine, first.first, names, first.last);
+  std::optional<Outcome> newer;  // of the versions after `versions`
+  for (const EngineVersions& versions : EngineTable()) {
+    const auto& [engine, who, first, newest, entries] = versions;
+    const std::optional<Family> family = FamilyIn(engine, first, names, newest);
     std::optional<Outcome> outcome;
     if (!family.has_value()) {
-      outcome = OutcomeOfAnyModel(entries, stated, answered, seq_len);
-    } else if (const EngineEntry* entry = EntryFor(entries, *family); entry != nullptr) {
-      ModelNames known = names;
-      known.absent = family == Family::kAbsent;
-      outcome = OutcomeOf(*entry, stated, known, answered, seq_len);
+      outcome = OutcomeOfAnyModel(versions, stated, answered, seq_len);
+    } else if (const EngineEntry* entry = versions.EntryFor(*family); entry != nullptr) {
+      outcome = OutcomeOf(versions, *entry, stated, names, answered, seq_len);
     }
     if (outcome.has_value() && !outcome->same) {
-      const bool joins = newer.has_value() && newer->entry->engine == outcome->entry->engine &&
+      const bool joins = newer.has_value() && newer->reading.engine == engine &&
                          newer->reading.difference == outcome->reading.difference &&
                          EqualNumbers(*newer, *outcome);
-      const std::string_view last = joins ? newer->last : outcome->entry->last;
-      outcome->last = last;
-      outcome->reading.version = Versions(outcome->entry->first, last);
-      outcome->reading.executed =
-          ExecutedVersions(outcome->entry->engine, outcome->entry->first, last);
+      outcome->last = joins ? newer->last : newest;
+      outcome->reading.version = Versions(first, outcome->last);
+      outcome->reading.executed = ExecutedVersions(engine, first, outcome->last);
       if (joins) readings.pop_back();
       readings.push_back(outcome->reading);
     }

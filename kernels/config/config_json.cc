@@ -121,22 +121,15 @@ absl::Status MarkStill(const ConfigDocument& document, std::vector<LayerConfig>&
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<int64_t>> ReadHeads(const ConfigDocument& document) {
-  const JsonFields& model = document.model;
-  return model.Has("num_attention_heads") ? model.Integer("num_attention_heads")
-                                          : model.Integer("n_head");
-}
-
-absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const ConfigDocument& document,
+absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const JsonFields& model,
                                                    std::optional<int64_t> heads) {
-  const JsonFields& model = document.model;
   if (model.Has("qk_rope_head_dim")) return std::optional<int64_t>(1);
-  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> kv_heads, model.Has("num_key_value_heads")
-                                                             ? model.Integer("num_key_value_heads")
-                                                             : model.Integer("num_kv_heads"));
+  ROPE_ASSIGN_OR_RETURN(
+      const std::optional<int64_t> kv_heads,
+      FirstOf<int64_t>({model.Integer("num_key_value_heads"), model.Integer("num_kv_heads")}));
   ROPE_ASSIGN_OR_RETURN(const std::optional<bool> multi_query, model.Bool("multi_query"));
-  if (!kv_heads.has_value() && multi_query.value_or(false)) kv_heads = 1;
-  return kv_heads.has_value() ? kv_heads : heads;
+  if (kv_heads.has_value()) return kv_heads;
+  return multi_query.value_or(false) ? std::optional<int64_t>(1) : heads;
 }
 
 // The file's, else those of text_config. Every entry keeps a copy, so their sizes are bounded.
@@ -192,7 +185,7 @@ std::vector<std::string> TypesOf(const std::vector<LayerConfig>& entries) {
 }
 
 // Whether an entry has the value by another key, or no use for it.
-bool HasValue(const LayerConfig& entry, const UnreadKey& unread) {
+bool AgreesWith(const LayerConfig& entry, const UnreadKey& unread) {
   const RopeConfig& config = entry.config;
   if (unread.key == "original_max_position_embeddings") {
     return config.rope_type == RopeType::kDefault || config.rope_type == RopeType::kLinear ||
@@ -212,8 +205,8 @@ bool HasValue(const LayerConfig& entry, const UnreadKey& unread) {
 void RemarkUnread(const ConfigDocument& document, const std::vector<UnreadKey>& keys,
                   std::vector<LayerConfig>& entries) {
   for (const UnreadKey& unread : keys) {
-    const auto has_value = [&](const LayerConfig& entry) { return HasValue(entry, unread); };
-    if (std::any_of(entries.begin(), entries.end(), has_value)) continue;
+    const auto agrees = [&](const LayerConfig& entry) { return AgreesWith(entry, unread); };
+    if (std::any_of(entries.begin(), entries.end(), agrees)) continue;
     const std::string path = document.model.PathOf(unread.key);
     for (LayerConfig& entry : entries) {
       entry.remarks.push_back(
@@ -222,7 +215,7 @@ void RemarkUnread(const ConfigDocument& document, const std::vector<UnreadKey>& 
                   document.model_type, " does not read it"),
            path});
       if (unread.key == "rotary_dim" && unread.value.is_number_integer()) {
-        entry.stated_channels = unread.value.get<int64_t>();
+        entry.names.stated_channels = unread.value.get<int64_t>();
       }
     }
   }
@@ -233,14 +226,16 @@ void ReadReplaced(std::string_view json, std::string_view sub_config,
                   std::vector<LayerConfig>& entries) {
   nlohmann::json file = *ParseJsonObject(json);
   const auto chosen = ChooseSubConfig(file, sub_config);
-  size_t erased = file.erase("rope_scaling");
-  if (chosen.ok()) erased += chosen->config->erase("rope_scaling");
+  if (!chosen.ok()) return;
+  size_t erased = chosen->config->erase("rope_scaling");
+  const auto text = chosen->config->find("text_config");
+  if (text != chosen->config->end() && text->is_object()) erased += text->erase("rope_scaling");
   if (erased == 0) return;  // Parse would come back here without end
   const auto other = ModelConfig::Parse(file.dump(), sub_config);
   if (!other.ok()) return;
   for (LayerConfig& entry : entries) {
     const auto read = other->Layer({.layer_type = entry.layer_type});
-    if (read.ok()) entry.replaced = std::make_shared<const RopeConfig>(read->config);
+    if (read.ok()) entry.names.replaced = std::make_shared<const RopeConfig>(read->config);
   }
 }
 
@@ -289,8 +284,8 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   const std::string_view positions = PositionsInsteadOfRope(document.model_type, document.model);
   const std::string unused = positions.empty() ? "" : UnusedKeys(document.model);
   for (LayerConfig& entry : model.entries_) {
-    entry.model_type = document.model_type;
-    entry.architectures = architectures;
+    entry.names.model_type = document.model_type;
+    entry.names.architectures = architectures;
     if (!positions.empty()) MarkUnrotated(positions, unused, entry);
   }
   if (positions.empty()) RemarkUnread(document, completed.unread, model.entries_);
@@ -302,8 +297,10 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   if (!document.type->thetas_only_mark) model.thetas_ = std::move(layers.thetas);
   model.type_ = document.type;
   ROPE_RETURN_IF_ERROR(MarkStill(document, model.entries_));
-  ROPE_ASSIGN_OR_RETURN(model.num_heads_, ReadHeads(document));
-  ROPE_ASSIGN_OR_RETURN(model.num_kv_heads_, ReadKvHeads(document, model.num_heads_));
+  ROPE_ASSIGN_OR_RETURN(model.num_heads_,
+                        FirstOf<int64_t>({document.model.Integer("num_attention_heads"),
+                                          document.model.Integer("n_head")}));
+  ROPE_ASSIGN_OR_RETURN(model.num_kv_heads_, ReadKvHeads(document.model, model.num_heads_));
   return model;
 }
 
@@ -342,12 +339,6 @@ bool ModelConfig::SameLayers(int64_t a, int64_t b) const {
 std::optional<int64_t> ModelConfig::numbered_layers() const {
   const bool differ = !no_rope_.empty() || !thetas_.empty();
   return !layers_.empty() || differ ? num_layers_ : std::nullopt;
-}
-
-std::vector<std::string> ModelConfig::layers() const {
-  std::vector<std::string> types;
-  for (size_t i = 0; i < layers_.size(); ++i) types.push_back(layers_[i]);
-  return types;
 }
 
 int64_t ModelConfig::KeptBytes() const {

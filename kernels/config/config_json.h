@@ -40,8 +40,6 @@ class ModelConfig {
 
   // The layer types with different embeddings; empty if all layers are equal.
   const std::vector<std::string>& layer_types() const { return layer_types_; }
-  // The layer type of each layer, if the file has a list or a rule; otherwise empty.
-  std::vector<std::string> layers() const;
   // The number of layers, if the file lists or numbers them. Unset: all have the same, or only
   // their types are known.
   std::optional<int64_t> numbered_layers() const;
@@ -79,7 +77,7 @@ class ModelConfig {
   void MarkRotation(const LayerChoice& choice, LayerConfig& entry) const;
 
   std::vector<std::string> layer_types_;
-  LayerTypes layers_;
+  LayerTypes layers_;                 // empty: the file has neither a list nor a rule
   std::vector<bool> no_rope_;         // by layer index; empty if all rotate
   std::vector<double> thetas_;        // by layer index, a base or 0; empty if all have one
   const ModelType* type_ = nullptr;   // unset: the file names its entries as its layers

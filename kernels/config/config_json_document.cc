@@ -28,14 +28,6 @@ constexpr std::string_view kOthers[] = {"per_layer_config", "quantization_config
 constexpr std::string_view kHeadKeys[] = {"d_model", "embed_dim", "head_dim", "hidden_size",
                                           "n_embd"};
 
-// Empty if absent, or if no model has so long a name.
-std::string_view OwnTypeOf(const Json& config) {
-  const auto found = config.find("model_type");
-  if (found == config.end() || !found->is_string()) return "";
-  const auto& name = found->get_ref<const std::string&>();
-  return name.size() > kModelTypeBytesMax ? std::string_view() : name;
-}
-
 bool IsSubConfig(std::string_view key, const Json& value) {
   if (!value.is_object()) return false;
   if (absl::c_linear_search(kOthers, key)) return false;
@@ -347,13 +339,6 @@ void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remar
   }
 }
 
-bool IsNested(const ConfigDocument& document) {
-  const Json& parameters = document.parameters->json();
-  if (document.bare) return HasLayerTypes(document.model);
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const Json& value) { return value.is_object(); });
-}
-
 }  // namespace
 
 absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
@@ -405,7 +390,11 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
   }
   RemarkModel(document.model_type, model, document.remarks);
   RemarkNearMisses(document, document.remarks);
-  document.nested = document.parameters.has_value() && IsNested(document);
+  if (document.bare) {
+    document.nested = HasLayerTypes(model);
+  } else if (document.parameters.has_value()) {
+    document.nested = HasObjects(document.parameters->json());
+  }
   if (document.nested) {
     RemarkUnknownKeys(document, *document.parameters, document.remarks);
   }

@@ -371,7 +371,7 @@ absl::Status ReadFraction(const ConfigDocument& document, const PerLayerConfig& 
       config.partial_rotary_factor,
       FirstOf<double>({scaling.Number("partial_rotary_factor"),
                        model.Number("partial_rotary_factor"), model.Number("rotary_pct")}));
-  entry.fraction_in_parameters =
+  entry.names.fraction_in_parameters =
       scaling.Has("partial_rotary_factor") && !model.Has("partial_rotary_factor");
   // partial_rotary_factor in the parameters object takes precedence over a rotary_dim next to it.
   if (!config.rotary_dim.has_value() && !config.partial_rotary_factor.has_value()) {
@@ -388,7 +388,7 @@ absl::Status ReadFraction(const ConfigDocument& document, const PerLayerConfig& 
          StrCat("partial_rotary_factor ", *config.partial_rotary_factor,
                 " is not used: the code of ", document.model_type, " turns whole heads"),
          "partial_rotary_factor"});
-    entry.stated_channels = RotaryDim(config, config.head_dim);
+    entry.names.stated_channels = RotaryDim(config, config.head_dim);
     config.partial_rotary_factor.reset();
   }
   if (!config.partial_rotary_factor.has_value()) {
@@ -435,7 +435,7 @@ absl::Status ReadLengths(const ConfigDocument& document, const JsonFields& scali
                         FirstOf<int64_t>({beside ? model.Integer("original_max_position_embeddings")
                                                  : std::optional<int64_t>(),
                                           scaling.Integer("original_max_position_embeddings")}));
-  entry.length_in_parameters = scaling.Has("original_max_position_embeddings");
+  entry.names.length_in_parameters = scaling.Has("original_max_position_embeddings");
   return absl::OkStatus();
 }
 
@@ -474,7 +474,7 @@ absl::Status ReadLongropeMagnitudes(const JsonFields& parameters, RopeConfig& co
 absl::Status ReadScaling(const JsonFields& parameters, bool bare, LayerConfig& entry) {
   RopeConfig& config = entry.config;
   ROPE_ASSIGN_OR_RETURN(config.rope_type, ReadType(parameters, bare, entry.remarks));
-  entry.is_su = IsType(parameters, "su");
+  entry.names.is_su = IsType(parameters, "su");
   ROPE_ASSIGN_OR_RETURN(config.factor, parameters.Number("factor"));
   ROPE_ASSIGN_OR_RETURN(config.attention_factor, parameters.Number("attention_factor"));
   ROPE_ASSIGN_OR_RETURN(config.mscale, parameters.Number("mscale"));
@@ -561,16 +561,16 @@ void PlaceWindow(const ConfigDocument& document, RopeConfig& config) {
 
 // What transformers 4 makes of the file: it does not know rope_parameters.
 absl::Status ReadForOlder(const ConfigDocument& document, bool local, LayerConfig& entry) {
-  entry.newer_keys = document.parameters.has_value() && document.model.Has("rope_parameters");
-  entry.by_layer_type = document.nested;
+  entry.names.newer_keys = document.parameters.has_value() && document.model.Has("rope_parameters");
+  entry.names.by_layer_type = document.nested;
   if (!document.type->theta_4.has_value()) return absl::OkStatus();
   local |= entry.layer_type == kSlidingAttention && HasLocalBase(document);
   if (local) {
-    entry.older_theta = document.type->defaults.value(std::string(kLocalBases[0]), 10000.0);
+    entry.names.older_theta = document.type->defaults.value(std::string(kLocalBases[0]), 10000.0);
     return absl::OkStatus();
   }
-  ROPE_ASSIGN_OR_RETURN(entry.older_theta, document.model.Number("rope_theta"));
-  if (!entry.older_theta.has_value()) entry.older_theta = document.type->theta_4;
+  ROPE_ASSIGN_OR_RETURN(entry.names.older_theta, document.model.Number("rope_theta"));
+  if (!entry.names.older_theta.has_value()) entry.names.older_theta = document.type->theta_4;
   return absl::OkStatus();
 }
 

@@ -29,8 +29,8 @@ int64_t LayerTypes::KeptBytes() const {
 
 int64_t LayerConfig::KeptBytes() const {
   using kernels::KeptBytes;
-  return KeptBytes(config) + KeptBytes(layer_type) + KeptBytes(model_type) +
-         KeptBytes(architectures) + KeptBytes(remarks) +
+  return KeptBytes(config) + KeptBytes(layer_type) + KeptBytes(names.model_type) +
+         KeptBytes(names.architectures) + KeptBytes(remarks) +
          (scale == nullptr ? 0 : static_cast<int64_t>(sizeof(ScaleKeys)));
 }
 

@@ -73,6 +73,24 @@ struct ScaleKeys {
   std::optional<int64_t> floor_scale = {};
 };
 
+// By what engines choose a model's code, and how the file spells what that code reads by its
+// spelling. The names are empty if the file has none.
+struct ModelNames {
+  std::string model_type = {};  // the one of text_config if the file has both
+  std::vector<std::string> architectures = {};
+  // partial_rotary_factor is among the rope parameters, and not at the top level.
+  bool fraction_in_parameters = false;
+  bool is_su = false;                 // the rope_type is longrope by its old name
+  bool length_in_parameters = false;  // the original length is among the rope parameters
+  // The rotated channels that the file states where the model's code does not read them.
+  std::optional<int64_t> stated_channels = {};
+  bool newer_keys = false;                 // the block is rope_parameters
+  bool by_layer_type = false;              // with an object for each layer type
+  std::optional<double> older_theta = {};  // the base that transformers 4 finds; unset: not known
+  // The config by rope_parameters, if rope_scaling replaces it.
+  std::shared_ptr<const RopeConfig> replaced = {};
+};
+
 // The embedding of one layer of a config.json.
 struct LayerConfig {
   RopeConfig config;
@@ -81,22 +99,7 @@ struct LayerConfig {
   std::optional<Pairing> pairing;  // set if the model_type is known
   // The channel order in which the model's code leaves its interleaved pairs, if it is another one.
   std::optional<Pairing> channel_order;
-  // The names by which engines choose the model's code; empty if the file has none. model_type is
-  // the one of text_config if the file has both.
-  std::string model_type = {};
-  std::vector<std::string> architectures = {};
-  // partial_rotary_factor is among the rope parameters, and not at the top level.
-  bool fraction_in_parameters = false;
-  // The rotated channels that the file states where the model's code does not read them.
-  std::optional<int64_t> stated_channels = {};
-  // How code reads the file that has other rules than the newest transformers.
-  bool newer_keys = false;                 // the block is rope_parameters
-  bool by_layer_type = false;              // with an object for each layer type
-  std::optional<double> older_theta = {};  // the base that transformers 4 finds; unset: not known
-  // The config by rope_parameters, if rope_scaling replaces it.
-  std::shared_ptr<const RopeConfig> replaced = {};
-  bool is_su = false;                           // the rope_type is longrope by its old name
-  bool length_in_parameters = false;            // the original length is among the rope parameters
+  ModelNames names = {};
   std::shared_ptr<const ScaleKeys> scale = {};  // null: the file says nothing of it
   // About the file: unknown keys, assumed defaults. rope_remarks.h has those about the values.
   std::vector<Remark> remarks = {};

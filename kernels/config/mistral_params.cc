@@ -107,21 +107,6 @@ bool ReadTensorRt(Json& file) {
   return true;
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<Remark>> ReadForeignFormat(Json& file) {
-  if (ReadTensorRt(file)) {
-    return std::vector<Remark>{{RemarkKind::kDefaultAssumed,
-                                "the file is TensorRT-LLM's config.json of a checkpoint, read as "
-                                "the config.json that says the same",
-                                "architecture"}};
-  }
-  if (const std::string_view format = ForeignFormat(file); !format.empty()) {
-    return InvalidField("config", format, "a config.json of transformers, or of Mistral");
-  }
-  return ReadMistralParams(file);
-}
-
 std::vector<Remark> ReadMistralParams(Json& file) {
   if (!IsParams(file)) return {};
   const bool latent = Given(file, "qk_nope_head_dim");
@@ -139,6 +124,21 @@ std::vector<Remark> ReadMistralParams(Json& file) {
            std::string("the file is Mistral's params.json, read as the config.json of ") +
                std::string(type) + " with interleaved pairs",
            "model_type"}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Remark>> ReadForeignFormat(Json& file) {
+  if (ReadTensorRt(file)) {
+    return std::vector<Remark>{{RemarkKind::kDefaultAssumed,
+                                "the file is TensorRT-LLM's config.json of a checkpoint, read as "
+                                "the config.json that says the same",
+                                "architecture"}};
+  }
+  if (const std::string_view format = ForeignFormat(file); !format.empty()) {
+    return InvalidField("config", format, "a config.json of transformers, or of Mistral");
+  }
+  return ReadMistralParams(file);
 }
 
 }  // namespace rope::kernels

@@ -1,5 +1,4 @@
-// Mistral's params.json, the config beside consolidated weights, as a config.json that says the
-// same.
+// Configs of other projects, as a config.json that says the same.
 //
 // Threading:  Pure functions; any thread.
 #ifndef ROPE_KERNELS_CONFIG_MISTRAL_PARAMS_H_
@@ -13,14 +12,11 @@
 
 namespace rope::kernels {
 
-// Rewrites `file` if it is a params.json, and returns a note that says so. The pairs of
-// consolidated weights are interleaved. Invalid values are left for the reader of a config.json,
-// which names them by its own keys.
-std::vector<Remark> ReadMistralParams(nlohmann::json& file);
-
-// The same of every format of others that is known: that, and TensorRT-LLM's config.json of a
-// checkpoint. INVALID_ARGUMENT names one that is known and not read: Meta's params.json,
-// TensorRT-LLM's config.json of an engine, Megatron's arguments.
+// Rewrites `file` if it is Mistral's params.json, the config beside consolidated weights, whose
+// pairs are interleaved, or TensorRT-LLM's config.json of a checkpoint. A note says so.
+// Invalid values are left for the reader of a config.json, which names them by its own keys.
+// INVALID_ARGUMENT names a format that is known and not read: Meta's params.json, TensorRT-LLM's
+// config.json of an engine, Megatron's arguments.
 absl::StatusOr<std::vector<Remark>> ReadForeignFormat(nlohmann::json& file);
 
 }  // namespace rope::kernels

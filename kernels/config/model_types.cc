@@ -25,11 +25,6 @@ constexpr std::string_view kScalingKeys[] = {
     "global_rope_theta", "local_rope_theta", "rope_local_base_freq", "rope_parameters",
     "rope_scaling",      "rope_theta",       "rotary_emb_base",      "swa_rope_theta"};
 
-bool Has(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found != object.end() && !found->is_null();
-}
-
 constexpr std::string_view kText = "_text";
 constexpr std::string_view kOfTransformers = "transformers ";
 
@@ -128,7 +123,7 @@ void ReadPlaces(Json& entry, ModelType& type) {
   type.of_transformers = type.source.starts_with(kOfTransformers);
   type.whole_heads = Pop(entry, "whole_heads") == true;
   type.rope_types = PopStrings(entry, "rope_types");
-  type.needs = PopString(entry, "needs");
+  type.needs = PopPairs(entry, "needs");
   if (entry.contains("reads")) type.reads = PopStrings(entry, "reads");
   if (const Json word = Pop(entry, "blocks"); !word.is_null()) {
     type.blocks = WordOf<BlockRule>(word, {{"as_is", BlockRule::kAsIs},
@@ -144,8 +139,8 @@ void ReadPlaces(Json& entry, ModelType& type) {
     type.defaults = std::move(defaults);
   }
   const Json usual = type.defaults.value("rope_parameters", Json());
-  type.by_layer_type = Pop(entry, "by_layer_type") == true || type.blocks >= BlockRule::kOnFull ||
-                       absl::c_any_of(usual, [](const Json& each) { return each.is_object(); });
+  type.by_layer_type =
+      Pop(entry, "by_layer_type") == true || type.blocks >= BlockRule::kOnFull || HasObjects(usual);
 }
 
 ModelType ReadModelType(Json entry) {
@@ -217,13 +212,29 @@ std::vector<std::string> ModelTypeNames() {
 
 }  // namespace
 
+bool HasValue(const Json& object, std::string_view key) {
+  const auto found = object.find(key);
+  return found != object.end() && !found->is_null();
+}
+
 bool StatesParameters(const Json& config) {
-  return absl::c_any_of(kScalingKeys, [&](std::string_view key) { return Has(config, key); });
+  return absl::c_any_of(kScalingKeys, [&](std::string_view key) { return HasValue(config, key); });
 }
 
 bool HasBlock(const Json& config, std::string_view key) {
-  const auto found = config.find(key);
-  return found != config.end() && !found->is_null() && !found->empty();
+  return HasValue(config, key) && !config.at(key).empty();
+}
+
+bool HasObjects(const Json& block) {
+  return block.is_object() &&
+         absl::c_any_of(block, [](const Json& each) { return each.is_object(); });
+}
+
+std::string_view OwnTypeOf(const Json& config) {
+  const auto found = config.find("model_type");
+  if (found == config.end() || !found->is_string()) return "";
+  const auto& name = found->get_ref<const std::string&>();
+  return name.size() > kModelTypeBytesMax ? std::string_view() : name;
 }
 
 namespace {

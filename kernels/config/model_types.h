@@ -21,11 +21,20 @@
 
 namespace rope::kernels {
 
-// Whether `config` has a key of rope parameters. A null value counts as absent.
+// Whether `object` has a value for `key`. A null value counts as absent.
+bool HasValue(const nlohmann::json& object, std::string_view key);
+
+// Whether `config` has a key of rope parameters.
 bool StatesParameters(const nlohmann::json& config);
 
 // Whether `config` has such an object, neither null nor empty.
 bool HasBlock(const nlohmann::json& config, std::string_view key);
+
+// Whether a value of `block` is an object: parameters by layer type.
+bool HasObjects(const nlohmann::json& block);
+
+// The model_type of `config`. Empty if absent, or if no model has so long a name.
+std::string_view OwnTypeOf(const nlohmann::json& config);
 
 // What is said of a config.json by the name of its model and by keys of other model code. Internal
 // to config_json.
@@ -90,7 +99,8 @@ struct ModelType {
   BlockRule blocks = BlockRule::kOne;
   bool by_layer_type = false;  // the code wants an object of parameters for each layer type
   std::vector<std::string> rope_types;  // those that the class knows; empty: the usual ones
-  std::string needs;                    // a key without which the class refuses a block
+  // By block, a key without which its parameters do not fit the model.
+  std::vector<std::pair<std::string, std::string>> needs;
   // The keys beside the block that the class reads.
   std::vector<std::string> reads = {"rope_theta", "partial_rotary_factor"};
   bool whole_heads = false;  // in rope_type default the code does not read partial_rotary_factor

@@ -52,25 +52,8 @@ constexpr std::string_view kReadByEntry[] = {"partial_rotary_factor", "rope_loca
 constexpr std::string_view kNotedKeys[] = {"head_dim", "max_position_embeddings",
                                            "rope_parameters"};
 
-bool HasValue(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found != object.end() && !found->is_null();
-}
-
-std::string_view TypeOf(const Json& object) {
-  const auto found = object.find("model_type");
-  if (found == object.end() || !found->is_string()) return "";
-  return found->get_ref<const std::string&>();
-}
-
 Json* Find(Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-bool IsNested(const Json& block) {
-  return block.is_object() &&
-         absl::c_any_of(block, [](const Json& value) { return value.is_object(); });
+  return HasValue(object, key) ? &object.at(key) : nullptr;
 }
 
 // The type of each layer that the file, or its class, lists.
@@ -133,8 +116,9 @@ class Placer {
     const auto found = model_.find(kScaling);
     if (found == model_.end() || HasBlock(model_, kScaling)) return;
     if (!found->is_null() && !found->empty()) return;  // a value of a wrong type
-    if (type_.blocks == BlockRule::kAsIs) {
-      Fail(kScaling, " without parameters replaces rope_parameters");
+    if (type_.blocks == BlockRule::kAsIs ||
+        (type_.blocks == BlockRule::kParametersOnly && found->is_array())) {
+      Fail(kScaling, " has no parameters");
     }
     model_.erase(found);
   }
@@ -166,19 +150,18 @@ class Placer {
   }
 
   void ChooseBlock() {
-    const bool merges = type_.blocks == BlockRule::kOnFull || type_.blocks == BlockRule::kOnBoth;
     Json* const parameters = Find(model_, kParameters);
-    const bool nested = parameters != nullptr && IsNested(*parameters);
-    if (merges && parameters != nullptr && !nested && HasBlock(model_, kScaling)) {
+    const bool nested = parameters != nullptr && HasObjects(*parameters);
+    if (merges_ && parameters != nullptr && !nested && HasBlock(model_, kScaling)) {
       Fail(kParameters, " has no objects by layer type, which the model reads");
     }
-    if (merges && HasBlock(model_, kScaling) && model_[kScaling].is_object()) {
+    if (merges_ && HasBlock(model_, kScaling) && model_[kScaling].is_object()) {
       KeepType(model_[kScaling]);
       if (nested || type_.blocks == BlockRule::kOnBoth) Merge();
     }
-    if (merges && Find(model_, kParameters) != nullptr && IsNested(model_[kParameters]))
+    if (merges_ && Find(model_, kParameters) != nullptr && HasObjects(model_[kParameters]))
       FillBases();
-    if (merges && !nested && !type_.defaults.contains("rope_local_base_freq")) CheckOneBase();
+    if (merges_ && !nested && !type_.defaults.contains("rope_local_base_freq")) CheckOneBase();
     if (!HasBlock(model_, kScaling)) return;
     if (type_.blocks == BlockRule::kParametersOnly) {
       Say(RemarkKind::kOverriddenValue, kScaling,
@@ -186,7 +169,7 @@ class Placer {
       model_.erase(kScaling);
       return;
     }
-    if (HasBlock(model_, kParameters) && !merges) {
+    if (HasBlock(model_, kParameters) && !merges_) {
       placed_.both_blocks = true;
       Say(RemarkKind::kOverriddenValue, kScaling,
           StrCat(" replaces ", kParameters, LostBase(*parameters),
@@ -330,14 +313,13 @@ class Placer {
 
   // A block by layer type where the class has one for all layers, and the other way round.
   void CheckShape(const char* key, Json& block) {
-    const bool merges = type_.blocks == BlockRule::kOnFull || type_.blocks == BlockRule::kOnBoth;
-    if (!IsNested(block)) {
+    if (!HasObjects(block)) {
       if (!type_.by_layer_type) return;
-      if (merges && key == kParameters) {
+      if (merges_ && key == kParameters) {
         Say(RemarkKind::kOverriddenValue, key,
             StrCat(" is not used: ", name_, " reads objects by layer type in it"));
         model_.erase(key);
-      } else if (!merges) {
+      } else if (!merges_) {
         Fail(key, " has no objects by layer type, which the model reads");
       }
     } else if (type_.by_layer_type) {
@@ -371,7 +353,7 @@ class Placer {
   // rope_type, else type, of one object.
   void CheckType(const char* key, const Json& block) {
     const Json type = block.value("rope_type", block.value("type", Json("default")));
-    if (!type.is_string() || IsNested(block)) return;
+    if (!type.is_string() || HasObjects(block)) return;
     const auto& name = type.get_ref<const std::string&>();
     const bool usual = name == "axial" || (ParseRopeType(name).ok() && name != "ntk" &&
                                            name != "mrope" && name != "ernie_3d");
@@ -379,8 +361,9 @@ class Placer {
         type_.rope_types.empty() ? usual : absl::c_linear_search(type_.rope_types, name);
     // su has a reading (CheckOldName).
     if (!known && name != "su") Fail(key, StrCat(" has rope_type ", name, ", which it lacks"));
-    if (!type_.needs.empty() && !HasValue(block, type_.needs))
-      Fail(key, StrCat(" has no ", type_.needs));
+    for (const auto& [where, needed] : type_.needs) {
+      if (where == key && !HasValue(block, needed)) Fail(key, StrCat(" has no ", needed));
+    }
   }
 
   // A null counts as stated: setdefault keeps it.
@@ -396,7 +379,7 @@ class Placer {
       Fail(kParameters, " is null");
     }
     if (block != nullptr && block->is_object()) {
-      has_base = block->contains(kTheta) || IsNested(*block);
+      has_base = block->contains(kTheta) || HasObjects(*block);
       for (const char* const inner : {kTheta, "rope_type"}) {
         if (is_null(*block, inner)) Fail(StrCat(key, ".", inner), " is null");
       }
@@ -412,6 +395,7 @@ class Placer {
   }
 
   const ModelType& type_;
+  const bool merges_ = type_.blocks == BlockRule::kOnFull || type_.blocks == BlockRule::kOnBoth;
   std::string_view name_;
   std::string_view path_;
   Json& model_;
@@ -424,7 +408,7 @@ Completed CompleteModel(Json& file, std::string_view path) {
   const auto text = file.find("text_config");
   const bool nested = text != file.end() && text->is_object();
   Json& model = nested ? *text : file;
-  const std::string name(TypeOf(model).empty() ? TypeOf(file) : TypeOf(model));
+  const std::string name(OwnTypeOf(model).empty() ? OwnTypeOf(file) : OwnTypeOf(model));
   const ModelType& type = ModelTypeOf(name);
   for (const auto& [key, spelt] : type.names) {
     if (HasValue(model, key) || !HasValue(model, spelt)) continue;

@@ -1,6 +1,5 @@
 #include "kernels/config/remark.h"
 
-#include <array>
 #include <iterator>
 
 #include "kernels/check.h"
@@ -46,12 +45,6 @@ constexpr KindFacts kKinds[] = {
     {kSizesDoNotDivide, "sizes-do-not-divide", kError},
 };
 
-constexpr auto kOrdered = [] {
-  std::array<RemarkKind, std::size(kKinds)> kinds{};
-  for (size_t i = 0; i < kinds.size(); ++i) kinds[i] = kKinds[i].kind;
-  return kinds;
-}();
-
 const KindFacts& FactsOf(RemarkKind kind) {
   const auto index = static_cast<size_t>(kind);
   ROPE_CHECK(index < std::size(kKinds) && kKinds[index].kind == kind);
@@ -59,10 +52,6 @@ const KindFacts& FactsOf(RemarkKind kind) {
 }
 
 }  // namespace
-
-std::span<const RemarkKind> RemarkKinds() {
-  return kOrdered;
-}
 
 std::string_view Name(RemarkKind kind) {
   return FactsOf(kind).name;

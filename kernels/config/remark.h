@@ -7,7 +7,6 @@
 #define ROPE_KERNELS_CONFIG_REMARK_H_
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -57,9 +56,6 @@ struct Remark {
   std::string text;
   std::string field = {};  // the path of its key; empty: the first key that the text names
 };
-
-// Every kind, in the order above.
-std::span<const RemarkKind> RemarkKinds();
 
 // "near-miss-key".
 std::string_view Name(RemarkKind kind);

@@ -85,7 +85,7 @@ class KeyReader {
   // The config as the engine reads it.
   absl::StatusOr<RopeConfig> ConfigOf(const LayerConfig& layer) {
     if (exact()) return layer.config;
-    ROPE_ASSIGN_OR_RETURN(EngineConfig engine, ReadAs(layer.config, options_.engine, NamesOf(layer),
+    ROPE_ASSIGN_OR_RETURN(EngineConfig engine, ReadAs(layer.config, options_.engine, layer.names,
                                                       options_.max_model_len));
     RopeConfig& config = engine.read.config;
     const bool by_context =

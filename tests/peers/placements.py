@@ -24,7 +24,7 @@ warnings.filterwarnings("ignore")
 import ropeserve
 import transformers
 from ropeserve.client import own_engine
-from ropeserve.errors import InvalidField, RopeError
+from ropeserve.errors import RopeError
 from transformers import CONFIG_MAPPING
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
@@ -218,18 +218,9 @@ def made_by_class(name, file):
 
 def made_by_service(text):
     """The same."""
-
-    def ask(**flags):
-        try:
-            return [own_engine().describe(config=text, **flags)]
-        except InvalidField as error:
-            if (error.field, error.got) != ("rope.layer_type", "nothing"):
-                raise
-        return [own_engine().describe(config=text, layer_type=name)
-                for name in error.want.removeprefix("one of ").split(", ")]
-
     made = {}
-    for told in ask():
+    for name in ropeserve._core.layer_types(text, "") or [None]:
+        told = own_engine().describe(config=text, layer_type=name)
         if not told.rotates:
             continue
         config = told.config

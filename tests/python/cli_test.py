@@ -91,6 +91,8 @@ def test_describe(capsys, gguf_file):
     status, text = said(capsys, "describe", str(CONFIGS / "gemma-3-4b.json"),
                         "--layer_type=sliding_attention")
     assert status == 0 and "rope_theta                        10000\n" in text
+    status, text = said(capsys, "describe", "gemma-3-4b", "--json")
+    assert status == 0 and [each["config"]["rope_theta"] for each in json.loads(text)] == [1e6, 1e4]
 
 
 def test_diagnose(capsys, tmp_path):

@@ -42,9 +42,8 @@ absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> ResolveAs(
     const kernels::EngineVersion& engine, const kernels::LayerConfig& layer, std::string& who) {
   if (engine.engine.empty()) return kernels::Resolve(layer.config);
   ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
-  ROPE_ASSIGN_OR_RETURN(
-      const kernels::EngineConfig read,
-      kernels::ReadAs(layer.config, engine, kernels::NamesOf(layer), std::nullopt));
+  ROPE_ASSIGN_OR_RETURN(const kernels::EngineConfig read,
+                        kernels::ReadAs(layer.config, engine, layer.names, std::nullopt));
   who = read.who;
   return kernels::Resolve(read.read.config);
 }
@@ -65,7 +64,7 @@ absl::StatusOr<Layer> ReadLayer(absl::string_view name, const DiffSide& side,
   const double factor = read.rope == nullptr ? 1 : read.rope->attention_factor();
   if (!engine.engine.empty()) {
     read.scale = kernels::ScaleAs(read.config, engine, factor);
-  } else if (!read.config.model_type.empty()) {
+  } else if (!read.config.names.model_type.empty()) {
     read.scale = kernels::ScaleOf(read.config, read.config.config, factor);
   }
   return read;

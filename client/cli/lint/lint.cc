@@ -286,7 +286,7 @@ Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
   if (!filter.ok()) return ToStatus(filter.status());
   if (filter->version.empty()) return *filter;
   const auto newest = std::ranges::find(kernels::EngineTable(), std::string_view(filter->engine),
-                                        &kernels::EngineEntry::engine);
+                                        &kernels::EngineVersions::engine);
   const bool readable =
       kernels::ParseRelease(newest->last).has_value()
           ? kernels::ParseRelease(filter->version).has_value()
@@ -324,7 +324,7 @@ std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,
   const int64_t length = rope.layer.config.max_position_embeddings.value_or(1);
   for (const int64_t seq_len : {int64_t{1}, length}) {
     for (const Reading& reading :
-         kernels::Readings(rope.stated, kernels::NamesOf(rope.layer), resolved, seq_len)) {
+         kernels::Readings(rope.stated, rope.layer.names, resolved, seq_len)) {
       Finding finding = FindingOf(reading);
       const auto is_same = [&finding](const Finding& other) {
         return other.engine == finding.engine && other.version == finding.version;
@@ -389,7 +389,8 @@ class Linter {
   // Fills the report's columns. REQUIRES: described_ is false.
   void Describe(const kernels::LayerConfig& layer) {
     if (layer.pairing.has_value()) report_.pairing = std::string(Name(*layer.pairing));
-    if (!sub_config_.empty() && !layer.model_type.empty()) report_.model_type = layer.model_type;
+    if (!sub_config_.empty() && !layer.names.model_type.empty())
+      report_.model_type = layer.names.model_type;
     if (!layer.rotates) return;
     const std::string rope_type(Name(layer.config.rope_type));
     if (!absl::c_linear_search(rope_types_, rope_type)) rope_types_.push_back(rope_type);

@@ -28,22 +28,18 @@ std::string Lint(const std::string& file, const std::string& text,
       [&] { return client::LintJson({client::LintText(file, text, filter, sub_config)}); });
 }
 
-Result<std::string> Compare(const std::string& a, const std::string& b, double error,
-                            const std::string& sub_config, const std::string& engine_a,
-                            const std::string& engine_b) {
-  const auto first = client::SideOf(a, sub_config, engine_a);
-  if (!first.ok()) return first.status();
-  const auto second = client::SideOf(b, sub_config, engine_b);
-  if (!second.ok()) return second.status();
-  const auto differences = client::Diff(*first, *second, error);
-  if (!differences.ok()) return differences.status();
-  return client::DiffJson(*differences);
-}
-
 std::string Diff(const std::string& a, const std::string& b, double error,
                  const std::string& sub_config, const std::string& engine_a,
                  const std::string& engine_b) {
-  return Take(WithoutGil([&] { return Compare(a, b, error, sub_config, engine_a, engine_b); }));
+  return Take(WithoutGil([&]() -> Result<std::string> {
+    const auto first = client::SideOf(a, sub_config, engine_a);
+    if (!first.ok()) return first.status();
+    const auto second = client::SideOf(b, sub_config, engine_b);
+    if (!second.ok()) return second.status();
+    const auto differences = client::Diff(*first, *second, error);
+    if (!differences.ok()) return differences.status();
+    return client::DiffJson(*differences);
+  }));
 }
 
 }  // namespace
@@ -54,6 +50,11 @@ void BindLint(nb::module_& module) {
              nb::arg("sub_config"));
   module.def("diff", Diff);
   module.def("engines", client::EngineNames);
+  // Empty: all layers are equal, or the text is no config that can be read.
+  module.def("layer_types", [](const std::string& text, const std::string& sub_config) {
+    const auto config = kernels::ModelConfig::Parse(text, sub_config);
+    return config.ok() ? config->layer_types() : std::vector<std::string>();
+  });
 }
 
 }  // namespace rope::python

@@ -13,10 +13,11 @@ import os
 import sys
 from typing import Any, Sequence
 
-from . import __version__
+from . import __version__, _core
 from .client import own_engine
 from .configs import WEIGHTS, Description, Finding, LayerDifference, diff, lint, named
-from .errors import InvalidField, RopeError
+from .errors import RopeError
+from .rope import read_config
 
 
 def _add_rope_flags(parser: argparse.ArgumentParser) -> None:
@@ -126,15 +127,19 @@ def _description_lines(told: Description) -> list[str]:
               in enumerate(zip(told.inv_freq, told.wavelengths)))]
 
 
+def _choices_of(rope: dict[str, Any]) -> list[dict[str, str]]:
+    """Each layer type, if layers differ and none is chosen."""
+    if "layer" in rope or "layer_type" in rope:
+        return [{}]
+    within = rope.get("sub_config")
+    text = (_core.preset(rope["model"]) if "model" in rope
+            else read_config(rope["config"], within)[0])
+    return [{"layer_type": name} for name in _core.layer_types(text, within or "")] or [{}]
+
+
 def _describe(arguments: argparse.Namespace) -> int:
     rope = {**named(arguments.config), **_rope_of(arguments)}
-    try:
-        told = [own_engine().describe(**rope)]
-    except InvalidField as error:  # layers differ, and none is chosen
-        if (error.field, error.got) != ("rope.layer_type", "nothing"):
-            raise
-        told = [own_engine().describe(**rope, layer_type=each)
-                for each in error.want.removeprefix("one of ").split(", ")]
+    told = [own_engine().describe(**{**rope, **each}) for each in _choices_of(rope)]
     if arguments.json:
         _print_json(told[0].json if len(told) == 1 else [each.json for each in told])
         return 0

@@ -16,8 +16,9 @@ import sys
 
 import known
 import records
+import ropeserve
 from ropeserve.client import own_engine
-from ropeserve.errors import InvalidField, RopeError
+from ropeserve.errors import RopeError
 
 # Relative errors of float32: of inverse frequencies that a ramp blended, and of a factor.
 FREQUENCY_ERROR, FACTOR_ERROR = 2e-5, 2e-6
@@ -38,13 +39,10 @@ class Describer:
     @functools.cache
     def ask(self, **flags):
         """The answers: one, or one for each layer type."""
-        try:
-            return [own_engine().describe(config=self._text, **flags).json]
-        except InvalidField as error:
-            if (error.field, error.got) != ("rope.layer_type", "nothing"):
-                raise
-            types = error.want.removeprefix("one of ").split(", ")
-        return [answer for name in types for answer in self.ask(layer_type=name, **flags)]
+        chosen = "layer" in flags or "layer_type" in flags
+        types = [] if chosen else ropeserve._core.layer_types(self._text, "")
+        return [own_engine().describe(config=self._text, **{**flags, **each}).json
+                for each in [{"layer_type": name} for name in types] or [{}]]
 
 
 def places_of(module):

@@ -94,8 +94,8 @@ TEST(CanonicalTextTest, EveryFieldCounts) {
 
 TEST(CanonicalTextTest, WhereTheConfigCameFromDoesNotCount) {
   LayerRope rope;
-  rope.layer.model_type = "llama";
-  rope.layer.architectures = {"LlamaForCausalLM"};
+  rope.layer.names.model_type = "llama";
+  rope.layer.names.architectures = {"LlamaForCausalLM"};
   rope.layer.remarks = {{RemarkKind::kUnknownKey, "a note"}};
   rope.warnings = {"another"};
   rope.layer.pairing = Pairing::kHalf;  // of the model type; the caller's is rope.pairing

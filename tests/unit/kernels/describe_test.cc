@@ -150,7 +150,7 @@ TEST(ReadLayerTest, SettingWithoutEffectIsAWarningUnlessAModelsFileHasIt) {
   layer.config.beta_fast = 32;
   EXPECT_THAT(ReadLayer(layer, std::nullopt, Compat::kDefault)->warnings,
               ElementsAre("beta_fast has no effect for rope_type default"));
-  layer.model_type = "hunyuan_v1_dense";
+  layer.names.model_type = "hunyuan_v1_dense";
   EXPECT_THAT(ReadLayer(layer, std::nullopt, Compat::kDefault)->warnings, IsEmpty());
 }
 

@@ -11,13 +11,14 @@
 namespace rope::kernels {
 namespace {
 
-const EngineEntry& EntryOf(std::string_view engine, std::string_view first, Family family) {
-  static const EngineEntry none;
-  for (const EngineEntry& entry : EngineTable()) {
-    if (entry.engine == engine && entry.first == first && entry.Covers(family)) return entry;
+absl::StatusOr<CompatConfig> ConvertBy(std::string_view engine, std::string_view first,
+                                       Family family, const RopeConfig& config) {
+  for (const EngineVersions& versions : EngineTable()) {
+    if (versions.engine != engine || versions.first != first) continue;
+    const EngineEntry* const entry = versions.EntryFor(family);
+    if (entry != nullptr) return Convert(versions, *entry, config);
   }
-  ADD_FAILURE() << "no entry of " << engine << " " << first;
-  return none;
+  return absl::NotFoundError(StrCat("no entry of ", engine, " ", first));
 }
 
 RopeConfig Yarn() {
@@ -27,21 +28,19 @@ RopeConfig Yarn() {
   return config;
 }
 
-TEST(EngineTableTest, EnginesAndVersionsAreNeighboursAndFamiliesBelongToOneEntry) {
+TEST(EngineTableTest, EnginesAreNeighboursAndFamiliesBelongToOneEntry) {
   std::set<std::pair<std::string_view, std::string_view>> finished;
-  std::set<Family> seen;
-  const EngineEntry* before = nullptr;
-  for (const EngineEntry& entry : EngineTable()) {
-    if (before == nullptr || !before->SameVersions(entry)) {
-      EXPECT_TRUE(finished.emplace(entry.engine, entry.first).second)
-          << entry.engine << entry.first;
-      seen.clear();
+  for (const EngineVersions& versions : EngineTable()) {
+    SCOPED_TRACE(StrCat(versions.engine, " ", versions.first));
+    EXPECT_TRUE(finished.emplace(versions.engine, versions.first).second);
+    std::set<Family> seen;
+    for (const EngineEntry* const entry : versions.entries) {
+      EXPECT_TRUE(IsBetween(entry->first, versions.last, entry->last));
+      for (const Family family : entry->families) {
+        EXPECT_TRUE(seen.insert(family).second);
+        EXPECT_NE(family, Family::kUnchecked);
+      }
     }
-    for (const Family family : entry.families) {
-      EXPECT_TRUE(seen.insert(family).second) << entry.engine << " " << entry.first;
-      EXPECT_NE(family, Family::kUnchecked) << entry.engine << " " << entry.first;
-    }
-    before = &entry;
   }
 }
 
@@ -50,7 +49,7 @@ TEST(EngineTableTest, DynamicChangedInVllm22) {
   config.factor = 4;
   config.max_position_embeddings = 4096;
   const auto alpha_since = [&](std::string_view first) {
-    const auto read = Convert(EntryOf("vllm", first, Family::kOther), config);
+    const auto read = ConvertBy("vllm", first, Family::kOther, config);
     EXPECT_THAT(read, IsOk());
     return read.ok() ? read->config.alpha : std::nullopt;
   };
@@ -62,26 +61,25 @@ TEST(EngineTableTest, SglangTakesAMscaleOfZeroAsANumber) {
   RopeConfig config = Yarn();
   config.mscale = 0;
   config.mscale_all_dim = 0;
-  ASSERT_OK(read, Convert(EntryOf("sglang", "0.5.16", Family::kOther), config));
+  ASSERT_OK(read, ConvertBy("sglang", "0.5.16", Family::kOther, config));
   EXPECT_EQ(read->config.attention_factor, 1);
-  ASSERT_OK(older, Convert(EntryOf("sglang", "0.5.9", Family::kOther), config));
+  ASSERT_OK(older, ConvertBy("sglang", "0.5.9", Family::kOther, config));
   EXPECT_FALSE(older->config.attention_factor.has_value());
 }
 
 TEST(EngineTableTest, SglangHasNoMscaleWithMrope) {
   RopeConfig config = Yarn();
   config.mrope = Mrope{.section = {8, 12, 12}};
-  const EngineEntry& entry = EntryOf("sglang", "0.5.16", Family::kQwen3Vl);
-  EXPECT_THAT(Convert(entry, config), IsOk());
+  EXPECT_THAT(ConvertBy("sglang", "0.5.16", Family::kQwen3Vl, config), IsOk());
   config.mscale = 1;
-  EXPECT_THAT(Convert(entry, config), IsInvalid("with mrope"));
+  EXPECT_THAT(ConvertBy("sglang", "0.5.16", Family::kQwen3Vl, config), IsInvalid("with mrope"));
 }
 
 TEST(EngineTableTest, LlamaCppTakesMscaleAsOneForMinistral3) {
   RopeConfig config = Yarn();
   config.mscale = 2;
   config.mscale_all_dim = 1;
-  ASSERT_OK(read, Convert(EntryOf("llamacpp", "0c1e57098", Family::kMinistral3), config));
+  ASSERT_OK(read, ConvertBy("llamacpp", "0c1e57098", Family::kMinistral3, config));
   EXPECT_EQ(read->config.attention_factor, 1);
   EXPECT_THAT(read->changes, ElementsAre(HasSubstr("reads mscale as 1")));
 }
@@ -89,9 +87,8 @@ TEST(EngineTableTest, LlamaCppTakesMscaleAsOneForMinistral3) {
 TEST(EngineTableTest, BetaZeroDividesInPython) {
   RopeConfig config = Yarn();
   config.beta_slow = 0;
-  EXPECT_THAT(Convert(EntryOf("vllm", "0.32.0", Family::kOther), config),
-              IsInvalid("beta_slow of 0"));
-  EXPECT_THAT(Convert(EntryOf("hf", "5.23.0", Family::kOther), config), IsOk());
+  EXPECT_THAT(ConvertBy("vllm", "0.32.0", Family::kOther, config), IsInvalid("beta_slow of 0"));
+  EXPECT_THAT(ConvertBy("hf", "5.23.0", Family::kOther, config), IsOk());
 }
 
 TEST(VersionsTest, OneOrARange) {

@@ -42,7 +42,7 @@ TEST(FamilyOfTest, NoNameIsNoFamily) {
 LayerConfig Layer(const char* model_type, std::optional<Pairing> pairing) {
   LayerConfig layer;
   layer.pairing = pairing;
-  layer.model_type = model_type;
+  layer.names.model_type = model_type;
   return layer;
 }
 

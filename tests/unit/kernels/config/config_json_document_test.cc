@@ -110,7 +110,7 @@ TEST(SubConfigTest, TextConfigIsWhatTheFileIsReadBy) {
   const LayerConfig chosen = Read(kFile, "text_config");
   EXPECT_EQ(chosen.config.rope_theta, 7);
   EXPECT_EQ(chosen.pairing, plain.pairing);
-  EXPECT_EQ(chosen.architectures, plain.architectures);
+  EXPECT_EQ(chosen.names.architectures, plain.names.architectures);
   EXPECT_EQ(TextsOf(chosen.remarks), TextsOf(plain.remarks));
   EXPECT_THAT(TextsOf(plain.remarks),
               Contains("rope_scaling is not used: text_config is read instead"));
@@ -118,7 +118,7 @@ TEST(SubConfigTest, TextConfigIsWhatTheFileIsReadBy) {
 
 TEST(SubConfigTest, TowerWithTheTypeOfTheFileIsReadAsTheFilesTower) {
   const LayerConfig vision = Read(kVl, "vision_config");
-  EXPECT_EQ(vision.model_type, "qwen2_5_vl_vision");
+  EXPECT_EQ(vision.names.model_type, "qwen2_5_vl_vision");
   EXPECT_EQ(vision.config.head_dim, 80);
   ASSERT_TRUE(vision.config.mrope.has_value());
   EXPECT_EQ(vision.config.mrope->layout, Mrope::Layout::kAxial);

@@ -120,20 +120,30 @@ TEST(SpellingTest, RopeScalingReplacesRopeParameters) {
   EXPECT_EQ(layer.config.rope_theta, 8);
   EXPECT_THAT(TextsOf(layer.remarks),
               ElementsAre(HasSubstr("replaces rope_parameters, whose rope_theta 7 is lost")));
-  ASSERT_NE(layer.replaced, nullptr);
-  EXPECT_EQ(layer.replaced->factor, 2);
-  EXPECT_EQ(layer.replaced->rope_theta, 7);
+  ASSERT_NE(layer.names.replaced, nullptr);
+  EXPECT_EQ(layer.names.replaced->factor, 2);
+  EXPECT_EQ(layer.names.replaced->rope_theta, 7);
+}
+
+TEST(SpellingTest, RopeScalingReplacesRopeParametersInATextConfig) {
+  const LayerConfig layer =
+      Read(R"({"model_type": "llava", "text_config": {"model_type": "llama", "head_dim": 8,
+               "rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 7},
+               "rope_scaling": {"type": "linear", "factor": 4}}})");
+  EXPECT_EQ(layer.config.factor, 4);
+  ASSERT_NE(layer.names.replaced, nullptr);
+  EXPECT_EQ(layer.names.replaced->factor, 2);
 }
 
 TEST(SpellingTest, OldTypeNames) {
   const std::string su = R"({"rope_scaling": {"short_factor": [1], "long_factor": [2], )";
   EXPECT_EQ(Read(su + R"("type": "su"}})").config.rope_type, RopeType::kLongrope);
-  EXPECT_TRUE(Read(su + R"("type": "su"}})").is_su);
-  EXPECT_FALSE(Read(su + R"("type": "su", "rope_type": "longrope"}})").is_su);
+  EXPECT_TRUE(Read(su + R"("type": "su"}})").names.is_su);
+  EXPECT_FALSE(Read(su + R"("type": "su", "rope_type": "longrope"}})").names.is_su);
   const std::string beside = R"("type": "su", "original_max_position_embeddings": 4096}})";
-  EXPECT_TRUE(Read(su + beside).length_in_parameters);
+  EXPECT_TRUE(Read(su + beside).names.length_in_parameters);
   EXPECT_FALSE(Read(su + R"("type": "su"}, "original_max_position_embeddings": 4096})")
-                   .length_in_parameters);
+                   .names.length_in_parameters);
   const LayerConfig both = Read(R"({"rope_scaling": {"rope_type": "linear", "type": "yarn"}})");
   EXPECT_EQ(both.config.rope_type, RopeType::kLinear);
   EXPECT_THAT(TextsOf(both.remarks),
@@ -409,9 +419,11 @@ TEST(LayerTest, ModelTypeThatScalesFullAttentionOnly) {
 
 TEST(LayerTest, SlidingWindowPatternGivesTheLayers) {
   ASSERT_OK(model, ModelConfig::Parse(kLocal));
-  EXPECT_THAT(model->layers(),
-              ElementsAre("sliding_attention", "sliding_attention", "full_attention",
-                          "sliding_attention", "sliding_attention", "full_attention"));
+  EXPECT_EQ(model->numbered_layers(), 6);
+  for (int64_t i = 0; i < 6; ++i) {
+    ASSERT_OK(layer, model->Layer({.layer = i}));
+    EXPECT_EQ(layer.layer_type, i % 3 == 2 ? "full_attention" : "sliding_attention");
+  }
 }
 
 TEST(LayerTest, Gemma3SaysLittleAndIsFilledIn) {
@@ -421,7 +433,7 @@ TEST(LayerTest, Gemma3SaysLittleAndIsFilledIn) {
       "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})"));
   EXPECT_EQ(model->num_heads(), 8);
   EXPECT_EQ(model->num_kv_heads(), 4);
-  EXPECT_EQ(model->layers()[5], "full_attention");
+  EXPECT_EQ(model->Layer({.layer = 5})->layer_type, "full_attention");
   ASSERT_OK(full, model->Layer(OfType("full_attention")));
   EXPECT_EQ(full->config.rope_theta, 1000000);
   EXPECT_EQ(full->config.head_dim, 256);
@@ -499,10 +511,10 @@ TEST(NamesTest, ModelTypeIsTheTextModelsAndArchitecturesTheFiles) {
   const LayerConfig layer = Read(R"({"model_type": "mistral3", "head_dim": 64,
       "architectures": ["Mistral3ForConditionalGeneration"],
       "text_config": {"model_type": "ministral3", "architectures": ["Other"]}})");
-  EXPECT_EQ(layer.model_type, "ministral3");
-  EXPECT_THAT(layer.architectures, ElementsAre("Mistral3ForConditionalGeneration"));
-  EXPECT_EQ(Read(R"({"head_dim": 64})").model_type, "");
-  EXPECT_THAT(Read(R"({"head_dim": 64})").architectures, IsEmpty());
+  EXPECT_EQ(layer.names.model_type, "ministral3");
+  EXPECT_THAT(layer.names.architectures, ElementsAre("Mistral3ForConditionalGeneration"));
+  EXPECT_EQ(Read(R"({"head_dim": 64})").names.model_type, "");
+  EXPECT_THAT(Read(R"({"head_dim": 64})").names.architectures, IsEmpty());
 }
 
 TEST(NamesTest, ArchitecturesAreAFewShortNames) {

@@ -22,8 +22,9 @@ std::vector<Remark> RemarksOn(const char* json) {
 
 TEST(RemarkKindTest, NamesAreDifferent) {
   std::set<std::string_view> names;
-  for (const RemarkKind kind : RemarkKinds()) names.insert(Name(kind));
-  EXPECT_EQ(names.size(), RemarkKinds().size());
+  for (int i = 0; i <= static_cast<int>(RemarkKind::kSizesDoNotDivide); ++i) {
+    EXPECT_TRUE(names.insert(Name(static_cast<RemarkKind>(i))).second) << i;
+  }
 }
 
 TEST(NearMissTest, KeysOfOtherConfigClassesAreNone) {

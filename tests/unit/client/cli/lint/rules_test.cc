@@ -35,7 +35,8 @@ TEST(RulesTest, PageHasASectionForEachRuleAndNoOther) {
 }
 
 TEST(RulesTest, EveryRemarkIsARuleOfItsWeight) {
-  for (const kernels::RemarkKind kind : kernels::RemarkKinds()) {
+  for (int i = 0; i <= static_cast<int>(kernels::RemarkKind::kSizesDoNotDivide); ++i) {
+    const auto kind = static_cast<kernels::RemarkKind>(i);
     const Rule& rule = RuleOf(kind);
     const kernels::RemarkWeight weight = kernels::WeightOf(kind);
     const Weight want = weight == kernels::RemarkWeight::kNote      ? Weight::kNote
