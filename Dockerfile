@@ -1,12 +1,13 @@
 # rope_server and ropectl in a small image: no compiler, no root user, no shell needed.
 #   docker build --target=runtime -t rope-server .
-#   docker run --rm -p 50051:50051 -p 9464:9464 rope-server
+#   docker run --rm -p 127.0.0.1:50051:50051 -p 127.0.0.1:9464:9464 rope-server
+# Without 127.0.0.1 every host of the network reaches it, and there is no TLS.
 # For a GPU, name a CUDA image as the build image and its distribution as the runtime image:
 #   docker build --target=runtime -t rope-server:cuda --build-arg DEVICE=cuda \
 #     --build-arg BUILD_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04 \
 #     --build-arg RUNTIME_IMAGE=ubuntu:24.04 .
 # That wants a driver of at least 580; nvidia/cuda:12.9.1-devel-ubuntu24.04 wants 525.
-#   docker run --rm --gpus all -p 50051:50051 -p 9464:9464 rope-server:cuda
+#   docker run --rm --gpus all -p 127.0.0.1:50051:50051 -p 127.0.0.1:9464:9464 rope-server:cuda
 # The tests, which leave nothing in the runtime image:
 #   docker build --target=test .
 # Stages: build -> programs -> cpu or cuda -> runtime; build -> test. The default is runtime.

@@ -7,7 +7,9 @@
 #ifndef ROPE_PROTO_ERROR_H_
 #define ROPE_PROTO_ERROR_H_
 
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -164,6 +166,12 @@ inline absl::Status MakeError(Reason reason, absl::string_view field, const absl
 inline absl::Status InvalidField(absl::string_view field, const absl::AlphaNum& got,
                                  const absl::AlphaNum& want) {
   return MakeError(Reason::kInvalidField, field, got, want);
+}
+
+// A file without content. REQUIRES: errno was 0 before it was opened.
+inline std::string NoContentOf(absl::string_view path) {
+  if (errno == 0) return absl::StrCat(path, ", which is empty");
+  return absl::StrCat(path, ", which cannot be opened (", std::strerror(errno), ")");
 }
 
 // The parts that a status was made of.

@@ -450,7 +450,8 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
   ROPE_RETURN_IF_ERROR(CheckAccess(options, given));
   ROPE_RETURN_IF_ERROR(CheckMemory(options));
   DivideSharedMemory(given, options);
-  options.warnings = IdleFlags(*app, options);
+  options.warnings = proto::MisspeltVariables(*app);
+  for (std::string& idle : IdleFlags(*app, options)) options.warnings.push_back(std::move(idle));
   std::string memory = SharedMemoryWarning(options);
   if (!memory.empty()) options.warnings.push_back(std::move(memory));
   return options;

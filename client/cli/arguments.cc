@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -108,6 +110,9 @@ Result<Arguments> Arguments::Parse(absl::Span<const absl::string_view> arguments
   Arguments parsed;
   parsed.values_ = std::move(values.flags);
   parsed.positional_ = std::move(values.positional);
+  for (const std::string& warning : proto::MisspeltVariables(*app)) {
+    std::cerr << "ropectl: warning: " << warning << "\n";
+  }
   return parsed;
 }
 
@@ -170,22 +175,26 @@ Result<std::string> ReadStream(const std::string& path, std::istream& stream, in
 
 Result<std::string> ReadFile(const std::string& path, int64_t bytes_max) {
   if (path == "-") return ReadStream("standard input", std::cin, bytes_max);
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   // Opening a directory succeeds; reading it fails.
   if (!file || (file.peek() == std::ifstream::traits_type::eof() && file.bad())) {
-    return Status(StatusCode::kNotFound, absl::StrCat(path, ": cannot be read"));
+    return Status(StatusCode::kNotFound,
+                  absl::StrCat(path, ": cannot be read (", std::strerror(errno), ")"));
   }
   file.clear();
   return ReadStream(path, file, bytes_max);
 }
 
 Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second) {
+  errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(first.data(), static_cast<std::streamsize>(first.size()));
   file.write(second.data(), static_cast<std::streamsize>(second.size()));
   file.close();
   if (file) return {};
-  return Status(StatusCode::kUnknown, absl::StrCat(path, ": cannot be written"));
+  return Status(StatusCode::kUnknown,
+                absl::StrCat(path, ": cannot be written (", std::strerror(errno), ")"));
 }
 
 }  // namespace rope::client

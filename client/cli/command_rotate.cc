@@ -1,4 +1,5 @@
 // rotate, reposition: .npy files through the server.
+#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -219,6 +220,14 @@ int Run(const Arguments& arguments, RotateRequest request) {
   if (const Status status = AddRows(arguments, job); !status.ok()) return Fail(status);
   const Result<Client> client = ConnectToAny(arguments);
   if (!client.ok()) return Fail(client.status());
+  if (arguments.Has("by") && !arguments.Has("seq_lens")) {
+    DescribeRequest question{.rope = job.request.rope};
+    question.rope.first_layer.reset();
+    question.head_dim = job.request.tensors.front().shape.back();
+    if (const auto reply = client->Describe(question); reply.ok() && reply->depends_on_seq_len) {
+      return Misuse("--seq_lens: got none, want the lengths with --by: this config follows them");
+    }
+  }
   std::string prepared_id;
   if (arguments.Has("prepare")) {
     const Result<PreparedRotation> prepared =
@@ -289,6 +298,8 @@ std::vector<Flag> RotateFlags() {
 
 std::vector<Flag> RepositionFlags() {
   std::vector<Flag> flags = {
+      {"by", FlagKind::kInteger, "N",
+       "Moves all by N positions, in place of start and from_start."},
       {"from_start", FlagKind::kInteger, "N", "Former position of each first token; or"},
       {"from_starts", FlagKind::kIntegers, "0,7", "one for each sequence; or"},
       {"from_positions", FlagKind::kIntegers, "0,1,2", "one for each token."},
@@ -308,14 +319,25 @@ int RunRotate(const Arguments& arguments) {
 
 int RunReposition(const Arguments& arguments) {
   if (const Status status = CheckFlags(arguments); !status.ok()) return FailOrMisuse(status);
-  if (!arguments.Has("from_start") && !arguments.Has("from_starts") &&
+  const bool has_by = arguments.Has("by");
+  if (!has_by && !arguments.Has("from_start") && !arguments.Has("from_starts") &&
       !arguments.Has("from_positions")) {
-    return Misuse("--from_start, --from_starts, --from_positions: got none, want one");
+    return Misuse("--by, --from_start, --from_starts, --from_positions: got none, want one");
   }
   Result<RotateRequest> request = RequestOf(arguments);
   if (!request.ok()) return FailOrMisuse(request.status());
   request->operation = Operation::kReposition;
-  request->reposition = Reposition{.from = PositionsOf(arguments, "from_")};
+  Positions& from = request->reposition.emplace().from;
+  from = PositionsOf(arguments, "from_");
+  if (has_by) {
+    if (request->positions.start.has_value() || from.start.has_value() || HasFromRope(arguments)) {
+      return Misuse("--by: got it and a start or another embedding, want it alone");
+    }
+    const int64_t by = std::max(*arguments.Integer("by"), -INT64_MAX);
+    request->positions.start = std::max<int64_t>(by, 0);
+    from.start = std::max<int64_t>(-by, 0);
+    if (from.seq_lens.empty()) from.seq_lens = request->positions.seq_lens;
+  }
   if (HasFromRope(arguments)) {
     Result<RopeSpec> from_rope = NamedRopeOf(arguments, "from_");
     if (!from_rope.ok()) return FailOrMisuse(from_rope.status());

@@ -302,8 +302,11 @@ Result<RopeSpec> WithConfig(Result<RopeSpec> spec, const std::string& path) {
 
 Result<std::string> ReadConfig(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
+  if (path != "-" && !std::filesystem::exists(path, error) && !error) {
     if (std::string preset = PresetText(path); !preset.empty()) return preset;
+    return Status(StatusCode::kNotFound,
+                  absl::StrCat(path, ": cannot be read (no such file, and no preset)",
+                               proto::DidYouMean(kernels::NearestPreset(path))));
   }
   std::ifstream file(path, std::ios::binary);
   std::string magic(4, '\0');

@@ -169,6 +169,12 @@ struct Draft {
                           "memory with the output_strides");
     }
     wanted.output = memory.output;
+    for (size_t i = 0; wanted.output != nullptr && i < encoded.wanted.size(); ++i) {
+      if (encoded.wanted[i].output == nullptr || !ShareMemory(encoded.wanted[i], wanted)) continue;
+      return InvalidField(absl::StrCat("output of tensors[", places.size(), "]"),
+                          absl::StrCat("a place that overlaps the output of tensors[", i, "]"),
+                          "one of its own");
+    }
     places.push_back({.data = memory.data,
                       .bytes = bytes,
                       .output = memory.output,
@@ -502,6 +508,9 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& r
                                    BorrowedSlices& borrowed) {
   if (!request.prepared.has_value()) return EncodeWhole(request, region, route, borrowed);
   if (Status status = CheckPreparedCall(request); !status.ok()) return status;
+  if (std::ranges::any_of(request.tensors, HasStrides)) {
+    return EncodeWhole(request, region, route, borrowed);
+  }
   return EncodePrepared(request, region, route, borrowed);
 }
 

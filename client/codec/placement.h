@@ -16,6 +16,9 @@
 
 namespace rope::client {
 
+// Whether two results, whose outputs are not null, share a byte.
+bool ShareMemory(const WantedTensor& a, const WantedTensor& b);
+
 // The input of a tensor and the destination of its result. Staging redirects both.
 struct Place {
   const void* data = nullptr;

@@ -11,14 +11,14 @@
 namespace rope::client {
 namespace {
 
-// Whether a tensor has no more than `data` and `output`.
+// Whether a tensor has no more than `data` and `output`, and strides of both.
 bool IsMemoryAlone(const TensorView& view) {
   static const TensorView empty;
   return view.role == empty.role && view.layout.empty() && view.dtype == empty.dtype &&
-         view.shape.empty() && view.head_ranges.empty() && view.strides.empty() &&
-         view.output_layout.empty() && view.output_strides.empty() && !view.norm.has_value() &&
-         !view.scale.has_value() && !view.llama4_scaling_beta.has_value() &&
-         !view.fp8_scale.has_value() && !view.rotary_offset.has_value();
+         view.shape.empty() && view.head_ranges.empty() && view.output_layout.empty() &&
+         !view.norm.has_value() && !view.scale.has_value() &&
+         !view.llama4_scaling_beta.has_value() && !view.fp8_scale.has_value() &&
+         !view.rotary_offset.has_value();
 }
 
 }  // namespace
@@ -98,6 +98,9 @@ RotateRequest Preparation::With(const RotateRequest& call) const {
     if (length.has_value()) view = WithLength(std::move(view), *length);
     view.data = call.tensors[i].data;
     view.output = call.tensors[i].output;
+    if (!HasStrides(call.tensors[i])) continue;
+    view.strides = call.tensors[i].strides;
+    view.output_strides = call.tensors[i].output_strides;
   }
   return request;
 }
@@ -150,7 +153,7 @@ Status CheckPreparedCall(const RotateRequest& request) {
   }
   for (size_t i = 0; i < tensors; ++i) {
     if (IsMemoryAlone(request.tensors[i])) continue;
-    return InvalidField(absl::StrCat("tensors[", i, "]"), "more than data and output",
+    return InvalidField(absl::StrCat("tensors[", i, "]"), "more than data, output and strides",
                         "these beside `prepared`");
   }
   const std::optional<int64_t> length = LengthOf(request);

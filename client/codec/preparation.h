@@ -83,6 +83,11 @@ struct PreparedState {
   }
 };
 
+// Of a prepared call: they replace those that were prepared.
+inline bool HasStrides(const TensorView& view) {
+  return !view.strides.empty() || !view.output_strides.empty();
+}
+
 // INVALID_ARGUMENT: a request with `prepared` that has another field than those of values, another
 // number of tensors, or a length that its preparation does not take.
 Status CheckPreparedCall(const RotateRequest& request);

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
+#include "proto/error.h"
 
 namespace rope::client {
 namespace {
@@ -19,8 +20,9 @@ namespace {
 constexpr unsigned kLookEverySeconds = 30;  // for files that were replaced
 
 Status CheckFile(const char* field, const std::string& path) {
+  errno = 0;
   if (path.empty() || (std::ifstream(path).get() != std::ifstream::traits_type::eof())) return {};
-  return InvalidField(field, path, "a file with content");
+  return InvalidField(field, proto::NoContentOf(path), "a file with content");
 }
 
 }  // namespace
@@ -86,6 +88,7 @@ Status BearerToken::Set(const std::string& token, const char* field) {
 }
 
 Status BearerToken::Read() {
+  if (Status status = CheckFile("token_file", file_); !status.ok()) return status;
   std::string line;
   std::getline(std::ifstream(file_), line);
   absl::StripAsciiWhitespace(&line);

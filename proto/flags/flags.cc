@@ -1,8 +1,11 @@
 #include "proto/flags/flags.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -119,6 +122,20 @@ void ReadEnvironment(CLI::App& app) {
     if (option->get_lnames().empty() || !option->get_configurable()) continue;  // help, version
     option->envname(EnvironmentName(option->get_lnames().front()));
   }
+}
+
+std::vector<std::string> MisspeltVariables(const CLI::App& app) {
+  std::vector<std::string> read;
+  for (const CLI::Option* option : app.get_options()) read.push_back(option->get_envname());
+  std::vector<std::string> misspelt;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string name(*entry, std::strcspn(*entry, "="));
+    const std::string nearest =
+        absl::StartsWith(name, "ROPE_") ? NearestName(name, read) : std::string();
+    if (nearest.empty() || nearest == name || Edits(name, nearest) > 2) continue;
+    misspelt.push_back(absl::StrCat(name, ": is not read", DidYouMean(nearest)));
+  }
+  return misspelt;
 }
 
 absl::Status ParseFlags(CLI::App& app, std::vector<std::string> arguments) {

@@ -55,6 +55,10 @@ std::string EnvironmentName(const std::string& flag);
 // Lets every flag of `app` be set by its environment variable.
 void ReadEnvironment(CLI::App& app);
 
+// Variables of the environment that are not read, and are one or two characters off one that is:
+// "ROPE_LISTN: is not read; did you mean ROPE_LISTEN?".
+std::vector<std::string> MisspeltVariables(const CLI::App& app);
+
 // Parses the arguments, without the program's name.
 absl::Status ParseFlags(CLI::App& app, std::vector<std::string> arguments);
 

@@ -65,12 +65,14 @@ class FileWatch {
 // has more than `bytes_max`.
 inline absl::StatusOr<std::string> ReadFile(absl::string_view flag, const std::string& path,
                                             int64_t bytes_max) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
   // A folder opens, but nothing can be read from it.
   if (!file.is_open() || file.bad() || text.fail()) {
-    return absl::NotFoundError(absl::StrCat(flag, ": got ", path, ", want a file with content"));
+    return absl::NotFoundError(
+        absl::StrCat(flag, ": got ", proto::NoContentOf(path), ", want a file with content"));
   }
   std::string content = text.str();
   if (static_cast<int64_t>(content.size()) > bytes_max) {

@@ -39,6 +39,8 @@ class RopeEntry {
   // The spec's pairing, else that of the preset or model_type, else nothing.
   std::optional<kernels::Pairing> pairing() const { return rope_.pairing; }
   const std::vector<std::string>& warnings() const { return rope_.warnings; }
+  // The heads of q or of k that the model has; nothing: the spec is no model's.
+  std::optional<int64_t> heads(bool is_k) const { return is_k ? kv_heads_ : heads_; }
   // The memory that it keeps (kernels/config/kept_bytes.h), its frequencies included.
   int64_t bytes() const { return bytes_; }
 
@@ -58,6 +60,8 @@ class RopeEntry {
   std::string field_;  // the request's field of the config, with a dot, for errors
   kernels::LayerRope rope_;
   std::shared_ptr<const kernels::ResolvedRope> resolved_;  // null: the config has no head_dim
+  std::optional<int64_t> heads_;
+  std::optional<int64_t> kv_heads_;
   int64_t bytes_ = 0;
 };
 

@@ -213,6 +213,10 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::ReadEntry(
     const Source& source, kernels::LayerConfig layer) {
   auto entry = std::make_shared<RopeEntry>();
   entry->field_ = source.field;
+  if (const auto* config = std::get_if<kernels::ModelConfig>(&source.model->config)) {
+    entry->heads_ = config->num_heads();
+    entry->kv_heads_ = config->num_kv_heads();
+  }
   layer.config.precision = source.precision;
   ROPE_RETURN_IF_ERROR(Complete(std::move(layer), source.pairing, source.compat, *entry));
   entry->Complete();

@@ -340,7 +340,9 @@ absl::Status PrepareTensors(const v1::RotateRequest& message, ArraySource& sourc
     ROPE_RETURN_IF_ERROR(CheckTokens(tensor.layout, path));
     const Layout& first = i == 0 ? tensor.layout : plan.tensors.front().layout;
     if (tensor.layout.token_axes != first.token_axes) {
-      return InvalidField(path + ".layout", message.tensors(i).layout(),
+      const auto& shape = message.tensors(i).array().shape();
+      return InvalidField(path + ".layout",
+                          absl::StrCat(tensor.layout.letters, " of ", Brackets(shape)),
                           "the axes B, S, T and L of tensors[0], in its order and lengths");
     }
     ROPE_RETURN_IF_ERROR(CheckChannels(tensor, plan, path));

@@ -81,6 +81,23 @@ void AddWarnings(const RopeEntries& layers, std::vector<std::string>& warnings) 
   }
 }
 
+// SHD and BSHD are what libraries assume where nobody says a layout. Of a tensor [B, H, S, D] the
+// model's heads are then on S. A shard of the heads with as many tokens is warned of as well.
+void WarnOfHeads(const v1::RotateRequest& message, const RopeEntry& entry, Plan& plan) {
+  for (int i = 0; i < message.tensors_size(); ++i) {
+    const Layout& layout = plan.tensors[static_cast<size_t>(i)].layout;
+    const v1::Role role = message.tensors(i).role();
+    const int64_t heads = entry.heads(role == v1::ROLE_K).value_or(0);
+    if (layout.letters != "SHD" && layout.letters != "BSHD") continue;
+    if (heads <= 1 || layout.heads == heads || layout.Length('S') != heads) continue;
+    if (role == v1::ROLE_UNSPECIFIED) continue;
+    plan.warnings.push_back(absl::StrCat("tensors[", i, "].layout: ", layout.letters, " has H ",
+                                         layout.heads, " and S ", heads, ", and the model has ",
+                                         heads, " heads; is it ",
+                                         layout.letters == "SHD" ? "HSD?" : "BHSD?"));
+  }
+}
+
 // Whether it takes long to find the frequencies of all tokens, or to make those of one length.
 bool MakesMany(const Ropes& ropes, const Plan& plan) {
   const auto depends = [](const ResolvedPtr& rope) {
@@ -119,6 +136,7 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
   ROPE_RETURN_IF_ERROR(
       ReadTokenScaling(fixed, ropes.entry->layer().config.original_max_position_embeddings, plan));
   AddWarnings(layers, plan.warnings);
+  WarnOfHeads(fixed, *ropes.entry, plan);
   if (fixed.operation() != v1::OPERATION_REPOSITION) {
     return PrepareRotation(fixed.operation(), layers, ropes, plan);
   }

@@ -292,6 +292,16 @@ TEST_F(RopectlTest, RepositionMovesWhatRotateHasRotated) {
   EXPECT_THAT(Run({"reposition", config, "--k=" + npy("at_10"), "--output_k=" + npy("x"),
                    "--layout=SD", "--start=500"}),
               Exits(2, HasSubstr("--from_start")));
+  const auto move = [&](const std::string& by, const std::string& to) {
+    return Run({"reposition", config, "--k=" + npy("at_10"), "--output_k=" + npy(to), "--layout=SD",
+                "--by=" + by});
+  };
+  ASSERT_EQ(move("490", "by").status, 0);
+  EXPECT_EQ(Floats(npy("by")), got);
+  std::ofstream(folder + "/config.json")
+      << R"({"model_type": "llama", "head_dim": 4, "max_position_embeddings": 8,
+             "rope_scaling": {"rope_type": "dynamic", "factor": 2}})";
+  EXPECT_THAT(move("-3", "x"), Exits(2, HasSubstr("--seq_lens: got none, want the lengths")));
 }
 
 TEST_F(RopectlTest, RotateWithPrepareEqualsRotateAndPrintsTheId) {

@@ -373,8 +373,11 @@ FLAGS = {
     "wide address": (["--listen=0.0.0.0:0"], "--listen: got 0.0.0.0:0 without TLS, want"),
     "key alone": (["--tls_key=x"], "--tls_key: got it alone, want --tls_cert and --tls_key"),
     "authority alone": (["--tls_client_ca=x"], "--tls_client_ca: got it alone"),
-    "no file": (["--tls_cert=/nope", "--tls_key=/nope"], "--tls_cert: got /nope, want a file"),
-    "no access file": (["--access_file=/nope"], "--access_file: got /nope, want a file"),
+    "no file": (["--tls_cert=/nope", "--tls_key=/nope"], 
+                "--tls_cert: got /nope, which cannot be opened (No such file or directory)"),
+    "no access file": (["--access_file=/nope"], 
+                       "--access_file: got /nope, which cannot be opened (No such file or"),
+    "a folder": (["--access_file=/"], "--access_file: got /, which cannot be opened (Is a dir"),
 }
 
 

@@ -1,5 +1,6 @@
 """Bad input: the exception, and what it says. Nothing of it changes an array or ends the client."""
 import pickle
+import sys
 import warnings
 
 import numpy as np
@@ -44,6 +45,8 @@ CASES = {
                rs.InvalidField, "q", "list", "an array"),
     "integers": (lambda c: c.rotate(k=Q.astype(np.int32), config=LLAMA, start=0),
                  rs.InvalidField, "k.dtype", "int32", "fp32, fp16 or bf16"),
+    "numpy's default": (lambda c: c.rotate(Q.astype(np.float64), config=LLAMA, start=0),
+                        rs.InvalidField, "q.dtype", "float64", 'such as q.astype("float32")'),
     "complex numbers": (lambda c: c.rotate(Q.astype(np.complex64), config=LLAMA, start=0),
                         rs.InvalidField, "q.dtype", "complex64", "fp32"),
     "objects": (lambda c: c.rotate(Q.astype(object), config=LLAMA, start=0),
@@ -67,6 +70,9 @@ CASES = {
                                rs.InvalidField, "output_dtype", "fp16", "none"),
     "unknown dtype": (lambda c: c.rotate(Q, config=LLAMA, start=0, output_dtype="int4"),
                       rs.InvalidField, "output_dtype", "int4", "one of fp32"),
+    "overlap in place": (lambda c: c.rotate_(Q[:2], Q[1:], config=LLAMA, start=0),
+                         rs.InvalidField, "output of tensors[1]", "overlaps the output of",
+                         "one of its own"),
     "by and to": (lambda c: c.reposition(Q, by=1, to=5, config=LLAMA),
                   rs.InvalidField, "by", "it and to", "it alone"),
     "by and from_rope": (lambda c: c.reposition(Q, by=1, config=LLAMA,
@@ -90,9 +96,8 @@ CASES = {
                          rs.InvalidField, "q.shape", "(3, 4, 64)", "(2, 4, 64), with S up to"),
     "prepared: dtype": (lambda c: c.prepare(Q, config=LLAMA).rotate(Q.astype("f2"), start=0),
                         rs.InvalidField, "q.dtype", "fp16", "fp32"),
-    "prepared: strides": (lambda c: c.prepare(Q, config=LLAMA).rotate(
-        np.zeros((4, 3, 64), np.float32).transpose(1, 0, 2), start=0),
-        rs.InvalidField, "q.strides", "(64, 192, 1)", "contiguous"),
+    "prepared: another name": (lambda c: c.prepare(Q, config=LLAMA).rotate(k=Q, start=0),
+                               rs.InvalidField, "k", "it", "nothing: it was not prepared"),
     "prepared: arrays": (lambda c: c.prepare(Q, config=LLAMA).rotate_(Q, Q, start=0),
                          rs.InvalidField, "arrays", "2", "1"),
     "prepared: no array": (lambda c: c.prepare(Q, config=LLAMA).rotate([1], start=0),
@@ -182,6 +187,40 @@ def test_warnings_about_a_config(local):
     config = {**LLAMA, "num_hidden_layers": 2, "no_rope_layers": [1, 0]}
     with pytest.warns(rs.ConfigWarning, match="does not rotate|no rotary"):
         np.testing.assert_array_equal(local.rotate(Q, start=9, config=config, layer=1), Q)
+
+
+@pytest.mark.parametrize("array, layout, text", [
+    (draw(4, 3, 64), None, "has H 3 and S 4, and the model has 4 heads; is it HSD?"),
+    (draw(1, 4, 3, 64), None, "BSHD has H 3 and S 4, and the model has 4 heads; is it BHSD?"),
+    (draw(1, 4, 3, 64), "BHSD", None), (draw(4, 4, 64), None, None), (draw(3, 2, 64), None, None)])
+def test_heads_on_the_axis_of_tokens_are_warned_of(client, array, layout, text):
+    config = {**LLAMA, "num_attention_heads": 4}
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        client.rotate(array, start=9, config=config, **({"layout": layout} if layout else {}))
+    assert [str(each.message).partition(text or "?")[1] for each in shown] == [text] * bool(text)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="counts of references are not exact")
+def test_a_change_of_a_copy_that_nobody_keeps_is_warned_of(local):
+    cache, pages = draw(8, 4, 2, 64), [5, 1]
+    before = cache.copy()
+    move = local.prepare(k=cache[pages], config=LLAMA)
+    with pytest.warns(UserWarning, match="only this call refers to"):
+        local.reposition_(cache[pages], by=9, config=LLAMA)
+    with pytest.warns(UserWarning, match="only this call refers to"):
+        local.rotate_(k=cache[pages], start=9, config=LLAMA)
+    with pytest.warns(UserWarning, match="only this call refers to"):
+        move.rotate_(cache[pages], start=9)
+    np.testing.assert_array_equal(cache, before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy = cache[pages]
+        local.reposition_(copy, by=9, config=LLAMA)
+        local.reposition_(cache[5], by=9, config=LLAMA)
+        kept = local.reposition_(cache[pages], by=9, config=LLAMA)
+        move.rotate_(copy, start=9)
+    assert kept.shape == copy.shape
 
 
 @pytest.mark.parametrize("action, count", [("default", 1), ("always", 3)])

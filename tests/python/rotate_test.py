@@ -1,10 +1,13 @@
 """Rotations of arrays of numpy, by every way to the engine."""
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
 from reference import LLAMA, draw, rotated
 
 import ropeserve as rs
+from ropeserve.client import CallArguments
 
 ULPS = {np.float32: 1e-5, np.float16: 4e-3, ml_dtypes.bfloat16: 3e-2}
 
@@ -70,6 +73,13 @@ def test_in_place_through_strides_leaves_the_gaps(client):
     client.rotate_(wide[..., :64], config=LLAMA, start=3)
     np.testing.assert_array_equal(wide[..., :64], want)
     np.testing.assert_array_equal(wide[..., 64:], before[..., 64:])
+
+
+def test_q_and_k_that_share_rows_but_no_element(client):
+    qkv = draw(5, 8, 64)
+    want = client.rotate(qkv[:, :4].copy(), qkv[:, 4:6].copy(), config=LLAMA, start=3)
+    client.rotate_(qkv[:, :4], qkv[:, 4:6], config=LLAMA, start=3)
+    np.testing.assert_array_equal(qkv[:, :6], np.concatenate(want, axis=1))
 
 
 def test_input_through_strides(client):
@@ -231,6 +241,30 @@ def test_prepared(client):
         assert decode.rotate_(*mine, start=start)[1] is mine[1]
         np.testing.assert_array_equal(mine[1], want[1])
         np.testing.assert_array_equal(decode.rotate(q, k, positions=[start])[1], want[1])
+
+
+@pytest.mark.parametrize("prepared_with", ["packed", "strides"])
+def test_prepared_takes_names_and_strides(client, prepared_with):
+    q, wide = draw(3, 4, 64), draw(3, 4, 96)
+    k, before = wide[:, ::2, :64], wide.copy()
+    decode = client.prepare(q, k if prepared_with == "strides" else k.copy(), config=LLAMA,
+                            open_axis="S")
+    want = client.rotate(q[:2], k[:2].copy(), config=LLAMA, start=5)
+    for got in (decode.rotate(q[:2], k[:2], start=5), decode.rotate(k=k[:2], q=q[:2], start=5),
+                decode.rotate(q[:2], k=k[:2].copy(), start=5)):
+        np.testing.assert_array_equal(got[0], want[0])
+        np.testing.assert_array_equal(got[1], want[1])
+        assert got[1].flags.c_contiguous
+    decode.rotate_(k=k[:2], q=q[:2].copy(), start=5)
+    np.testing.assert_array_equal(k[:2], want[1])
+    np.testing.assert_array_equal(wide[:, 1::2], before[:, 1::2])
+    np.testing.assert_array_equal(wide[..., 64:], before[..., 64:])
+
+
+def test_help_shows_every_argument():
+    for method in (rs.Client.rotate, rs.Client.reposition_, rs.Client.prepare):
+        for name in CallArguments.__annotations__:
+            assert re.search(rf"\b{name}\b", method.__doc__), name
 
 
 def test_prepared_with_an_open_axis_and_another_layout(client):

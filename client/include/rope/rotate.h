@@ -64,8 +64,9 @@ struct Rows {
 
 struct RotateRequest {
   // From Client::Prepare: the request is the prepared one with the values of this call, which are
-  // request_id, labels, positions, reposition->from, and `data` and `output` of each tensor.
-  // INVALID_ARGUMENT: any other field is set.
+  // request_id, labels, positions, reposition->from, and `data` and `output` of each tensor. A
+  // tensor's strides replace both that were prepared; the call is then sent whole, as one without
+  // a preparation. INVALID_ARGUMENT: any other field is set.
   std::optional<PreparedRotation> prepared = {};
   // At most 128 bytes; the server echoes and logs them. Empty: the server generates an id.
   std::string request_id = {};

@@ -81,7 +81,8 @@ struct TensorView {
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
   // Destination of the rotated tensor. May be `data` itself if the result fits there. Null: the
-  // reply allocates memory (RotatedTensor::owned).
+  // reply allocates memory (RotatedTensor::owned). INVALID_ARGUMENT: it shares a byte with the
+  // output of another tensor of the request.
   void* output = nullptr;
   // Ranges in ascending order, without overlap. Heads outside all ranges are copied unchanged.
   std::vector<HeadRange> head_ranges = {};

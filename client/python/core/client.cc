@@ -163,8 +163,10 @@ class PyClient {
   Prepared Prepare(const Request& request, const std::string& open_axis,
                    std::optional<double> timeout) const {
     const CallOptions options = OptionsOf(timeout);
+    client::RotateRequest packed = request.request;  // calls bring strides of their own
+    for (client::TensorView& view : packed.tensors) view.strides.clear();
     return {Take(Run([&](const client::Client& client) {
-              return client.Prepare(request.request, open_axis, options);
+              return client.Prepare(packed, open_axis, options);
             })),
             request, open_axis};
   }

@@ -40,11 +40,6 @@ std::vector<int64_t> ResultShape(const client::TensorView& view) {
   return shape;
 }
 
-void CheckPacked(const Array& array) {
-  if (array.tensor().strides == nullptr) return;
-  RaiseInvalid(array.name() + ".strides", TextOf(array.strides()), "a contiguous array");
-}
-
 void CheckDType(const Array& array, client::DType want) {
   if (array.dtype() != want)
     RaiseInvalid(array.name() + ".dtype", NameOf(array.dtype()), NameOf(want));
@@ -63,6 +58,10 @@ void Request::Add(client::TensorView view, const std::string& name, nb::handle i
                   nb::handle output, nb::handle norm) {
   const Array array(input, name);
   view.dtype = array.dtype();
+  if (view.dtype == client::DType::kFloat64) {
+    RaiseInvalid(name + ".dtype", "float64",
+                 "fp32, fp16 or bf16, such as " + name + ".astype(\"float32\")");
+  }
   view.shape = array.shape();
   view.strides = array.strides();
   view.data = array.tensor().data;
@@ -98,7 +97,9 @@ void Request::AddRows(const std::string& name, nb::handle values) {
 
 client::ArrayView Request::Packed(nb::handle values, const std::string& name) {
   const Array array(values, name);
-  CheckPacked(array);
+  if (array.tensor().strides != nullptr) {
+    RaiseInvalid(name + ".strides", TextOf(array.strides()), "a contiguous array");
+  }
   arrays.push_back(array.kept());
   return {.dtype = array.dtype(), .shape = array.shape(), .data = array.tensor().data};
 }
@@ -150,17 +151,20 @@ void Prepared::Add(size_t index, nb::handle input, nb::handle output,
   CheckShape(array, prepared.layout, prepared.shape, length);
   client::TensorView view;
   view.data = array.tensor().data;
+  view.strides = array.strides();
   call.arrays.push_back(array.kept());
   const client::DType result_dtype = output_dtype_.value_or(prepared.dtype);
   if (output.is(input)) {
     CheckInPlace(prepared, array, result_dtype);
     view.output = array.writable();
+    view.output_strides = view.strides;
   } else {
     const Array result(output, names_[index] + "_output");
     CheckDType(result, result_dtype);
     CheckShape(result, prepared.output_layout.empty() ? prepared.layout : prepared.output_layout,
                ResultShape(prepared), length);
     view.output = result.writable();
+    view.output_strides = result.strides();
     call.arrays.push_back(result.kept());
   }
   call.request.tensors.push_back(std::move(view));
@@ -184,7 +188,6 @@ void Prepared::CheckShape(const Array& array, const std::string& layout,
         TextOf(shape) +
             (open_axis_.empty() ? "" : ", with " + open_axis_ + " up to that, equal in all"));
   }
-  CheckPacked(array);
 }
 
 }  // namespace rope::python

@@ -3,7 +3,7 @@
 //
 // Threading:  With the GIL; a request may be read without it while nothing changes it.
 // Errors:     InvalidField: what Array says; an array of another shape or dtype than the result's,
-//             or than was prepared; strides in a prepared rotation.
+//             or than was prepared; a tensor of float64.
 #ifndef ROPE_CLIENT_PYTHON_CORE_REQUEST_H_
 #define ROPE_CLIENT_PYTHON_CORE_REQUEST_H_
 

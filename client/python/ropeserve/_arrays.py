@@ -79,17 +79,6 @@ def _said(array: object) -> str:
     return kind + (f" of {dtype}" if dtype is not None else "") + where + layout
 
 
-def empty_like(array: Any) -> Any:
-    """A new array of the shape and dtype of a packed one: torch's for a tensor of torch, else
-    numpy's."""
-    torch = torch_of(array)
-    if torch is not None:
-        return torch.empty_like(array)
-    if isinstance(array, np.ndarray):
-        return np.empty_like(array)
-    return empty(array, array.shape, None)
-
-
 def empty(array: Any, shape: Sequence[int], dtype: str | None) -> Any:
     """A new packed array in the library of `array`. dtype None: the array's."""
     torch = torch_of(array)

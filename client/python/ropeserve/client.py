@@ -5,9 +5,11 @@ import asyncio
 import atexit
 import concurrent.futures
 import functools
+import inspect
 import json
 import os
 import re
+import sys
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Sequence, TypedDict
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence, TypedDict
 import numpy as np
 
 from . import _core
-from ._arrays import changed, core_dtype, dtype_name, empty, empty_like, integer, shaped
+from ._arrays import changed, core_dtype, dtype_name, empty, integer, shaped
 from .configs import Description, Model, Tables, described, model_of
 from .errors import ConfigWarning, InvalidField, invalid
 from .rope import Rope, Tensor, _choice, positions_of
@@ -211,6 +213,28 @@ def _warn(texts: Sequence[str], level: int = 5) -> None:
         warnings.warn(_WarningText(text), ConfigWarning, stacklevel=level)
 
 
+# What sys.getrefcount says of an argument that is in the tuple given to _warn_of_copies and that
+# nothing but the call refers to. CPython 3.14 says the same of the caller's variables.
+_TEMPORARY = 0 if sys.version_info >= (3, 14) else 3 if sys.version_info >= (3, 11) else 4
+
+
+def _warn_of_copies(*counted: tuple[str, Any, int]) -> None:
+    """Warns of a call in place whose array nothing else refers to, if the caller drops the result
+    too: nobody sees the change. Of (name, array, references), by the method that was called."""
+    for name, array, references in counted:
+        if references != _TEMPORARY or not isinstance(array, np.ndarray) or not array.flags.owndata:
+            continue
+        import dis  # here, because most programs never come here
+        frame = sys._getframe(2)
+        after = next(each.opname for each in dis.get_instructions(frame.f_code)
+                     if each.offset > frame.f_lasti)
+        if after == "POP_TOP":
+            warnings.warn(f"{name}: got an array that only this call refers to, such as the copy "
+                          "cache[[5, 9]]: what it was copied from stays as it was; "
+                          "cache[pages] = client.reposition(cache[pages], ...) changes that",
+                          stacklevel=3)
+
+
 class _Rotations:
     """Calls that rotate. Clients differ in how they wait for the results: see _finish.
 
@@ -246,6 +270,7 @@ class _Rotations:
 
     def rotate_(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """rotate, in place."""
+        _warn_of_copies(("q", q, sys.getrefcount(q)), ("k", k, sys.getrefcount(k)))
         return self._call(_core.Operation.rotate, q, k, True, arguments)
 
     def inverse(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
@@ -254,6 +279,7 @@ class _Rotations:
 
     def inverse_(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """inverse, in place."""
+        _warn_of_copies(("q", q, sys.getrefcount(q)), ("k", k, sys.getrefcount(k)))
         return self._call(_core.Operation.inverse, q, k, True, arguments)
 
     def backward(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
@@ -283,6 +309,7 @@ class _Rotations:
                     from_: object = None, from_rope: Rope | None = None,
                     **arguments: Unpack[CallArguments]) -> Any:
         """reposition, in place."""
+        _warn_of_copies(("k", k, sys.getrefcount(k)))
         return self._reposition(k, by, to, from_, from_rope, True, dict(arguments))
 
     def _reposition(self, k: Any, by: int | None, to: object, from_: object,
@@ -338,10 +365,12 @@ class Prepared:
     again.
     """
 
-    __slots__ = ("_native", "_rotations", "_dtype", "_layouts", "_is_like_input")
+    __slots__ = ("_native", "_rotations", "_dtype", "_layouts", "_names", "_is_like_input")
 
-    def __init__(self, core: _core.Prepared, rotations: _Rotations, dtype: str | None) -> None:
+    def __init__(self, core: _core.Prepared, rotations: _Rotations, dtype: str | None,
+                 names: Sequence[str]) -> None:
         self._native = core
+        self._names = names
         self._rotations = rotations
         self._dtype = dtype
         self._layouts: list[tuple[str, str]] = core.layouts
@@ -352,27 +381,40 @@ class Prepared:
         """32 hexadecimal digits: the same for equal requests on every server."""
         return self._native.id
 
-    def rotate_(self, *arrays: Any, start: int | None = None, from_: object = None,
-                timeout: float | None = None, **positions: Any) -> Any:
+    def _given(self, arrays: tuple[Any, ...], q: Any, k: Any) -> tuple[Any, ...]:
+        if q is None and k is None:
+            return arrays
+        for name, array in (("q", q), ("k", k)):
+            if array is not None and name not in self._names:
+                raise invalid(name, "it", "nothing: it was not prepared")
+        return tuple([array for array in (q, *arrays, k) if array is not None])
+
+    def rotate_(self, *arrays: Any, q: Any = None, k: Any = None, start: int | None = None,
+                from_: object = None, timeout: float | None = None, **positions: Any) -> Any:
         """Does what was prepared, in place.
 
         Args:
-            *arrays: as many as were prepared, each contiguous, of its shape and dtype; the open
-                axis may be shorter.
+            *arrays: as many as were prepared, in that order, each of its shape and dtype; the open
+                axis may be shorter. A call with strides takes as long as one of Client.rotate.
+            q, k: the same, by name.
             start, starts, positions: exactly one of them, as in CallArguments; also seq_lens,
                 cu_seqlens and context_parallel.
             from_: for a prepared reposition: the current positions.
         """
+        for i in range(len(arrays)):
+            _warn_of_copies(("arrays", arrays[i], sys.getrefcount(arrays[i])))
+        arrays = self._given(arrays, q, k)
         changed(*arrays)
         return self._finish(arrays, arrays, start, from_, timeout, positions)
 
-    def rotate(self, *arrays: Any, start: int | None = None, from_: object = None,
-               timeout: float | None = None, **positions: Any) -> Any:
+    def rotate(self, *arrays: Any, q: Any = None, k: Any = None, start: int | None = None,
+               from_: object = None, timeout: float | None = None, **positions: Any) -> Any:
         """Does what was prepared, into new arrays. Arguments: as rotate_."""
+        arrays = self._given(arrays, q, k)
         if wrong := [type(array) for array in arrays if not hasattr(array, "shape")]:
             raise invalid("arrays", wrong[0].__name__, "arrays")
         if self._is_like_input:
-            outputs = tuple([empty_like(array) for array in arrays])
+            outputs = tuple([empty(array, array.shape, None) for array in arrays])
         else:
             outputs = tuple([empty(array, _result_shape(*layouts, array.shape), self._dtype)
                              for array, layouts in zip(arrays, self._layouts)])
@@ -578,6 +620,13 @@ class Client(_Rotations):
         self._native.fence(timeout)
 
 
+# help() of a method shows every argument.
+for _method in (_Rotations.rotate, _Rotations.rotate_, _Rotations.inverse, _Rotations.inverse_,
+                _Rotations.backward, _Rotations.reposition, _Rotations.reposition_, Client.prepare):
+    _method.__doc__ = "\n\n".join(inspect.cleandoc(text or "") for text in (
+        _method.__doc__, CallArguments.__doc__, Rope.__doc__))
+
+
 def _joined(parts: list[tuple[Any, Any]], dtype: object) -> Any:
     if len(parts) == 1:
         shape, memory = parts[0]
@@ -598,7 +647,8 @@ def _prepare(rotations: _Rotations, core: _core.Client, q: Any, k: Any, open_axi
         request.set_from(somewhere, None)
     prepared = core.prepare(request, open_axis or "", timeout)
     _warn(prepared.warnings, 4)
-    return Prepared(prepared, rotations, None if dtype is None else dtype_name(dtype))
+    return Prepared(prepared, rotations, None if dtype is None else dtype_name(dtype),
+                    [name for name, _ in _named(q, k)])
 
 
 class Futures(_Rotations):

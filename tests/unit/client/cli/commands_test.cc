@@ -68,6 +68,8 @@ TEST(CommandsTest, MisuseHasStatusTwo) {
       {{"reposition", "--model=a"}, "--q, --k: got none"},
       {{"reposition", "--model=a", "--k=a", "--output_k=b", "--layout=SD", "--start=1"},
        "--from_start, --from_starts, --from_positions: got none"},
+      {{"reposition", "--model=a", "--k=a", "--output_k=b", "--layout=SD", "--by=1", "--start=1"},
+       "--by: got it and a start"},
       {{"tables", "--model=a", "--output=b"}, "--end, --positions: got both or none"},
       {{"tables", "--model=a", "--output=b", "--end=2", "--positions=1"}, "got both or none"},
       {{"tables", "--model=a", "--output=b", "--begin=2", "--end=2"},
@@ -102,7 +104,15 @@ TEST(CommandsTest, PlotSaysWhichProgramDraws) {
 TEST(CommandsTest, ConfigThatCannotBeReadHasStatusOne) {
   const Outcome outcome = Ropectl({"describe", "--config=/nonexistent/config.json"});
   EXPECT_EQ(outcome.exit_status, kExitFailed);
-  EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/config.json: cannot be read"));
+  EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/config.json: cannot be read (no such file"));
+  EXPECT_THAT(Ropectl({"describe", "llama-3.1-8"}).err, HasSubstr("did you mean llama-3.1-8b?"));
+  EXPECT_THAT(Ropectl({"describe", "/proc/self/mem"}).err, HasSubstr("(Input/output error)"));
+}
+
+TEST(CommandsTest, AMisspeltVariableIsNamed) {
+  setenv("ROPE_TARGT", "x", 1);
+  EXPECT_THAT(Ropectl({"models"}).err, HasSubstr("warning: ROPE_TARGT: is not read"));
+  unsetenv("ROPE_TARGT");
 }
 
 }  // namespace

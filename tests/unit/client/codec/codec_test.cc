@@ -221,6 +221,39 @@ TEST(EncodeRotateTest, StridedTensorGoesFromItsFirstElementToItsLast) {
   EXPECT_TRUE(Encoded(request).tensors(0).array().raw().empty());
 }
 
+TEST(EncodeRotateTest, OutputsThatShareAByteAreRefused) {
+  std::vector<float> data(48);
+  const struct {
+    std::vector<int64_t> shape;
+    int64_t begin;  // of the second tensor, in elements
+    std::vector<int64_t> strides;
+    bool is_legal;
+  } cases[] = {
+      {{4, 4}, 16, {}, true},           {{4, 4}, 15, {}, false},    {{4, 4}, 0, {}, false},
+      {{4, 4}, 4, {8, 1}, true},        {{4, 4}, 3, {8, 1}, false}, {{4, 4}, 12, {8, 1}, true},
+      {{2, 2, 2}, 2, {8, 4, 1}, true},  // heads of one tensor in turn
+      {{2, 2, 2}, 5, {8, 4, 1}, false}, {{0, 4}, 2, {}, true},
+  };
+  for (const auto& [shape, begin, strides, is_legal] : cases) {
+    SCOPED_TRACE(begin);
+    RotateRequest request{.rope = {.model = "m"}, .positions = {.start = 3}};
+    for (float* const place : {data.data(), data.data() + begin}) {
+      request.tensors.push_back({.layout = shape.size() == 2 ? "TD" : "THD",
+                                 .shape = shape,
+                                 .data = place,
+                                 .output = place,
+                                 .strides = strides,
+                                 .output_strides = strides});
+    }
+    BorrowedSlices borrowed;
+    const Status status = EncodeWhole(request, {}, Route::kRpc, borrowed).status();
+    EXPECT_EQ(status.message(),
+              is_legal ? ""
+                       : "output of tensors[1]: got a place that overlaps the output of "
+                         "tensors[0], want one of its own");
+  }
+}
+
 TEST(EncodeRotateTest, NoTokensIsLegal) {
   RotateRequest request = RequestFor({});
   request.positions = {.position_ids_shape = {0}};

@@ -152,6 +152,23 @@ TEST_F(PreparedCallTest, ALengthChangesTheOpenAxisOfEveryTensor) {
   EXPECT_THAT(preparation.With(call).tensors[1].shape, ElementsAre(2, 1, 2));
 }
 
+// Strides that were prepared say nothing of an array that is packed, and the other way round.
+TEST_F(PreparedCallTest, StridesOfACallReplaceThosePreparedAndItGoesWhole) {
+  const std::vector<float> data(32);
+  RotateRequest call = Call();
+  call.reposition = Reposition{.from = {.start = 1}};
+  for (TensorView& tensor : call.tensors) tensor.data = data.data();
+  call.tensors[0].strides = {16, 4, 1};
+  BorrowedSlices borrowed;
+  v1::RotateRequest message;
+  ASSERT_OK(encoded, EncodeRotate(call, {}, Route::kRpc, borrowed));
+  ASSERT_TRUE(message.ParseFromString(::rope::testing::BytesOf(encoded->message)));
+  EXPECT_TRUE(message.prepared_id().empty());
+  EXPECT_EQ(message.rope().model(), "m");
+  EXPECT_THAT(message.tensors(0).array().strides(), ElementsAre(16, 4, 1));
+  EXPECT_EQ(message.tensors(1).array().strides_size(), 0);
+}
+
 TEST(ReadPreparedTest, AnAnswerWithoutAnIdIsUnreadable) {
   EXPECT_EQ(ReadPrepared(nullptr, BytesOf(v1::PrepareResponse())).status().code(),
             StatusCode::kInternal);

@@ -77,5 +77,20 @@ TEST(FlagsTest, EnvironmentNamesEveryFlagButHelpAndVersion) {
   EXPECT_EQ(app->help().find("ROPE_VERSION"), std::string::npos);
 }
 
+TEST(FlagsTest, AVariableThatIsNearlyAFlagsIsNamed) {
+  const auto app = NewApp("program", "A program.");
+  std::string lead;
+  app->add_option("--drain_lead", lead);
+  ReadEnvironment(*app);
+  for (const char* name : {"ROPE_DRAIN_LEED", "ROPE_DRAIN_LEAD", "ROPE_OTHER", "DRAIN_LEED"}) {
+    setenv(name, "7s", 1);
+  }
+  EXPECT_THAT(MisspeltVariables(*app),
+              ElementsAre("ROPE_DRAIN_LEED: is not read; did you mean ROPE_DRAIN_LEAD?"));
+  for (const char* name : {"ROPE_DRAIN_LEED", "ROPE_DRAIN_LEAD", "ROPE_OTHER", "DRAIN_LEED"}) {
+    unsetenv(name);
+  }
+}
+
 }  // namespace
 }  // namespace rope::proto

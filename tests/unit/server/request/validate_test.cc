@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+#include "server/error.h"
 #include "server/request/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
@@ -212,11 +214,38 @@ TEST(ValidateTensorsTest, AllHaveTheSameTokenAxesAndHeadDim) {
   for (const auto& [layout, shape] : others) {
     v1::RotateRequest request = Sample();
     AddTensor(request, layout, shape);
-    ExpectFails(request, kInvalid, "tensors[1].layout: got " + std::string(layout));
+    ExpectFails(request, kInvalid,
+                absl::StrCat("tensors[1].layout: got ", layout, " of ", Brackets(shape),
+                             ", want the axes B, S, T and L of tensors[0]"));
   }
   v1::RotateRequest request = Sample();
   AddTensor(request, "SHD", {3, 2, 4});
   ExpectFails(request, kInvalid, "tensors[1].array.shape: got D 4, want 8, as tensors[0]");
+}
+
+TEST(ValidateTensorsTest, TheModelsHeadsOnTheAxisOfTokensAreWarnedOf) {
+  const struct {
+    const char* layout;
+    std::vector<int64_t> shape;
+    v1::Role role;
+    const char* warning;  // null: none
+  } cases[] = {
+      {"SHD", {32, 4, 128}, v1::ROLE_Q, "tensors[0].layout: SHD has H 4 and S 32"},
+      {"BSHD", {1, 8, 16, 128}, v1::ROLE_K, "the model has 8 heads; is it BHSD?"},
+      {"BSHD", {1, 8, 8, 128}, v1::ROLE_K, nullptr},
+      {"SHD", {8, 32, 128}, v1::ROLE_Q, nullptr},
+      {"SHD", {31, 4, 128}, v1::ROLE_Q, nullptr},
+      {"BHSD", {1, 16, 8, 128}, v1::ROLE_K, nullptr},
+  };
+  for (const auto& [layout, shape, role, warning] : cases) {
+    v1::RotateRequest request;
+    request.mutable_rope()->set_model("llama-3.1-8b");
+    request.mutable_positions()->set_start(5);
+    AddTensor(request, layout, shape, role);
+    ASSERT_OK(plan, Check(request));
+    ASSERT_EQ(plan->warnings.size(), warning == nullptr ? 0 : 1) << layout;
+    if (warning != nullptr) EXPECT_THAT(plan->warnings[0], HasSubstr(warning));
+  }
 }
 
 TEST(ValidateTensorsTest, HeadsMayStandElsewhereInAnother) {
