@@ -1,7 +1,5 @@
 #include "rope/client.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/codec/json.h"
 #include "client/error.h"
 #include "client/in_process.h"
 #include "client/remote_connection.h"
@@ -101,6 +100,12 @@ Result<PreparedRotation> Client::Prepare(const RotateRequest& request, const std
   return connection_->Prepare(request, open_axis, options);
 }
 
+Result<PreparedRotation> Client::PrepareJson(const std::string& request,
+                                             const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
+  return connection_->PrepareJson(request, options);
+}
+
 Call Client::RotateAsync(const RotateRequest& request, RotateCallback callback,
                          const CallOptions& options) const {
   if (is_of_parent()) {
@@ -176,24 +181,8 @@ Result<std::string> Client::FingerprintJson(const FingerprintRequest& request,
   return ToJson(*reply);
 }
 
-namespace {
-
-Result<std::string> Print(const google::protobuf::Message& message) {
-  google::protobuf::util::JsonPrintOptions print;
-  print.add_whitespace = true;
-  print.preserve_proto_field_names = true;
-  print.always_print_primitive_fields = true;
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(message, &json, print).ok()) {
-    return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
-  }
-  return json;
-}
-
-}  // namespace
-
 Result<std::string> ToJson(const DescribeReply& reply) {
-  return Print(proto::WriteDescribeReply(reply));
+  return ToJson(proto::WriteDescribeReply(reply));
 }
 
 Result<std::string> ToJson(const FingerprintReply& reply) {
@@ -203,7 +192,13 @@ Result<std::string> ToJson(const FingerprintReply& reply) {
   if (reply.comparison.has_value()) {
     *message.mutable_comparison() = proto::WriteKeyComparison(*reply.comparison);
   }
-  return Print(message);
+  return ToJson(message);
+}
+
+Result<std::string> Client::CallJson(const std::string& method, const std::string& request,
+                                     const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
+  return connection_->CallJson(method, request, options);
 }
 
 Result<TablesReply> Client::GetTables(const TablesRequest& request,

@@ -1,26 +1,72 @@
 #include "client/message_connection.h"
 
+#include <google/protobuf/message.h>
+
 #include <iterator>
+#include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "client/codec/control_messages.h"
+#include "client/codec/json.h"
 #include "client/codec/message_call.h"
 #include "client/codec/messages.h"
 #include "client/codec/preparation.h"
+#include "client/error.h"
 
 namespace rope::client {
 
 Result<PreparedRotation> MessageConnection::Prepare(const RotateRequest& request,
                                                     const std::string& open_axis,
                                                     const CallOptions& options) {
-  auto preparation = PreparationOf(request, open_axis);
+  return Prepare(PreparationOf(request, open_axis), options);
+}
+
+Result<PreparedRotation> MessageConnection::PrepareJson(const std::string& request,
+                                                        const CallOptions& options) {
+  v1::PrepareRequest message;
+  if (Status status = FromJson(request, message); !status.ok()) return status;
+  return Prepare(Preparation::Create(std::move(message)), options);
+}
+
+Result<PreparedRotation> MessageConnection::Prepare(
+    const Result<std::shared_ptr<const Preparation>>& preparation, const CallOptions& options) {
   if (!preparation.ok()) return preparation.status();
-  const Result<grpc::ByteBuffer> message = (*preparation)->Message();
-  if (!message.ok()) return message.status();
   auto prepared =
-      ReadPrepared(*preparation, CallMethod("Prepare", *message, /*idempotent=*/true, options));
+      ReadPrepared(*preparation, CallMethod("Prepare", BytesOf((*preparation)->message()),
+                                            /*idempotent=*/true, options));
   if (!prepared.ok()) return prepared.status();
   return PreparedState::RotationOf(*std::move(prepared));
+}
+
+namespace {
+
+std::unique_ptr<google::protobuf::Message> NewMessage(const google::protobuf::Descriptor* type) {
+  auto* const factory = google::protobuf::MessageFactory::generated_factory();
+  return std::unique_ptr<google::protobuf::Message>(factory->GetPrototype(type)->New());
+}
+
+}  // namespace
+
+Result<std::string> MessageConnection::CallJson(const std::string& method,
+                                                const std::string& request,
+                                                const CallOptions& options) {
+  const auto* found = v1::GetServerInfoRequest::descriptor()
+                          ->file()
+                          ->FindServiceByName("RopeService")
+                          ->FindMethodByName(method);
+  if (found == nullptr || found->client_streaming()) {
+    return InvalidField("method", method, "a unary method of rope.v1.RopeService");
+  }
+  const auto message = NewMessage(found->input_type());
+  if (Status status = FromJson(request, *message); !status.ok()) return status;
+  // Rotations may be in place, and a region is registered once.
+  const bool idempotent = method != "Rotate" && !absl::EndsWith(method, "Region");
+  const auto answer = NewMessage(found->output_type());
+  Status status =
+      ReadMessage(CallMethod(method.c_str(), BytesOf(*message), idempotent, options), *answer);
+  if (!status.ok()) return status;
+  return ToJson(*answer);
 }
 
 template <typename Reply, typename Message, typename Request>

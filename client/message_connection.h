@@ -9,6 +9,7 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,16 @@
 
 namespace rope::client {
 
+class Preparation;
+
 class MessageConnection : public Connection {
  public:
   Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis,
                                    const CallOptions& options) override;
+  Result<PreparedRotation> PrepareJson(const std::string& request,
+                                       const CallOptions& options) override;
+  Result<std::string> CallJson(const std::string& method, const std::string& request,
+                               const CallOptions& options) override;
   Result<DescribeReply> Describe(const DescribeRequest& request,
                                  const CallOptions& options) override;
   Result<FingerprintReply> Fingerprint(const FingerprintRequest& request,
@@ -41,6 +48,8 @@ class MessageConnection : public Connection {
                                               bool idempotent, const CallOptions& options) = 0;
 
  private:
+  Result<PreparedRotation> Prepare(const Result<std::shared_ptr<const Preparation>>& preparation,
+                                   const CallOptions& options);
   // Hands every page of a list to `take`.
   template <typename Request, typename Response, typename Take>
   Status EachPage(const char* method, const CallOptions& options, const Take& take);

@@ -51,15 +51,21 @@ inline grpc::ByteBuffer BytesOf(const google::protobuf::Message& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-template <typename Reply>
-Result<Reply> MessageOf(const Result<grpc::ByteBuffer>& buffer) {
+inline Status ReadMessage(const Result<grpc::ByteBuffer>& buffer,
+                          google::protobuf::Message& message) {
   if (!buffer.ok()) return buffer.status();
   grpc::Slice joined;
-  Reply reply;
-  if (!buffer->DumpToSingleSlice(&joined).ok() ||
-      !reply.ParseFromArray(joined.begin(), static_cast<int>(joined.size()))) {
-    return MakeError(Reason::kInternal, "reply", "malformed bytes", reply.GetTypeName());
+  if (buffer->DumpToSingleSlice(&joined).ok() &&
+      message.ParseFromArray(joined.begin(), static_cast<int>(joined.size()))) {
+    return {};
   }
+  return MakeError(Reason::kInternal, "reply", "malformed bytes", message.GetTypeName());
+}
+
+template <typename Reply>
+Result<Reply> MessageOf(const Result<grpc::ByteBuffer>& buffer) {
+  Reply reply;
+  if (Status status = ReadMessage(buffer, reply); !status.ok()) return status;
   return reply;
 }
 

@@ -105,6 +105,12 @@ class Client {
   Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis = {},
                                    const CallOptions& options = {}) const;
 
+  // The same of a rope.v1.PrepareRequest as JSON, with the field names of proto/rope/v1. Other than
+  // there, its values are refused. INVALID_ARGUMENT: also, JSON that is malformed, or has a field
+  // that the request does not have; output.in_place.
+  Result<PreparedRotation> PrepareJson(const std::string& request,
+                                       const CallOptions& options = {}) const;
+
   // Starts a Rotate and returns at once. `callback` receives the result of the call exactly once,
   // on a background thread (async.h).
   Call RotateAsync(const RotateRequest& request, RotateCallback callback,
@@ -129,6 +135,12 @@ class Client {
   // row timed out; treat it as DEADLINE_EXCEEDED. FAILED_PRECONDITION: called in a callback, where
   // it cannot wait. UNIMPLEMENTED: the server is older than this library.
   Status Fence(const CallOptions& options = {}) const;
+
+  // A method of rope.v1.RopeService by its name, with its request and its answer as JSON, and the
+  // field names of proto/rope/v1. INVALID_ARGUMENT: also, another method; JSON that is malformed,
+  // or has a field that the request does not have.
+  Result<std::string> CallJson(const std::string& method, const std::string& request,
+                               const CallOptions& options = {}) const;
 
   // Resolves an embedding: its frequencies, attention factor, warnings and rows. Errors: as Rotate.
   Result<DescribeReply> Describe(const DescribeRequest& request,

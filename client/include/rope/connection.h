@@ -41,12 +41,16 @@ class Connection {
   virtual Result<PreparedRotation> Prepare(const RotateRequest& request,
                                            const std::string& open_axis,
                                            const CallOptions& options) = 0;
+  virtual Result<PreparedRotation> PrepareJson(const std::string& request,
+                                               const CallOptions& options) = 0;
   virtual Call RotateAsync(const RotateRequest& request, RotateCallback callback,
                            const CallOptions& options) = 0;
   // Not null where it returns OK.
   virtual Result<std::shared_ptr<StreamConnection>> OpenStream(const StreamOptions& options) = 0;
   virtual Status Fence(const CallOptions& options) = 0;
 
+  virtual Result<std::string> CallJson(const std::string& method, const std::string& request,
+                                       const CallOptions& options) = 0;
   virtual Result<DescribeReply> Describe(const DescribeRequest& request,
                                          const CallOptions& options) = 0;
   virtual Result<FingerprintReply> Fingerprint(const FingerprintRequest& request,

@@ -40,11 +40,15 @@ class MockConnection : public Connection {
   MOCK_METHOD(Result<RotateReply>, Rotate, (const RotateRequest&, const CallOptions&), (override));
   MOCK_METHOD(Result<PreparedRotation>, Prepare,
               (const RotateRequest&, const std::string&, const CallOptions&), (override));
+  MOCK_METHOD(Result<PreparedRotation>, PrepareJson, (const std::string&, const CallOptions&),
+              (override));
   MOCK_METHOD(Call, RotateAsync, (const RotateRequest&, RotateCallback, const CallOptions&),
               (override));
   MOCK_METHOD(Result<std::shared_ptr<StreamConnection>>, OpenStream, (const StreamOptions&),
               (override));
   MOCK_METHOD(Status, Fence, (const CallOptions&), (override));
+  MOCK_METHOD(Result<std::string>, CallJson,
+              (const std::string&, const std::string&, const CallOptions&), (override));
   MOCK_METHOD(Result<DescribeReply>, Describe, (const DescribeRequest&, const CallOptions&),
               (override));
   MOCK_METHOD(Result<FingerprintReply>, Fingerprint,
