@@ -100,6 +100,12 @@ Result<PreparedRotation> Client::Prepare(const RotateRequest& request, const std
   return connection_->Prepare(request, open_axis, options);
 }
 
+Result<PreparedRotation> Client::PrepareJson(const std::string& request,
+                                             const CallOptions& options) const {
+  if (is_of_parent()) return MadeByParent();
+  return connection_->PrepareJson(request, options);
+}
+
 Call Client::RotateAsync(const RotateRequest& request, RotateCallback callback,
                          const CallOptions& options) const {
   if (is_of_parent()) {

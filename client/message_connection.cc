@@ -18,12 +18,22 @@ namespace rope::client {
 Result<PreparedRotation> MessageConnection::Prepare(const RotateRequest& request,
                                                     const std::string& open_axis,
                                                     const CallOptions& options) {
-  auto preparation = PreparationOf(request, open_axis);
+  return Prepare(PreparationOf(request, open_axis), options);
+}
+
+Result<PreparedRotation> MessageConnection::PrepareJson(const std::string& request,
+                                                        const CallOptions& options) {
+  v1::PrepareRequest message;
+  if (Status status = FromJson(request, message); !status.ok()) return status;
+  return Prepare(Preparation::Create(std::move(message)), options);
+}
+
+Result<PreparedRotation> MessageConnection::Prepare(
+    const Result<std::shared_ptr<const Preparation>>& preparation, const CallOptions& options) {
   if (!preparation.ok()) return preparation.status();
-  const Result<grpc::ByteBuffer> message = (*preparation)->Message();
-  if (!message.ok()) return message.status();
   auto prepared =
-      ReadPrepared(*preparation, CallMethod("Prepare", *message, /*idempotent=*/true, options));
+      ReadPrepared(*preparation, CallMethod("Prepare", BytesOf((*preparation)->message()),
+                                            /*idempotent=*/true, options));
   if (!prepared.ok()) return prepared.status();
   return PreparedState::RotationOf(*std::move(prepared));
 }

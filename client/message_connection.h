@@ -9,16 +9,21 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <memory>
 #include <string>
 
 #include "rope/connection.h"
 
 namespace rope::client {
 
+class Preparation;
+
 class MessageConnection : public Connection {
  public:
   Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis,
                                    const CallOptions& options) override;
+  Result<PreparedRotation> PrepareJson(const std::string& request,
+                                       const CallOptions& options) override;
   Result<std::string> CallJson(const std::string& method, const std::string& request,
                                const CallOptions& options) override;
   Result<DescribeReply> Describe(const DescribeRequest& request,
@@ -35,6 +40,8 @@ class MessageConnection : public Connection {
                                               bool idempotent, const CallOptions& options) = 0;
 
  private:
+  Result<PreparedRotation> Prepare(const Result<std::shared_ptr<const Preparation>>& preparation,
+                                    const CallOptions& options);
   // Calls `method` with `request`, unless that is an error, and converts the reply.
   template <typename Reply, typename Message, typename Request>
   Result<Reply> CallAndConvert(const char* method, const Result<Request>& request,

@@ -57,20 +57,12 @@ rope_error* NewError(const std::exception& unexpected, bool may_have_executed) n
 
 using rope::c::DetailOf;
 
-const char* rope_code_name(int32_t code) {
-  return rope::Name(static_cast<rope::StatusCode>(code));
+const char* rope_error_code(const rope_error* error) {
+  return rope::Name(error == nullptr ? rope::StatusCode::kOk : error->status.code());
 }
 
-const char* rope_reason_name(int32_t reason) {
-  return rope::Name(static_cast<rope::Reason>(reason));
-}
-
-int32_t rope_error_code(const rope_error* error) {
-  return error == nullptr ? ROPE_OK : static_cast<int32_t>(error->status.code());
-}
-
-int32_t rope_error_reason(const rope_error* error) {
-  return static_cast<int32_t>(DetailOf(error).reason);
+const char* rope_error_reason(const rope_error* error) {
+  return error == nullptr ? "" : rope::Name(error->status.detail().reason);
 }
 
 const char* rope_error_message(const rope_error* error) {

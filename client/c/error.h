@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "rope/rope_error.h"
+#include "rope/rope.h"
 #include "rope/status.h"
 
 struct rope_error {
@@ -22,6 +22,10 @@ namespace rope::c {
 Status Invalid(const std::string& field, const std::string& got, const std::string& want);
 // FAILED_PRECONDITION, of an object in a state that does not allow the call.
 Status WrongState(const std::string& field, const std::string& got, const std::string& want);
+
+inline Status CheckGiven(const void* pointer, const char* field) {
+  return pointer != nullptr ? Status() : Invalid(field, "null", "a pointer");
+}
 
 // Null for OK. Never throws: without memory it returns OutOfMemory().
 rope_error* NewError(Status status) noexcept;

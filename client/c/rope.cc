@@ -1,98 +1,85 @@
-// Connections, rotations and the arena.
 #include "rope/rope.h"
 
-#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "client/c/arguments.h"
 #include "client/c/error.h"
-#include "client/c/objects.h"
-#include "client/c/read_request.h"
+#include "client/c/options.h"
+#include "client/codec/json.h"
 #include "rope/client.h"
 #include "rope/embedded.h"
+#include "rope/v1/prepare.pb.h"
+
+struct rope_client {
+  rope::client::Client client;
+};
+
+struct rope_memory {
+  rope::client::Slot slot;
+};
+
+struct rope_prepared {
+  rope::client::Client client;
+  rope::client::PreparedRotation rotation;
+  rope::client::CallOptions options;  // of each call
+  std::string text;
+};
 
 namespace {
 
 using rope::Result;
 using rope::Status;
 using rope::c::CheckGiven;
-using rope::c::Give;
 using rope::c::Guarded;
+using rope::c::ReadOptions;
 using rope::client::CallOptions;
 using rope::client::Client;
 using rope::client::ConnectOptions;
-using rope::client::PreparedRotation;
-using rope::client::RotateReply;
-using rope::client::RotateRequest;
 
-// Before the first connection to "inproc:" and before other options for it.
+// Before the first connection to "inproc:".
 void EnableInProcess() {
   static std::once_flag enabled;
   std::call_once(enabled, [] { rope::embedded::Enable(); });
 }
 
-// A tensor without elements needs no memory.
-bool IsEmpty(const rope::client::TensorView& tensor) {
-  return std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end();
-}
-
-Status CheckOutputs(const RotateRequest& request) {
-  for (size_t i = 0; i < request.tensors.size(); ++i) {
-    if (request.tensors[i].output == nullptr && !IsEmpty(request.tensors[i])) {
-      return rope::c::Invalid("tensors[" + std::to_string(i) + "].output", "null",
-                              "memory, or a reply that has the result");
-    }
-  }
+// Gives a result away as an object of C.
+template <typename Object, typename T>
+Status Give(Result<T> result, Object** object) {
+  if (!result.ok()) return result.status();
+  *object = std::make_unique<Object>(Object{*std::move(result)}).release();
   return {};
-}
-
-Status Rotate(const rope_client* client, const RotateRequest& request, const CallOptions& options,
-              rope_reply** reply, bool* began) {
-  if (reply == nullptr) {
-    if (Status status = CheckOutputs(request); !status.ok()) return status;
-  }
-  *began = true;
-  Result<RotateReply> answer = client->client.Rotate(request, options);
-  return reply == nullptr ? answer.status() : Give(std::move(answer), reply);
 }
 
 }  // namespace
 
-rope_error* rope_connect(const char* target, const rope_connect_options* options,
-                         rope_client** client) {
+void rope_text_free(char* text) {
+  delete[] text;
+}
+
+rope_error* rope_connect(const char* target, const char* options, rope_client** client) {
   return Guarded([&]() -> Status {
     ConnectOptions connect;
     Status status = CheckGiven(target, "target");
     if (status.ok()) status = CheckGiven(client, "client");
-    if (status.ok()) status = rope::c::ReadOptions(options, &connect);
+    if (status.ok()) status = ReadOptions(options, &connect);
     if (!status.ok()) return status;
     EnableInProcess();
     return Give(Client::Connect(target, connect), client);
   });
 }
 
-rope_error* rope_connect_in_process(const rope_engine_options* engine,
-                                    const rope_connect_options* options, rope_client** client) {
+rope_error* rope_connect_embedded(const char* options, rope_client** client) {
   return Guarded([&]() -> Status {
-    rope::embedded::Options engine_options;
+    rope::embedded::Options engine;
     ConnectOptions connect;
     Status status = CheckGiven(client, "client");
-    if (status.ok()) status = rope::c::ReadOptions(engine, &engine_options);
-    if (status.ok()) status = rope::c::ReadOptions(options, &connect);
+    if (status.ok()) status = ReadOptions(options, &engine, &connect);
     if (!status.ok()) return status;
-    return Give(rope::embedded::Connect(engine_options, connect), client);
-  });
-}
-
-rope_error* rope_set_in_process_engine(const rope_engine_options* engine) {
-  return Guarded([&]() -> Status {
-    rope::embedded::Options options;
-    if (Status status = rope::c::ReadOptions(engine, &options); !status.ok()) return status;
-    EnableInProcess();
-    rope::embedded::Enable(options);
-    return {};
+    return Give(rope::embedded::Connect(engine, connect), client);
   });
 }
 
@@ -100,7 +87,7 @@ void rope_close(rope_client* client) {
   delete client;
 }
 
-const char* rope_transport_name(const rope_client* client) {
+const char* rope_transport(const rope_client* client) {
   if (client == nullptr) return "";
   const char* name = "";
   rope_error_free(Guarded([&]() -> Status {
@@ -110,103 +97,101 @@ const char* rope_transport_name(const rope_client* client) {
   return name;
 }
 
-rope_error* rope_rotate(const rope_client* client, const rope_request* request,
-                        const rope_call_options* options, rope_reply** reply) {
+rope_error* rope_call(const rope_client* client, const char* method, const char* request,
+                      const char* options, char** reply) {
   bool began = false;
   const auto call_it = [&]() -> Status {
-    RotateRequest call;
-    CallOptions call_options;
+    CallOptions call;
     Status status = CheckGiven(client, "client");
-    if (status.ok()) status = rope::c::ReadCall(request, options, &call, &call_options);
+    if (status.ok()) status = CheckGiven(method, "method");
+    if (status.ok()) status = CheckGiven(request, "request");
+    if (status.ok()) status = CheckGiven(reply, "reply");
+    if (status.ok()) status = ReadOptions(options, &call);
     if (!status.ok()) return status;
-    return Rotate(client, call, call_options, reply, &began);
+    began = true;
+    const Result<std::string> text = client->client.CallJson(method, request, call);
+    if (!text.ok()) return text.status();
+    auto copy = std::make_unique<char[]>(text->size() + 1);
+    std::memcpy(copy.get(), text->c_str(), text->size() + 1);
+    *reply = copy.release();
+    return {};
   };
   return Guarded(call_it, &began);
 }
 
-rope_error* rope_prepare(const rope_client* client, const rope_request* request,
-                         const char* open_axis, const rope_call_options* options,
+rope_error* rope_prepare(const rope_client* client, const char* request, const char* options,
                          rope_prepared** prepared) {
   return Guarded([&]() -> Status {
-    RotateRequest call;
-    CallOptions call_options;
+    CallOptions call;
     Status status = CheckGiven(client, "client");
+    if (status.ok()) status = CheckGiven(request, "request");
     if (status.ok()) status = CheckGiven(prepared, "prepared");
-    if (status.ok()) status = rope::c::ReadCall(request, options, &call, &call_options);
+    if (status.ok()) status = ReadOptions(options, &call);
     if (!status.ok()) return status;
-    const std::string axis = open_axis == nullptr ? "" : open_axis;
-    return Give(client->client.Prepare(call, axis, call_options), prepared);
+    auto rotation = client->client.PrepareJson(request, call);
+    if (!rotation.ok()) return rotation.status();
+    rope::v1::PrepareResponse answer;
+    answer.set_prepared_id(rotation->id());
+    for (const std::string& warning : rotation->warnings()) answer.add_warnings(warning);
+    auto text = rope::client::ToJson(answer);
+    if (!text.ok()) return text.status();
+    *prepared = std::make_unique<rope_prepared>(rope_prepared{
+                    client->client, *std::move(rotation), std::move(call), *std::move(text)})
+                    .release();
+    return {};
   });
 }
 
-rope_error* rope_rotate_prepared(const rope_client* client, const rope_prepared* prepared,
-                                 const rope_values* values, const rope_call_options* options,
-                                 rope_reply** reply) {
-  bool began = false;
-  const auto call_it = [&]() -> Status {
-    RotateRequest call;
-    CallOptions call_options;
-    Status status = CheckGiven(client, "client");
-    if (status.ok()) status = CheckGiven(prepared, "prepared");
-    if (status.ok()) status = rope::c::ReadValues(values, prepared->rotation, &call);
-    if (status.ok()) status = rope::c::ReadOptions(options, &call_options);
-    if (!status.ok()) return status;
-    return Rotate(client, call, call_options, reply, &began);
-  };
-  return Guarded(call_it, &began);
-}
-
-const char* rope_prepared_id(const rope_prepared* prepared) {
-  return prepared == nullptr ? "" : prepared->rotation.id().c_str();
-}
-
-size_t rope_prepared_warning_count(const rope_prepared* prepared) {
-  return prepared == nullptr ? 0 : prepared->rotation.warnings().size();
-}
-
-const char* rope_prepared_warning(const rope_prepared* prepared, size_t index) {
-  return prepared == nullptr ? nullptr : rope::c::TextAt(prepared->rotation.warnings(), index);
+const char* rope_prepared_text(const rope_prepared* prepared) {
+  return prepared == nullptr ? "" : prepared->text.c_str();
 }
 
 void rope_prepared_free(rope_prepared* prepared) {
   delete prepared;
 }
 
-rope_error* rope_arena_allocate(const rope_client* client, int64_t bytes, rope_slot** slot) {
+rope_error* rope_rotate(const rope_prepared* prepared, const rope_argument* arguments,
+                        size_t argument_count, void* stream) {
+  bool began = false;
+  const auto call_it = [&]() -> Status {
+    Status status = CheckGiven(prepared, "prepared");
+    if (status.ok() && argument_count > 0) status = CheckGiven(arguments, "arguments");
+    if (!status.ok()) return status;
+    if (stream != nullptr) {
+      return rope::c::Invalid("stream", "a stream", "null, for tensors in host memory");
+    }
+    rope::client::RotateRequest call;
+    status = rope::c::ReadArguments(prepared->rotation, arguments, argument_count, &call);
+    if (!status.ok()) return status;
+    began = true;
+    return prepared->client.Rotate(call, prepared->options).status();
+  };
+  return Guarded(call_it, &began);
+}
+
+rope_error* rope_allocate(const rope_client* client, int64_t bytes, rope_memory** memory) {
   return Guarded([&]() -> Status {
     Status status = CheckGiven(client, "client");
-    if (status.ok()) status = CheckGiven(slot, "slot");
+    if (status.ok()) status = CheckGiven(memory, "memory");
     if (!status.ok()) return status;
-    return Give(client->client.arena().Allocate(bytes), slot);
+    return Give(client->client.arena().Allocate(bytes), memory);
   });
 }
 
-int64_t rope_arena_capacity_bytes(const rope_client* client) {
-  return client == nullptr ? 0 : client->client.arena().capacity_bytes();
+void* rope_memory_data(const rope_memory* memory) {
+  return memory == nullptr ? nullptr : memory->slot.data();
 }
 
-int64_t rope_arena_used_bytes(const rope_client* client) {
-  return client == nullptr ? 0 : client->client.arena().used_bytes();
+void rope_memory_free(rope_memory* memory) {
+  delete memory;
 }
 
-void* rope_slot_data(const rope_slot* slot) {
-  return slot == nullptr ? nullptr : slot->slot.data();
-}
-
-int64_t rope_slot_bytes(const rope_slot* slot) {
-  return slot == nullptr ? 0 : slot->slot.bytes();
-}
-
-void rope_slot_free(rope_slot* slot) {
-  delete slot;
-}
-
-rope_error* rope_fence(const rope_client* client, const rope_call_options* options) {
+rope_error* rope_fence(const rope_client* client, const char* options) {
   return Guarded([&]() -> Status {
-    CallOptions call_options;
+    CallOptions call;
     Status status = CheckGiven(client, "client");
-    if (status.ok()) status = rope::c::ReadOptions(options, &call_options);
+    if (status.ok()) status = ReadOptions(options, &call);
     if (!status.ok()) return status;
-    return client->client.Fence(call_options);
+    return client->client.Fence(call);
   });
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "client/codec/message_call.h"
 #include "client/codec/preparation.h"
 #include "client/transport/stub.h"
 
@@ -73,13 +74,12 @@ void PrepareAgain(const Link& link, const PreparedRotation& rotation, const RpcO
   const State& state = PreparedState::Of(rotation);
   const std::shared_ptr<Asking> asking = Asking::Begin(state);
   if (asking == nullptr) return;
-  const auto message = state->preparation->Message();
-  if (!message.ok()) return;
+  const grpc::ByteBuffer message = BytesOf(state->preparation->message());
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::min<microseconds>(options.timeout, kPrepareMax);
   for (int left = QuestionsTo(link, random); left > 0 && Clock::now() < deadline; --left) {
     const auto timeout = std::chrono::duration_cast<microseconds>(deadline - Clock::now());
-    static_cast<void>(link.stub.Call(PrepareMethod(), *message, {timeout, options.metadata}));
+    static_cast<void>(link.stub.Call(PrepareMethod(), message, {timeout, options.metadata}));
   }
 }
 
@@ -89,12 +89,11 @@ void StartPrepareAgain(const std::shared_ptr<const Link>& link,
   const State& state = PreparedState::Of(rotation);
   const std::shared_ptr<Asking> asking = Asking::Begin(state);
   if (asking == nullptr) return;
-  const auto message = state->preparation->Message();
-  if (!message.ok()) return;
+  const grpc::ByteBuffer message = BytesOf(state->preparation->message());
   for (int left = QuestionsTo(*link, random); left > 0; --left) {
     const auto call = std::make_shared<PrepareCall>(queue, asking);
     queue->Add(call);
-    call->Start(link->stub, *message, metadata);
+    call->Start(link->stub, message, metadata);
   }
 }
 

@@ -425,21 +425,30 @@ EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Rout
   return std::move(draft.encoded);
 }
 
+// Of a prepared call; in `changed` if its open axis has a length, or a tensor strides.
+Result<const std::vector<Preparation::Tensor>*> TensorsOf(
+    const RotateRequest& request, std::vector<Preparation::Tensor>& changed) {
+  const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
+  if (!LengthOf(request).has_value() && std::ranges::none_of(request.tensors, HasStrides)) {
+    return &preparation.tensors();
+  }
+  auto tensors = preparation.TensorsOf(request);
+  if (!tensors.ok()) return tensors.status();
+  changed = *std::move(tensors);
+  return &changed;
+}
+
 Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
                                      Route route, BorrowedSlices& borrowed) {
-  const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
-  const std::vector<Preparation::Tensor>* tensors = &preparation.tensors();
-  Result<std::vector<Preparation::Tensor>> resized = std::vector<Preparation::Tensor>();
-  if (const auto length = LengthOf(request); length.has_value()) {
-    resized = preparation.TensorsOf(*length);
-    if (!resized.ok()) return resized.status();
-    tensors = &*resized;
-  }
+  std::vector<Preparation::Tensor> changed;
+  const auto found = TensorsOf(request, changed);
+  if (!found.ok()) return found.status();
+  const std::vector<Preparation::Tensor>& tensors = **found;
   Draft draft;
-  draft.places.reserve(tensors->size());
-  draft.encoded.wanted.reserve(tensors->size());
-  for (size_t i = 0; i < tensors->size(); ++i) {
-    const Preparation::Tensor& tensor = (*tensors)[i];
+  draft.places.reserve(tensors.size());
+  draft.encoded.wanted.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Preparation::Tensor& tensor = tensors[i];
     Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
     if (!status.ok()) return status;
   }
@@ -451,14 +460,61 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region&
   }
   const bool has_text = !request.request_id.empty() || !request.labels.empty();
   if (route == Route::kInProcess && !has_text && StayInRegion(draft.encoded.wanted)) {
-    Result<CallMessage> call = FillPrepared(draft, request, *tensors);
+    Result<CallMessage> call = FillPrepared(draft, request, tensors);
     if (!call.ok()) return call.status();
     draft.encoded.call = *std::move(call);
     return std::move(draft.encoded);
   }
-  auto message = JoinPrepared(draft, request, *tensors);
+  auto message = JoinPrepared(draft, request, tensors);
   if (!message.ok()) return message.status();
   return Encoded(std::move(draft), *std::move(message), route, borrowed);
+}
+
+// These two fill the message of a whole request, but for places, and a tensor's on `arena`.
+Status FillWhole(const RotateRequest& request, google::protobuf::Arena& arena,
+                 v1::RotateRequest& head, std::vector<v1::Tensor*>& tensors, Draft& draft) {
+  Status status = SetConstants(request, head);
+  if (status.ok()) status = SetValues(request, head);
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < request.tensors.size(); ++i) {
+    const TensorView& view = request.tensors[i];
+    const Result<int64_t> bytes = TensorBytes(view, i);
+    if (!bytes.ok()) return bytes.status();
+    Result<WantedTensor> wanted = WantedOf(view, request.output_dtype, i);
+    if (!wanted.ok()) return wanted.status();
+    status = draft.Add(view, *bytes, *std::move(wanted), view);
+    if (!status.ok()) return status;
+    tensors.push_back(google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena));
+    if (status = SetTensor(view, i, *tensors.back()); !status.ok()) return status;
+  }
+  return {};
+}
+
+// REQUIRES: EncodeRotate has accepted the request.
+Status FillWholePrepared(const RotateRequest& request, google::protobuf::Arena& arena,
+                         v1::RotateRequest& head, std::vector<v1::Tensor*>& tensors, Draft& draft) {
+  const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
+  const v1::RotateRequest& prepared = preparation.message().rotate();
+  std::vector<Preparation::Tensor> changed;
+  const auto found = TensorsOf(request, changed);
+  if (!found.ok()) return found.status();
+  head = prepared;
+  head.clear_tensors();
+  if (head.has_output()) head.mutable_output()->clear_strides();  // JoinWhole sets them
+  if (head.output().ByteSizeLong() == 0) head.clear_output();
+  if (Status status = SetValues(request, head); !status.ok()) return status;
+  for (size_t i = 0; i < (*found)->size(); ++i) {
+    const Preparation::Tensor& tensor = (**found)[i];
+    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
+    if (!status.ok()) return status;
+    tensors.push_back(google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena));
+    *tensors.back() = prepared.tensors(static_cast<int>(i));
+    v1::Array& array = *tensors.back()->mutable_array();
+    array.clear_shape();
+    SetShape(tensor.view.shape, array);
+    array.mutable_strides()->Assign(tensor.view.strides.begin(), tensor.view.strides.end());
+  }
+  return {};
 }
 
 }  // namespace
@@ -477,28 +533,12 @@ RotatedTensor ResultOf(WantedTensor wanted) {
 
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed) {
-  if (request.prepared.has_value()) {
-    const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
-    return EncodeWhole(preparation.With(request), region, route, borrowed);
-  }
-  using google::protobuf::Arena;
-  Arena arena;
-  v1::RotateRequest& head = *Arena::CreateMessage<v1::RotateRequest>(&arena);
-  if (Status status = SetConstants(request, head); !status.ok()) return status;
-  if (Status status = SetValues(request, head); !status.ok()) return status;
-  Draft draft;
+  google::protobuf::Arena arena;
+  auto& head = *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
   std::vector<v1::Tensor*> tensors;
-  for (size_t i = 0; i < request.tensors.size(); ++i) {
-    const TensorView& view = request.tensors[i];
-    const Result<int64_t> bytes = TensorBytes(view, i);
-    if (!bytes.ok()) return bytes.status();
-    Result<WantedTensor> wanted = WantedOf(view, request.output_dtype, i);
-    if (!wanted.ok()) return wanted.status();
-    Status status = draft.Add(view, *bytes, *std::move(wanted), view);
-    if (!status.ok()) return status;
-    tensors.push_back(Arena::CreateMessage<v1::Tensor>(&arena));
-    if (status = SetTensor(view, i, *tensors.back()); !status.ok()) return status;
-  }
+  Draft draft;
+  const auto fill = request.prepared.has_value() ? &FillWholePrepared : &FillWhole;
+  if (Status status = fill(request, arena, head, tensors, draft); !status.ok()) return status;
   Settle(region, route, draft);
   std::vector<proto::MessagePart> message = JoinWhole(draft, head, tensors);
   return Encoded(std::move(draft), std::move(message), route, borrowed);

@@ -4,8 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/message_call.h"
+#include "client/codec/messages.h"
 #include "client/error.h"
-#include "rope/v1/prepare.pb.h"
+#include "proto/wire/rope_config.h"
 #include "rope/v1/rotate.pb.h"
 
 namespace rope::client {
@@ -21,108 +22,103 @@ bool IsMemoryAlone(const TensorView& view) {
          !view.rotary_offset.has_value();
 }
 
+Status ReadDType(v1::DType number, const std::string& field, DType& dtype) {
+  for (const DType known : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
+                            DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+    if (ToMessage(known) != number) continue;
+    dtype = known;
+    return {};
+  }
+  return InvalidField(field, proto::DTypeName(number), "the dtype of a tensor");
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Preparation>> Preparation::Create(const RotateRequest& request,
-                                                               std::string open_axis) {
+                                                               const std::string& open_axis) {
   std::shared_ptr<Preparation> preparation(new Preparation());
-  RotateRequest& constants = preparation->constants_;
-  constants.rope = request.rope;
-  constants.operation = request.operation;
-  if (request.reposition.has_value()) {
-    constants.reposition = Reposition{.from_rope = request.reposition->from_rope};
-  }
-  constants.skip_attention_factor = request.skip_attention_factor;
-  constants.output_dtype = request.output_dtype;
-  constants.channel_order = request.channel_order;
-  preparation->open_axis_ = std::move(open_axis);
-  preparation->tensors_.reserve(request.tensors.size());
-  preparation->weights_.reserve(request.tensors.size());
+  std::vector<Tensor>& tensors = preparation->tensors_;
+  preparation->output_dtype_ = request.output_dtype;
+  preparation->message_.set_open_axis(open_axis);
+  v1::RotateRequest& rotate = *preparation->message_.mutable_rotate();
   for (const TensorView& view : request.tensors) {
-    if (Status status = preparation->AddTensor(view); !status.ok()) return status;
+    Result<Tensor> tensor = preparation->TensorOf(view, tensors.size());
+    if (!tensor.ok()) return tensor.status();
+    Status status = SetTensor(view, tensors.size(), *rotate.add_tensors());
+    if (!status.ok()) return status;
+    tensors.push_back(*std::move(tensor));
   }
+  if (Status status = SetConstants(request, rotate); !status.ok()) return status;
+  SetOutputStrides(
+      tensors.size(), [&](size_t i) -> const WantedTensor& { return tensors[i].wanted; },
+      *rotate.mutable_output());
+  if (rotate.output().ByteSizeLong() == 0) rotate.clear_output();
   return std::shared_ptr<const Preparation>(std::move(preparation));
 }
 
-Status Preparation::AddTensor(const TensorView& view) {
-  const size_t index = tensors_.size();
-  Tensor tensor{.view = view};
-  tensor.view.data = nullptr;
-  tensor.view.output = nullptr;
-  const Result<int64_t> bytes = TensorBytes(view, index);
-  if (!bytes.ok()) return bytes.status();
-  tensor.bytes = *bytes;
-  Result<WantedTensor> wanted = WantedOf(tensor.view, constants_.output_dtype, index);
-  if (!wanted.ok()) return wanted.status();
-  tensor.wanted = *std::move(wanted);
-  if (view.norm.has_value()) {
-    v1::Tensor checked;  // holds the weight, if it is one
-    if (Status status = SetTensor(tensor.view, index, checked); !status.ok()) return status;
-    weights_.push_back(checked.norm().weight().raw());
-    tensor.view.norm->weight.data = weights_.back().data();
+Result<std::shared_ptr<const Preparation>> Preparation::Create(v1::PrepareRequest message) {
+  std::shared_ptr<Preparation> preparation(new Preparation());
+  const v1::RotateRequest& rotate = message.rotate();
+  const v1::Output& output = rotate.output();
+  if (output.in_place()) {
+    return InvalidField("output.in_place", "true", "output.strides, where tensors have strides");
   }
-  tensors_.push_back(std::move(tensor));
-  return {};
-}
-
-Result<grpc::ByteBuffer> Preparation::Message() const {
-  v1::PrepareRequest message;
-  message.set_open_axis(open_axis_);
-  v1::RotateRequest& rotate = *message.mutable_rotate();
-  RotateRequest whole = constants_;  // `output.layouts` depends on the tensors
-  for (const Tensor& tensor : tensors_) whole.tensors.push_back(tensor.view);
-  if (Status status = SetConstants(whole, rotate); !status.ok()) return status;
-  SetOutputStrides(
-      tensors_.size(), [this](size_t i) -> const WantedTensor& { return tensors_[i].wanted; },
-      *rotate.mutable_output());
-  if (rotate.output().ByteSizeLong() == 0) rotate.clear_output();
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const Status status = SetTensor(tensors_[i].view, i, *rotate.add_tensors());
+  if (output.dtype() != v1::DTYPE_UNSPECIFIED) {
+    Status status = ReadDType(output.dtype(), "output.dtype", preparation->output_dtype_.emplace());
     if (!status.ok()) return status;
   }
-  return BytesOf(message);
+  for (int i = 0; i < rotate.tensors_size(); ++i) {
+    const v1::Tensor& tensor = rotate.tensors(i);
+    const v1::Array& array = tensor.array();
+    TensorView view{.role = tensor.role() == v1::ROLE_K ? Role::kK : Role::kQ,
+                    .layout = tensor.layout(),
+                    .shape = {array.shape().begin(), array.shape().end()},
+                    .strides = {array.strides().begin(), array.strides().end()}};
+    Status status =
+        ReadDType(array.dtype(), absl::StrCat("tensors[", i, "].array.dtype"), view.dtype);
+    if (!status.ok()) return status;
+    if (i < output.layouts_size()) view.output_layout = output.layouts(i);
+    if (i < output.strides_size()) {
+      const auto& strides = output.strides(i).values();
+      view.output_strides.assign(strides.begin(), strides.end());
+    }
+    Result<Tensor> read = preparation->TensorOf(std::move(view), static_cast<size_t>(i));
+    if (!read.ok()) return read.status();
+    preparation->tensors_.push_back(*std::move(read));
+  }
+  preparation->message_ = std::move(message);
+  return std::shared_ptr<const Preparation>(std::move(preparation));
 }
 
-RotateRequest Preparation::With(const RotateRequest& call) const {
-  RotateRequest request = constants_;
-  request.request_id = call.request_id;
-  request.labels = call.labels;
-  request.positions = call.positions;
-  if (call.reposition.has_value()) {
-    if (!request.reposition.has_value()) request.reposition.emplace();
-    request.reposition->from = call.reposition->from;
-  }
+Result<Preparation::Tensor> Preparation::TensorOf(TensorView view, size_t index) const {
+  Tensor tensor{.view = std::move(view)};
+  tensor.view.data = nullptr;
+  tensor.view.output = nullptr;
+  tensor.view.norm.reset();
+  const Result<int64_t> bytes = TensorBytes(tensor.view, index);
+  if (!bytes.ok()) return bytes.status();
+  tensor.bytes = *bytes;
+  Result<WantedTensor> wanted = WantedOf(tensor.view, output_dtype_, index);
+  if (!wanted.ok()) return wanted.status();
+  tensor.wanted = *std::move(wanted);
+  return tensor;
+}
+
+Result<std::vector<Preparation::Tensor>> Preparation::TensorsOf(const RotateRequest& call) const {
   const std::optional<int64_t> length = LengthOf(call);
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    TensorView& view = request.tensors.emplace_back(tensors_[i].view);
-    if (length.has_value()) view = WithLength(std::move(view), *length);
-    view.data = call.tensors[i].data;
-    view.output = call.tensors[i].output;
-    if (!HasStrides(call.tensors[i])) continue;
-    view.strides = call.tensors[i].strides;
-    view.output_strides = call.tensors[i].output_strides;
-  }
-  return request;
-}
-
-TensorView Preparation::WithLength(TensorView view, int64_t length) const {
-  const size_t axis = view.layout.find(open_axis_);
-  if (axis < view.shape.size()) view.shape[axis] = length;
-  return view;
-}
-
-Result<std::vector<Preparation::Tensor>> Preparation::TensorsOf(int64_t length) const {
   std::vector<Tensor> tensors;
   tensors.reserve(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    Tensor& tensor = tensors.emplace_back();
-    tensor.view = WithLength(tensors_[i].view, length);
-    const Result<int64_t> bytes = TensorBytes(tensor.view, i);
-    if (!bytes.ok()) return bytes.status();
-    tensor.bytes = *bytes;
-    Result<WantedTensor> wanted = WantedOf(tensor.view, constants_.output_dtype, i);
-    if (!wanted.ok()) return wanted.status();
-    tensor.wanted = *std::move(wanted);
+    TensorView view = tensors_[i].view;
+    const size_t axis = view.layout.find(message_.open_axis());
+    if (length.has_value() && axis < view.shape.size()) view.shape[axis] = *length;
+    if (HasStrides(call.tensors[i])) {
+      view.strides = call.tensors[i].strides;
+      view.output_strides = call.tensors[i].output_strides;
+    }
+    Result<Tensor> tensor = TensorOf(std::move(view), i);
+    if (!tensor.ok()) return tensor.status();
+    tensors.push_back(*std::move(tensor));
   }
   return tensors;
 }

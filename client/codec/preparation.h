@@ -3,7 +3,7 @@
 //   a request = its preparation + its values (RotateRequest::prepared lists them)
 //
 // Threading:  Usable from any thread.
-// Ownership:  A Preparation owns copies, norm weights included.
+// Ownership:  A Preparation owns its message, norm weights included.
 #ifndef ROPE_CLIENT_CODEC_PREPARATION_H_
 #define ROPE_CLIENT_CODEC_PREPARATION_H_
 
@@ -21,6 +21,7 @@
 #include "rope/prepared.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
+#include "rope/v1/prepare.pb.h"
 
 namespace rope::client {
 
@@ -28,36 +29,33 @@ class Preparation {
  public:
   // A tensor of every call.
   struct Tensor {
-    TensorView view = {};  // without data and output
+    TensorView view = {};  // its type, shape and layout; of its result layout and strides
     int64_t bytes = 0;     // of its elements
     WantedTensor wanted = {};
   };
 
-  // INVALID_ARGUMENT: as TensorBytes; a norm weight without data, or whose size is not defined.
+  // INVALID_ARGUMENT: as SetConstants and TensorBytes; a norm weight without data, or whose size is
+  // not defined.
   static Result<std::shared_ptr<const Preparation>> Create(const RotateRequest& request,
-                                                           std::string open_axis = {});
+                                                           const std::string& open_axis = {});
+  // INVALID_ARGUMENT: as TensorBytes; a dtype that no tensor has; output.in_place. The server
+  // checks the rest.
+  static Result<std::shared_ptr<const Preparation>> Create(v1::PrepareRequest message);
 
-  // An encoded PrepareRequest. INVALID_ARGUMENT: as SetConstants.
-  Result<grpc::ByteBuffer> Message() const;
+  const v1::PrepareRequest& message() const { return message_; }
 
-  // The whole request with the values of `call`. REQUIRES: CheckPreparedCall has accepted it.
-  RotateRequest With(const RotateRequest& call) const;
-
-  bool has_open_axis() const { return !open_axis_.empty(); }
+  bool has_open_axis() const { return !message_.open_axis().empty(); }
   const std::vector<Tensor>& tensors() const { return tensors_; }
-  // Of calls whose open axis has `length`. INVALID_ARGUMENT: as TensorBytes.
-  Result<std::vector<Tensor>> TensorsOf(int64_t length) const;
+  // Of a call with a length of the open axis or strides. INVALID_ARGUMENT: as TensorBytes.
+  Result<std::vector<Tensor>> TensorsOf(const RotateRequest& call) const;
 
  private:
   Preparation() = default;
-  // Copies and checks; `request` without its tensors is in constants_.
-  Status AddTensor(const TensorView& view);
-  TensorView WithLength(TensorView view, int64_t length) const;
+  Result<Tensor> TensorOf(TensorView view, size_t index) const;
 
-  RotateRequest constants_;  // without values and tensors
+  v1::PrepareRequest message_;
+  std::optional<DType> output_dtype_;
   std::vector<Tensor> tensors_;
-  std::vector<std::string> weights_;  // of norms
-  std::string open_axis_;
 };
 
 // What a PreparedRotation refers to: a preparation and the server's answer to it.
@@ -98,7 +96,7 @@ std::optional<int64_t> LengthOf(const RotateRequest& request);
 Result<std::shared_ptr<const Preparation>> PreparationOf(const RotateRequest& request,
                                                          const std::string& open_axis);
 
-// Reads the answer to Preparation::Message. INTERNAL: unreadable, or without an id.
+// Reads the answer to Preparation::message. INTERNAL: unreadable, or without an id.
 Result<std::shared_ptr<const PreparedState>> ReadPrepared(
     std::shared_ptr<const Preparation> preparation, const Result<grpc::ByteBuffer>& answer);
 

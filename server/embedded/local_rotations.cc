@@ -77,10 +77,10 @@ Result<RotateReply> LocalRotations::Ask(client::EncodedRotate& encoded, absl::Du
 
 // The answer is not read: its id is the same.
 void LocalRotations::PrepareAgain(const client::PreparedRotation& rotation, SteadyTime deadline) {
-  Result<grpc::ByteBuffer> message = client::PreparedState::Of(rotation)->preparation->Message();
-  if (!message.ok()) return;
+  grpc::ByteBuffer message =
+      client::BytesOf(client::PreparedState::Of(rotation)->preparation->message());
   static_cast<void>(
-      service_->Call(server::Method::kPrepare, *message, TimeLeft(deadline), NotCancelled()));
+      service_->Call(server::Method::kPrepare, message, TimeLeft(deadline), NotCancelled()));
 }
 
 void CallbackThread::Add(Call call) {

@@ -125,29 +125,13 @@ Measurement EmbeddedToken() {
 class CCaller {
  public:
   CCaller() {
-    ROPE_CHECK(rope_connect_in_process(nullptr, nullptr, &client_) == nullptr);
-    rope_spec rope = ROPE_SPEC_INIT;
-    rope.model = "llama-3.1-8b";
-    const int64_t shapes[2][3] = {{1, 32, 128}, {1, 8, 128}};
-    rope_tensor tensors[2] = {ROPE_TENSOR_INIT, ROPE_TENSOR_INIT};
-    for (size_t i = 0; i < 2; ++i) {
-      tensors[i].layout = "SHD";
-      tensors[i].rank = 3;
-      tensors[i].shape = shapes[i];
-      tensors[i].dtype = ROPE_DTYPE_BF16;
-      tensors[i].role = i == 0 ? ROPE_ROLE_Q : ROPE_ROLE_K;
-      data_[i] = outputs_[i] = memory_[i].data();
-    }
-    rope_request request = ROPE_REQUEST_INIT;
-    request.rope = &rope;
-    request.tensors = tensors;
-    request.tensor_count = 2;
-    ROPE_CHECK(rope_prepare(client_, &request, nullptr, nullptr, &prepared_) == nullptr);
-    positions_.start = 100000;
-    values_.positions = &positions_;
-    values_.data = data_;
-    values_.outputs = outputs_;
-    values_.tensor_count = 2;
+    ROPE_CHECK(rope_connect_embedded(nullptr, &client_) == nullptr);
+    ROPE_CHECK(rope_prepare(client_, R"({"rotate": {"rope": {"model": "llama-3.1-8b"}, "tensors": [
+      {"role": "ROLE_Q", "layout": "SHD",
+       "array": {"dtype": "DTYPE_BF16", "shape": [1, 32, 128]}},
+      {"role": "ROLE_K", "layout": "SHD",
+       "array": {"dtype": "DTYPE_BF16", "shape": [1, 8, 128]}}]}})",
+                            nullptr, &prepared_) == nullptr);
   }
   ~CCaller() {
     rope_prepared_free(prepared_);
@@ -158,20 +142,24 @@ class CCaller {
 
   void Call() {
     for (int i = 0; i < kCalls; ++i) {
-      ++positions_.start;
-      ROPE_CHECK(rope_rotate_prepared(client_, prepared_, &values_, nullptr, nullptr) == nullptr);
+      ++position_;
+      ROPE_CHECK(rope_rotate(prepared_, arguments_, 3, nullptr) == nullptr);
     }
   }
 
  private:
   rope_client* client_ = nullptr;
   rope_prepared* prepared_ = nullptr;
-  std::vector<uint16_t> memory_[2] = {std::vector<uint16_t>(32 * 128),
-                                      std::vector<uint16_t>(8 * 128)};
-  const void* data_[2] = {};
-  void* outputs_[2] = {};
-  rope_positions positions_ = ROPE_POSITIONS_INIT;
-  rope_values values_ = ROPE_VALUES_INIT;
+  std::vector<uint16_t> q_memory_ = std::vector<uint16_t>(32 * 128);
+  std::vector<uint16_t> k_memory_ = std::vector<uint16_t>(8 * 128);
+  int64_t position_ = 100000;
+  int64_t shapes_[2][3] = {{1, 32, 128}, {1, 8, 128}};
+  const DLTensor q_ = {q_memory_.data(), {kDLCPU, 0}, 3, {kDLBfloat, 16, 1},
+                       shapes_[0],       nullptr,     0};
+  const DLTensor k_ = {k_memory_.data(), {kDLCPU, 0}, 3, {kDLBfloat, 16, 1},
+                       shapes_[1],       nullptr,     0};
+  const DLTensor start_ = {&position_, {kDLCPU, 0}, 0, {kDLInt, 64, 1}, nullptr, nullptr, 0};
+  const rope_argument arguments_[3] = {{"q", &q_}, {"k", &k_}, {"positions", &start_}};
 };
 
 Measurement EmbeddedCToken() {

@@ -50,7 +50,7 @@ HEAD_DIM = 128
 THETA = 10000.0
 START = 1000
 CONFIG = b'{"model_type": "llama", "rope_theta": 10000.0, "head_dim": 128}'
-DTYPES = {"fp32": (torch.float32, 1), "fp16": (torch.float16, 2), "bf16": (torch.bfloat16, 3)}
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 SLICE_S = 0.02  # a measurement of one implementation in one round
 PAUSE_S = 0.1  # before it: threads of the one before still spin for their next work
 
@@ -60,7 +60,7 @@ class Case:
 
     def __init__(self, tokens, name):
         self.tokens, self.name = tokens, name
-        self.dtype, self.number = DTYPES[name]
+        self.dtype = DTYPES[name]
         torch.manual_seed(7)
         self.inputs = [torch.randn(tokens, heads, HEAD_DIM).to(self.dtype) for heads in HEADS]
         pairs = torch.arange(HEAD_DIM // 2, dtype=torch.float64)
@@ -198,49 +198,25 @@ def vllm_operator(case, setup):
     return Timed(setup.operator), lambda: setup.operator.ask(f"{case.tokens} {case.name}")
 
 
-class Prepared:
-    """A prepared rotation of the case's tensors, at these addresses."""
-
-    def __init__(self, client, case, inputs, outputs):
-        library = client.library
-        self.kept = [inputs, outputs]
-        tensors = (librope.Tensor.kind * len(HEADS))()
-        for i, heads in enumerate(HEADS):
-            shape = (ctypes.c_int64 * 3)(case.tokens, heads, HEAD_DIM)
-            tensors[i] = librope.Tensor(layout=b"SHD", rank=3, shape=ctypes.addressof(shape),
-                                        dtype=case.number, role=i + 1, data=inputs[i],
-                                        output=outputs[i])
-            self.kept.append(shape)
-        rope, positions = librope.Spec(config_json=CONFIG), librope.Positions(start=START)
-        request = librope.Request(
-            rope=ctypes.addressof(rope), positions=ctypes.addressof(positions),
-            tensors=ctypes.addressof(tensors), tensor_count=len(HEADS))
-        prepared = ctypes.c_void_p()
-        librope.check(library, library.rope_prepare(
-            client.handle, ctypes.byref(request), None, None, ctypes.byref(prepared)))
-        data = (ctypes.c_void_p * len(HEADS))(*inputs)
-        results = (ctypes.c_void_p * len(HEADS))(*outputs)
-        values = librope.Values(positions=ctypes.addressof(positions),
-                                data=ctypes.addressof(data), outputs=ctypes.addressof(results),
-                                tensor_count=len(HEADS))
-        self.kept += [tensors, rope, positions, data, results, values]
-        arguments = (client.handle, prepared, ctypes.byref(values), None, None)
-        rotate = library.rope_rotate_prepared
-
-        def call(_kept=self.kept):
-            error = rotate(*arguments)
-            if error:
-                librope.check(library, error)
-
-        self.call = call
+def prepared_call(client, case, inputs, outputs):
+    """A function that rotates the case's tensors, at these addresses."""
+    shapes = [(case.tokens, heads, HEAD_DIM) for heads in HEADS]
+    prepared = client.prepare(
+        rope={"config_json": CONFIG.decode()},
+        tensors=[librope.tensor_json("SHD", shape, case.name, role)
+                 for shape, role in zip(shapes, "qk")])
+    tensors = {"positions": librope.tensor(ctypes.c_int64(START), "int64")}
+    for role, shape, source, result in zip("qk", shapes, inputs, outputs):
+        tensors[role] = librope.tensor(source, case.name, *shape)
+        tensors[f"{role}.output"] = librope.tensor(result, case.name, *shape)
+    return prepared.call(tensors)
 
 
 def own_memory(client, case):
     outputs = [torch.empty_like(x) for x in case.inputs]
-    prepared = Prepared(client, case, [x.data_ptr() for x in case.inputs],
-                        [x.data_ptr() for x in outputs])
-    prepared.kept.append(outputs)
-    return prepared.call, lambda: (prepared.call(), outputs)[1]
+    call = prepared_call(client, case, [x.data_ptr() for x in case.inputs],
+                         [x.data_ptr() for x in outputs])
+    return call, lambda: (call(), outputs)[1]
 
 
 def in_process(case, setup):
@@ -249,30 +225,29 @@ def in_process(case, setup):
 
 def ring(case, setup):
     sizes = [x.numel() * x.element_size() for x in case.inputs]
-    client = librope.Client(setup.library, setup.server.socket, transports=librope.RING,
+    client = librope.Client(setup.library, setup.server.socket, transports=["ring"],
                             arena_bytes=2 * sum(sizes) + 65536)
     setup.own.append(client)
     slots = [[client.allocate(size) for size in sizes] for _ in range(2)]
     for slot, x, size in zip(slots[0], case.inputs, sizes):
         ctypes.memmove(slot, x.data_ptr(), size)
-    prepared = Prepared(client, case, *slots)
+    call = prepared_call(client, case, *slots)
 
     def results():
-        prepared.call()
+        call()
         outputs = [torch.empty_like(x) for x in case.inputs]
         for output, slot, size in zip(outputs, slots[1], sizes):
             ctypes.memmove(output.data_ptr(), slot, size)
         return outputs
 
-    return prepared.call, results
+    return call, results
 
 
 def in_process_in_place(case, setup):
     tensors = [x.clone() for x in case.inputs]
     addresses = [x.data_ptr() for x in tensors]
-    prepared = Prepared(setup.engine, case, addresses, addresses)
-    prepared.kept.append(tensors)
-    return prepared.call, lambda: (prepared.call(), [x.clone() for x in tensors])[1]
+    call = prepared_call(setup.engine, case, addresses, addresses)
+    return (lambda _kept=tensors: call()), lambda: (call(), [x.clone() for x in tensors])[1]
 
 
 def unix_socket(case, setup):
@@ -340,8 +315,8 @@ class Setup:
         self.engine = librope.Client(self.library, None, threads=threads)
         self.local = ropeserve.local(threads=threads)
         self.server = librope.Server(build, folder, f"--threads={threads}", "--log_level=error")
-        self.unix = librope.Client(self.library, self.server.socket, transports=librope.INLINE)
-        self.tcp = librope.Client(self.library, self.server.address, transports=librope.INLINE)
+        self.unix = librope.Client(self.library, self.server.socket, transports=["inline"])
+        self.tcp = librope.Client(self.library, self.server.address, transports=["inline"])
 
     def end_case(self):
         for client in self.own:
@@ -405,28 +380,25 @@ def measure_chunk(setup, rounds):
     and back, by C and by Python in turns."""
     size = 16 << 20
     shape, layout = (32, 256, 8, HEAD_DIM), "LSHD"
-    c = librope.Client(setup.library, setup.server.socket, transports=librope.RING,
+    c = librope.Client(setup.library, setup.server.socket, transports=["ring"],
                        arena_bytes=size)
     slot = c.allocate(size)
     ctypes.memset(slot, 0, size)
-    lengths = (ctypes.c_int64 * 4)(*shape)
-    tensors = (librope.Tensor.kind * 1)(librope.Tensor(
-        data=slot, output=slot, layout=layout.encode(), rank=4, shape=ctypes.addressof(lengths),
-        dtype=DTYPES["bf16"][1], role=2))
-    rope = librope.Spec(config_json=CONFIG)
-    places = [librope.Positions(start=0), librope.Positions(start=1000)]
-    requests = [librope.Request(
-        rope=ctypes.addressof(rope), positions=ctypes.addressof(to), operation=4,
-        from_positions=ctypes.addressof(old), tensors=ctypes.addressof(tensors), tensor_count=1)
-        for old, to in (places, places[::-1])]
+    prepared = c.prepare(
+        rope={"config_json": CONFIG.decode()}, operation="OPERATION_REPOSITION", reposition={},
+        tensors=[librope.tensor_json(layout, shape, "bf16", "k")])
+    k_tensor = librope.tensor(slot, "bf16", *shape)
+    places = [librope.tensor(ctypes.c_int64(place), "int64") for place in (0, 1000)]
+    calls = [prepared.call({"k": k_tensor, "reposition.from": old, "positions": to})
+             for old, to in (places, places[::-1])]
     python = ropeserve.connect(setup.server.socket, transports=["ring"], arena_bytes=size)
     k = python.empty(shape, torch.bfloat16)
     k.zero_()
     spec = ropeserve.Rope(config=CONFIG.decode())
 
     def by_c():
-        for request in requests:
-            c.rotate(request)
+        for call in calls:
+            call()
 
     def by_python():
         for by in (1000, -1000):

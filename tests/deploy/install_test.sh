@@ -38,7 +38,7 @@ build_by_pkg_config() {
 # the C API in C11 too.
 check_public_headers() {
   local header compiler
-  for header in rope rope_error rope_types dlpack; do
+  for header in rope dlpack; do
     "$(cache_value CMAKE_C_COMPILER)" -x c -std=c11 -fsyntax-only -Wall -Wextra -Wpedantic \
       -Werror "-I$prefix/include" "$prefix/include/rope/$header.h" ||
       fail "$header.h is no C11 that compiles alone"

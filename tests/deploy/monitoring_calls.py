@@ -43,22 +43,13 @@ def call_of(method):
     return frame(HEADERS, END_OF_STREAM_AND_HEADERS, 1, block)
 
 
-class Pair:
-    """A request that rotates one pair of channels, whole and prepared."""
-
-    def __init__(self, start):
-        self._pair, self._shape = (ctypes.c_float * 2)(1, 0), (ctypes.c_int64 * 2)(1, 2)
-        self._rope = librope.Spec(config_json=json.dumps({**CONFIG, "head_dim": 2}).encode())
-        self._positions = librope.Positions(start=start)
-        self._memory = ctypes.c_void_p(ctypes.addressof(self._pair))
-        self._tensor = librope.Tensor(data=self._memory, output=self._memory, layout=b"SD", rank=2,
-                                      shape=ctypes.addressof(self._shape))
-        self.request = librope.Request(
-            rope=ctypes.addressof(self._rope), positions=ctypes.addressof(self._positions),
-            tensors=ctypes.addressof(self._tensor), tensor_count=1)
-        self.values = librope.Values(
-            positions=ctypes.addressof(self._positions), data=ctypes.addressof(self._memory),
-            outputs=ctypes.addressof(self._memory), tensor_count=1)
+def pair_call(client, start):
+    """A function that rotates one pair of channels, and what it has prepared."""
+    prepared = client.prepare(rope={"config_json": json.dumps({**CONFIG, "head_dim": 2})},
+                              tensors=[librope.tensor_json("SD", (1, 2))])
+    call = prepared.call({"q": librope.tensor((ctypes.c_float * 2)(1, 0), "fp32", 1, 2),
+                          "positions": librope.tensor(ctypes.c_int64(start), "int64")})
+    return call, prepared
 
 
 class Calls:
@@ -94,24 +85,22 @@ class Calls:
     def _rotate_prepared(self):
         """With an arena that the server refuses, so that the bytes are sent."""
         client = librope.Client(self._library, self._server.socket, arena_bytes=ARENA_TOO_LARGE)
-        pair, prepared = Pair(1), ctypes.c_void_p()
-        librope.check(self._library, self._library.rope_prepare(
-            client.handle, ctypes.byref(pair.request), None, None, ctypes.byref(prepared)))
+        call, prepared = pair_call(client, 1)
         for _ in range(100):
-            librope.check(self._library, self._library.rope_rotate_prepared(
-                client.handle, prepared, ctypes.byref(pair.values), None, None))
-        self._library.rope_prepared_free(prepared)
+            call()
+        prepared.close()
         client.close()
 
     def _fail(self):
         client = librope.Client(self._library, self._server.address)
-        pair = Pair(-1)
+        call, prepared = pair_call(client, -1)
         for _ in range(ERRORS):
             try:
-                client.rotate(pair.request)
+                call()
             except librope.RopeError:
                 continue
             raise AssertionError("a negative position was rotated")
+        prepared.close()
         client.close()
 
     def _connect(self, *frames):

@@ -61,8 +61,8 @@ def promtool(*arguments, page=""):
 
 
 def names_of_codes():
-    header = (ROOT / "client/include/rope/rope_error.h").read_text()
-    return set(re.findall(r"ROPE_(?!REASON_)(\w+) = \d+", header))
+    source = (ROOT / "client/codec/status.cc").read_text()
+    return set(re.findall(r'"([A-Z_]+)"', re.search(r"kCodeNames.*?};", source, re.DOTALL)[0]))
 
 
 def metrics_address(server):

@@ -46,16 +46,13 @@ class CApiTest(unittest.TestCase):
         assert status == 0, status
 
     def rotated_pair(self, client, position):
-        shape, pair = (ctypes.c_int64 * 2)(1, 2), (ctypes.c_float * 2)(1, 0)
-        rope = librope.Spec(
-            config_json=b'{"model_type": "llama", "rope_theta": 10000.0, "head_dim": 2}')
-        positions = librope.Positions(start=position)
-        memory = ctypes.addressof(pair)
-        tensor = librope.Tensor(data=memory, output=memory, layout=b"SD", rank=2,
-                                shape=ctypes.addressof(shape))
-        client.rotate(librope.Request(
-            rope=ctypes.addressof(rope), positions=ctypes.addressof(positions),
-            tensors=ctypes.addressof(tensor), tensor_count=1))
+        prepared = client.prepare(
+            rope={"config_json": '{"model_type": "llama", "rope_theta": 10000.0, "head_dim": 2}'},
+            tensors=[librope.tensor_json("SD", (1, 2))])
+        pair = (ctypes.c_float * 2)(1, 0)
+        prepared.call({"q": librope.tensor(pair, "fp32", 1, 2),
+                       "positions": librope.tensor(ctypes.c_int64(position), "int64")})()
+        prepared.close()
         return list(pair)
 
     def test_ctypes_rotates_in_process_and_through_a_server(self):
@@ -72,17 +69,15 @@ class CApiTest(unittest.TestCase):
             self.skipTest("the package protobuf is not installed")
         self.assertEqual(type(self.message).FromString(self.message.SerializeToString()).seconds, 7)
 
-    def test_numbers_of_the_header_have_the_names_of_the_library(self):
-        header = (ROOT / "client/include/rope/rope_error.h").read_text()
-        reasons = re.findall(r"ROPE_REASON_(\w+) = (\d+)", header)
-        codes = re.findall(r"ROPE_(?!REASON_)(\w+) = (\d+)", header)
-        self.assertEqual([len(codes), len(reasons)], [17, 26])
-        for name, number in codes:
-            self.assertEqual(self.library.rope_code_name(int(number)), name.encode())
-        for name, number in reasons:
-            self.assertEqual(self.library.rope_reason_name(int(number)), name.encode())
-        schema = (ROOT / "proto/rope/v1/rotate.proto").read_text()
-        self.assertEqual(reasons, re.findall(r"^  REASON_(\w+) = (\d+);", schema, re.MULTILINE))
+    def test_example_of_the_page_rotates(self):
+        page = (ROOT / "client/README.md").read_text()
+        example = re.search(r"```python\n(import ctypes.*?)```", page, re.DOTALL)[1]
+        self.assertLessEqual(len(example.splitlines()), 15)
+        run = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True,
+                             env={"LD_LIBRARY_PATH": str(BUILD / "lib")}, check=False,
+                             timeout=librope.LIMIT_S)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertAlmostEqual(float(run.stdout), math.cos(1), delta=3e-7)
 
     def test_version_is_that_of_the_build(self):
         cache = (BUILD / "CMakeCache.txt").read_text()

@@ -38,9 +38,10 @@ TEST(ReadmeTest, ClientExamplesRun) {
   TestServer server({"--device=cpu"});
   const Outcome outcome = RunProgram({ROPE_BINARY_DIR "/bin/rope_example", server.address()});
   EXPECT_EQ(RunProgram({ROPE_BINARY_DIR "/bin/rope_embedded_example"}).output, outcome.output);
-  EXPECT_EQ(RunProgram({ROPE_BINARY_DIR "/tests/rope_c_example"}).output, outcome.output);
-  EXPECT_EQ(RunProgram({ROPE_BINARY_DIR "/tests/rope_c_example", server.address()}).output,
-            outcome.output);
+  for (const std::string& target : {std::string("inproc:"), server.address()}) {
+    EXPECT_EQ("cpu: " + RunProgram({ROPE_BINARY_DIR "/tests/rope_c_example", target}).output,
+              outcome.output);
+  }
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   // All channels are 1 and the first pair has frequency 1: cos p - sin p.
   const double first = std::cos(100000.0) - std::sin(100000.0);

@@ -1,56 +1,46 @@
-"""librope.so in Python by ctypes: the structs of rope_types.h, and a client with the calls that
-tests and benchmarks make. Needs only Python.
+"""librope.so in Python by ctypes: a client with the calls that tests and benchmarks make. Needs
+only Python.
 """
 
 import ctypes
+import json
 import pathlib
 import signal
 import subprocess
 
 LIMIT_S = 60
-RING, INLINE = 4, 1  # ROPE_TRANSPORT_...
-KINDS = {"text": ctypes.c_char_p, "pointer": ctypes.c_void_p, "int64": ctypes.c_int64,
-         "int32": ctypes.c_int32, "uint32": ctypes.c_uint32, "double": ctypes.c_double,
-         "size": ctypes.c_size_t}
+# DLPack's code and bits.
+DTYPES = {"int64": (0, 64), "fp32": (2, 32), "fp16": (2, 16), "bf16": (4, 16)}
 
 
-def struct(name, *fields):
-    """A struct of rope_types.h: struct_size, then these fields. Its instances have the size set."""
-    pairs = [tuple(field.split()) for field in fields]
-    kind = type(name, (ctypes.Structure,), {
-        "_fields_": [("struct_size", ctypes.c_size_t)] + [(n, KINDS[k]) for k, n in pairs]})
+class DLTensor(ctypes.Structure):
+    """A tensor of DLPack, in host memory."""
 
-    def make(**values):
-        return kind(struct_size=ctypes.sizeof(kind), **values)
-
-    make.kind = kind
-    return make
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p),
+                ("byte_offset", ctypes.c_uint64)]
 
 
-ConnectOptions = struct("ConnectOptions", "int64 timeout_ms", "int64 spin_us",
-                        "int64 max_message_bytes", "int64 arena_bytes", "int64 staged_bytes",
-                        "int64 pooled_bytes", "uint32 transports", "int32 allow_not_serving")
-EngineOptions = struct("EngineOptions", "int64 memory_bytes", "int64 threads", "pointer models",
-                       "size model_count")
-Spec = struct("Spec", "text model", "text config_id", "text config_json", "text layer_type",
-              "text sub_config", "pointer layer", "pointer first_layer", "int32 pairing",
-              "int32 compat", "int64 precision")
-Positions = struct("Positions", "int64 start", "pointer starts", "size start_count",
-                   "pointer position_ids", "size position_id_count", "pointer position_ids_shape",
-                   "size position_ids_rank", "pointer cu_seqlens", "size cu_seqlen_count",
-                   "pointer seq_lens", "size seq_len_count", "int32 cp_size", "int32 cp_rank")
-Tensor = struct("Tensor", "pointer data", "pointer output", "text layout", "pointer shape",
-                "pointer strides", "int32 rank", "int32 dtype", "int64 role", "text output_layout",
-                "pointer head_ranges", "size head_range_count", "pointer scale",
-                "pointer fp8_scale", "pointer llama4_scaling_beta", "pointer rotary_offset",
-                "pointer norm_weight", "double norm_eps", "int64 norm_dtype",
-                "pointer output_strides")
-Request = struct("Request", "text request_id", "pointer rope", "pointer positions",
-                 "pointer tensors", "size tensor_count", "int32 operation", "int32 output_dtype",
-                 "int32 channel_order", "int32 skip_attention_factor", "pointer from_positions",
-                 "pointer from_rope")
-Values = struct("Values", "text request_id", "pointer positions", "pointer from_positions",
-                "pointer data", "pointer outputs", "size tensor_count", "pointer length")
+class Argument(ctypes.Structure):
+    """A rope_argument."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("tensor", ctypes.POINTER(DLTensor))]
+
+
+def tensor(memory, dtype, *shape):
+    """A packed tensor of this address, or of a ctypes object that it keeps."""
+    address = memory if isinstance(memory, int) else ctypes.addressof(memory)
+    made = DLTensor(address, (1, 0), len(shape), *DTYPES[dtype], 1,
+                    (ctypes.c_int64 * len(shape))(*shape))
+    made.kept = memory
+    return made
+
+
+def tensor_json(layout, shape, dtype="fp32", role="q"):
+    """A tensor of a request to prepare."""
+    return {"role": f"ROLE_{role.upper()}", "layout": layout,
+            "array": {"dtype": f"DTYPE_{dtype.upper()}", "shape": shape}}
 
 
 def load(build):
@@ -58,20 +48,16 @@ def load(build):
     root = pathlib.Path(__file__).resolve().parents[2]
     library = ctypes.CDLL(str(pathlib.Path(build) / "lib" / "librope.so"))
     for name in (root / "client/c/exports.txt").read_text().split():
-        getattr(library, name).argtypes = None
-    pointer = ctypes.c_void_p
-    for name, arguments in (("connect", 3), ("connect_in_process", 3), ("rotate", 4),
-                            ("prepare", 5), ("rotate_prepared", 5), ("arena_allocate", 3),
-                            ("slot_data", 1)):
-        function = getattr(library, f"rope_{name}")
-        function.restype = pointer
-        function.argtypes = [pointer] * arguments
-    library.rope_arena_allocate.argtypes = [pointer, ctypes.c_int64, pointer]
-    for name in ("error_message", "code_name", "reason_name", "version", "transport_name"):
+        getattr(library, name).restype = ctypes.c_void_p
+    for name in ("error_code", "error_message", "error_reason", "transport", "version"):
         getattr(library, f"rope_{name}").restype = ctypes.c_char_p
-    for name in ("error_message", "error_free", "transport_name", "close", "prepared_free",
-                 "slot_free"):
-        getattr(library, f"rope_{name}").argtypes = [pointer]
+    pointer = ctypes.c_void_p
+    for name, count in (("connect", 3), ("connect_embedded", 2), ("close", 1), ("prepare", 4),
+                        ("prepared_free", 1), ("memory_data", 1), ("transport", 1),
+                        ("error_code", 1), ("error_message", 1), ("error_free", 1)):
+        getattr(library, f"rope_{name}").argtypes = [pointer] * count
+    library.rope_rotate.argtypes = [pointer, pointer, ctypes.c_size_t, pointer]
+    library.rope_allocate.argtypes = [pointer, ctypes.c_int64, pointer]
     return library
 
 
@@ -88,34 +74,59 @@ def check(library, error):
 
 
 class Client:
-    """A rope_client; `target` None: an engine in this process with so many threads."""
+    """A rope_client; `target` None: an engine in this process. Options as rope.h shows them."""
 
-    def __init__(self, library, target, threads=0, **options):
+    def __init__(self, library, target, **options):
         self.library = library
         self.handle = ctypes.c_void_p()
-        connect = ctypes.byref(ConnectOptions(**options))
+        text = json.dumps(options).encode()
         if target is None:
-            engine = ctypes.byref(EngineOptions(threads=threads))
-            error = library.rope_connect_in_process(engine, connect, ctypes.byref(self.handle))
+            error = library.rope_connect_embedded(text, ctypes.byref(self.handle))
         else:
-            error = library.rope_connect(target.encode(), connect, ctypes.byref(self.handle))
+            error = library.rope_connect(target.encode(), text, ctypes.byref(self.handle))
         check(library, error)
 
     def transport(self):
-        return self.library.rope_transport_name(self.handle).decode()
+        return self.library.rope_transport(self.handle).decode()
 
     def allocate(self, size):
-        """The address of a slot of the arena, which stays until the process ends."""
-        slot = ctypes.c_void_p()
-        check(self.library, self.library.rope_arena_allocate(self.handle, size, ctypes.byref(slot)))
-        return self.library.rope_slot_data(slot)
-
-    def rotate(self, request):
+        """The address of shared memory, which stays until the process ends."""
+        memory = ctypes.c_void_p()
         check(self.library,
-              self.library.rope_rotate(self.handle, ctypes.byref(request), None, None))
+              self.library.rope_allocate(self.handle, size, ctypes.byref(memory)))
+        return self.library.rope_memory_data(memory)
+
+    def prepare(self, **rotate):
+        return Prepared(self, json.dumps({"rotate": rotate}).encode())
 
     def close(self):
         self.library.rope_close(self.handle)
+
+
+class Prepared:
+    """A rope_prepared."""
+
+    def __init__(self, client, request):
+        self.library = client.library
+        self.handle = ctypes.c_void_p()
+        check(self.library, self.library.rope_prepare(client.handle, request, None,
+                                                      ctypes.byref(self.handle)))
+
+    def call(self, tensors):
+        """A function that rotates with {name: tensor}."""
+        arguments = (Argument * len(tensors))(
+            *(Argument(name.encode(), ctypes.pointer(each)) for name, each in tensors.items()))
+        rotate, given = self.library.rope_rotate, (self.handle, arguments, len(tensors), None)
+
+        def rotate_once(_kept=(self, tensors)):
+            error = rotate(*given)
+            if error:
+                check(self.library, error)
+
+        return rotate_once
+
+    def close(self):
+        self.library.rope_prepared_free(self.handle)
 
 
 class Server:

@@ -103,6 +103,12 @@ class Client {
   Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis = {},
                                    const CallOptions& options = {}) const;
 
+  // The same of a rope.v1.PrepareRequest as JSON, with the field names of proto/rope/v1. Other than
+  // there, its values are refused. INVALID_ARGUMENT: also, JSON that is malformed, or has a field
+  // that the request does not have; output.in_place.
+  Result<PreparedRotation> PrepareJson(const std::string& request,
+                                       const CallOptions& options = {}) const;
+
   // Starts a Rotate and returns at once. `callback` receives the result of the call exactly once,
   // on a background thread (async.h).
   Call RotateAsync(const RotateRequest& request, RotateCallback callback,

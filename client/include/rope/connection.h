@@ -39,6 +39,8 @@ class Connection {
   virtual Result<PreparedRotation> Prepare(const RotateRequest& request,
                                            const std::string& open_axis,
                                            const CallOptions& options) = 0;
+  virtual Result<PreparedRotation> PrepareJson(const std::string& request,
+                                               const CallOptions& options) = 0;
   virtual Call RotateAsync(const RotateRequest& request, RotateCallback callback,
                            const CallOptions& options) = 0;
   virtual Status Fence(const CallOptions& options) = 0;

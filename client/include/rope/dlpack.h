@@ -1,20 +1,14 @@
-// Tensors as DLPack structs, for the C API (rope.h): of PyTorch, NumPy, JAX, TVM and others.
+// The structs of DLPack, which describe tensors of PyTorch, NumPy, JAX, TVM and others, for the C
+// API (rope.h).
 //
 // A program that has a dlpack.h of its own (DLPack 1.0 or newer) includes it first, and it counts.
 // Else the structs are declared here, with the memory layout of DLPack 1.1.
 //
-// Threading:  Functions only. A managed tensor may be freed on any thread.
-// Ownership:  A rope_tensor borrows memory, shape and strides of the DLPack struct it was filled
-//             from. The caller keeps the struct until the call with the tensor has returned.
-// Errors:     INVALID_ARGUMENT: a field "dlpack...." that this library cannot use. Nothing is set.
-// Limits:     Host memory only. 1 to 8 axes. Types with one lane: float of 16, 32 and 64 bits,
-//             bfloat of 16, and for outputs float8 e4m3fn and e5m2.
+// Threading:  Values.
 #ifndef ROPE_DLPACK_H_
 #define ROPE_DLPACK_H_
 
 #include <stdint.h>
-
-#include "rope/rope.h"
 
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
@@ -117,40 +111,5 @@ typedef struct DLManagedTensorVersioned {
 #endif
 
 #endif  // DLPACK_DLPACK_H_
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-// Sets data, dtype, rank, shape and strides of `tensor`, and nothing else: the caller sets its
-// layout. Of a DLManagedTensor take &managed->dl_tensor.
-// INVALID_ARGUMENT: a device that is not the CPU's; a type that is no tensor's; a number of axes
-// that is not 1 to 8; a length or a stride < 0; no memory, or memory that is not aligned to its
-// elements.
-rope_error* rope_tensor_from_dlpack(const DLTensor* source, rope_tensor* tensor);
-// INVALID_ARGUMENT: also, another major version than 1.
-rope_error* rope_tensor_from_dlpack_versioned(const DLManagedTensorVersioned* source,
-                                              rope_tensor* tensor);
-
-// Sets output and output_strides of `tensor`, whose input and layouts are set. `output_dtype` is
-// that of the request. INVALID_ARGUMENT: as above; another shape than the result's; another type
-// than output_dtype, or than the tensor's own if that is 0.
-rope_error* rope_output_from_dlpack(const DLTensor* destination, int32_t output_dtype,
-                                    rope_tensor* tensor);
-// INVALID_ARGUMENT: also, another major version than 1; memory that is read-only.
-rope_error* rope_output_from_dlpack_versioned(const DLManagedTensorVersioned* destination,
-                                              int32_t output_dtype, rope_tensor* tensor);
-
-// Gives the memory of a result away: the managed tensor owns it, and the reply may be freed before.
-// The reply has this result no more. Strides are given, packed; `data` is null without elements.
-// INVALID_ARGUMENT: an index past the end. FAILED_PRECONDITION: the result lies in the caller's
-// output, or was given away before.
-rope_error* rope_reply_to_dlpack(rope_reply* reply, size_t index, DLManagedTensor** managed);
-rope_error* rope_reply_to_dlpack_versioned(rope_reply* reply, size_t index,
-                                           DLManagedTensorVersioned** managed);
-
-#ifdef __cplusplus
-}  // extern "C"
-#endif
 
 #endif  // ROPE_DLPACK_H_

@@ -39,6 +39,8 @@ class MockConnection : public Connection {
   MOCK_METHOD(Result<RotateReply>, Rotate, (const RotateRequest&, const CallOptions&), (override));
   MOCK_METHOD(Result<PreparedRotation>, Prepare,
               (const RotateRequest&, const std::string&, const CallOptions&), (override));
+  MOCK_METHOD(Result<PreparedRotation>, PrepareJson, (const std::string&, const CallOptions&),
+              (override));
   MOCK_METHOD(Call, RotateAsync, (const RotateRequest&, RotateCallback, const CallOptions&),
               (override));
   MOCK_METHOD(Status, Fence, (const CallOptions&), (override));

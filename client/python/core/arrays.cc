@@ -2,14 +2,10 @@
 
 #include <nanobind/stl/string.h>
 
-#include <memory>
 #include <unordered_map>
 #include <utility>
 
-#include "client/c/error.h"
-#include "client/c/read_request.h"
 #include "client/python/core/errors.h"
-#include "rope/rope_error.h"
 
 namespace rope::python {
 namespace {
@@ -49,17 +45,12 @@ const ExchangeApi* ApiOf(nb::handle object) {
   return api;
 }
 
-// "dlpack.shape[1]: ..." of the argument `name` is "q.shape[1]: ...", and a dtype has the name that
-// its library gives it.
-[[noreturn]] void RaiseOf(const rope_error* error, const std::string& name, nb::handle object) {
-  std::string field = rope_error_field(error);
-  if (field == "dlpack.dtype" && nb::hasattr(object, "dtype")) {
-    const nb::object dtype = object.attr("dtype");
-    RaiseInvalid(name + ".dtype", nb::cast<std::string>(nb::steal(PyObject_Str(dtype.ptr()))),
-                 "fp32, fp16 or bf16; of outputs also fp8_e4m3 and fp8_e5m2");
-  }
-  if (field.rfind("dlpack", 0) == 0) field.replace(0, 6, name);
-  RaiseInvalid(field, rope_error_got(error), rope_error_want(error));
+// A dtype has the name that its library gives it.
+[[noreturn]] void RaiseOf(const Status& status, const std::string& name, nb::handle object) {
+  if (status.detail().field != name + ".dtype" || !nb::hasattr(object, "dtype")) Raise(status);
+  const nb::object dtype = object.attr("dtype");
+  RaiseInvalid(name + ".dtype", nb::cast<std::string>(nb::steal(PyObject_Str(dtype.ptr()))),
+               "fp32, fp16 or bf16; of outputs also fp8_e4m3 and fp8_e5m2");
 }
 
 // An array whose dtype its library does not give by DLPack: its bits, and DLPack's code of the
@@ -105,7 +96,7 @@ std::vector<int64_t> Array::strides() const {
 
 void* Array::writable() const {
   if (is_read_only_) RaiseInvalid(name_, "a read-only array", "an array that can be written");
-  return const_cast<void*>(tensor_.data);
+  return tensor_.data;
 }
 
 bool Array::FillByTable(nb::handle object) {
@@ -158,10 +149,8 @@ void Array::FillByCapsule(nb::handle object) {
 }
 
 void Array::Fill(nb::handle object) {
-  const std::unique_ptr<rope_error, void (*)(rope_error*)> error(
-      rope_tensor_from_dlpack(&source_, &tensor_), rope_error_free);
-  if (error != nullptr) RaiseOf(error.get(), name_, object);
-  Check(c::ReadDType(tensor_.dtype, name_, &dtype_));
+  const Status status = c::ReadDlpack(source_, name_, &tensor_);
+  if (!status.ok()) RaiseOf(status, name_, object);
 }
 
 }  // namespace rope::python

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "rope/dlpack.h"
+#include "client/c/dlpack.h"
 #include "rope/tensor.h"
 
 namespace rope::python {
@@ -26,10 +26,10 @@ class Array {
   Array(nanobind::handle object, std::string name);
 
   const std::string& name() const { return name_; }
-  const rope_tensor& tensor() const { return tensor_; }
+  const c::DlpackView& tensor() const { return tensor_; }
   // Keeps the memory: the object, and what its __dlpack__ gave.
   const nanobind::object& kept() const { return kept_; }
-  client::DType dtype() const { return dtype_; }
+  client::DType dtype() const { return tensor_.dtype; }
   std::vector<int64_t> shape() const;
   std::vector<int64_t> strides() const;  // empty: packed
 
@@ -44,8 +44,7 @@ class Array {
   std::string name_;
   nanobind::object kept_;
   DLTensor source_{};
-  rope_tensor tensor_ = ROPE_TENSOR_INIT;
-  client::DType dtype_ = client::DType::kFloat32;
+  c::DlpackView tensor_;
   bool is_read_only_ = false;
 };
 

@@ -6,9 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "client/c/read_request.h"
 #include "client/python/core/errors.h"
-#include "rope/dlpack.h"
 
 namespace rope::python {
 namespace {
@@ -172,7 +170,7 @@ void Prepared::Add(size_t index, nb::handle input, nb::handle output,
 
 void Prepared::CheckShape(const Array& array, const std::string& layout,
                           const std::vector<int64_t>& shape, std::optional<int64_t>& length) const {
-  const rope_tensor& tensor = array.tensor();
+  const c::DlpackView& tensor = array.tensor();
   bool same = static_cast<size_t>(tensor.rank) == shape.size() && layout.size() == shape.size();
   for (size_t i = 0; same && i < shape.size(); ++i) {
     if (open_axis_.empty() || layout[i] != open_axis_[0]) {

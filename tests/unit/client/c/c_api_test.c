@@ -1,529 +1,574 @@
-/* Every call of the C API, from a program in C11. Numbers are compared with cos and sin of libm, and
-   with the tables of the same connection.
-   Usage: c_api_test TARGET, which is in_process, inproc:, HOST:PORT or unix:PATH. */
+/* Every call of the C API, from a program in C11. Numbers are compared with cos and sin of libm.
+   Usage: c_api_test TARGET, which is embedded, inproc:, HOST:PORT or unix:PATH. */
+#include <stddef.h>
+
 #include "check.h"
 
+/* The published layout of DLPack. */
+_Static_assert(sizeof(DLDataType) == 4 && sizeof(DLDevice) == 8 && sizeof(DLTensor) == 48, "");
+_Static_assert(offsetof(DLTensor, dtype) == 20 && offsetof(DLTensor, byte_offset) == 40, "");
+_Static_assert(offsetof(DLManagedTensor, deleter) == 56, "");
+_Static_assert(offsetof(DLManagedTensorVersioned, flags) == 24, "");
+_Static_assert(offsetof(DLManagedTensorVersioned, dl_tensor) == 32, "");
+
 enum { TOKENS = 3, HEADS = 2, DIM = 8, PAIRS = DIM / 2, COUNT = TOKENS * HEADS * DIM };
+enum { ARGUMENTS_MAX = 8 };
 
-static const char kConfig[] =
-    "{\"model_type\": \"llama\", \"rope_theta\": 10000.0, \"head_dim\": 8}";
-static const char kOtherConfig[] =
-    "{\"model_type\": \"llama\", \"rope_theta\": 500.0, \"head_dim\": 8}";
-static const int64_t kShape[] = {TOKENS, HEADS, DIM};
+/* Parts of requests, which say ' for ". */
+#define CONFIG(theta)                                                                 \
+  "'rope': {'config_json': '{\\'model_type\\': \\'llama\\', \\'rope_theta\\': " theta \
+  ", \\'head_dim\\': 8}'}"
+#define ARRAY "'array': {'dtype': 'DTYPE_FP32', 'shape': [3, 2, 8]}"
+#define Q "{'role': 'ROLE_Q', 'layout': 'SHD', " ARRAY "}"
+#define K "{'role': 'ROLE_K', 'layout': 'SHD', " ARRAY "}"
+#define ROTATE(fields, tensors) \
+  "{'rotate': {" CONFIG("10000.0") ", " fields "'tensors': [" tensors "]}}"
 
-/* A request for one tensor, whose parts point to each other. */
-typedef struct {
-  float values[COUNT];
-  float result[COUNT];
-  rope_spec rope;
-  rope_positions positions;
-  rope_positions from;
-  rope_tensor tensor;
-  rope_request request;
-} job;
-
-static void start_job(job* it, int64_t start) {
-  for (int i = 0; i < COUNT; ++i) {
-    it->values[i] = (float)(i % 23) - 11;
-    it->result[i] = NAN;
+static const char* quoted(const char* text) {
+  static char result[2048];
+  CHECK(strlen(text) < sizeof(result));
+  strcpy(result, text);
+  for (char* c = result; *c != 0; ++c) {
+    if (*c == '\'') *c = '"';
   }
-  it->rope = (rope_spec)ROPE_SPEC_INIT;
-  it->rope.config_json = kConfig;
-  it->positions = (rope_positions)ROPE_POSITIONS_INIT;
-  it->positions.start = start;
-  it->from = (rope_positions)ROPE_POSITIONS_INIT;
-  it->tensor = (rope_tensor)ROPE_TENSOR_INIT;
-  it->tensor.layout = "SHD";
-  it->tensor.rank = 3;
-  it->tensor.shape = kShape;
-  it->tensor.data = it->values;
-  it->tensor.output = it->result;
-  it->request = (rope_request)ROPE_REQUEST_INIT;
-  it->request.rope = &it->rope;
-  it->request.positions = &it->positions;
-  it->request.tensors = &it->tensor;
-  it->request.tensor_count = 1;
+  return result;
+}
+
+static rope_client* connect_to(const char* target, const char* options) {
+  rope_client* client = NULL;
+  const char* text = options == NULL ? NULL : quoted(options);
+  CHECK_OK(strcmp(target, "embedded") == 0 ? rope_connect_embedded(text, &client)
+                                           : rope_connect(target, text, &client));
+  return client;
+}
+
+static rope_prepared* prepare(const rope_client* client, const char* request) {
+  rope_prepared* prepared = NULL;
+  CHECK_OK(rope_prepare(client, quoted(request), NULL, &prepared));
+  return prepared;
+}
+
+/* A tensor with a shape of its own. */
+typedef struct {
+  DLTensor tensor;
+  int64_t shape[4];
+  int64_t strides[4];
+} array;
+
+static array array_of(void* data, uint8_t code, uint8_t bits, int32_t rank, const int64_t* shape) {
+  array it;
+  memset(&it, 0, sizeof(it));
+  it.tensor.data = data;
+  it.tensor.device.device_type = kDLCPU;
+  it.tensor.ndim = rank;
+  it.tensor.dtype.code = code;
+  it.tensor.dtype.bits = bits;
+  it.tensor.dtype.lanes = 1;
+  for (int i = 0; i < rank; ++i) it.shape[i] = shape[i];
+  return it;
+}
+
+static array floats(float* data, int64_t tokens) {
+  const int64_t shape[] = {tokens, HEADS, DIM};
+  return array_of(data, kDLFloat, 32, 3, shape);
+}
+
+static array numbers(int64_t* data, int64_t count) {
+  return array_of(data, kDLInt, 64, count > 0, &count);
+}
+
+static array number(int64_t* data) {
+  return numbers(data, 0);
+}
+
+typedef struct {
+  const char* name;
+  array* array;
+} named;
+
+/* Rotates with the arguments up to a null name. */
+static rope_error* rotate(const rope_prepared* prepared, named* given) {
+  rope_argument arguments[ARGUMENTS_MAX];
+  size_t count = 0;
+  for (; given[count].name != NULL; ++count) {
+    array* it = given[count].array;
+    it->tensor.shape = it->shape;
+    if (it->strides[0] != 0) it->tensor.strides = it->strides;
+    arguments[count].name = given[count].name;
+    arguments[count].tensor = &it->tensor;
+  }
+  return rope_rotate(prepared, arguments, count, NULL);
+}
+#define ARGUMENTS(...) ((named[]){__VA_ARGS__, {NULL, NULL}})
+
+static float values[COUNT], result[COUNT], other[COUNT];
+
+static void start(void) {
+  for (int i = 0; i < COUNT; ++i) {
+    values[i] = (float)(i % 23) - 11;
+    result[i] = other[i] = NAN;
+  }
 }
 
 /* The rotation in double, of half pairs. */
-static double rotated(const float* values, int index, double position, double theta) {
+static double rotated(const float* from, int index, double position, double theta) {
   const int channel = index % DIM, pair = channel % PAIRS;
   const double angle = position * pow(theta, -2.0 * pair / DIM);
   const int head = index - channel;
-  const double first = values[head + pair], second = values[head + pair + PAIRS];
+  const double first = from[head + pair], second = from[head + pair + PAIRS];
   if (channel < PAIRS) return first * cos(angle) - second * sin(angle);
   return second * cos(angle) + first * sin(angle);
 }
 
-static void check_rotated(const float* result, const float* values, int64_t start, double theta) {
+static void check_rotated(const float* got, const float* from, int64_t position, double theta) {
   for (int i = 0; i < COUNT; ++i) {
-    const double position = (double)(start + i / (HEADS * DIM));
-    CHECK_NEAR(result[i], rotated(values, i, position, theta), 1e-5);
+    const double its = (double)(position + i / (HEADS * DIM));
+    CHECK_NEAR(got[i], rotated(from, i, its, theta), 1e-5);
   }
+}
+
+/* One tensor rotated to `result` at a start. */
+static rope_error* rotate_at(const rope_prepared* prepared, float* from, int64_t position) {
+  array q = floats(from, TOKENS), output = floats(result, TOKENS), at = number(&position);
+  return rotate(prepared,
+                ARGUMENTS({"tensors[0]", &q}, {"tensors[0].output", &output}, {"positions", &at}));
 }
 
 static void test_rotate(const rope_client* client) {
-  job it;
-  start_job(&it, 5);
-  CHECK_OK(rope_rotate(client, &it.request, NULL, NULL));
-  check_rotated(it.result, it.values, 5, 10000);
-
-  /* The reply has the result, and says how it came about. */
-  it.tensor.output = NULL;
-  it.request.request_id = "a name";
-  rope_reply* reply = NULL;
-  CHECK_OK(rope_rotate(client, &it.request, NULL, &reply));
-  CHECK_TEXT(rope_reply_device(reply), "cpu");
-  CHECK_TEXT(rope_reply_request_id(reply), "a name");
-  CHECK(rope_reply_attention_factor(reply) == 1 && rope_reply_attention_factor_applied(reply) == 1);
-  CHECK(rope_reply_warning(reply, rope_reply_warning_count(reply)) == NULL);
-  CHECK(rope_reply_tensor_count(reply) == 1);
-  rope_result result = ROPE_RESULT_INIT;
-  CHECK_OK(rope_reply_tensor(reply, 0, &result));
-  CHECK(result.bytes == (int64_t)sizeof(it.result) && result.rank == 3 && result.is_owned == 1);
-  CHECK(result.dtype == ROPE_DTYPE_FP32 && result.role == ROPE_ROLE_Q && result.shape[2] == DIM);
-  CHECK_TEXT(result.layout, "SHD");
-  CHECK(memcmp(result.data, it.result, sizeof(it.result)) == 0);
-  CHECK_REFUSED(rope_reply_tensor(reply, 1, &result), "index");
-  rope_reply_free(reply);
-}
-
-/* Pairing, positions of each token, strides, roles, output layout and dtype, scale. */
-static void test_fields(const rope_client* client) {
-  job it;
-  start_job(&it, 0);
-  const int64_t ids[] = {7, 0, 100000};
-  it.positions.position_ids = ids;
-  it.positions.position_id_count = TOKENS;
-  const double scale = 0.5;
-  it.tensor.scale = &scale;
-  CHECK_OK(rope_rotate(client, &it.request, NULL, NULL));
-  for (int i = 0; i < COUNT; ++i) {
-    const double position = (double)ids[i / (HEADS * DIM)];
-    CHECK_NEAR(it.result[i], 0.5 * rotated(it.values, i, position, 10000), 1e-5);
-  }
-
-  start_job(&it, 0);
-  const int64_t shape[] = {1, 1, 2}, strides[] = {0, 0, 1};
-  unsigned short halves[2] = {0, 0};
-  const float pair[] = {1, 0};
-  it.rope.config_json = "{\"model_type\": \"llama\", \"rope_theta\": 10000.0, \"head_dim\": 2}";
-  it.rope.pairing = ROPE_PAIRING_INTERLEAVED;
-  it.tensor.role = ROPE_ROLE_K;
-  it.tensor.output_layout = "HSD";
-  it.tensor.shape = shape;
-  it.tensor.strides = strides;
-  it.tensor.data = pair;
-  it.tensor.output = halves;
-  it.request.output_dtype = ROPE_DTYPE_BF16;
-  rope_reply* reply = NULL;
-  CHECK_OK(rope_rotate(client, &it.request, NULL, &reply));
-  CHECK(halves[0] == 0x3f80 && halves[1] == 0); /* position 0: (1, 0) */
-  rope_result result = ROPE_RESULT_INIT;
-  CHECK_OK(rope_reply_tensor(reply, 0, &result));
-  CHECK(result.dtype == ROPE_DTYPE_BF16 && result.role == ROPE_ROLE_K && result.is_owned == 0);
-  CHECK(result.data == halves);
-  rope_reply_free(reply);
-
-  start_job(&it, 3);
-  const float weight[DIM] = {2, 2, 2, 2, 2, 2, 2, 2};
-  for (int i = 0; i < COUNT; ++i) it.values[i] = 3;
-  it.tensor.norm_weight = weight;
-  it.tensor.norm_eps = 1e-12;
-  CHECK_OK(rope_rotate(client, &it.request, NULL, NULL));
-  CHECK_NEAR(it.result[0], 2 * (cos(3) - sin(3)), 1e-5); /* threes have the norm 1 */
-
-  start_job(&it, 3);
-  const rope_head_range ranges[] = {{0, 1, ROPE_ROLE_Q}, {1, 2, 0}};
-  it.tensor.head_ranges = ranges;
-  it.tensor.head_range_count = 2;
-  CHECK_OK(rope_rotate(client, &it.request, NULL, NULL));
-  CHECK_NEAR(it.result[0], rotated(it.values, 0, 3, 10000), 1e-5);
-  CHECK(memcmp(it.result + DIM, it.values + DIM, DIM * sizeof(float)) == 0);
-}
-
-static void test_operations(const rope_client* client) {
-  job it, back;
-  start_job(&it, 5);
-  CHECK_OK(rope_rotate(client, &it.request, NULL, NULL));
-  const int32_t operations[] = {ROPE_OPERATION_INVERSE, ROPE_OPERATION_BACKWARD};
-  for (int o = 0; o < 2; ++o) {
-    start_job(&back, 5);
-    back.tensor.data = it.result;
-    back.request.operation = operations[o];
-    CHECK_OK(rope_rotate(client, &back.request, NULL, NULL));
-    for (int i = 0; i < COUNT; ++i) CHECK_NEAR(back.result[i], it.values[i], 1e-5);
-  }
-}
-
-static void test_reposition(const rope_client* client) {
-  job it, moved;
-  start_job(&it, 5);
-  CHECK_OK(rope_rotate(client, &it.request, NULL, NULL));
-  start_job(&moved, 1000);
-  moved.tensor.data = it.result;
-  moved.request.operation = ROPE_OPERATION_REPOSITION;
-  moved.from.start = 5;
-  moved.request.from = &moved.from;
-  CHECK_OK(rope_rotate(client, &moved.request, NULL, NULL));
-  check_rotated(moved.result, it.values, 1000, 10000);
-
-  /* Each token from a position of its own, and to another embedding. */
-  const int64_t ids[] = {5, 6, 7};
-  moved.from.start = 0;
-  moved.from.position_ids = ids;
-  moved.from.position_id_count = TOKENS;
-  rope_spec from_rope = ROPE_SPEC_INIT;
-  from_rope.config_json = kConfig;
-  moved.request.from_rope = &from_rope;
-  moved.rope.config_json = kOtherConfig;
-  CHECK_OK(rope_rotate(client, &moved.request, NULL, NULL));
-  check_rotated(moved.result, it.values, 1000, 500);
-}
-
-static void test_prepared(const rope_client* client) {
-  job it;
-  start_job(&it, 0);
-  rope_prepared* prepared = NULL;
-  it.tensor.data = NULL;
-  it.request.positions = NULL;
-  CHECK_OK(rope_prepare(client, &it.request, "S", NULL, &prepared));
-  CHECK(strlen(rope_prepared_id(prepared)) == 32);
-  CHECK(rope_prepared_warning(prepared, rope_prepared_warning_count(prepared)) == NULL);
-
-  const void* data[] = {it.values};
-  void* outputs[] = {it.result};
-  rope_values values = ROPE_VALUES_INIT;
-  values.positions = &it.positions;
-  values.data = data;
-  values.outputs = outputs;
-  values.tensor_count = 1;
-  it.positions.start = 9;
-  CHECK_OK(rope_rotate_prepared(client, prepared, &values, NULL, NULL));
-  check_rotated(it.result, it.values, 9, 10000);
-
-  /* Two of three tokens: the third stays as it was. */
-  const int64_t length = 2;
-  values.length = &length;
-  it.positions.start = 40;
-  float third[HEADS * DIM];
-  memcpy(third, it.result + 2 * HEADS * DIM, sizeof(third));
-  CHECK_OK(rope_rotate_prepared(client, prepared, &values, NULL, NULL));
-  CHECK_NEAR(it.result[0], rotated(it.values, 0, 40, 10000), 1e-5);
-  CHECK(memcmp(third, it.result + 2 * HEADS * DIM, sizeof(third)) == 0);
-
-  rope_reply* reply = NULL;
-  values.outputs = NULL;
-  CHECK_OK(rope_rotate_prepared(client, prepared, &values, NULL, &reply));
-  rope_result result = ROPE_RESULT_INIT;
-  CHECK_OK(rope_reply_tensor(reply, 0, &result));
-  CHECK(result.shape[0] == 2);
-  CHECK(memcmp(result.data, it.result, (size_t)result.bytes) == 0);
-  rope_reply_free(reply);
-
-  CHECK_REFUSED(rope_rotate_prepared(client, prepared, &values, NULL, NULL), "tensors[0].output");
-  values.positions = NULL;
-  CHECK_REFUSED(rope_rotate_prepared(client, prepared, &values, NULL, &reply), "positions");
+  start();
+  rope_prepared* prepared = prepare(client, ROTATE("", Q "," K));
+  const char* text = rope_prepared_text(prepared);
+  CHECK(strstr(text, "\"prepared_id\": \"") != NULL && strstr(text, "\"warnings\"") != NULL);
+  /* q to memory of its own, k in place; arguments in any order. */
+  int64_t position = 5;
+  memcpy(other, values, sizeof(other));
+  array at = number(&position), q = floats(values, TOKENS), k = floats(other, TOKENS);
+  array output = floats(result, TOKENS);
+  CHECK_OK(
+      rotate(prepared, ARGUMENTS({"positions", &at}, {"k", &k}, {"q.output", &output}, {"q", &q})));
+  check_rotated(result, values, 5, 10000);
+  check_rotated(other, values, 5, 10000);
   rope_prepared_free(prepared);
 }
 
-static void test_arena(const char* target) {
-  rope_connect_options options = ROPE_CONNECT_OPTIONS_INIT;
-  options.arena_bytes = 1 << 20;
-  rope_client* client = connect_to(target, &options);
-  CHECK(rope_arena_capacity_bytes(client) == 1 << 20 && rope_arena_used_bytes(client) == 0);
-  rope_slot* slot = NULL;
-  CHECK_OK(rope_arena_allocate(client, COUNT * sizeof(float), &slot));
-  CHECK(rope_slot_bytes(slot) == COUNT * sizeof(float) && (size_t)rope_slot_data(slot) % 64 == 0);
-  CHECK(rope_arena_used_bytes(client) > 0);
-  job it;
-  start_job(&it, 5);
-  memcpy(rope_slot_data(slot), it.values, sizeof(it.values));
-  it.tensor.data = it.tensor.output = rope_slot_data(slot);
-  CHECK_OK(rope_rotate(client, &it.request, NULL, NULL));
-  check_rotated(rope_slot_data(slot), it.values, 5, 10000);
-  CHECK_OK(rope_fence(client, NULL));
-
-  rope_slot* other = NULL;
-  rope_error* error = rope_arena_allocate(client, 1 << 21, &other);
-  CHECK(rope_error_code(error) == ROPE_RESOURCE_EXHAUSTED && other == NULL);
-  rope_error_free(error);
-  rope_slot_free(slot);
-  CHECK(rope_arena_used_bytes(client) == 0);
-  CHECK_OK(rope_arena_allocate(client, 64, &slot));
-  rope_close(client);
-  memset(rope_slot_data(slot), 1, 64); /* a slot outlives its client */
-  rope_slot_free(slot);
-}
-
-/* The rotation by tables, in float as a program would do it, beside the rotation of the library. */
-static void test_tables(const rope_client* client) {
-  job it;
-  start_job(&it, 5);
-  CHECK_OK(rope_rotate(client, &it.request, NULL, NULL));
-  rope_tables_request request = ROPE_TABLES_REQUEST_INIT;
-  request.rope = &it.rope;
-  request.begin = 5;
-  request.end = 5 + TOKENS;
-  rope_tables* tables = NULL;
-  CHECK_OK(rope_get_tables(client, &request, NULL, &tables));
-  CHECK(strlen(rope_tables_config_id(tables)) > 0);
-  CHECK(rope_tables_attention_factor(tables) == 1);
-  CHECK(rope_tables_attention_factor_applied(tables) == 1);
-  CHECK(rope_tables_seq_len(tables) == 5 + TOKENS && rope_tables_depends_on_seq_len(tables) == 0);
-  CHECK(rope_tables_warning(tables, rope_tables_warning_count(tables)) == NULL);
-  rope_array cosines = ROPE_ARRAY_INIT, sines = ROPE_ARRAY_INIT, none = ROPE_ARRAY_INIT;
-  CHECK_OK(rope_tables_array(tables, ROPE_TABLES_COS, &cosines));
-  CHECK_OK(rope_tables_array(tables, ROPE_TABLES_SIN, &sines));
-  CHECK_OK(rope_tables_array(tables, ROPE_TABLES_TABLE, &none));
-  CHECK(none.rank == 0 && none.bytes == 0);
-  CHECK(cosines.rank == 2 && cosines.shape[0] == TOKENS && cosines.shape[1] == PAIRS);
-  CHECK(cosines.dtype == ROPE_DTYPE_FP32 && cosines.bytes == TOKENS * PAIRS * 4);
+/* Positions of each token, of 32 bits; a byte offset; strides in and out. */
+static void test_arrays(const rope_client* client) {
+  start();
+  rope_prepared* prepared = prepare(client, ROTATE("", Q));
+  int32_t ids[] = {7, 0, 100000};
+  const int64_t three[] = {3};
+  array at = array_of(ids, kDLInt, 32, 1, three), q = floats(values, TOKENS);
+  q.tensor.data = values - 4;
+  q.tensor.byte_offset = 4 * sizeof(float);
+  array output = floats(result, TOKENS);
+  CHECK_OK(rotate(prepared, ARGUMENTS({"q", &q}, {"q.output", &output}, {"positions", &at})));
   for (int i = 0; i < COUNT; ++i) {
-    const int channel = i % DIM, pair = channel % PAIRS, head = i - channel;
-    const int row = i / (HEADS * DIM) * PAIRS + pair;
-    const float cosine = ((const float*)cosines.data)[row], sine = ((const float*)sines.data)[row];
-    const float first = it.values[head + pair], second = it.values[head + pair + PAIRS];
-    const float want =
-        channel < PAIRS ? first * cosine - second * sine : second * cosine + first * sine;
-    CHECK_NEAR(it.result[i], want, 1e-5);
+    CHECK_NEAR(result[i], rotated(values, i, ids[i / (HEADS * DIM)], 10000), 1e-5);
   }
-  CHECK_REFUSED(rope_tables_array(tables, 4, &none), "which");
-  rope_tables_free(tables);
+  const int64_t packed[] = {HEADS * DIM, DIM, 1};
+  memcpy(q.strides, packed, sizeof(packed));
+  CHECK_OK(rotate(prepared, ARGUMENTS({"q", &q}, {"q.output", &output}, {"positions", &at})));
+  rope_prepared_free(prepared);
 
-  /* Rows that move from 5 to 8, which turn by 3. */
-  const int64_t id = 8, from = 5;
-  request.begin = request.end = 0;
-  request.position_ids = &id;
-  request.position_id_count = 1;
-  request.from_ids = &from;
-  request.from_id_count = 1;
-  request.dtype = ROPE_DTYPE_FP64;
-  request.layout = ROPE_TABLE_LAYOUT_COMPLEX;
-  CHECK_OK(rope_get_tables(client, &request, NULL, &tables));
-  CHECK_OK(rope_tables_array(tables, ROPE_TABLES_TABLE, &none));
-  CHECK(none.rank == 3 && none.shape[2] == 2 && none.dtype == ROPE_DTYPE_FP64);
-  CHECK_NEAR(((const double*)none.data)[0], cos(3), 1e-13);
-  CHECK_NEAR(((const double*)none.data)[1], sin(3), 1e-13);
-  rope_tables_free(tables);
+  /* Heads outermost in memory, in place. */
+  prepared =
+      prepare(client, ROTATE("'output': {'strides': [{'values': [8, 24, 1]}]}, ",
+                             "{'role': 'ROLE_Q', 'layout': 'SHD', 'array': {'dtype': 'DTYPE_FP32', "
+                             "'shape': [3, 2, 8], 'strides': [8, 24, 1]}}"));
+  const int64_t strides[] = {DIM, TOKENS * DIM, 1};
+  for (int t = 0; t < TOKENS; ++t) {
+    for (int h = 0; h < HEADS; ++h) {
+      memcpy(other + (h * TOKENS + t) * DIM, values + (t * HEADS + h) * DIM, DIM * sizeof(float));
+    }
+  }
+  array k = floats(other, TOKENS);
+  memcpy(k.strides, strides, sizeof(strides));
+  CHECK_OK(rotate(prepared, ARGUMENTS({"q", &k}, {"positions", &at})));
+  for (int t = 0; t < TOKENS; ++t) {
+    for (int h = 0; h < HEADS; ++h) {
+      CHECK(memcmp(other + (h * TOKENS + t) * DIM, result + (t * HEADS + h) * DIM,
+                   DIM * sizeof(float)) == 0);
+    }
+  }
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &output}, {"positions", &at})), "q.strides");
+  rope_prepared_free(prepared);
 }
 
-static void test_describe(const rope_client* client) {
-  rope_spec rope = ROPE_SPEC_INIT;
-  rope.model = "llama-3.1-8b";
-  const int64_t position = 1;
-  rope_describe_request request = ROPE_DESCRIBE_REQUEST_INIT;
-  request.rope = &rope;
-  request.positions = &position;
-  request.position_count = 1;
-  char* json = NULL;
-  CHECK_OK(rope_describe(client, &request, NULL, &json));
-  CHECK(strstr(json, "\"config_id\"") && strstr(json, "\"inv_freq\"") && strstr(json, "llama3"));
-  rope_string_free(json);
+/* Another type and layout of the result; a norm. */
+static void test_fields(const rope_client* client) {
+  start();
+  rope_prepared* prepared =
+      prepare(client, ROTATE("'output': {'dtype': 'DTYPE_BF16', 'layouts': ['HSD']}, ", K));
+  static unsigned short halves[COUNT];
+  const int64_t shape[] = {HEADS, TOKENS, DIM};
+  int64_t position = 0;
+  array k = floats(values, TOKENS), output = array_of(halves, kDLBfloat, 16, 3, shape);
+  array at = number(&position);
+  CHECK_OK(rotate(prepared, ARGUMENTS({"k", &k}, {"k.output", &output}, {"positions", &at})));
+  CHECK(halves[0] == 0xc130 && halves[1] == 0xc120); /* position 0: -11, -10 */
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"k", &k}, {"positions", &at})), "tensors[0].output");
+  array wrong = floats(result, TOKENS);
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"k", &k}, {"k.output", &wrong}, {"positions", &at})),
+                "k.output.dtype");
+  rope_prepared_free(prepared);
+
+  prepared = prepare(client, ROTATE("",
+                                    "{'role': 'ROLE_Q', 'layout': 'SHD', 'norm': {'eps': "
+                                    "1e-12, 'weight': {'dtype': 'DTYPE_FP32', 'numbers': "
+                                    "[2, 2, 2, 2, 2, 2, 2, 2]}}, " ARRAY "}"));
+  for (int i = 0; i < COUNT; ++i) values[i] = 3;
+  CHECK_OK(rotate_at(prepared, values, 3));
+  CHECK_NEAR(result[0], 2 * (cos(3) - sin(3)), 1e-5); /* threes have the norm 1 */
+  rope_prepared_free(prepared);
+
+  prepared = prepare(client, ROTATE("",
+                                    "{'layout': 'SHD', 'head_ranges': [{'role': 'ROLE_Q', "
+                                    "'end': 1}], " ARRAY "}"));
+  start();
+  CHECK_OK(rotate_at(prepared, values, 3));
+  CHECK_NEAR(result[0], rotated(values, 0, 3, 10000), 1e-5);
+  CHECK(memcmp(result + DIM, values + DIM, DIM * sizeof(float)) == 0);
+  rope_prepared_free(prepared);
 }
 
-static void test_fingerprint(const rope_client* client) {
-  rope_spec rope = ROPE_SPEC_INIT;
-  rope.model = "llama-3.1-8b";
-  rope_key_source key = ROPE_KEY_SOURCE_INIT;
-  key.rope = &rope;
-  key.engine = "vllm@0.33.0";
-  key.dtype = ROPE_DTYPE_BF16;
-  rope_key_source other = key;
-  other.engine = "llamacpp";
-  const int64_t length = 8192;
-  other.max_model_len = &length;
-  rope_fingerprint_request request = ROPE_FINGERPRINT_REQUEST_INIT;
-  request.key = &key;
-  request.other = &other;
-  char* json = NULL;
-  CHECK_OK(rope_fingerprint(client, &request, NULL, &json));
-  CHECK(strstr(json, "\"fingerprint\"") && strstr(json, "KEY_MATCH_REORDERED"));
-  rope_string_free(json);
-  other.engine = "vllm@9";
-  rope_error* error = rope_fingerprint(client, &request, NULL, &json);
-  CHECK_TEXT(rope_error_field(error), "other.engine");
-  rope_error_free(error);
-  request.key = NULL;
-  error = rope_fingerprint(client, &request, NULL, &json);
-  CHECK_TEXT(rope_error_field(error), "key");
-  rope_error_free(error);
-}
-
-static void test_errors(const rope_client* client) {
-  job it;
-  start_job(&it, 0);
-  it.rope.config_json = NULL;
-  it.rope.model = "no-such-model";
-  rope_error* error = rope_rotate(client, &it.request, NULL, NULL);
-  CHECK(rope_error_code(error) == ROPE_NOT_FOUND);
-  CHECK(rope_error_reason(error) == ROPE_REASON_MODEL_NOT_FOUND);
-  CHECK_TEXT(rope_error_field(error), "rope.model");
-  CHECK_TEXT(rope_code_name(rope_error_code(error)), "NOT_FOUND");
-  CHECK_TEXT(rope_reason_name(rope_error_reason(error)), "MODEL_NOT_FOUND");
-  CHECK(strstr(rope_error_message(error), "no-such-model") != NULL);
-  CHECK(rope_error_retry_delay_ms(error) == 0 && rope_error_may_have_executed(error) == 0);
-  rope_error_free(error);
-
-  start_job(&it, (int64_t)1 << 31);
-  error = rope_rotate(client, &it.request, NULL, NULL);
-  CHECK(rope_error_code(error) == ROPE_OUT_OF_RANGE);
-  CHECK(rope_error_reason(error) == ROPE_REASON_POSITION_OUT_OF_RANGE);
-  rope_error_free(error);
-
-  /* What the layer itself refuses. */
-  start_job(&it, 0);
-  CHECK_REFUSED(rope_rotate(NULL, &it.request, NULL, NULL), "client");
-  CHECK_REFUSED(rope_rotate(client, NULL, NULL, NULL), "request");
-  it.tensor.dtype = 99;
-  CHECK_REFUSED(rope_rotate(client, &it.request, NULL, NULL), "tensors[0].dtype");
-  start_job(&it, 0);
-  it.request.operation = 99;
-  CHECK_REFUSED(rope_rotate(client, &it.request, NULL, NULL), "request.operation");
-  start_job(&it, 0);
-  it.rope.pairing = 3;
-  CHECK_REFUSED(rope_rotate(client, &it.request, NULL, NULL), "rope.pairing");
-  start_job(&it, 0);
-  it.tensor.shape = NULL;
-  CHECK_REFUSED(rope_rotate(client, &it.request, NULL, NULL), "tensors[0].shape");
-  start_job(&it, 0);
-  it.tensor.output = NULL;
-  CHECK_REFUSED(rope_rotate(client, &it.request, NULL, NULL), "tensors[0].output");
-  start_job(&it, 0);
-  it.request.tensors = NULL;
-  CHECK_REFUSED(rope_rotate(client, &it.request, NULL, NULL), "tensors");
-  start_job(&it, 0);
-  it.request.tensor_count = 65;
-  CHECK_REFUSED(rope_rotate(client, &it.request, NULL, NULL), "tensor_count");
-  start_job(&it, 1);
-  it.positions.starts = &it.positions.start;
-  it.positions.start_count = 1;
-  CHECK_REFUSED(rope_rotate(client, &it.request, NULL, NULL), "positions.start");
-
-#ifndef ROPE_SANITIZE /* whose allocator ends the program */
-  /* A count that no memory can hold ends in an error, not in an exception. */
-  start_job(&it, 0);
-  it.positions.position_ids = &it.positions.start;
-  const size_t counts[] = {(size_t)1 << 45, (size_t)1 << 62};
+static void test_operations(const rope_client* client) {
+  start();
+  rope_prepared* prepared = prepare(client, ROTATE("", Q));
+  CHECK_OK(rotate_at(prepared, values, 5));
+  rope_prepared_free(prepared);
+  memcpy(other, result, sizeof(other));
+  const char* inverses[] = {ROTATE("'operation': 'OPERATION_INVERSE', ", Q),
+                            ROTATE("'operation': 'OPERATION_BACKWARD', ", Q)};
   for (int i = 0; i < 2; ++i) {
-    it.positions.position_id_count = counts[i];
-    error = rope_rotate(client, &it.request, NULL, NULL);
-    CHECK(rope_error_code(error) == ROPE_RESOURCE_EXHAUSTED);
-    CHECK_TEXT(rope_error_message(error), "not enough memory");
-    rope_error_free(error);
+    prepared = prepare(client, inverses[i]);
+    CHECK_OK(rotate_at(prepared, other, 5));
+    for (int c = 0; c < COUNT; ++c) CHECK_NEAR(result[c], values[c], 1e-5);
+    rope_prepared_free(prepared);
   }
-#endif
+  /* From positions 5, 6, 7 to 1000 and to another embedding. */
+  prepared = prepare(client, "{'rotate': {" CONFIG(
+                                 "500.0") ", 'operation': 'OPERATION_REPOSITION', 'reposition': "
+                                          "{'from_rope': {'config_json': "
+                                          "'{\\'model_type\\': \\'llama\\', \\'rope_theta\\': "
+                                          "10000.0, \\'head_dim\\': 8}'}}, 'tensors': [" K "]}}");
+  int64_t ids[] = {5, 6, 7}, to = 1000;
+  array k = floats(other, TOKENS), at = number(&to), from = numbers(ids, TOKENS);
+  CHECK_OK(rotate(prepared, ARGUMENTS({"k", &k}, {"positions", &at}, {"reposition.from", &from})));
+  check_rotated(other, values, 1000, 500);
+  rope_prepared_free(prepared);
+}
 
-  start_job(&it, 0);
-  it.rope.struct_size = SIZE_MAX - 7; /* never read */
-  CHECK_REFUSED(rope_rotate(client, &it.request, NULL, NULL), "rope.struct_size");
-  start_job(&it, 0);
-  rope_call_options call = ROPE_CALL_OPTIONS_INIT;
-  const rope_metadata metadata[] = {{"x-trace-bin", "\0\1", 2}, {NULL, "v", 0}};
-  call.metadata = metadata;
-  call.metadata_count = 1;
-  call.attempts_max = 1;
-  CHECK_OK(rope_rotate(client, &it.request, &call, NULL));
-  call.metadata_count = 2;
-  CHECK_REFUSED(rope_rotate(client, &it.request, &call, NULL), "metadata[1]");
-  const rope_metadata binary = {"x-text", "a\0b", 3};
-  call.metadata = &binary;
-  call.metadata_count = 1;
-  CHECK_REFUSED(rope_rotate(client, &it.request, &call, NULL), "metadata[0]");
-  call.metadata_count = 0;
-  call.attempts_max = -1;
-  CHECK_REFUSED(rope_rotate(client, &it.request, &call, NULL), "attempts_max");
+/* Two of three tokens: the third stays as it was. And none. */
+static void test_open_axis(const rope_client* client) {
+  start();
+  rope_prepared* prepared = prepare(
+      client, "{'open_axis': 'S', 'rotate': {" CONFIG("10000.0") ", 'tensors': [" Q "," K "]}}");
+  int64_t position = 40;
+  array at = number(&position), q = floats(values, 2), output = floats(result, 2);
+  array k = floats(other, 2), three = floats(other, 3), four = floats(values, 4);
+  CHECK_OK(
+      rotate(prepared, ARGUMENTS({"q", &q}, {"q.output", &output}, {"k", &k}, {"positions", &at})));
+  CHECK_NEAR(result[0], rotated(values, 0, 40, 10000), 1e-5);
+  CHECK(isnan(result[2 * HEADS * DIM]));
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &q}, {"k", &three})), "k.shape");
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &four}, {"k", &three})), "q.shape");
+  array no_q = floats(NULL, 0), no_k = no_q;
+  CHECK_OK(rotate(prepared, ARGUMENTS({"q", &no_q}, {"k", &no_k}, {"positions", &at})));
+  rope_prepared_free(prepared);
+}
 
-  rope_client* none = NULL;
-  CHECK_REFUSED(rope_connect(NULL, NULL, &none), "target");
-  CHECK_REFUSED(rope_connect("inproc:", NULL, NULL), "client");
-  CHECK_REFUSED(rope_connect("https://", NULL, &none), "target");
-  rope_connect_options options = ROPE_CONNECT_OPTIONS_INIT;
-  options.timeout_ms = 200;
-  error = rope_connect("unix:/nowhere/rope.sock", &options, &none);
-  CHECK(rope_error_code(error) == ROPE_UNAVAILABLE && none == NULL);
+/* Of packed sequences, and of context parallelism. */
+static void test_positions(const rope_client* client) {
+  start();
+  rope_prepared* prepared =
+      prepare(client, ROTATE("", "{'role': 'ROLE_Q', 'layout': 'THD', " ARRAY "}"));
+  int64_t starts[] = {9, 50}, ends[] = {0, 1, 3}, length = 3, one = 1, zero = 0;
+  array q = floats(values, TOKENS), output = floats(result, TOKENS), by = numbers(starts, 2);
+  array cut = numbers(ends, 3), final = numbers(&length, 1), ranks = number(&one);
+  array rank = number(&zero), at = number(&zero);
+  CHECK_OK(
+      rotate(prepared, ARGUMENTS({"q", &q}, {"q.output", &output}, {"positions.starts", &by},
+                                 {"positions.cu_seqlens", &cut}, {"positions.seq_lens", &final})));
+  const int64_t want[] = {9, 50, 51};
+  for (int i = 0; i < COUNT; ++i) {
+    CHECK_NEAR(result[i], rotated(values, i, (double)want[i / (HEADS * DIM)], 10000), 1e-5);
+  }
+  /* An odd number of tokens is no two chunks. */
+  rope_error* error =
+      rotate(prepared, ARGUMENTS({"q", &q}, {"positions", &at}, {"positions.cp_size", &ranks},
+                                 {"positions.cp_rank", &rank}));
+  CHECK_TEXT(rope_error_code(error), "INVALID_ARGUMENT");
   rope_error_free(error);
-  options.transports = 8;
-  CHECK_REFUSED(rope_connect("inproc:", &options, &none), "transports");
-  options.transports = 0;
-  options.max_message_bytes = -1;
-  CHECK_REFUSED(rope_connect("inproc:", &options, &none), "max_message_bytes");
+  rope_prepared_free(prepared);
+}
 
-  options = (rope_connect_options)ROPE_CONNECT_OPTIONS_INIT;
-  options.tls_ca_file = "/nowhere";
-  CHECK_REFUSED(rope_connect("127.0.0.1:1", &options, &none), "tls.ca_file");
-  options.tls_ca_file = NULL;
-  options.tls_cert_file = "/nowhere";
-  CHECK_REFUSED(rope_connect("127.0.0.1:1", &options, &none), "tls.cert_file");
-  options.tls_cert_file = NULL;
-  options.tls = 1;
-  CHECK_REFUSED(rope_connect("unix:/nowhere", &options, &none), "tls");
-  options.tls = 2;
-  CHECK_REFUSED(rope_connect("inproc:", &options, &none), "options.tls");
-  options.tls = 0;
-  options.token = "a b";
-  CHECK_REFUSED(rope_connect("127.0.0.1:1", &options, &none), "token");
-  options.token = NULL;
-  options.token_file = "/nowhere";
-  CHECK_REFUSED(rope_connect("127.0.0.1:1", &options, &none), "token_file");
-  options.token_file = NULL;
-  options.reserved = 1;
-  CHECK_REFUSED(rope_connect("inproc:", &options, &none), "reserved");
+static void test_refused_arguments(const rope_client* client) {
+  start();
+  rope_prepared* prepared = prepare(client, ROTATE("", Q));
+  static const struct {
+    const char* name;
+    const char* field;
+  } names[] = {{"k", "k"},
+               {"q.input", "q.input"},
+               {"tensors[1]", "tensors[1]"},
+               {"tensors[0", "tensors[0"},
+               {"positions.page", "positions.page"},
+               {"reposition.from.page", "reposition.from.page"},
+               {"Q", "Q"},
+               {"q", "q"}, /* given twice */
+               {"positions", "positions"},
+               {"positions.cp_size", "positions.cp_size.ndim"}};
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); ++i) {
+    int64_t position = 0;
+    array q = floats(values, TOKENS), at = number(&position);
+    array wrong = names[i].name[0] == 'p' || names[i].name[0] == 'r' ? numbers(&position, 1) : q;
+    if (strcmp(names[i].name, "positions") == 0) wrong = at;
+    CHECK_REFUSED(
+        rotate(prepared, ARGUMENTS({"q", &q}, {"positions", &at}, {names[i].name, &wrong})),
+        names[i].field);
+  }
+  static const struct {
+    const char* field;
+    int32_t device, rank;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t offset, tokens;
+  } tensors[] = {{"q.device", kDLCUDA, 3, kDLFloat, 32, 1, 0, 3},
+                 {"q.device", kDLROCM, 3, kDLFloat, 32, 1, 0, 3},
+                 {"q.dtype", kDLCPU, 3, kDLInt, 32, 1, 0, 3},
+                 {"q.dtype", kDLCPU, 3, kDLFloat, 16, 1, 0, 3}, /* not as prepared */
+                 {"q.dtype.lanes", kDLCPU, 3, kDLFloat, 32, 2, 0, 3},
+                 {"q.ndim", kDLCPU, 0, kDLFloat, 32, 1, 0, 3},
+                 {"q.ndim", kDLCPU, 9, kDLFloat, 32, 1, 0, 3},
+                 {"q.shape", kDLCPU, 2, kDLFloat, 32, 1, 0, 3},
+                 {"q.shape", kDLCPU, 3, kDLFloat, 32, 1, 0, 2},
+                 {"q.shape[0]", kDLCPU, 3, kDLFloat, 32, 1, 0, -1},
+                 {"q.data", kDLCPU, 3, kDLFloat, 32, 1, 2, 3}};
+  for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); ++i) {
+    array q = floats(values, tensors[i].tokens);
+    q.tensor.device.device_type = (DLDeviceType)tensors[i].device;
+    q.tensor.ndim = tensors[i].rank;
+    q.tensor.dtype = (DLDataType){tensors[i].code, tensors[i].bits, tensors[i].lanes};
+    q.tensor.byte_offset = (uint64_t)tensors[i].offset;
+    CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &q})), tensors[i].field);
+  }
+  array q = floats(values, TOKENS), none = floats(NULL, TOKENS);
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &none})), "q.data");
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"positions", &q})), "positions.dtype");
+  const int64_t backwards[] = {-HEADS * DIM, DIM, 1}, gaps[] = {2 * HEADS * DIM, DIM, 1};
+  memcpy(q.strides, backwards, sizeof(backwards));
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &q})), "q.strides[0]");
+  memcpy(q.strides, gaps, sizeof(gaps));
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &q})), "q.strides");
+  const rope_argument nameless = {NULL, &q.tensor}, empty = {"q", NULL};
+  CHECK_REFUSED(rope_rotate(prepared, &nameless, 1, NULL), "arguments.name");
+  CHECK_REFUSED(rope_rotate(prepared, &empty, 1, NULL), "q");
+  CHECK_REFUSED(rope_rotate(prepared, NULL, 1, NULL), "arguments");
+  CHECK_REFUSED(rope_rotate(prepared, NULL, 0, &q), "stream");
+  CHECK_REFUSED(rope_rotate(NULL, NULL, 0, NULL), "prepared");
+  CHECK_ERROR(rotate_at(prepared, values, (int64_t)1 << 31), "OUT_OF_RANGE",
+              "POSITION_OUT_OF_RANGE", "positions.start");
+  rope_prepared_free(prepared);
+}
 
-  CHECK(rope_error_code(NULL) == ROPE_OK);
+static void test_refused_requests(const rope_client* client) {
+  static const struct {
+    const char* request;
+    const char* field;
+  } requests[] = {
+      {"", "request"},
+      {"{'rotate': 3}", "request"},
+      {"{'rotate': {'rope': {'mode': 'llama'}}}", "request"},
+      {ROTATE("'positions': {'start': 1}, ", Q), "positions"},
+      {ROTATE("'request_id': 'mine', ", Q), "request_id"},
+      {ROTATE("'output': {'in_place': true}, ", Q), "output.in_place"},
+      {ROTATE("", "{'role': 'ROLE_Q', 'layout': 'SHD', 'array': {'shape': [1, 1, 8]}}"),
+       "tensors[0].array.dtype"},
+      {ROTATE("", "{'layout': 'SHD', " ARRAY "}"), "tensors[0].role"},
+      {ROTATE("", ""), "tensors"},
+      {"{'open_axis': 'H', 'rotate': {" CONFIG("10000.0") ", 'tensors': [" Q "]}}", "open_axis"},
+  };
+  rope_prepared* none = NULL;
+  for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); ++i) {
+    CHECK_REFUSED(rope_prepare(client, quoted(requests[i].request), NULL, &none),
+                  requests[i].field);
+  }
+  CHECK_ERROR(rope_prepare(client,
+                           quoted("{'rotate': {'rope': {'model': 'no-such-model'}, "
+                                  "'tensors': [" Q "]}}"),
+                           NULL, &none),
+              "NOT_FOUND", "MODEL_NOT_FOUND", "rope.model");
+  CHECK_REFUSED(rope_prepare(NULL, "{}", NULL, &none), "client");
+  CHECK_REFUSED(rope_prepare(client, NULL, NULL, &none), "request");
+  CHECK_REFUSED(rope_prepare(client, "{}", NULL, NULL), "prepared");
+  CHECK(none == NULL);
+}
+
+/* A method, its request, and what its answer has. */
+static void test_calls(const rope_client* client) {
+  static const struct {
+    const char *method, *request, *want;
+  } calls[] = {
+      {"Describe", "{'rope': {'model': 'llama-3.1-8b'}, 'positions': [1]}", "\"config_id\""},
+      {"Fingerprint",
+       "{'key': {'rope': {'model': 'llama-3.1-8b'}, 'engine': 'vllm@0.33.0', 'dtype': "
+       "'DTYPE_BF16'}, 'other': {'rope': {'model': 'llama-3.1-8b'}, 'engine': 'llamacpp', "
+       "'dtype': 'DTYPE_BF16', 'max_model_len': 8192}}",
+       "KEY_MATCH_REORDERED"},
+      /* cos 0, which is 1, as bytes of a double in base64 */
+      {"GetTables",
+       "{'rope': {'model': 'qwen3-8b'}, 'positions': {'range': {'end': 1}}, 'dtype': "
+       "'DTYPE_FP64', 'layout': 'TABLE_LAYOUT_COMPLEX'}",
+       "AAAAAAAA8D8AAAAAAAAAAAAA"},
+      {"ListModels", "{}", "\"qwen3-8b\""},
+      {"GetServerInfo", "{}", "\"instance_id\""},
+      {"ListConnections", "{}", "\"owner\""},
+      {"ListRegions", "{}", "\"regions\""},
+      {"Rotate",
+       "{'rope': {'config': {'head_dim': 2}, 'pairing': 'PAIRING_HALF'}, 'positions': {'start': "
+       "0}, 'tensors': [{'role': 'ROLE_Q', 'layout': 'SD', 'array': {'dtype': 'DTYPE_FP32', "
+       "'shape': [1, 2], 'numbers': [1, 2]}}]}",
+       "\"numbers\""},
+  };
+  for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); ++i) {
+    char* reply = NULL;
+    CHECK_OK(rope_call(client, calls[i].method, quoted(calls[i].request), NULL, &reply));
+    if (strstr(reply, calls[i].want) == NULL) {
+      fprintf(stderr, "%s: no %s in %s\n", calls[i].method, calls[i].want, reply);
+      exit(1);
+    }
+    rope_text_free(reply);
+  }
+  char* reply = NULL;
+  CHECK_REFUSED(rope_call(client, "RotateStream", "{}", NULL, &reply), "method");
+  CHECK_REFUSED(rope_call(client, "Turn", "{}", NULL, &reply), "method");
+  CHECK_REFUSED(rope_call(client, "Describe", "{", NULL, &reply), "request");
+  CHECK_REFUSED(
+      rope_call(client, "Describe", quoted("{'rope': {'model': 'm', 'x': 1}}"), NULL, &reply),
+      "request");
+  CHECK_REFUSED(rope_call(client, "Describe", "{}", quoted("{'attempts_max': -1}"), &reply),
+                "options.attempts_max");
+  CHECK_REFUSED(rope_call(client, "Describe", "{}", quoted("{'metadata': {'x': 1}}"), &reply),
+                "options.metadata");
+  CHECK_OK(rope_call(client, "ListModels", "{}",
+                     quoted("{'timeout_ms': 10000, 'attempts_max': 1, 'metadata': {'x-a': 'b'}}"),
+                     &reply));
+  rope_text_free(reply);
+  CHECK(rope_error_retry_delay_ms(NULL) == 0 && rope_error_may_have_executed(NULL) == 0);
+}
+
+static void test_memory(const char* target) {
+  rope_client* client = connect_to(target, "{'arena_bytes': 1048576}");
+  rope_memory* memory = NULL;
+  CHECK_OK(rope_allocate(client, sizeof(values), &memory));
+  float* shared = rope_memory_data(memory);
+  CHECK((size_t)shared % 64 == 0);
+  start();
+  memcpy(shared, values, sizeof(values));
+  rope_prepared* prepared = prepare(client, ROTATE("", Q));
+  int64_t position = 5;
+  array q = floats(shared, TOKENS), at = number(&position);
+  CHECK_OK(rotate(prepared, ARGUMENTS({"q", &q}, {"positions", &at})));
+  check_rotated(shared, values, 5, 10000);
+  CHECK_OK(rope_fence(client, NULL));
+  CHECK_REFUSED(rope_fence(client, "{\"timeout\": 1}"), "options.timeout");
+  rope_memory* too_large = NULL;
+  rope_error* error = rope_allocate(client, 1 << 21, &too_large);
+  CHECK_TEXT(rope_error_code(error), "RESOURCE_EXHAUSTED");
+  CHECK(too_large == NULL);
+  rope_error_free(error);
+  rope_close(client);
+  CHECK_OK(rotate(prepared, ARGUMENTS({"q", &q}, {"positions", &at}))); /* keeps its client */
+  rope_prepared_free(prepared);
+  memset(shared, 1, 64); /* memory outlives its client */
+  rope_memory_free(memory);
+}
+
+static void test_options(void) {
+  static const struct {
+    const char *target, *options, *field;
+  } refused[] = {
+      {"https://", NULL, "target"},
+      {"inproc:", "[]", "options"},
+      {"inproc:", "{'timeout': 1}", "options.timeout"},
+      {"inproc:", "{'timeout_ms': '1'}", "options.timeout_ms"},
+      {"inproc:", "{'timeout_ms': 1.5}", "options.timeout_ms"},
+      {"inproc:", "{'spin_us': -1}", "options.spin_us"},
+      {"inproc:", "{'max_message_bytes': 1e300}", "options.max_message_bytes"},
+      {"inproc:", "{'require_serving': 1}", "options.require_serving"},
+      {"inproc:", "{'transports': ['shm']}", "options.transports"},
+      {"inproc:", "{'transports': []}", "options.transports"},
+      {"127.0.0.1:1", "{'tls_ca_file': '/nowhere'}", "tls.ca_file"},
+      {"127.0.0.1:1", "{'tls_cert_file': '/nowhere'}", "tls.cert_file"},
+      {"unix:/nowhere", "{'tls': true}", "tls"},
+      {"127.0.0.1:1", "{'token': 'a b'}", "token"},
+      {"127.0.0.1:1", "{'token_file': '/nowhere'}", "token_file"},
+      {"embedded", "{'threads': -1}", "options.threads"},
+      {"embedded", "{'threads': 3000000000}", "options.threads"},
+      {"embedded", "{'models': {'mine': {}}}", "options.models"},
+  };
+  rope_client* client = NULL;
+  for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); ++i) {
+    const char* options = refused[i].options == NULL ? NULL : quoted(refused[i].options);
+    const int is_embedded = strcmp(refused[i].target, "embedded") == 0;
+    CHECK_REFUSED(is_embedded ? rope_connect_embedded(options, &client)
+                              : rope_connect(refused[i].target, options, &client),
+                  refused[i].field);
+  }
+  CHECK_REFUSED(rope_connect(NULL, NULL, &client), "target");
+  CHECK_REFUSED(rope_connect("inproc:", NULL, NULL), "client");
+  rope_error* error =
+      rope_connect("unix:/nowhere/rope.sock", quoted("{'timeout_ms': 200}"), &client);
+  CHECK_TEXT(rope_error_code(error), "UNAVAILABLE");
+  rope_error_free(error);
+  CHECK(client == NULL);
+
+  CHECK_OK(rope_connect_embedded(
+      quoted("{'threads': 1, 'memory_bytes': 268435456, 'models': {'mine': '{\\'model_type\\': "
+             "\\'llama\\', \\'rope_theta\\': 500.0, \\'head_dim\\': 8}'}}"),
+      &client));
+  CHECK_TEXT(rope_transport(client), "in_process");
+  start();
+  rope_prepared* prepared =
+      prepare(client, "{'rotate': {'rope': {'model': 'mine'}, 'tensors': [" Q "]}}");
+  CHECK_OK(rotate_at(prepared, values, 5));
+  check_rotated(result, values, 5, 500);
+  rope_prepared_free(prepared);
+  rope_close(client);
+}
+
+static void test_null(void) {
+  CHECK_TEXT(rope_error_code(NULL), "OK");
+  CHECK_TEXT(rope_error_reason(NULL), "");
   CHECK_TEXT(rope_error_message(NULL), "");
   CHECK_TEXT(rope_error_field(NULL), "");
+  CHECK_TEXT(rope_transport(NULL), "");
+  CHECK_TEXT(rope_prepared_text(NULL), "");
+  CHECK(rope_memory_data(NULL) == NULL);
   rope_error_free(NULL);
-}
-
-/* Models of an engine's own, and options of the engine that "inproc:" starts. */
-static void test_engine_options(void) {
-  rope_model_config models[] = {ROPE_MODEL_CONFIG_INIT, ROPE_MODEL_CONFIG_INIT};
-  models[0].name = "first";
-  models[0].config_json = kConfig;
-  models[1].name = "second";
-  models[1].config_json = kOtherConfig;
-  rope_engine_options engine = ROPE_ENGINE_OPTIONS_INIT;
-  engine.threads = 1;
-  engine.models = models;
-  engine.model_count = 2;
-  CHECK_OK(rope_set_in_process_engine(&engine));
-  rope_client* clients[2] = {NULL, NULL};
-  CHECK_OK(rope_connect_in_process(&engine, NULL, &clients[0]));
-  CHECK_OK(rope_connect("inproc:", NULL, &clients[1]));
-  for (int i = 0; i < 2; ++i) {
-    job it;
-    start_job(&it, 5);
-    it.rope.config_json = NULL;
-    it.rope.model = "second";
-    CHECK_OK(rope_rotate(clients[i], &it.request, NULL, NULL));
-    check_rotated(it.result, it.values, 5, 500);
-    CHECK_TEXT(rope_transport_name(clients[i]), "in_process");
-    rope_close(clients[i]);
-  }
-  models[1].config_json = NULL;
-  CHECK_REFUSED(rope_connect_in_process(&engine, NULL, &clients[0]),
-                "engine.models[1].config_json");
-  CHECK_OK(rope_set_in_process_engine(NULL));
+  rope_close(NULL);
+  rope_prepared_free(NULL);
+  rope_memory_free(NULL);
+  rope_text_free(NULL);
 }
 
 int main(int argc, char** argv) {
   CHECK(argc == 2);
   CHECK(strlen(rope_version()) >= strlen("0.9.0"));
   rope_client* client = connect_to(argv[1], NULL);
-  CHECK(strlen(rope_transport_name(client)) > 0);
   test_rotate(client);
+  test_arrays(client);
   test_fields(client);
   test_operations(client);
-  test_reposition(client);
-  test_prepared(client);
-  test_tables(client);
-  test_describe(client);
-  test_fingerprint(client);
-  test_errors(client);
-  test_arena(argv[1]);
-  printf("%s: %s\n", argv[1], rope_transport_name(client));
+  test_open_axis(client);
+  test_positions(client);
+  test_refused_arguments(client);
+  test_refused_requests(client);
+  test_calls(client);
+  test_memory(argv[1]);
+  test_null();
+  printf("%s: %s\n", argv[1], rope_transport(client));
   rope_close(client);
-  if (strcmp(argv[1], "in_process") == 0) test_engine_options();
+  if (strcmp(argv[1], "embedded") == 0) test_options();
   return 0;
 }

@@ -44,28 +44,19 @@
     }                                                                                 \
   } while (0)
 
-/* An INVALID_ARGUMENT about this field. */
-#define CHECK_REFUSED(call, field)                                   \
-  do {                                                               \
-    rope_error* refusal_ = (call);                                   \
-    CHECK_TEXT(rope_error_field(refusal_), field);                   \
-    CHECK(rope_error_code(refusal_) == ROPE_INVALID_ARGUMENT);       \
-    CHECK(rope_error_reason(refusal_) == ROPE_REASON_INVALID_FIELD); \
-    CHECK(strlen(rope_error_got(refusal_)) > 0);                     \
-    CHECK(strlen(rope_error_want(refusal_)) > 0);                    \
-    CHECK(strstr(rope_error_message(refusal_), field) != 0);         \
-    rope_error_free(refusal_);                                       \
+/* An error of this code and reason about this field. */
+#define CHECK_ERROR(call, code, reason, field)          \
+  do {                                                  \
+    rope_error* refusal_ = (call);                      \
+    CHECK_TEXT(rope_error_field(refusal_), field);      \
+    CHECK_TEXT(rope_error_code(refusal_), code);        \
+    CHECK_TEXT(rope_error_reason(refusal_), reason);    \
+    CHECK(strlen(rope_error_got(refusal_)) > 0);        \
+    CHECK(strlen(rope_error_want(refusal_)) > 0);       \
+    CHECK(strstr(rope_error_message(refusal_), field)); \
+    rope_error_free(refusal_);                          \
   } while (0)
 
-/* Connects to the target, or to a new engine in this process for "in_process". */
-static inline rope_client* connect_to(const char* target, const rope_connect_options* options) {
-  rope_client* client = 0;
-  if (strcmp(target, "in_process") == 0) {
-    CHECK_OK(rope_connect_in_process(0, options, &client));
-  } else {
-    CHECK_OK(rope_connect(target, options, &client));
-  }
-  return client;
-}
+#define CHECK_REFUSED(call, field) CHECK_ERROR(call, "INVALID_ARGUMENT", "INVALID_FIELD", field)
 
 #endif /* ROPE_TESTS_UNIT_CLIENT_C_CHECK_H_ */

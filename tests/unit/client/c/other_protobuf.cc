@@ -55,23 +55,21 @@ void Rotate(void* library) {
   };
   rope_client* client = nullptr;
   check(Find<decltype(rope_connect)>(library, "rope_connect")("inproc:", nullptr, &client));
-  const int64_t shape[] = {1, 2};
+  rope_prepared* prepared = nullptr;
+  check(Find<decltype(rope_prepare)>(library, "rope_prepare")(
+      client,
+      R"({"rotate": {"rope": {"config": {"head_dim": 2}, "pairing": "PAIRING_HALF"}, "tensors": [
+          {"role": "ROLE_Q", "layout": "SD",
+           "array": {"dtype": "DTYPE_FP32", "shape": [1, 2]}}]}})",
+      nullptr, &prepared));
+  int64_t shape[] = {1, 2};
+  int64_t position = 1;
   float pair[] = {1, 0};
-  rope_tensor tensor = ROPE_TENSOR_INIT;
-  tensor.layout = "SD";
-  tensor.rank = 2;
-  tensor.shape = shape;
-  tensor.data = tensor.output = pair;
-  rope_spec rope = ROPE_SPEC_INIT;
-  rope.config_json = R"({"model_type": "llama", "rope_theta": 10000.0, "head_dim": 2})";
-  rope_positions positions = ROPE_POSITIONS_INIT;
-  positions.start = 1;
-  rope_request request = ROPE_REQUEST_INIT;
-  request.rope = &rope;
-  request.positions = &positions;
-  request.tensors = &tensor;
-  request.tensor_count = 1;
-  check(Find<decltype(rope_rotate)>(library, "rope_rotate")(client, &request, nullptr, nullptr));
+  const DLTensor q = {pair, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, nullptr, 0};
+  const DLTensor start = {&position, {kDLCPU, 0}, 0, {kDLInt, 64, 1}, nullptr, nullptr, 0};
+  const rope_argument arguments[] = {{"q", &q}, {"positions", &start}};
+  check(Find<decltype(rope_rotate)>(library, "rope_rotate")(prepared, arguments, 2, nullptr));
+  Find<decltype(rope_prepared_free)>(library, "rope_prepared_free")(prepared);
   Find<decltype(rope_close)>(library, "rope_close")(client);
   if (std::abs(pair[0] - std::cos(1.0)) > 1e-6 || std::abs(pair[1] - std::sin(1.0)) > 1e-6) {
     Fail("got " + std::to_string(pair[0]) + " " + std::to_string(pair[1]) + ", want cos 1 sin 1");

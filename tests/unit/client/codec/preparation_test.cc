@@ -33,10 +33,7 @@ RotateRequest RequestFor() {
 }
 
 v1::PrepareRequest MessageOf(const RotateRequest& request, const std::string& open_axis = {}) {
-  v1::PrepareRequest message;
-  const auto bytes = Preparation::Create(request, open_axis).value()->Message();
-  EXPECT_TRUE(message.ParseFromString(::rope::testing::BytesOf(bytes.value())));
-  return message;
+  return Preparation::Create(request, open_axis).value()->message();
 }
 
 TEST(PreparationTest, MessageHasNoValues) {
@@ -65,9 +62,7 @@ TEST(PreparationTest, WeightsOfNormsAreCopied) {
   const auto preparation = Preparation::Create(request).value();
   const std::vector<float> before = weight;
   weight = {7, 8};
-  v1::PrepareRequest message;
-  ASSERT_TRUE(message.ParseFromString(::rope::testing::BytesOf(preparation->Message().value())));
-  EXPECT_EQ(message.rotate().tensors(0).norm().weight().raw(),
+  EXPECT_EQ(preparation->message().rotate().tensors(0).norm().weight().raw(),
             std::string(reinterpret_cast<const char*>(before.data()), 8));
 }
 
@@ -79,7 +74,44 @@ TEST(PreparationTest, WithItsValuesItIsTheWholeRequest) {
     const auto message = EncodeWhole(either, {}, Route::kRpc, borrowed);
     return ::rope::testing::BytesOf(message.value().message);
   };
-  EXPECT_EQ(encoded(Preparation::Create(request).value()->With(request)), encoded(request));
+  RotateRequest call{.prepared = PreparedRotation::CreateLocal(request).value(),
+                     .request_id = request.request_id,
+                     .labels = request.labels,
+                     .positions = request.positions,
+                     .reposition = request.reposition};
+  for (const TensorView& view : request.tensors) call.tensors.push_back({.data = view.data});
+  EXPECT_EQ(encoded(call), encoded(request));
+}
+
+TEST(PreparationTest, AMessageGivesTheTensorsOfTheRequest) {
+  RotateRequest request = RequestFor();
+  request.tensors[1].strides = {4, 2, 1};
+  request.tensors[1].output_strides = {4, 8, 1};
+  request.output_dtype = DType::kFloat8E4M3;
+  const v1::PrepareRequest message = MessageOf(request, "B");
+  const auto read = Preparation::Create(message).value();
+  EXPECT_EQ(read->message().SerializeAsString(), message.SerializeAsString());
+  const auto written = Preparation::Create(request, "B").value();
+  for (size_t i = 0; i < 2; ++i) {
+    const Preparation::Tensor& got = read->tensors()[i];
+    const Preparation::Tensor& want = written->tensors()[i];
+    EXPECT_EQ(got.bytes, want.bytes);
+    EXPECT_EQ(got.view.strides, want.view.strides);
+    EXPECT_EQ(got.wanted.role, want.wanted.role);
+    EXPECT_EQ(got.wanted.dtype, want.wanted.dtype);
+    EXPECT_EQ(got.wanted.shape, want.wanted.shape);
+    EXPECT_EQ(got.wanted.strides, want.wanted.strides);
+  }
+}
+
+TEST(PreparationTest, AMessageThatTheClientCannotAnswerIsRefused) {
+  v1::PrepareRequest message = MessageOf(RequestFor());
+  message.mutable_rotate()->mutable_output()->set_in_place(true);
+  EXPECT_EQ(Preparation::Create(message).status().detail().field, "output.in_place");
+  message = MessageOf(RequestFor());
+  message.mutable_rotate()->mutable_tensors(1)->mutable_array()->set_dtype(v1::DTYPE_INT32);
+  EXPECT_EQ(Preparation::Create(message).status().message(),
+            "tensors[1].array.dtype: got DTYPE_INT32, want the dtype of a tensor");
 }
 
 TEST(PreparationTest, AShapeWithoutASizeIsRefused) {
@@ -149,7 +181,6 @@ TEST_F(PreparedCallTest, ALengthChangesTheOpenAxisOfEveryTensor) {
   RotateRequest call = Call();
   call.prepared = rotation;
   EXPECT_EQ(CheckPreparedCall(call).ToString(), "OK");
-  EXPECT_THAT(preparation.With(call).tensors[1].shape, ElementsAre(2, 1, 2));
 }
 
 // Strides that were prepared say nothing of an array that is packed, and the other way round.

@@ -1,0 +1,41 @@
+// Reads tensors that DLPack describes (rope/dlpack.h), for C and Python: host memory, 1 to 8 axes,
+// types with one lane, elements aligned.
+//
+// Threading:  Functions only.
+// Ownership:  A view borrows memory, shape and strides of the tensor.
+// Errors:     INVALID_ARGUMENT: "NAME.device", "NAME.dtype", "NAME.dtype.lanes", "NAME.ndim",
+//             "NAME.shape", "NAME.strides", "NAME.data".
+#ifndef ROPE_CLIENT_C_DLPACK_H_
+#define ROPE_CLIENT_C_DLPACK_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rope/dlpack.h"
+#include "rope/status.h"
+#include "rope/tensor.h"
+
+namespace rope::c {
+
+struct DlpackView {
+  client::DType dtype = client::DType::kFloat32;
+  void* data = nullptr;  // null if there are no elements
+  int32_t rank = 0;
+  const int64_t* shape = nullptr;
+  const int64_t* strides = nullptr;  // null: packed
+};
+
+// "fp32" and so on.
+const char* Name(client::DType dtype);
+
+// `name` is that of the tensor, for errors. Floats of 16, 32 and 64 bits, bfloat of 16, float8
+// e4m3fn and e5m2.
+Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view);
+
+// Packed integers of 32 or 64 bits; no axes are allowed.
+Status ReadIntegers(const DLTensor& tensor, const std::string& name, std::vector<int64_t>* values);
+
+}  // namespace rope::c
+
+#endif  // ROPE_CLIENT_C_DLPACK_H_
