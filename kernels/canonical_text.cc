@@ -12,7 +12,7 @@ namespace rope::kernels {
 namespace {
 
 // Raise the number when the text changes: old ids then name nothing.
-constexpr std::string_view kFormat = "rope.v1/config_id/2\n";
+constexpr std::string_view kFormat = "rope.v1/config_id/3\n";
 
 // Writes a line for each value that is set: its name, "=", the value.
 class Lines {

@@ -66,7 +66,7 @@ void AddNumbers(const ResolvedRope& resolved, DescribeReply& reply) {
 
 // The scale of attention by the config as it is written.
 void AddScale(const LayerRope& rope, DescribeReply& reply) {
-  const double factor = rope.layer.rotates ? static_cast<double>(AttentionFactor(rope.stated)) : 1;
+  const double factor = rope.layer.rotates ? AttentionFactor(rope.stated) : 1;
   const AttentionScale scale = ScaleOf(rope.layer, rope.stated, factor);
   if (scale.softmax != 1 || scale.temperature_beta != 0) reply.scale = scale;
   reply.scale_readings = ScaleReadings(rope.layer, rope.stated, scale, factor);

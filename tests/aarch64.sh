@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds for aarch64 with the distribution's cross compiler, and runs there, in an emulator: the
-# golden files, the contract suite, and one request to a server.
+# golden files, the contract suite with the identities of configs, and one request to a server.
 # Usage: tests/aarch64.sh
 # build/aarch64/root gets the distribution's libraries for aarch64, and this machine none of them.
 # Exit status 77: what could not be had.

@@ -36,8 +36,8 @@ struct Model {
   double all_dim() const { return config.mscale_all_dim.value_or(0); }
 };
 
-double Squared(long double magnitude) {
-  return static_cast<double>(magnitude * magnitude);
+double Squared(double magnitude) {
+  return magnitude * magnitude;
 }
 
 // Yarn's magnitude of mscale_all_dim, squared; 1 with an mscale_all_dim of 0.
@@ -249,7 +249,7 @@ double FactorOf(const ScaleEntry& entry, const Model& model, double answered) {
   const auto read = ReadAs(model.config, {std::string(entry.engine), std::string(entry.last)},
                            layer.names, std::nullopt);
   if (!read.ok()) return answered;
-  return static_cast<double>(AttentionFactor(read->read.config));
+  return AttentionFactor(read->read.config);
 }
 
 bool Equal(double a, double b) {
@@ -330,7 +330,7 @@ std::vector<Remark> ScaleRemarks(const LayerConfig& layer, const RopeConfig& con
   const bool cancels = layer.rotates && config.rope_type == RopeType::kYarn &&
                        !config.attention_factor.has_value() && model.all_dim() != 0 &&
                        config.mscale == config.mscale_all_dim;
-  const double lost = static_cast<double>(YarnMagnitude(1, model.factor()));
+  const double lost = YarnMagnitude(1, model.factor());
   const bool known = HasModelType(model.type) && !model.large3;
   if (cancels && scale.softmax == 1 && lost != 1 && known) {
     remarks.push_back({RemarkKind::kSoftmaxScale,

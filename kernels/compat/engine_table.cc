@@ -45,10 +45,9 @@ void FixMscale(double mscale, double all_dim, std::string_view sentence, CompatC
   RopeConfig& config = result.config;
   if (config.attention_factor.has_value()) return;
   const double factor = *EffectiveFactor(config);
-  const long double computed = config.attn_factor.value_or(1) * YarnMagnitude(mscale, factor) /
-                               YarnMagnitude(all_dim, factor);
+  const double computed = YarnMagnitude(mscale, factor, all_dim, config.attn_factor.value_or(1));
   if (computed == AttentionFactor(config)) return;
-  config.attention_factor = static_cast<double>(computed);
+  config.attention_factor = computed;
   config.attn_factor.reset();
   config.mscale.reset();
   config.mscale_all_dim.reset();
@@ -189,7 +188,7 @@ absl::Status LongropeFactorOfLengths(std::string_view who, CompatConfig& result)
   if (!IsLongrope(result) || !ratio.has_value()) return absl::OkStatus();
   RopeConfig by_ratio = config;
   by_ratio.factor = ratio;
-  const long double computed = AttentionFactor(by_ratio, /*ignore_explicit=*/true);
+  const double computed = AttentionFactor(by_ratio, /*ignore_explicit=*/true);
   if (computed == AttentionFactor(config)) return absl::OkStatus();
   config.factor = ratio;
   config.attention_factor.reset();

@@ -103,9 +103,10 @@ void RemarkNtk(const RopeConfig& config, std::optional<int64_t> head_dim, List& 
   const std::optional<int64_t> rotary_dim = RotaryDim(config, head_dim);
   if (config.rope_type == RopeType::kDynamic && config.alpha.has_value() &&
       rotary_dim.has_value()) {
-    list.push_back({RemarkKind::kExplicitNumbers,
-                    StrCat("alpha ", *config.alpha, " enlarges the base to ",
-                           DynamicTheta(config, *rotary_dim, 1), " at every length")});
+    list.push_back(
+        {RemarkKind::kExplicitNumbers,
+         StrCat("alpha ", *config.alpha, " enlarges the base to ",
+                static_cast<double>(DynamicTheta(config, *rotary_dim, 1)), " at every length")});
   }
 }
 
@@ -208,8 +209,8 @@ void RemarkLlama3(const RopeConfig& config, List& list) {
 void RemarkAttentionFactor(const RopeConfig& config, List& list) {
   if (config.rope_type != RopeType::kYarn) return;
   if (config.attention_factor.has_value()) {
-    const long double computed = AttentionFactor(config, /*ignore_explicit=*/true);
-    if (std::abs(computed - *config.attention_factor) > 1e-6L * computed) {
+    const double computed = AttentionFactor(config, /*ignore_explicit=*/true);
+    if (std::abs(computed - *config.attention_factor) > 1e-6 * computed) {
       list.push_back(
           {RemarkKind::kExplicitNumbers, StrCat("attention_factor ", *config.attention_factor,
                                                 " replaces the computed one, ", computed)});
@@ -220,10 +221,9 @@ void RemarkAttentionFactor(const RopeConfig& config, List& list) {
   const bool all_dim = config.mscale_all_dim.value_or(0) != 0;
   if (mscale == all_dim) return;
   const double factor = *EffectiveFactor(config);
-  const long double other =
-      mscale ? YarnMagnitude(*config.mscale, factor)
-             : YarnMagnitude(1, factor) / YarnMagnitude(*config.mscale_all_dim, factor);
-  if (std::abs(other - AttentionFactor(config)) <= 1e-12L * other) return;
+  const double other = mscale ? YarnMagnitude(*config.mscale, factor)
+                              : YarnMagnitude(1, factor, *config.mscale_all_dim);
+  if (std::abs(other - AttentionFactor(config)) <= 1e-12 * other) return;
   list.push_back({RemarkKind::kLoneMscale,
                   StrCat(mscale ? "mscale without mscale_all_dim" : "mscale_all_dim without mscale",
                          " is ignored, as Hugging Face does (attention factor ",

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "absl/algorithm/container.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_config.h"
+#include "kernels/dtype/quad.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 
@@ -106,8 +106,7 @@ absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
 
 double Power(double theta, int64_t numerator, int64_t denominator) {
   return static_cast<double>(
-      std::pow(static_cast<long double>(theta),
-               -static_cast<long double>(numerator) / static_cast<long double>(denominator)));
+      QuadPow(theta, -static_cast<Quad>(numerator) / static_cast<Quad>(denominator)));
 }
 
 // One frequency of an axial grid.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numbers>
 #include <string_view>
 
 #include "kernels/error.h"
@@ -29,24 +28,20 @@ int AxisOf(const Mrope& mrope, int64_t index) {
 
 namespace {
 
-constexpr long double kTwoPi = 2 * std::numbers::pi_v<long double>;
-
-long double YarnAttentionFactor(const RopeConfig& config) {
+double YarnAttentionFactor(const RopeConfig& config) {
   const double factor = *EffectiveFactor(config);
   const double mscale = config.mscale.value_or(0);
   const double mscale_all_dim = config.mscale_all_dim.value_or(0);
-  const long double multiplied = config.attn_factor.value_or(1);
-  if (mscale != 0 && mscale_all_dim != 0) {
-    return multiplied * YarnMagnitude(mscale, factor) / YarnMagnitude(mscale_all_dim, factor);
-  }
-  return multiplied * YarnMagnitude(1, factor);
+  const double attn_factor = config.attn_factor.value_or(1);
+  if (mscale == 0 || mscale_all_dim == 0) return YarnMagnitude(1, factor, 0, attn_factor);
+  return YarnMagnitude(mscale, factor, mscale_all_dim, attn_factor);
 }
 
-long double LongropeAttentionFactor(const RopeConfig& config) {
-  const long double factor = *EffectiveFactor(config);
+double LongropeAttentionFactor(const RopeConfig& config) {
+  const double factor = *EffectiveFactor(config);
   if (factor <= 1) return 1;
-  return std::sqrt(1 +
-                   std::log(factor) / std::log(static_cast<long double>(*OriginalLength(config))));
+  const auto length = static_cast<Quad>(*OriginalLength(config));
+  return static_cast<double>(QuadSqrt(1 + QuadLog(factor) / QuadLog(length)));
 }
 
 }  // namespace
@@ -113,16 +108,17 @@ double BetaSlow(const RopeConfig& config) {
   return beta == 0 ? 1 : beta;
 }
 
-long double YarnMagnitude(long double mscale, long double factor) {
-  return factor <= 1 ? 1 : 0.1L * mscale * std::log(factor) + 1;
+double YarnMagnitude(double mscale, double factor, double all_dim, double attn_factor) {
+  const Quad tenth = factor <= 1 ? Quad{0} : QuadLog(factor) / 10;
+  return static_cast<double>(attn_factor * (mscale * tenth + 1) / (all_dim * tenth + 1));
 }
 
 YarnEdges TurnEdges(const RopeConfig& config, int64_t rotary_dim, double fast, double slow) {
-  const auto length = static_cast<long double>(*OriginalLength(config));
-  const auto dim = static_cast<long double>(rotary_dim);
-  const long double log_theta = std::log(static_cast<long double>(config.rope_theta));
+  const auto length = static_cast<Quad>(*OriginalLength(config));
+  const Quad half_dim = static_cast<Quad>(rotary_dim) / 2;
+  const Quad log_theta = QuadLog(config.rope_theta);
   const auto edge = [&](double turns) {
-    return dim * std::log(length / (kTwoPi * static_cast<long double>(turns))) / (2 * log_theta);
+    return ToSignificand64(half_dim * QuadLog(length / (2 * kQuadPi * turns)) / log_theta);
   };
   return {.low = edge(fast), .high = edge(slow)};
 }
@@ -132,11 +128,11 @@ YarnEdges YarnRampEdges(const RopeConfig& config, int64_t rotary_dim, bool trunc
   if (truncate) edges = {.low = std::floor(edges.low), .high = std::ceil(edges.high)};
   edges.low = std::max(edges.low, 0.0L);
   edges.high = std::min(edges.high, static_cast<long double>(rotary_dim - 1));
-  if (edges.low == edges.high) edges.high += 0.001L;
+  if (edges.low == edges.high) edges.high = ToSignificand64(edges.high + Quad{1} / 1000);
   return edges;
 }
 
-long double AttentionFactor(const RopeConfig& config, bool ignore_explicit) {
+double AttentionFactor(const RopeConfig& config, bool ignore_explicit) {
   if (!ReadsAttentionFactor(config)) return 1;
   if (config.attention_factor.has_value() && !ignore_explicit) return *config.attention_factor;
   if (!config.inv_freq.empty()) return 1;
@@ -149,19 +145,17 @@ bool TakesLongFactors(const RopeConfig& config, int64_t seq_len) {
   return seq_len > *OriginalLength(config);
 }
 
-long double DynamicTheta(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len) {
-  const long double theta = config.rope_theta;
-  const auto dim = static_cast<long double>(rotary_dim);
-  const long double exponent = dim / (dim - 2);
-  if (config.alpha.has_value()) {
-    return theta * std::pow(static_cast<long double>(*config.alpha), exponent);
-  }
+Quad DynamicTheta(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len) {
+  const Quad theta = config.rope_theta;
+  const auto dim = static_cast<Quad>(rotary_dim);
+  const Quad exponent = dim / (dim - 2);
+  if (config.alpha.has_value()) return theta * QuadPow(*config.alpha, exponent);
   const int64_t length = *config.max_position_embeddings;
   if (seq_len <= length) return theta;
-  const long double factor = *config.factor;
-  const long double ratio = static_cast<long double>(seq_len) / static_cast<long double>(length);
+  const Quad factor = *config.factor;
+  const Quad ratio = static_cast<Quad>(seq_len) / static_cast<Quad>(length);
   // factor * ratio - factor + 1, rearranged to avoid cancellation.
-  return theta * std::pow(factor * (ratio - 1) + 1, exponent);
+  return theta * QuadPow(factor * (ratio - 1) + 1, exponent);
 }
 
 namespace {

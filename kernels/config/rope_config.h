@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "kernels/dtype/quad.h"
 #include "proto/rope_type.h"
 #include "rope/config.h"
 
@@ -37,7 +38,8 @@ int AxisOf(const Mrope& mrope, int64_t index);
 // The parts of the scaling formulas that validation, resolution and warnings share.
 //
 // Threading:  Pure functions; any thread.
-// Precision:  All arithmetic is in long double, so that the caller rounds once.
+// Precision:  Formulas are computed in Quad and rounded once, so that every processor gives the
+//             same bits (kernels/dtype/quad.h).
 
 // Number of rotated channels: rotary_dim, else head_dim * partial_rotary_factor in double
 // arithmetic, truncated, 0 to 2^53. For proportional it is head_dim. Unset if head_dim is needed
@@ -66,10 +68,12 @@ std::optional<double> EffectiveFactor(const RopeConfig& config);
 double BetaFast(const RopeConfig& config);
 double BetaSlow(const RopeConfig& config);
 
-// yarn's magnitude g(m): 0.1 m ln(factor) + 1, or 1 if factor <= 1.
-long double YarnMagnitude(long double mscale, long double factor);
+// yarn's magnitude: attn_factor g(mscale) / g(all_dim), where g(m) is 0.1 m ln(factor) + 1, or 1 if
+// factor <= 1.
+double YarnMagnitude(double mscale, double factor, double all_dim = 0, double attn_factor = 1);
 
-// The edges of yarn's ramp, as frequency indices: kept up to `low`, divided from `high` on.
+// The edges of yarn's ramp, as frequency indices: kept up to `low`, divided from `high` on. Of 64
+// bits.
 struct YarnEdges {
   long double low = 0;
   long double high = 0;
@@ -84,14 +88,14 @@ YarnEdges TurnEdges(const RopeConfig& config, int64_t rotary_dim, double fast, d
 
 // The multiplier on cos and sin. With `ignore_explicit` it is computed as if attention_factor were
 // unset. REQUIRES: a valid config.
-long double AttentionFactor(const RopeConfig& config, bool ignore_explicit = false);
+double AttentionFactor(const RopeConfig& config, bool ignore_explicit = false);
 
 // Whether longrope uses long_factor at `seq_len`. REQUIRES: a valid longrope config.
 bool TakesLongFactors(const RopeConfig& config, int64_t seq_len);
 
 // dynamic's base for `seq_len`: with alpha, theta * alpha^(d/(d-2)) at every length (Hunyuan).
 // REQUIRES: a valid dynamic config.
-long double DynamicTheta(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len);
+Quad DynamicTheta(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len);
 
 // Validate: checks a RopeConfig.
 //

@@ -109,7 +109,7 @@ void AppendBits(double value, std::string& bits) {
   bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// A long double has padding bytes. It is exactly the sum of two doubles, which have none.
+// A long double has padding bytes. 64 bits are exactly the sum of two doubles, which have none.
 void AppendBits(long double value, std::string& bits) {
   const auto high = static_cast<double>(value);
   AppendBits(high, bits);
@@ -261,7 +261,7 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& co
   rope->config_.head_dim = head_dim;
   rope->head_dim_ = *head_dim;
   rope->rotary_dim_ = *RotaryDim(config, head_dim);
-  rope->attention_factor_ = static_cast<double>(AttentionFactor(config));
+  rope->attention_factor_ = AttentionFactor(config);
   FillDefaults(rope->config_, rope->rotary_dim_, rope->attention_factor_);
   ROPE_RETURN_IF_ERROR(CheckAttentionFactor(config, rope->attention_factor_));
   if (config.xpos.has_value()) {

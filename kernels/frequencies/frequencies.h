@@ -4,8 +4,8 @@
 //   RopeConfig --Resolve--> ResolvedRope --ForSeqLen(n)--> Frequencies --> rows of a TableCache
 //
 // Threading:  Everything here is immutable after creation and thread-safe.
-// Precision:  Inverse frequencies have the 64-bit significand of an x86 long double. With a double,
-//             rounding alone would change the angle at position 10^9 by 1e-7.
+// Precision:  Inverse frequencies have a significand of 64 bits, the same on every processor. With
+//             a double, rounding alone would change the angle at position 10^9 by 1e-7.
 #ifndef ROPE_KERNELS_FREQUENCIES_FREQUENCIES_H_
 #define ROPE_KERNELS_FREQUENCIES_FREQUENCIES_H_
 
@@ -22,7 +22,7 @@
 
 namespace rope::kernels {
 
-// Radians per position.
+// Radians per position. A long double may have more bits than the 64 that are used.
 using InverseFrequency = long double;
 
 // The factor on cos and sin: the attention factor m, 1, or 1/m.

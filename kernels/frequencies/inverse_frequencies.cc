@@ -1,10 +1,10 @@
 #include "kernels/frequencies/inverse_frequencies.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
+#include <iterator>
 
 #include "kernels/config/rope_config.h"
+#include "kernels/dtype/quad.h"
 
 namespace rope::kernels {
 namespace {
@@ -17,19 +17,23 @@ namespace {
 //   dynamic               enlarges theta with the length, and scales nothing
 //   ntk                   Ntk: enlarges theta and divides, or ScaleNtkMixed with mixed_b
 // Explicit inv_freq skip all of this.
-using Numbers = std::vector<long double>;
+using Numbers = std::vector<Quad>;
 
-// theta^(-2i/dim) for i from 0 to count - 1.
-Numbers Powers(long double theta, int64_t dim, int64_t count) {
+// theta^(-2i/dim) for i from 0 to count - 1, by products: a product takes far less time than a
+// power. Each adds an error of a unit in the last of 113 bits.
+Numbers Powers(Quad theta, int64_t dim, int64_t count) {
+  const Quad step = QuadPow(theta, Quad{-2} / static_cast<Quad>(dim));
   Numbers powers(static_cast<size_t>(count));
-  for (size_t i = 0; i < powers.size(); ++i) {
-    powers[i] = std::pow(theta, -2 * static_cast<long double>(i) / static_cast<long double>(dim));
+  Quad power = 1;
+  for (Quad& number : powers) {
+    number = power;
+    power *= step;
   }
   return powers;
 }
 
 // Concatenates the frequencies of the axes. Each axis starts at i = 0 and has its own dim.
-Numbers AxialPowers(long double theta, const Mrope& mrope) {
+Numbers AxialPowers(Quad theta, const Mrope& mrope) {
   Numbers powers;
   for (const int64_t count : mrope.section) {
     const Numbers axis = Powers(theta, 2 * count, count);
@@ -38,15 +42,15 @@ Numbers AxialPowers(long double theta, const Mrope& mrope) {
   return powers;
 }
 
-Numbers PowersOf(const RopeConfig& config, long double theta, int64_t rotary_dim) {
+Numbers PowersOf(const RopeConfig& config, Quad theta, int64_t rotary_dim) {
   if (config.mrope.has_value() && config.mrope->layout == Mrope::Layout::kAxial) {
     return AxialPowers(theta, *config.mrope);
   }
   return Powers(theta, rotary_dim, rotary_dim / 2);
 }
 
-void DivideBy(long double factor, Numbers& numbers) {
-  for (long double& number : numbers) number /= factor;
+void DivideBy(Quad factor, Numbers& numbers) {
+  for (Quad& number : numbers) number /= factor;
 }
 
 void DivideBy(const std::vector<double>& divisors, Numbers& numbers) {
@@ -56,16 +60,15 @@ void DivideBy(const std::vector<double>& divisors, Numbers& numbers) {
 // Scales each frequency by its number of full turns over `length` positions. At least `high` turns:
 // kept. At most `low` turns: divided by `factor`. Between: a blend that is linear in the turns. If
 // low == high, no frequency is between.
-void ScaleByTurns(long double factor, long double low, long double high, int64_t length,
-                  Numbers& numbers) {
-  for (long double& number : numbers) {
-    const long double turns =
-        static_cast<long double>(length) * number / (2 * std::numbers::pi_v<long double>);
+void ScaleByTurns(double factor, double low, double high, int64_t length, Numbers& numbers) {
+  const Quad turns_of_one = static_cast<Quad>(length) / (2 * kQuadPi);
+  for (Quad& number : numbers) {
+    const Quad turns = turns_of_one * number;
     if (turns >= high) continue;
     if (turns <= low) {
       number /= factor;
     } else {
-      const long double kept = (turns - low) / (high - low);
+      const Quad kept = (turns - low) / (static_cast<Quad>(high) - low);
       number = (1 - kept) * number / factor + kept * number;
     }
   }
@@ -73,39 +76,42 @@ void ScaleByTurns(long double factor, long double low, long double high, int64_t
 
 // The ramp is 0 up to index edges.low (kept) and 1 from edges.high on (divided by the factor).
 void ScaleYarn(const RopeConfig& config, int64_t rotary_dim, Numbers& numbers) {
-  const long double factor = *config.factor;
+  const double factor = *config.factor;
   if (config.ramp == YarnRamp::kTurns) {
     return ScaleByTurns(factor, *config.beta_slow, *config.beta_fast,
                         *config.original_max_position_embeddings, numbers);
   }
   const YarnEdges edges = YarnRampEdges(config, rotary_dim, *config.truncate);
+  const Quad width = static_cast<Quad>(edges.high) - edges.low;
   for (size_t i = 0; i < numbers.size(); ++i) {
-    const long double ramp = std::clamp(
-        (static_cast<long double>(i) - edges.low) / (edges.high - edges.low), 0.0L, 1.0L);
-    numbers[i] = (1 - ramp) * numbers[i] + ramp * numbers[i] / factor;
+    const Quad ramp = (static_cast<Quad>(i) - edges.low) / width;
+    if (ramp >= 1) {
+      numbers[i] /= factor;
+    } else if (ramp > 0) {
+      numbers[i] = (1 - ramp) * numbers[i] + ramp * numbers[i] / factor;
+    }
   }
 }
 
 // vLLM's NTKScalingRotaryEmbedding. Without mixed_b the base is multiplied by factor and every
 // frequency divided by factor^(2/d) ("NTK-RoPE-fixed"); with it, frequency i is divided by
 // exp(a (i+1)^b), a = ln(factor) / (d/2)^b ("NTK-RoPE-mixed", kexue.fm/archives/9706).
-void ScaleNtkMixed(long double factor, long double mixed_b, Numbers& numbers) {
-  const long double a =
-      std::log(factor) / std::pow(static_cast<long double>(numbers.size()), mixed_b);
+void ScaleNtkMixed(double factor, double mixed_b, Numbers& numbers) {
+  const Quad a = QuadLog(factor) / QuadPow(static_cast<Quad>(numbers.size()), mixed_b);
   for (size_t i = 0; i < numbers.size(); ++i) {
-    numbers[i] /= std::exp(a * std::pow(static_cast<long double>(i + 1), mixed_b));
+    numbers[i] /= QuadExp(a * QuadPow(static_cast<Quad>(i + 1), mixed_b));
   }
 }
 
 Numbers Ntk(const RopeConfig& config, int64_t rotary_dim) {
-  const long double factor = *config.factor;
+  const double factor = *config.factor;
   if (config.mixed_b.has_value()) {
     Numbers numbers = PowersOf(config, config.rope_theta, rotary_dim);
     ScaleNtkMixed(factor, *config.mixed_b, numbers);
     return numbers;
   }
-  Numbers numbers = PowersOf(config, config.rope_theta * factor, rotary_dim);
-  DivideBy(std::pow(factor, 2 / static_cast<long double>(rotary_dim)), numbers);
+  Numbers numbers = PowersOf(config, static_cast<Quad>(config.rope_theta) * factor, rotary_dim);
+  DivideBy(QuadPow(factor, Quad{2} / static_cast<Quad>(rotary_dim)), numbers);
   return numbers;
 }
 
@@ -118,22 +124,19 @@ Numbers UnscaledProportional(const RopeConfig& config, int64_t head_dim) {
   return numbers;
 }
 
-}  // namespace
-
-Numbers UnscaledFrequencies(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim) {
+Numbers Unscaled(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim) {
   return config.rope_type == RopeType::kProportional
              ? UnscaledProportional(config, head_dim)
              : PowersOf(config, config.rope_theta, rotary_dim);
 }
 
-Numbers InverseFrequencies(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim,
-                           int64_t seq_len) {
+Numbers Scaled(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim, int64_t seq_len) {
   if (!config.inv_freq.empty()) return Numbers(config.inv_freq.begin(), config.inv_freq.end());
   if (config.rope_type == RopeType::kDynamic) {
     return PowersOf(config, DynamicTheta(config, rotary_dim, seq_len), rotary_dim);
   }
   if (config.rope_type == RopeType::kNtk) return Ntk(config, rotary_dim);
-  Numbers numbers = UnscaledFrequencies(config, head_dim, rotary_dim);
+  Numbers numbers = Unscaled(config, head_dim, rotary_dim);
   switch (config.rope_type) {
     case RopeType::kLinear:
     case RopeType::kProportional:
@@ -156,6 +159,25 @@ Numbers InverseFrequencies(const RopeConfig& config, int64_t head_dim, int64_t r
       break;
   }
   return numbers;
+}
+
+std::vector<long double> Rounded(const Numbers& numbers) {
+  std::vector<long double> rounded;
+  rounded.reserve(numbers.size());
+  std::transform(numbers.begin(), numbers.end(), std::back_inserter(rounded), ToSignificand64);
+  return rounded;
+}
+
+}  // namespace
+
+std::vector<long double> InverseFrequencies(const RopeConfig& config, int64_t head_dim,
+                                            int64_t rotary_dim, int64_t seq_len) {
+  return Rounded(Scaled(config, head_dim, rotary_dim, seq_len));
+}
+
+std::vector<long double> UnscaledFrequencies(const RopeConfig& config, int64_t head_dim,
+                                             int64_t rotary_dim) {
+  return Rounded(Unscaled(config, head_dim, rotary_dim));
 }
 
 }  // namespace rope::kernels

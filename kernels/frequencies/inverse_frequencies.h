@@ -2,7 +2,8 @@
 // frequencies.h.
 //
 // Threading:  Pure functions; any thread.
-// Precision:  All arithmetic is in long double.
+// Precision:  All arithmetic is in Quad (kernels/dtype/quad.h); each result is rounded once to a
+//             significand of 64 bits, so that every processor computes the same bits.
 #ifndef ROPE_KERNELS_FREQUENCIES_INVERSE_FREQUENCIES_H_
 #define ROPE_KERNELS_FREQUENCIES_INVERSE_FREQUENCIES_H_
 

@@ -20,7 +20,7 @@ namespace rope::kernels {
 namespace {
 
 // Raise the number when the text changes: fingerprints of before then match nothing.
-constexpr std::string_view kFingerprintFormat = "rope.v1/k_fingerprint/1\n";
+constexpr std::string_view kFingerprintFormat = "rope.v1/k_fingerprint/2\n";
 
 constexpr int64_t kColumnsMax = int64_t{1} << 16;
 
@@ -30,17 +30,24 @@ struct Rows {
   std::string text;
 };
 
-std::string Hex(long double number) {
-  std::array<char, 64> digits;
+std::string Hex(double number) {
+  std::array<char, 32> digits;
   char* const begin = digits.data();
   // Adding 0 turns -0 into 0.
   return {begin,
           std::to_chars(begin, begin + digits.size(), number + 0, std::chars_format::hex).ptr};
 }
 
+// 64 bits as the sum of two doubles: to_chars writes a long double differently by processor.
+std::string HexOf64Bits(InverseFrequency number) {
+  const auto high = static_cast<double>(number);
+  return StrCat(Hex(high), "+", Hex(static_cast<double>(number - high)));
+}
+
 std::string Hex(const std::vector<InverseFrequency>& numbers) {
-  return absl::StrJoin(numbers, ",",
-                       [](std::string* out, InverseFrequency number) { out->append(Hex(number)); });
+  return absl::StrJoin(numbers, ",", [](std::string* out, InverseFrequency number) {
+    out->append(HexOf64Bits(number));
+  });
 }
 
 // Reads layers as one engine does.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the size of the house: files, units, lines, lines of code, functions, test programs
-and tests.
+"""Prints the size of the house: lines of production and tests in all languages; of C++ and CUDA
+files, units, lines, lines of code and functions; test programs and tests.
 
 A unit is a header with its source. A line of code is neither blank nor comment.
 Usage: count.py [ROOT...]      several trees: a column for each, such as a commit before and now
@@ -10,8 +10,6 @@ import sys
 
 sys.dont_write_bytecode = True
 import tidy  # noqa: E402  (after the line above, so that it leaves nothing in the tree)
-
-PRODUCTION = ("proto", "kernels", "server", "client")
 
 
 def sums(tree, sizes, folders):
@@ -40,13 +38,14 @@ def measure(root):
     tree = tidy.Tree(root)
     sizes = tidy.room_sizes(tree)
     rows = {}
-    for what, folders in (("production", PRODUCTION), ("tests", ("tests",))):
+    for what, (folders, _) in tidy.TOTALS.items():
+        rows[f"{what}: lines in all languages"] = tidy.total_lines(tree, what)
         rows |= {f"{what}: {key}": value for key, value in sums(tree, sizes, folders).items()}
     rows["test programs"] = test_programs(tree)
     rows["tests: TEST, TEST_F, TEST_P"] = sum(
         len(tidy.GTEST.findall(tree.text(name))) for name in tree.named(".cc"))
     for folder, (lines, units) in sorted(sizes.items()):
-        if folder.split("/")[0] in PRODUCTION:
+        if folder.split("/")[0] in tidy.TOTALS["production"][0]:
             rows[f"{folder}: lines of code, units"] = f"{lines}, {units}"
     return rows
 

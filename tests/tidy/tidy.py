@@ -20,6 +20,12 @@ FILE_LINES_MAX = (  # The first line that fits counts. A newcomer reads the firs
     ("README.md", 150))
 SKIPPED_FOLDERS = {".git", "__pycache__"}
 CODE_SUFFIXES = (".cc", ".h", ".cu", ".cuh")
+# {what has one number of lines: (folders, suffixes)}
+TOTALS = {
+    "production": (("proto", "kernels", "server", "client"),
+                   (*CODE_SUFFIXES, ".py", ".js", ".html")),
+    "tests": (("tests",), (*CODE_SUFFIXES, ".py", ".sh")),
+}
 TEXT_SUFFIXES = {*CODE_SUFFIXES, ".py", ".sh", ".md", ".proto", ".txt", ".json", ".yaml", ".yml",
                  ".cmake", ""}
 
@@ -97,6 +103,7 @@ class Layers:
     def __init__(self, text):
         self.top, self.allow, self.ground, self.deny, self.rooms = set(), {}, [], [], {}
         self.budgets = {}
+        self.totals = {}
         self.spread = {}
         for line in text.splitlines():
             line = line.split("#")[0].strip()
@@ -121,10 +128,13 @@ class Layers:
             elif verb == "budget":
                 room, lines, units = rest.split()
                 self.budgets[room] = (int(lines), int(units))
+            elif verb == "total":
+                what, lines = rest.split()
+                self.totals[what] = int(lines)
             elif verb:
                 raise ValueError(
                     f"layers.txt: got {verb!r}, want top, allow, rooms, ground, spread,"
-                    " deny or budget")
+                    " deny, budget or total")
 
     def allowed(self, name):
         """Returns the folders that a file may include: those of its folder and of its room."""
@@ -267,6 +277,22 @@ def check_budgets(tree, layers):
             yield f"{folder}: {lines} lines of code, want at most {lines_max} (layers.txt)"
         if units > units_max:
             yield f"{folder}: {units} units, want at most {units_max} (layers.txt)"
+
+
+def total_lines(tree, what):
+    """Returns the number of lines, of code or not, of "production" or "tests"."""
+    folders, suffixes = TOTALS[what]
+    return sum(len(tree.text(name).splitlines()) for name in tree.named(*suffixes)
+               if name.split("/")[0] in folders)
+
+
+def check_totals(tree, layers):
+    """The whole grows only if its number grows in the same change."""
+    for what, lines_max in layers.totals.items():
+        lines = total_lines(tree, what)
+        if lines > lines_max:
+            yield (f"{what}: {lines} lines, want at most {lines_max} (layers.txt): a commit that"
+                   " raises the number says what it buys and what went for it")
 
 
 def check_cycles(tree):
@@ -521,7 +547,7 @@ def check_all(root):
     layers = Layers(tree.text("tests/tidy/layers.txt"))
     problems = [*check_top(tree, layers), *check_includes(tree, layers),
                 *check_rooms(tree, layers), *check_budgets(tree, layers),
-                *check_spread(tree, layers)]
+                *check_totals(tree, layers), *check_spread(tree, layers)]
     for rule in (check_cycles, check_columns, check_registration, check_words, check_machine_words,
                  check_links, check_proofs, check_functions, check_files):
         problems += rule(tree)

@@ -406,19 +406,28 @@ class SizesTest(TreeCase):
         self.assert_problems([], {"tests/tidy/layers.txt": layers})
 
 
+    def test_total_above_its_number_fails(self):
+        layers = CLEAN["tests/tidy/layers.txt"] + "total production 8\ntotal tests 0\n"
+        why = ": a commit that raises the number says what it buys and what went for it"
+        self.assert_problems([f"production: 9 lines, want at most 8 (layers.txt){why}",
+                              f"tests: 1 lines, want at most 0 (layers.txt){why}"], {
+            "tests/tidy/layers.txt": layers, "server/page.html": "<script>\n</script>\n"})
+
+
 class LayersTest(unittest.TestCase):
     def test_unknown_line_is_refused(self):
         with self.assertRaisesRegex(ValueError,
                                     "got 'forbid', want top, allow, rooms, ground, spread,"
-                                    " deny or budget"):
+                                    " deny, budget or total"):
             tidy.Layers("forbid a: b\n")
 
-    def test_every_room_has_a_budget(self):
+    def test_every_room_has_a_budget_and_each_part_a_total(self):
         root = pathlib.Path(__file__).resolve().parents[2]
         layers = tidy.Layers(CLEAN["tests/tidy/layers.txt"])
         rooms = {folder for folder in tidy.room_sizes(tidy.Tree(root))
                  if folder.split("/")[0] in layers.rooms}
         self.assertEqual(rooms - set(layers.budgets), set())
+        self.assertEqual(set(layers.totals), set(tidy.TOTALS))
 
 
 if __name__ == "__main__":

@@ -429,7 +429,7 @@ class Linter {
 
   // The engines that scale attention in another way than the model's code.
   void LintScale(const std::string& type, const kernels::LayerRope& rope) {
-    const auto factor = static_cast<double>(kernels::AttentionFactor(rope.stated));
+    const double factor = kernels::AttentionFactor(rope.stated);
     const AttentionScale own = kernels::ScaleOf(rope.layer, rope.stated, factor);
     for (const ScaleReading& reading :
          kernels::ScaleReadings(rope.layer, rope.stated, own, factor)) {

@@ -19,7 +19,7 @@ TEST(CanonicalTextTest, ExactNumbersAndFieldsByName) {
   rope.pairing = Pairing::kInterleaved;
   EXPECT_EQ(
       CanonicalText(rope),
-      "rope.v1/config_id/2\nrope_type=0\nrope_theta=1.999999999999ap-4\nrotary_dim=64\n"
+      "rope.v1/config_id/3\nrope_type=0\nrope_theta=1.999999999999ap-4\nrotary_dim=64\n"
       "inv_freq=1p+0,1p-1,\nreverse=0\nprecision=0\npairing=1\nlayer_type=14:full\nattention\n"
       "rotates=1\n");
 }

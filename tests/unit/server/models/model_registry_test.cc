@@ -275,7 +275,7 @@ TEST(ConfigIdTest, EveryServerGivesTheSameIdAndKnowsOnlyWhatItHasSeen) {
   const auto one = MakeRegistry();
   const auto two = MakeRegistry();
   ASSERT_OK(in_one, one->Find(ByConfig(10000)));
-  EXPECT_EQ((*in_one)->config_id(), "5e08efafa2e9682eb5da04cbd188e50c");
+  EXPECT_EQ((*in_one)->config_id(), "37b70e0e28324e269a15443ecddbb7c7");
   EXPECT_THAT(two->Find(ById((*in_one)->config_id())), IsNotFound("rope.config_id"));
   ASSERT_OK(in_two, two->Find(ByConfig(10000)));
   EXPECT_EQ((*in_one)->config_id(), (*in_two)->config_id());
