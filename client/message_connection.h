@@ -31,7 +31,6 @@ class MessageConnection : public Connection {
   Result<std::string> FingerprintJson(const FingerprintRequest& request,
                                       const CallOptions& options) override;
   Result<TablesReply> GetTables(const TablesRequest& request, const CallOptions& options) override;
-  Result<std::vector<Model>> ListModels(const CallOptions& options) override;
 
  protected:
   // `method`: of rope.v1.RopeService, without its service. `idempotent`: running the call twice has
@@ -41,7 +40,7 @@ class MessageConnection : public Connection {
 
  private:
   Result<PreparedRotation> Prepare(const Result<std::shared_ptr<const Preparation>>& preparation,
-                                    const CallOptions& options);
+                                   const CallOptions& options);
   // Calls `method` with `request`, unless that is an error, and converts the reply.
   template <typename Reply, typename Message, typename Request>
   Result<Reply> CallAndConvert(const char* method, const Result<Request>& request,

@@ -16,7 +16,7 @@
 namespace rope::client {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 std::vector<Flag> KeyFlags(absl::string_view engine_help) {
   return {
@@ -169,7 +169,7 @@ int RunSame(const Arguments& arguments) {
       absl::PrintF("  %s\n", difference.get<std::string>());
     }
   }
-  return match == kSame ? kExitOk : kExitFailed;
+  return match == Json(kSame) ? kExitOk : kExitFailed;
 }
 
 }  // namespace rope::client
