@@ -223,7 +223,8 @@ int Run(const Arguments& arguments, RotateRequest request) {
   if (arguments.Has("by") && !arguments.Has("seq_lens")) {
     DescribeRequest question{.rope = job.request.rope};
     question.rope.first_layer.reset();
-    question.head_dim = job.request.tensors.front().shape.back();
+    const std::vector<int64_t>& shape = job.request.tensors.front().shape;
+    if (!shape.empty()) question.head_dim = shape.back();
     if (const auto reply = client->Describe(question); reply.ok() && reply->depends_on_seq_len) {
       return Misuse("--seq_lens: got none, want the lengths with --by: this config follows them");
     }

@@ -243,7 +243,7 @@ TEST(ValidateTensorsTest, TheModelsHeadsOnTheAxisOfTokensAreWarnedOf) {
     request.mutable_positions()->set_start(5);
     AddTensor(request, layout, shape, role);
     ASSERT_OK(plan, Check(request));
-    ASSERT_EQ(plan->warnings.size(), warning == nullptr ? 0 : 1) << layout;
+    ASSERT_EQ(plan->warnings.size(), warning == nullptr ? 0U : 1U) << layout;
     if (warning != nullptr) EXPECT_THAT(plan->warnings[0], HasSubstr(warning));
   }
 }
