@@ -83,8 +83,8 @@ absl::Status Core::Build() {
       batches, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
-  prepared_ = std::make_unique<PreparedRotations>(
-      *registry_, PreparedRotations::Options{.bytes_max = shares.prepared});
+  prepared_ =
+      std::make_unique<PreparedRotations>(PreparedRotations::Options{.bytes_max = shares.prepared});
   const int64_t overwritten_min = options_.overwrites_received
                                       ? limits::kOverwriteBytesMin
                                       : std::numeric_limits<int64_t>::max();

@@ -3,6 +3,7 @@
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -31,9 +32,10 @@ bool Set(const Value& value, bool* target) {
 
 template <typename Integer>
 bool Set(const Value& value, Integer* target) {
-  constexpr double kMax = sizeof(Integer) < 8 ? std::numeric_limits<Integer>::max() : 0x1p53;
+  constexpr double kExactMax = 0x1p53;  // of the integers that a double holds exactly
+  const double max = std::min(kExactMax, static_cast<double>(std::numeric_limits<Integer>::max()));
   const double number = value.number_value();
-  if (!(number >= 0 && number <= kMax && number == std::floor(number))) return false;
+  if (!(number >= 0 && number <= max && number == std::floor(number))) return false;
   *target = static_cast<Integer>(number);
   return value.has_number_value();
 }

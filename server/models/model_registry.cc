@@ -115,7 +115,9 @@ absl::Status ModelRegistry::AddFile(const ModelFile& file) {
 }
 
 bool ModelRegistry::Add(const std::string& name, const std::string& origin, Model model) {
-  Named named = {.shown = WriteModel(name, origin, model), .width = WidthOf(model)};
+  Named named;
+  named.shown = WriteModel(name, origin, model);
+  named.width = WidthOf(model);
   named.model = std::make_shared<const Model>(std::move(model));
   return !models_.insert_or_assign(name, std::move(named)).second;
 }
