@@ -422,7 +422,7 @@ TEST(LayerTest, SlidingWindowPatternGivesTheLayers) {
   EXPECT_EQ(model->numbered_layers(), 6);
   for (int64_t i = 0; i < 6; ++i) {
     ASSERT_OK(layer, model->Layer({.layer = i}));
-    EXPECT_EQ(layer.layer_type, i % 3 == 2 ? "full_attention" : "sliding_attention");
+    EXPECT_EQ(layer->layer_type, i % 3 == 2 ? "full_attention" : "sliding_attention");
   }
 }
 

@@ -63,7 +63,7 @@ TEST(MistralParamsTest, AnotherFileIsLeftAlone) {
     nlohmann::json file = nlohmann::json::parse(text);
     const nlohmann::json before = file;
     ASSERT_OK(said, ReadForeignFormat(file));
-    EXPECT_THAT(said, IsEmpty());
+    EXPECT_THAT(*said, IsEmpty());
     EXPECT_EQ(file, before);
   }
 }
@@ -81,7 +81,7 @@ TEST(MistralParamsTest, WrongValuesAreNamed) {
   }
   nlohmann::json file = nlohmann::json::parse(Params(""));
   ASSERT_OK(said, ReadForeignFormat(file));
-  EXPECT_THAT(said, SizeIs(1));
+  EXPECT_THAT(*said, SizeIs(1));
 }
 
 }  // namespace

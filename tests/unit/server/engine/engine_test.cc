@@ -82,7 +82,7 @@ class EngineTest : public ::testing::Test {
   Admission admission_{{10, Budget(), 10, Budget()}};
   Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
   RegionTable regions_{{.enabled = true}};
-  PreparedRotations prepared_{*registry_, {}};
+  PreparedRotations prepared_{{}};
   Engine engine_{*registry_, prepared_, admission_, batcher_, regions_, clock_, {}};
   int answers_ = 0;
   int runs_ = 0;
@@ -325,7 +325,7 @@ class WideSpecTest : public ::testing::Test {
   Admission admission_{{10, 64 * limits::kMiB, 10, 64 * limits::kMiB}};
   RegionTable regions_{{.enabled = true}};
   Batcher batcher_{Batcher::Options(), clock_, [](absl::Span<Slice>) {}};
-  PreparedRotations prepared_{*registry_, {}};
+  PreparedRotations prepared_{{}};
   Engine engine_{*registry_, prepared_, admission_, batcher_, regions_, clock_, {}};
 };
 

@@ -151,7 +151,8 @@ TEST(FindTest, PresetsAreFoundByHubIdAndInAnyCase) {
 
 TEST(FindTest, EveryPresetResolvesWithAPairing) {
   const auto registry = MakeRegistry();
-  for (const auto& [name, model] : registry->models()) {
+  for (const auto& [name, named] : registry->models()) {
+    const v1::Model& model = named.shown;
     v1::RopeSpec spec = ByModel(name);
     if (model.layer_types_size() > 0) spec.set_layer_type(model.layer_types(0));
     const auto entry = registry->Find(spec);
