@@ -158,7 +158,9 @@ static void test_arrays(const rope_client* client) {
   int32_t ids[] = {7, 0, 100000};
   const int64_t three[] = {3};
   array at = array_of(ids, kDLInt, 32, 1, three), q = floats(values, TOKENS);
-  q.tensor.data = values - 4;
+  float behind[4 + COUNT];
+  memcpy(behind + 4, values, sizeof(values));
+  q.tensor.data = behind;
   q.tensor.byte_offset = 4 * sizeof(float);
   array output = floats(result, TOKENS);
   CHECK_OK(rotate(prepared, ARGUMENTS({"q", &q}, {"q.output", &output}, {"positions", &at})));

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {
@@ -19,7 +18,7 @@ absl::StatusOr<CompatConfig> ConvertBy(std::string_view engine, std::string_view
     const EngineEntry* const entry = versions.EntryFor(family);
     if (entry != nullptr) return Convert(versions, *entry, config);
   }
-  return absl::NotFoundError(absl::StrCat("no entry of ", engine, " ", first));
+  return absl::NotFoundError("no entry of " + std::string(engine) + " " + std::string(first));
 }
 
 RopeConfig Yarn() {
@@ -32,7 +31,7 @@ RopeConfig Yarn() {
 TEST(EngineTableTest, EnginesAreNeighboursAndFamiliesBelongToOneEntry) {
   std::set<std::pair<std::string_view, std::string_view>> finished;
   for (const EngineVersions& versions : EngineTable()) {
-    SCOPED_TRACE(absl::StrCat(versions.engine, " ", versions.first));
+    SCOPED_TRACE(std::string(versions.engine) + " " + std::string(versions.first));
     EXPECT_TRUE(finished.emplace(versions.engine, versions.first).second);
     std::set<Family> seen;
     for (const EngineEntry* const entry : versions.entries) {
