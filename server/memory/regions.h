@@ -134,8 +134,8 @@ class RegionTable {
   struct Options {
     bool enabled = false;
     int64_t bytes_max = limits::kSharedMemoryBytesMax;
-    int64_t session_bytes_max = limits::kSessionMemoryBytesMax;
-    int64_t regions_max = limits::kRegionsMax;  // ids of one session
+    int64_t session_bytes_max = limits::kSessionMemoryBytesMax;  // of its memfd
+    int64_t regions_max = limits::kRegionsMax;                   // ids of one session
   };
   using Released = RegionName::Released;
   struct Listed {
@@ -160,7 +160,7 @@ class RegionTable {
   // Closes the session with that token, if it is still open.
   void CloseSession(uint64_t token);
 
-  // Register memory; return the region's id.
+  // Registers the memory that the session brings; returns the region's id.
   absl::StatusOr<uint64_t> RegisterMemfd(uint64_t session, proto::FileDescriptor file,
                                          uint64_t bytes);
   // For the session of a caller in this process. It is not listed.
@@ -191,26 +191,15 @@ class RegionTable {
   struct Session {
     uint64_t token = 0;
     bool is_proxy = false;
-    std::shared_ptr<Budget> budget;
     std::shared_ptr<Budget> names;  // ids that are registered or still in use
     std::map<uint64_t, Registered> regions;
     std::vector<std::weak_ptr<RegionName>> unregistered;  // some have expired
   };
 
-  // A copy of an open session's token and budgets, for use outside the lock.
-  struct Account {
-    uint64_t token = 0;
-    std::shared_ptr<Budget> budget;
-    std::shared_ptr<Budget> names;
-  };
-  absl::StatusOr<Account> FindAccount(uint64_t session) const;
-  absl::StatusOr<uint64_t> Insert(uint64_t session, const Account& account,
-                                  std::unique_ptr<Region> region);
-  // Returns `id`, and counts it if it is an error.
-  absl::StatusOr<uint64_t> Counted(absl::StatusOr<uint64_t> id);
-  // Charges the region's bytes to the session and to the server, until the region is destroyed.
-  absl::StatusOr<std::shared_ptr<const Region>> Charge(const Account& account,
-                                                       std::unique_ptr<Region> region) const;
+  // Gives the region to the session, under a new id.
+  absl::StatusOr<uint64_t> Insert(uint64_t session, std::unique_ptr<Region> region);
+  // Charges the region's bytes to the server, until the region is destroyed.
+  absl::StatusOr<std::shared_ptr<const Region>> Charge(std::unique_ptr<Region> region) const;
 
   const Options options_;
   const std::shared_ptr<Budget> budget_;

@@ -179,7 +179,7 @@ TEST_F(RegionTableTest, MemoryOfTheProcessIsFoundByAddress) {
 }
 
 TEST_F(RegionTableTest, ConnectionsWithoutSessionHaveNoRegions) {
-  EXPECT_THAT(Register(kBob, SharedMemory::Memfd(4096)), IsPrecondition("closing"));
+  EXPECT_THAT(Register(kBob, SharedMemory::Memfd(4096)), IsPrecondition("has closed"));
   EXPECT_THAT(table_.Find(kBob, 1, "region"), StatusIs(absl::StatusCode::kNotFound, _));
 }
 
@@ -371,8 +371,9 @@ TEST_F(RegionTableTest, NumberThatComesBackIsAnotherSession) {
 
 TEST_F(RegionTableTest, QuotasCountRegionsAndBytes) {
   table_.OpenSession(kBob);
+  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4 * 4096)),
+              IsExhausted("--session_memory_bytes"));
   const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(3 * 4096));
-  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)), IsExhausted("--session_memory_bytes"));
   EXPECT_THAT(Register(kBob, SharedMemory::Memfd(3 * 4096)), IsExhausted("--shared_memory_bytes"));
   MustRegister(kBob, SharedMemory::Memfd(2 * 4096));
   EXPECT_EQ(table_.statistics().bytes, 5 * 4096);
