@@ -10,11 +10,12 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/container/node_hash_map.h"
 #include "absl/types/span.h"
 #include "rope/v1/rotate.pb.h"
 
@@ -50,7 +51,7 @@ class RotationCounts {
   using Counts =
       std::array<std::array<std::atomic<int64_t>, v1::Operation_ARRAYSIZE>, kTransportCount>;
 
-  absl::node_hash_map<std::string, Counts> models_;  // by name; none comes or goes
+  std::map<std::string, Counts, std::less<>> models_;  // by name; none comes or goes
 };
 
 }  // namespace rope::server
