@@ -10,9 +10,7 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
-#include <utility>
 
 #include "proto/mutex.h"
 #include "rope/v1/rope_service.grpc.pb.h"
