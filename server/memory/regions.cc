@@ -218,9 +218,7 @@ absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released rel
     return name.expired();
   });
   if (released) {
-    for (const std::shared_ptr<RegionName>& name : earlier) {
-      if (name->region() == removed->region()) name->KeepsBack(removed);
-    }
+    for (const std::shared_ptr<RegionName>& name : earlier) name->KeepsBack(removed);
     removed->set_released(std::move(released));
   }
   unregistered.push_back(removed);

@@ -288,18 +288,6 @@ TEST_F(RegionTableTest, ReleaseWaitsForIdsThatWereUnregisteredBefore) {
   EXPECT_TRUE(second_released);
 }
 
-TEST_F(RegionTableTest, OtherMemoryIsNotWaitedFor) {
-  const uint64_t busy = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  const uint64_t idle = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  const auto request = MustFind(kAlice, busy);
-  bool busy_released = false;
-  bool idle_released = false;
-  Unregister(kAlice, busy, busy_released);
-  Unregister(kAlice, idle, idle_released);
-  EXPECT_TRUE(idle_released);
-  EXPECT_FALSE(busy_released);
-}
-
 TEST_F(RegionTableTest, IdsInUseCountSoThatWhoWaitsIsBounded) {
   const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
   auto request = MustFind(kAlice, first);
