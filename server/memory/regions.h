@@ -114,7 +114,8 @@ class RegionName {
 //
 // Region ids are random and belong to one session: no other session finds, lists or removes them.
 // A session has one region, which lives until the last request that holds it is done, even if it
-// was unregistered or its session has closed. A region may have several ids. A request holds the id that it names:
+// was unregistered or its session has closed. The region may have several ids. A request holds the
+// id that it names:
 //
 //   registered --- Unregister ---> in use ---- last request done ---> released
 //   Find works                     Find fails (NOT_FOUND)             the callback has run
