@@ -1,6 +1,5 @@
 #include "kernels/backends.h"
 
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "kernels/backend/backend_reference.h"
 #include "kernels/check.h"

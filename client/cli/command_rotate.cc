@@ -3,7 +3,6 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"

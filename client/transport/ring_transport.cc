@@ -1,6 +1,5 @@
 #include "client/transport/ring_transport.h"
 
-#include <optional>
 #include <string_view>
 
 namespace rope::client {

@@ -1,7 +1,6 @@
 #include "kernels/compat/engine_table.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>

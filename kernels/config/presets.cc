@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"

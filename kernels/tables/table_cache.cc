@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <new>
 #include <unordered_map>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/inlined_vector.h"

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -149,22 +148,6 @@ absl::Status ParseFlags(CLI::App& app, std::vector<std::string> arguments) {
     if (argument != "--") return Unknown(app, argument);
   }
   return absl::OkStatus();
-}
-
-std::optional<int> ParseFlagsOrExit(CLI::App& app, int argc, const char* const* argv) {
-  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  for (const std::string& argument : arguments) {
-    if (argument == "-h" || argument == "--help") {
-      return std::printf("%s", app.help().c_str()) < 0 ? 1 : 0;
-    }
-    if (argument == "--version") {
-      return std::printf("%s %s\n", app.get_name().c_str(), kVersion) < 0 ? 1 : 0;
-    }
-  }
-  const absl::Status status = ParseFlags(app, arguments);
-  if (status.ok()) return std::nullopt;
-  std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), std::string(status.message()).c_str());
-  return kExitUsage;
 }
 
 }  // namespace rope::proto

@@ -62,10 +62,6 @@ std::vector<std::string> MisspeltVariables(const CLI::App& app);
 // Parses the arguments, without the program's name.
 absl::Status ParseFlags(CLI::App& app, std::vector<std::string> arguments);
 
-// For main(): parses the arguments; prints help, the version or an error. Returns the exit status
-// if the program must end: 0 (help, version), 1 (printing failed), 2 (wrong usage). Else nullopt.
-std::optional<int> ParseFlagsOrExit(CLI::App& app, int argc, const char* const* argv);
-
 }  // namespace rope::proto
 
 #endif  // ROPE_PROTO_FLAGS_FLAGS_H_

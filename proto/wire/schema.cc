@@ -1,7 +1,6 @@
 #include "proto/wire/schema.h"
 
 #include <deque>
-#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"

@@ -1,6 +1,5 @@
 #include "server/embedded/embedded_connection.h"
 
-#include <atomic>
 #include <string_view>
 #include <utility>
 

@@ -6,14 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/transport/fork.h"
-#include "kernels/dtype/dtype.h"
 #include "kernels/status_macros.h"
 #include "proto/mutex.h"
 #include "server/grpc/unary_call.h"

@@ -1,6 +1,5 @@
 #include "server/grpc/health.h"
 
-#include <atomic>
 #include <optional>
 #include <utility>
 

@@ -58,10 +58,6 @@ class CallsInFlight {
     proto::MutexLock lock(&mutex_);
     if (--count_ == 0) none_.SignalAll();
   }
-  int64_t count() const {
-    proto::MutexLock lock(&mutex_);
-    return count_;
-  }
   // Waits until the count is 0, for at most `timeout`, or until StopWaiting. Returns whether the
   // count is 0.
   bool AwaitNone(absl::Duration timeout) {
@@ -83,7 +79,7 @@ class CallsInFlight {
 
  private:
   std::atomic<int64_t> open_{0};
-  mutable proto::Mutex mutex_;
+  proto::Mutex mutex_;
   proto::CondVar none_;  // count_ has become 0, or stopped_ true
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

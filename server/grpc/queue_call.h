@@ -243,8 +243,6 @@ class QueueCall : protected MessageReads::Entry {
   absl::string_view Header(const char* name) const;
   // Time until the client's deadline.
   absl::Duration time_left() const { return TimeLeft(context_); }
-  // gRPC's name for the client.
-  std::string peer() const { return context_.peer(); }
   // True once the client has disconnected or cancelled. Safe to read after the call was freed.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
 

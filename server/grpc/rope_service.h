@@ -52,7 +52,6 @@ class RopeService {
   struct Caller {
     uint64_t session = 0;
     std::string owner;                             // peers.h
-    std::string origin;                            // where it calls from (peers.h)
     std::shared_ptr<const Identity> identity;      // null: there is no access file
     std::shared_ptr<std::atomic<bool>> cancelled;  // true once it has gone or cancelled
     // Of the request's arrays.
@@ -180,7 +179,7 @@ void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
       ROPE_RETURN_IF_ERROR(DecodeMessage(call.request(), received->request, received->payloads));
       answer(
           received->request,
-          {call.session(), call.owner(), call.origin(), call.identity(), call.cancelled(),
+          {call.session(), call.owner(), call.identity(), call.cancelled(),
            received->payloads.split, received, std::shared_ptr<Permit>(control, &control->permit)},
           done);
       return absl::OkStatus();

@@ -68,7 +68,6 @@ class PooledBuffer::Store {
         char* data = list.back();
         list.pop_back();
         kept_bytes_ -= ClassBytes(size_class);
-        used_bytes_ += ClassBytes(size_class);
         size_t& least = least_free_[static_cast<size_t>(size_class)];
         least = std::min(least, list.size());
         return data;
@@ -83,8 +82,6 @@ class PooledBuffer::Store {
     if (IsAnnounced(size_class)) {
       announced_to_->Add(static_cast<char*>(data), ClassBytes(size_class));
     }
-    proto::MutexLock lock(&mutex_);
-    used_bytes_ += ClassBytes(size_class);
     return static_cast<char*>(data);
   }
 
@@ -93,7 +90,6 @@ class PooledBuffer::Store {
   void Give(char* data, int size_class) {
     {
       proto::MutexLock lock(&mutex_);
-      used_bytes_ -= ClassBytes(size_class);
       if (kept_bytes_ + ClassBytes(size_class) <= kept_bytes_max_) {
         kept_bytes_ += ClassBytes(size_class);
         free_[static_cast<size_t>(size_class)].push_back(data);
@@ -128,10 +124,6 @@ class PooledBuffer::Store {
     proto::MutexLock lock(&mutex_);
     return kept_bytes_ + leaving_bytes_->load();
   }
-  int64_t used_bytes() const {
-    proto::MutexLock lock(&mutex_);
-    return used_bytes_;
-  }
 
  private:
   bool IsAnnounced(int size_class) const {
@@ -162,7 +154,6 @@ class PooledBuffer::Store {
   // The shortest length of each list since the last Trim.
   std::array<size_t, kClasses> least_free_ ABSL_GUARDED_BY(mutex_) = {};
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 PooledBuffer& PooledBuffer::operator=(PooledBuffer&& other) noexcept {
@@ -207,10 +198,6 @@ void BufferPool::Trim() {
 
 int64_t BufferPool::kept_bytes() const {
   return store_->kept_bytes();
-}
-
-int64_t BufferPool::used_bytes() const {
-  return store_->used_bytes();
 }
 
 }  // namespace rope::server

@@ -70,8 +70,6 @@ class BufferPool {
 
   // Bytes of the free buffers, including buffers that a device has yet to unregister.
   int64_t kept_bytes() const;
-  // Bytes of the buffers in use.
-  int64_t used_bytes() const;
 
  private:
   std::shared_ptr<PooledBuffer::Store> store_;

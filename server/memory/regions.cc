@@ -135,16 +135,8 @@ absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region
 // The lock: mutex_ guards the maps, and nothing slow happens under it. Mapping a file happens
 // before it is taken. Destroying a region (munmap) or a name (its callback) happens after it is
 // released: each function below moves what it removes into locals that are declared BEFORE the
-// lock, so that they are destroyed after it.
-//
-// Registration therefore runs in three steps, of which only 1 and 3 take the lock:
-//
-//   1. FindAccount  copies the session's token and budgets (reader lock)
-//   2. Region::*    checks and maps the file (no lock)
-//   3. Insert       charges the bytes, then adds the id if the session still has the same token
-//                   (writer lock); otherwise the connection closed during step 2
-//
-// A token is compared and not the session's number, because the kernel reuses descriptor numbers.
+// lock, so that they are destroyed after it. The thread that opens a session also registers its
+// memory, before the session can close.
 
 RegionTable::RegionTable(Options options)
     : options_(std::move(options)),
@@ -154,7 +146,6 @@ uint64_t RegionTable::OpenSession(uint64_t session, bool is_proxy) {
   Session opened;
   opened.token = Unguessable();
   opened.is_proxy = is_proxy;
-  opened.budget = std::make_shared<Budget>(static_cast<uint64_t>(options_.session_bytes_max));
   opened.names = std::make_shared<Budget>(static_cast<uint64_t>(options_.regions_max));
   const uint64_t token = opened.token;
   Session closed;  // destroyed after the lock is released
@@ -178,12 +169,15 @@ void RegionTable::CloseSession(uint64_t token) {
 
 absl::StatusOr<uint64_t> RegionTable::RegisterMemfd(uint64_t session, proto::FileDescriptor file,
                                                     uint64_t bytes) {
+  // Then every registration fails by configuration, which is not worth counting.
+  if (!options_.enabled) return Off("region");
   const auto attempt = [&]() -> absl::StatusOr<uint64_t> {
-    ROPE_ASSIGN_OR_RETURN(const Account account, FindAccount(session));
     ROPE_ASSIGN_OR_RETURN(auto region, Region::MapMemfd(std::move(file), bytes));
-    return Insert(session, account, std::move(region));
+    return Insert(session, std::move(region));
   };
-  return Counted(attempt());
+  absl::StatusOr<uint64_t> id = attempt();
+  if (!id.ok()) rejected_.fetch_add(1, std::memory_order_relaxed);
+  return id;
 }
 
 absl::StatusOr<uint64_t> RegionTable::AddId(uint64_t session, uint64_t id) {
@@ -224,9 +218,7 @@ absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released rel
     return name.expired();
   });
   if (released) {
-    for (const std::shared_ptr<RegionName>& name : earlier) {
-      if (name->region() == removed->region()) name->KeepsBack(removed);
-    }
+    for (const std::shared_ptr<RegionName>& name : earlier) name->KeepsBack(removed);
     removed->set_released(std::move(released));
   }
   unregistered.push_back(removed);
@@ -234,8 +226,7 @@ absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released rel
 }
 
 absl::StatusOr<uint64_t> RegionTable::RegisterProcess(uint64_t session) {
-  ROPE_ASSIGN_OR_RETURN(const Account account, FindAccount(session));
-  return Insert(session, account, Region::OfProcess());
+  return Insert(session, Region::OfProcess());
 }
 
 std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
@@ -276,62 +267,38 @@ RegionTable::Statistics RegionTable::statistics() const {
   return statistics;
 }
 
-absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) const {
-  if (!options_.enabled) {
-    return Off("region");
+// Takes no lock: the budget is an atomic counter.
+absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
+    std::unique_ptr<Region> region) const {
+  const uint64_t bytes = region->kind() == Region::Kind::kProcess ? 0 : region->bytes();
+  if (bytes > static_cast<uint64_t>(options_.session_bytes_max)) {
+    return TooManyBytes(bytes, "--session_memory_bytes");
   }
-  proto::ReaderMutexLock lock(&mutex_);
+  if (!budget_->TryAcquire(bytes)) return TooManyBytes(bytes, "--shared_memory_bytes");
+  // The deleter runs when the last reference is dropped, which may be after the session has closed.
+  return std::shared_ptr<const Region>(region.release(),
+                                       [bytes, all = budget_](const Region* dropped) {
+                                         delete dropped;  // owned by the last reference
+                                         all->Give(bytes);
+                                       });
+}
+
+absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, std::unique_ptr<Region> region) {
+  // Created before the lock, so that a refused region is destroyed after it.
+  ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<const Region> charged, Charge(std::move(region)));
+  proto::WriterMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
-    return MakeError(Reason::kWrongState, "region", "a connection that is closing", "an open one");
+    return MakeError(Reason::kWrongState, "region", "a connection that has closed", "an open one");
   }
-  const Session& open = found->second;
+  Session& open = found->second;
   if (open.is_proxy) {
     return MakeError(Reason::kPermission, "region", "a client of a proxy",
                      "a connection of the client's own");
   }
-  return Account{open.token, open.budget, open.names};
-}
-
-absl::StatusOr<uint64_t> RegionTable::Counted(absl::StatusOr<uint64_t> id) {
-  // With shared memory off every registration fails by configuration, which is not worth counting.
-  if (!id.ok() && options_.enabled) rejected_.fetch_add(1, std::memory_order_relaxed);
-  return id;
-}
-
-// Takes no lock: budgets are atomic counters. The session's is acquired first and given back if the
-// server's is full.
-absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
-    const Account& account, std::unique_ptr<Region> region) const {
-  const uint64_t bytes = region->kind() == Region::Kind::kProcess ? 0 : region->bytes();
-  if (!account.budget->TryAcquire(bytes)) return TooManyBytes(bytes, "--session_memory_bytes");
-  if (!budget_->TryAcquire(bytes)) {
-    account.budget->Give(bytes);
-    return TooManyBytes(bytes, "--shared_memory_bytes");
-  }
-  // The deleter runs when the last reference is dropped, which may be after the session has closed.
-  // It unmaps the region and then returns the bytes to both budgets.
-  return std::shared_ptr<const Region>(
-      region.release(), [bytes, mine = account.budget, all = budget_](const Region* dropped) {
-        delete dropped;  // owned by the last reference
-        mine->Give(bytes);
-        all->Give(bytes);
-      });
-}
-
-absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& account,
-                                             std::unique_ptr<Region> region) {
-  // Created before the lock, so that a refused region is destroyed after it.
-  ROPE_ASSIGN_OR_RETURN(std::shared_ptr<const Region> charged, Charge(account, std::move(region)));
-  ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<RegionName> name,
-                        NewName(std::move(charged), account.names));
-  proto::WriterMutexLock lock(&mutex_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end() || found->second.token != account.token) {
-    return MakeError(Reason::kWrongState, "region", "a connection that has closed", "an open one");
-  }
+  ROPE_ASSIGN_OR_RETURN(auto name, NewName(charged, open.names));
   const uint64_t id = Unguessable();
-  found->second.regions[id].name = name;
+  open.regions[id].name = std::move(name);
   return id;
 }
 

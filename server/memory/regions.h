@@ -113,8 +113,9 @@ class RegionName {
 // regions are unregistered with it.
 //
 // Region ids are random and belong to one session: no other session finds, lists or removes them.
-// A region lives until the last request that holds it is done, even if it was unregistered or its
-// session has closed. A region may have several ids. A request holds the id that it names:
+// A session has one region, which lives until the last request that holds it is done, even if it
+// was unregistered or its session has closed. The region may have several ids. A request holds the
+// id that it names:
 //
 //   registered --- Unregister ---> in use ---- last request done ---> released
 //   Find works                     Find fails (NOT_FOUND)             the callback has run
@@ -134,8 +135,8 @@ class RegionTable {
   struct Options {
     bool enabled = false;
     int64_t bytes_max = limits::kSharedMemoryBytesMax;
-    int64_t session_bytes_max = limits::kSessionMemoryBytesMax;
-    int64_t regions_max = limits::kRegionsMax;  // ids of one session
+    int64_t session_bytes_max = limits::kSessionMemoryBytesMax;  // of its memfd
+    int64_t regions_max = limits::kRegionsMax;                   // ids of one session
   };
   using Released = RegionName::Released;
   struct Listed {
@@ -160,7 +161,7 @@ class RegionTable {
   // Closes the session with that token, if it is still open.
   void CloseSession(uint64_t token);
 
-  // Register memory; return the region's id.
+  // Registers the memory that the session brings; returns the region's id.
   absl::StatusOr<uint64_t> RegisterMemfd(uint64_t session, proto::FileDescriptor file,
                                          uint64_t bytes);
   // For the session of a caller in this process. It is not listed.
@@ -191,26 +192,15 @@ class RegionTable {
   struct Session {
     uint64_t token = 0;
     bool is_proxy = false;
-    std::shared_ptr<Budget> budget;
     std::shared_ptr<Budget> names;  // ids that are registered or still in use
     std::map<uint64_t, Registered> regions;
     std::vector<std::weak_ptr<RegionName>> unregistered;  // some have expired
   };
 
-  // A copy of an open session's token and budgets, for use outside the lock.
-  struct Account {
-    uint64_t token = 0;
-    std::shared_ptr<Budget> budget;
-    std::shared_ptr<Budget> names;
-  };
-  absl::StatusOr<Account> FindAccount(uint64_t session) const;
-  absl::StatusOr<uint64_t> Insert(uint64_t session, const Account& account,
-                                  std::unique_ptr<Region> region);
-  // Returns `id`, and counts it if it is an error.
-  absl::StatusOr<uint64_t> Counted(absl::StatusOr<uint64_t> id);
-  // Charges the region's bytes to the session and to the server, until the region is destroyed.
-  absl::StatusOr<std::shared_ptr<const Region>> Charge(const Account& account,
-                                                       std::unique_ptr<Region> region) const;
+  // Gives the region to the session, under a new id.
+  absl::StatusOr<uint64_t> Insert(uint64_t session, std::unique_ptr<Region> region);
+  // Charges the region's bytes to the server, until the region is destroyed.
+  absl::StatusOr<std::shared_ptr<const Region>> Charge(std::unique_ptr<Region> region) const;
 
   const Options options_;
   const std::shared_ptr<Budget> budget_;

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "kernels/check.h"
 #include "server/error.h"
 
 namespace rope::server {

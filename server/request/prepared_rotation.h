@@ -36,9 +36,6 @@ struct PreparedRotation {
   char open_axis = 0;         // its length differs between calls; 0: no axis
   Plan plan;                  // without inputs, places and positions
   Ropes ropes;
-  // Set: the request names a model that may be unregistered, and this was ModelRegistry::version
-  // before it was looked up.
-  std::optional<int64_t> registry_version;
   int64_t bytes = 0;  // of memory, approximately
 };
 

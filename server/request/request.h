@@ -78,8 +78,8 @@ class LocalCall {
   // REQUIRES: the handler has not returned.
   virtual std::string CopyMessage() const = 0;
   virtual int64_t reply_bytes_max() const = 0;
-  // Where the caller calls from (peers.h); empty: this process.
-  virtual std::string origin() const { return {}; }
+  // Where the caller calls from (peers.h).
+  virtual std::string origin() const = 0;
   // Sends the reply and ends the call, which must not be used afterwards. REQUIRES: `reply` has at
   // most reply_bytes_max() bytes.
   virtual void Answer(absl::StatusCode code, std::string_view reply) = 0;

@@ -15,8 +15,6 @@ inline constexpr int64_t kLogQueueLines = 1024;
 inline constexpr int64_t kLogPatienceMs = 100;
 // How long the process waits for its log at exit.
 inline constexpr int64_t kLogEndMs = 1000;
-// Names of models that clients chose and that the metrics page shows, with at most 36 series each.
-inline constexpr int64_t kCountedModels = 64;
 // Connections that are read at the same time, by one thread each. A connection whose request is not
 // complete holds its thread for kMetricsRequestMs. A scrape waits while all threads are held.
 inline constexpr int64_t kMetricsThreads = 16;

@@ -1,11 +1,8 @@
 #include "server/telemetry/rotation_counts.h"
 
-#include <bit>
-
-#include "absl/hash/hash.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
-#include "server/telemetry/limits.h"
+#include "kernels/config/presets.h"
 
 namespace rope::server {
 namespace {
@@ -21,60 +18,35 @@ std::string OperationName(int operation) {
 
 }  // namespace
 
-RotationCounts::RotationCounts(absl::Span<const std::string> models)
-    : models_max_(models.size() + limits::kCountedModels + 3),
-      places_(std::bit_ceil(2 * models_max_ + 1)),
-      other_(models_.emplace_back(kOtherModels)) {
-  Find(kOtherModels) = &other_;
-  Add(kConfigModel);
-  Add(kRowsModel);
-  for (const std::string& model : models) Add(model);
+RotationCounts::RotationCounts(absl::Span<const std::string> models) {
+  models_.try_emplace(std::string(kConfigModel));
+  models_.try_emplace(std::string(kRowsModel));
+  for (const std::string& model : models) models_.try_emplace(model);
 }
 
 void RotationCounts::Count(const RotationLabels& labels) {
-  PerModel* model = Find(labels.model).load(std::memory_order_acquire);
-  if (model == nullptr) {
-    model = full_.load(std::memory_order_relaxed) ? &other_ : &Add(labels.model);
+  auto model = models_.find(labels.model);
+  if (model == models_.end()) {
+    const kernels::Preset* const preset = kernels::FindPreset(labels.model);
+    if (preset != nullptr) model = models_.find(preset->name);
   }
+  if (model == models_.end()) return;
   const int operation =
       labels.operation == v1::OPERATION_UNSPECIFIED ? v1::OPERATION_ROTATE : labels.operation;
-  model->counts[static_cast<size_t>(labels.transport)][static_cast<size_t>(operation)].fetch_add(
+  model->second[static_cast<size_t>(labels.transport)][static_cast<size_t>(operation)].fetch_add(
       1, std::memory_order_relaxed);
-}
-
-RotationCounts::Place& RotationCounts::Find(std::string_view name) {
-  const size_t mask = places_.size() - 1;
-  for (size_t i = absl::HashOf(name);; ++i) {
-    Place& place = places_[i & mask];
-    const PerModel* const model = place.load(std::memory_order_acquire);
-    if (model == nullptr || model->name == name) return place;
-  }
-}
-
-RotationCounts::PerModel& RotationCounts::Add(std::string_view name) {
-  proto::MutexLock lock(&mutex_);
-  Place& place = Find(name);  // another thread may have added it
-  if (PerModel* const model = place.load(std::memory_order_relaxed); model != nullptr) {
-    return *model;
-  }
-  if (models_.size() == models_max_) return other_;
-  PerModel& model = models_.emplace_back(name);
-  place.store(&model, std::memory_order_release);
-  full_.store(models_.size() == models_max_, std::memory_order_relaxed);
-  return model;
 }
 
 std::vector<prometheus::ClientMetric> RotationCounts::Read() const {
   std::vector<prometheus::ClientMetric> metrics;
-  proto::MutexLock lock(&mutex_);
-  for (const PerModel& model : models_) {
-    for (size_t transport = 0; transport < model.counts.size(); ++transport) {
+  for (const auto& [name, counts] : models_) {
+    for (size_t transport = 0; transport < counts.size(); ++transport) {
       for (int operation = 0; operation < v1::Operation_ARRAYSIZE; ++operation) {
         const int64_t count =
-            model.counts[transport][static_cast<size_t>(operation)].load(std::memory_order_relaxed);
+            counts[transport][static_cast<size_t>(operation)].load(std::memory_order_relaxed);
         if (count == 0) continue;
         prometheus::ClientMetric& metric = metrics.emplace_back();
-        metric.label = {{"model", model.name},
+        metric.label = {{"model", name},
                         {"operation", OperationName(operation)},
                         {"transport", kTransportNames[transport]}};
         metric.counter.value = static_cast<double>(count);

@@ -3,10 +3,8 @@
 //   access/tls_16MiB          16 MiB over TCP with TLS, against the same without
 //   access/token_decode_token one decode token over TCP with a bearer token that the server looks
 //                             up, against the same without an access file
-#include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
 #include "rope/client.h"

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"

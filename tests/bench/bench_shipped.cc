@@ -12,7 +12,6 @@
 //   shipped/1MiB_1_kept_memory        1 MiB inline and a client that leaves its allocator alone:
 //                                     replies in memory that the connection has kept, against new
 //   shipped/*_whole                   the same with requests that are not prepared
-#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -8,7 +8,6 @@
 #include <regex>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "tests/bench/measure.h"

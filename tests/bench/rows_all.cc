@@ -1,6 +1,5 @@
 // The rows of a full build, and the processes that they start.
 #include <string_view>
-#include <utility>
 
 #include "server/process_setup.h"
 #include "tests/bench/drive.h"

@@ -297,7 +297,15 @@ int main(int argc, char** argv) {
   const auto app = rope::proto::NewApp(
       "rope_soak", "rope_soak: sends mixed requests and watches what the server holds");
   rope::bench::AddFlags(*app, flags);
-  if (const auto status = rope::proto::ParseFlagsOrExit(*app, argc, argv)) return *status;
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (const std::string& argument : arguments) {
+    if (argument == "--help") return std::printf("%s", app->help().c_str()) < 0;
+  }
+  const absl::Status status = rope::proto::ParseFlags(*app, arguments);
+  if (!status.ok()) {
+    std::fprintf(stderr, "rope_soak: %s\n", std::string(status.message()).c_str());
+    return rope::proto::kExitUsage;
+  }
   rope::server::PrepareProcess();
   return rope::bench::Soak(flags).Run() ? 0 : 1;
 }

@@ -9,7 +9,6 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "client/codec/codec.h"

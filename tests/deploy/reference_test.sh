@@ -19,5 +19,5 @@ for header in client/include/rope/*.h; do
   grep -q "Detailed Description" "$page" || { echo "no text about $name.h in $page" >&2 && exit 1; }
 done
 grep -q "blocks until the reply" "$pages/classrope_1_1client_1_1Client.html"
-grep -q "rope_call_options" "$pages/rope__types_8h.html"
+grep -q "rope_argument" "$pages/rope_8h.html"
 echo "$(find "$pages" -name '*.html' | wc -l) pages"

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
 #include <vector>

@@ -4,10 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <array>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>

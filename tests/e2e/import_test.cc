@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
-#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"

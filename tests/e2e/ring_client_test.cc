@@ -11,7 +11,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "proto/ipc/ring.h"

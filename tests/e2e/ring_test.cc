@@ -10,7 +10,6 @@
 #include <deque>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
 #include <thread>

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <string>
 
 #include "tests/support/matchers.h"
 #include "tests/support/process.h"

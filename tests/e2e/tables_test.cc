@@ -6,7 +6,6 @@
 #include <complex>
 #include <cstdint>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "rope/client.h"

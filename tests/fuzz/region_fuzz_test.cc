@@ -9,10 +9,8 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "kernels/backends.h"

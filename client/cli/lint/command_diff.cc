@@ -1,7 +1,6 @@
 // diff: compares the rotations of two config.json files in this process.
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

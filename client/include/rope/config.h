@@ -214,7 +214,7 @@ using rope::YarnRamp;
 
 // Names one rotary embedding. Set exactly one of model, config_id, config_json and config.
 struct RopeSpec {
-  std::string model = {};  // a registered name (Client::ListModels)
+  std::string model = {};  // a name that ListModels gives
   // From Client::Describe; the same on every server. Excludes all other fields. NOT_FOUND: the
   // server has not seen the config, or has forgotten it.
   std::string config_id = {};

@@ -2,7 +2,6 @@
 
 #include <nanobind/stl/string.h>
 
-#include <memory>
 #include <string>
 #include <utility>
 

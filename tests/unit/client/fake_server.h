@@ -62,7 +62,6 @@ class FakeServer {
   void SetHealth(grpc::health::v1::HealthCheckResponse::ServingStatus status) {
     health_.serving = status;
   }
-  void SetServerInfo(const v1::GetServerInfoResponse& info) { rope_.info = info; }
   v1::DescribeRequest described() const { return rope_.described; }
   v1::DescribeResponse& describe_response() { return rope_.describe_response; }
 
@@ -102,12 +101,6 @@ class FakeServer {
       *response = describe_response;
       return grpc::Status::OK;
     }
-
-    grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
-                               v1::GetServerInfoResponse* response) override {
-      *response = info;
-      return grpc::Status::OK;
-    }
     grpc::Status RegisterRegion(grpc::ServerContext*, const v1::RegisterRegionRequest* request,
                                 v1::RegisterRegionResponse* response) override {
       return register_region(*request, *response);
@@ -118,8 +111,6 @@ class FakeServer {
     }
 
     std::atomic<int> calls = 0;
-    std::atomic<int> model_calls = 0;
-    grpc::Status models_status;
     RotateHandler handler;
     PrepareHandler prepare = [](const auto&, auto&) {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no Prepare");
@@ -131,7 +122,6 @@ class FakeServer {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no regions");
     };
     std::atomic<bool> hangs = false;
-    v1::GetServerInfoResponse info;
     v1::DescribeRequest described;
     v1::DescribeResponse describe_response;
   };

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <limits>
 
 #include "tests/support/status_matchers.h"

@@ -5,11 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/dtype/element.h"
 #include "proto/wire/message_split.h"
 #include "proto/wire/schema.h"

@@ -2,7 +2,6 @@
 // checked.
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <thread>
 
 #include "server/limits.h"

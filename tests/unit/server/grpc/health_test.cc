@@ -7,7 +7,6 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace rope::server {
 namespace {

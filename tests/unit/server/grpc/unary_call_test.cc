@@ -10,17 +10,15 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
 #include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
+#include "server/request/request.h"
 #include "server/telemetry/call_counts.h"
 
 namespace rope::server {
@@ -109,7 +107,7 @@ TEST_F(UnaryCallTest, DescriptorOfAConnectionStaysOpenUntilItsLastCallIsAnswered
               grpc::StatusCode::CANCELLED);
   });
   received_.WaitForNotification();
-  EXPECT_EQ(call_->peer(), absl::StrCat("fd:", descriptor_));
+  EXPECT_EQ(call_->session(), SessionOfDescriptor(descriptor_));
   context->TryCancel();
   client.join();
   context.reset();

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <thread>
 #include <vector>
 

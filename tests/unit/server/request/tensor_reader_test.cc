@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "server/request/prepared_rotation.h"
 #include "server/request/validate.h"

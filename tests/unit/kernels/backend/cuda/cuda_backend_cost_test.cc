@@ -6,7 +6,6 @@
 #include <cstring>
 #include <memory>
 #include <ostream>
-#include <utility>
 #include <vector>
 
 #include "kernels/backend/cuda/cuda_backend.h"

@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
