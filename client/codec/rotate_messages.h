@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
 #include "rope/v1/rotate.pb.h"
@@ -25,7 +24,6 @@ namespace rope::client {
 // one is given. REQUIRES: `head` has no such field yet.
 Status SetConstants(const RotateRequest& request, v1::RotateRequest& head);
 Status SetValues(const RotateRequest& request, v1::RotateRequest& head);
-Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message);
 
 // Fills one tensor without its elements. REQUIRES: `head` is empty.
 Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head);
