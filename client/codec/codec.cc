@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/codec/messages.h"
 #include "client/codec/placement.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
