@@ -172,15 +172,16 @@ TEST_F(PreparedCallTest, EveryOtherFieldIsRefusedByName) {
 TEST_F(PreparedCallTest, ALengthChangesTheOpenAxisOfEveryTensor) {
   const PreparedRotation rotation = RotationOf("S").WithLength(1);
   const Preparation& preparation = *PreparedState::Of(rotation)->preparation;
-  const auto tensors = preparation.TensorsOf(1).value();
+  RotateRequest call = Call();
+  call.prepared = rotation;
+  const auto tensors = preparation.TensorsOf(call).value();
   EXPECT_THAT(tensors[0].view.shape, ElementsAre(2, 1, 2));
   EXPECT_EQ(tensors[0].bytes, 16);
   EXPECT_THAT(tensors[1].wanted.shape, ElementsAre(1, 2, 2));
-  EXPECT_EQ(preparation.TensorsOf(-1).status().message(),
-            "tensors[0].array.shape[1]: got -1, want a length >= 0");
-  RotateRequest call = Call();
-  call.prepared = rotation;
   EXPECT_EQ(CheckPreparedCall(call).ToString(), "OK");
+  call.prepared = rotation.WithLength(-1);
+  EXPECT_EQ(preparation.TensorsOf(call).status().message(),
+            "tensors[0].array.shape[1]: got -1, want a length >= 0");
 }
 
 // Strides that were prepared say nothing of an array that is packed, and the other way round.
