@@ -10,7 +10,6 @@
 #include "kernels/status_macros.h"
 #include "server/control/admin.h"
 #include "server/control/describe.h"
-#include "server/control/fingerprint.h"
 #include "server/control/tables.h"
 #include "server/error.h"
 #include "server/memory/peers.h"

@@ -33,7 +33,7 @@
 #include "client/codec/kept_request.h"
 #include "client/codec/message_call.h"
 #include "client/transport/connector.h"
-#include "client/transport/rpc_transport.h"
+#include "client/transport/rotate_transport.h"
 #include "client/transport/waiter.h"
 #include "proto/mutex.h"
 #include "rope/async.h"

@@ -8,7 +8,7 @@
 // until then, so a staged request may be sent again.
 //
 // Threading:  Functions only.
-// Errors:     Encoding: as rotate_messages.h. Decoding: INTERNAL if the reply is not a
+// Errors:     Encoding: as messages.h. Decoding: INTERNAL if the reply is not a
 //             RotateResponse that answers the request (no output is written then); else the status
 //             in the reply's `error`.
 #ifndef ROPE_CLIENT_CODEC_CODEC_H_
@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "client/codec/message_call.h"
-#include "client/codec/rotate_messages.h"
+#include "client/codec/messages.h"
 #include "client/memory/arena_memory.h"
 #include "client/memory/output_pool.h"
 #include "client/memory/region.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/codec/rotate_messages.h"
+#include "client/codec/messages.h"
 
 namespace rope::client {
 

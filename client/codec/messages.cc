@@ -1,13 +1,17 @@
 #include "client/codec/messages.h"
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "client/error.h"
 #include "proto/error.h"
 #include "proto/wire/rope_config.h"
@@ -189,6 +193,296 @@ Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request) {
   }
   if (!status.ok()) return status;
   return message;
+}
+
+namespace {
+
+v1::Operation ToMessage(Operation operation) {
+  switch (operation) {
+    case Operation::kRotate:
+      return v1::OPERATION_ROTATE;
+    case Operation::kInverse:
+      return v1::OPERATION_INVERSE;
+    case Operation::kBackward:
+      return v1::OPERATION_BACKWARD;
+    case Operation::kAddSinusoidal:
+      return v1::OPERATION_ADD_SINUSOIDAL;
+    case Operation::kReposition:
+      return v1::OPERATION_REPOSITION;
+  }
+  return v1::OPERATION_UNSPECIFIED;
+}
+
+void SetIntegers(const std::vector<int64_t>& values, const std::vector<int64_t>& shape,
+                 v1::Array& array) {
+  array.set_dtype(v1::DTYPE_INT64);
+  if (shape.empty()) {
+    array.add_shape(static_cast<int64_t>(values.size()));
+  } else {
+    array.mutable_shape()->Add(shape.begin(), shape.end());
+  }
+  array.set_raw(values.data(), values.size() * sizeof(int64_t));
+}
+
+v1::Role ToMessage(Role role) {
+  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
+}
+
+Status TooLarge(const char* field) {
+  return InvalidField(
+      field, absl::StrCat("more than ", std::numeric_limits<int64_t>::max(), " bytes"), "fewer");
+}
+
+// Number of elements from the first to the last, inclusive. REQUIRES: one stride per axis.
+Result<int64_t> ExtentOf(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides,
+                         const char* field) {
+  int64_t elements = 1;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (strides[axis] < 0) {
+      return InvalidField(absl::StrCat(field, "[", axis, "]"), absl::StrCat(strides[axis]),
+                          "a distance >= 0");
+    }
+    int64_t reach = 0;
+    if (__builtin_mul_overflow(shape[axis] - 1, strides[axis], &reach) ||
+        __builtin_add_overflow(elements, reach, &elements)) {
+      return TooLarge(field);
+    }
+  }
+  return elements;
+}
+
+Result<int64_t> CountOf(const std::vector<int64_t>& shape) {
+  int64_t elements = 1;
+  for (const int64_t length : shape) {
+    if (__builtin_mul_overflow(elements, length, &elements)) return TooLarge("shape");
+  }
+  return elements;
+}
+
+// With any other number of strides than one per axis the array counts as packed: the server rejects
+// such a request by field name, so the size does not matter.
+Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
+                        const std::vector<int64_t>& strides = {}, const char* field = "strides") {
+  bool is_empty = false;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    is_empty |= shape[axis] == 0;
+    if (shape[axis] < 0) {
+      return InvalidField(absl::StrCat("shape[", axis, "]"), absl::StrCat(shape[axis]),
+                          "a length >= 0");
+    }
+  }
+  if (is_empty) return int64_t{0};
+  const bool is_packed = strides.size() != shape.size();
+  const Result<int64_t> elements = is_packed ? CountOf(shape) : ExtentOf(shape, strides, field);
+  if (!elements.ok()) return elements;
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(*elements, ElementBytes(dtype), &bytes)) return TooLarge("shape");
+  return bytes;
+}
+
+Status CheckMemory(const void* data, int64_t bytes) {
+  if (bytes == 0 || data != nullptr) return {};
+  return InvalidField("data", "null", absl::StrCat(bytes, " bytes"));
+}
+
+Status SetRows(const Rows& rows, v1::Rows& message) {
+  if (rows.angles.has_value()) {
+    Status status = SetArray("rows.angles", *rows.angles, *message.mutable_angles());
+    if (!status.ok()) return status;
+  }
+  if (rows.cos.has_value()) {
+    Status status = SetArray("rows.cos", *rows.cos, *message.mutable_cos());
+    if (!status.ok()) return status;
+  }
+  if (!rows.sin.has_value()) return {};
+  return SetArray("rows.sin", *rows.sin, *message.mutable_sin());
+}
+
+// Reorders `shape` from the letters of `from` to those of `to`. Returns it unchanged if the letters
+// differ: the server rejects such a request.
+std::vector<int64_t> InOrder(const std::vector<int64_t>& shape, std::string_view from,
+                             std::string_view to) {
+  if (from.size() != shape.size() || to.size() != shape.size()) return shape;
+  std::vector<int64_t> ordered;
+  ordered.reserve(shape.size());
+  for (const char letter : to) {
+    const size_t axis = from.find(letter);
+    if (axis == std::string_view::npos) return shape;
+    ordered.push_back(shape[axis]);
+  }
+  return ordered;
+}
+
+// Whether every element has a place of its own: each axis steps past all that is inside it.
+bool EachHasItsPlace(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  std::vector<std::pair<int64_t, int64_t>> axes;  // stride, length
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] > 1) axes.emplace_back(strides[i], shape[i]);
+  }
+  std::sort(axes.begin(), axes.end());
+  int64_t inside = 1;
+  for (const auto& [stride, length] : axes) {
+    if (stride < inside) return false;
+    inside += (length - 1) * stride;
+  }
+  return true;
+}
+
+// REQUIRES: `wanted` has the shape of the result.
+Status CheckOutputStrides(const WantedTensor& wanted) {
+  const std::vector<int64_t>& strides = wanted.strides;
+  if (strides.size() != wanted.shape.size()) {
+    return InvalidField("output_strides", absl::StrCat(strides.size(), " strides"),
+                        absl::StrCat(wanted.shape.size(), ", one for each axis"));
+  }
+  if (wanted.bytes == 0) return {};
+  if (wanted.shape.back() > 1 && strides.back() != 1) {
+    return InvalidField("output_strides", absl::StrCat(strides.back(), " for D"), "1");
+  }
+  // ExtentOf has checked that nothing overflows.
+  if (EachHasItsPlace(wanted.shape, strides)) return {};
+  return InvalidField("output_strides", "elements that share a place", "one for each");
+}
+
+Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message) {
+  const bool has_ids = !positions.position_ids.empty() || !positions.position_ids_shape.empty();
+  Status status = CheckOneOf(field, {{"start", positions.start.has_value()},
+                                     {"starts", !positions.starts.empty()},
+                                     {"position_ids", has_ids}});
+  if (!status.ok()) return status;
+  if (positions.start.has_value()) message.set_start(*positions.start);
+  if (!positions.starts.empty()) SetIntegers(positions.starts, {}, *message.mutable_starts());
+  if (has_ids) {
+    SetIntegers(positions.position_ids, positions.position_ids_shape,
+                *message.mutable_position_ids());
+  }
+  if (!positions.cu_seqlens.empty()) {
+    SetIntegers(positions.cu_seqlens, {}, *message.mutable_cu_seqlens());
+  }
+  message.mutable_seq_lens()->Add(positions.seq_lens.begin(), positions.seq_lens.end());
+  if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
+  if (positions.cp_rank.has_value()) message.set_cp_rank(*positions.cp_rank);
+  return {};
+}
+
+}  // namespace
+
+Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
+  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape);
+  if (!bytes.ok()) return Within(field, bytes.status());
+  if (Status status = CheckMemory(view.data, *bytes); !status.ok()) return Within(field, status);
+  array.set_dtype(ToMessage(view.dtype));
+  array.mutable_shape()->Add(view.shape.begin(), view.shape.end());
+  array.set_raw(view.data, static_cast<size_t>(*bytes));
+  return {};
+}
+
+Status SetValues(const RotateRequest& request, v1::RotateRequest& head) {
+  head.set_request_id(request.request_id);
+  head.mutable_labels()->insert(request.labels.begin(), request.labels.end());
+  Status status = SetPositions(request.positions, "positions", *head.mutable_positions());
+  if (!status.ok()) return status;
+  if (head.positions().ByteSizeLong() == 0) head.clear_positions();
+  if (!request.reposition.has_value()) return {};
+  return SetPositions(request.reposition->from, "reposition.from",
+                      *head.mutable_reposition()->mutable_from());
+}
+
+Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
+  Status status = SetRope(request.rope, "rope", *head.mutable_rope());
+  if (!status.ok()) return status;
+  head.set_operation(ToMessage(request.operation));
+  head.set_skip_attention_factor(request.skip_attention_factor);
+  if (request.reposition.has_value()) {
+    v1::Reposition& reposition = *head.mutable_reposition();
+    if (request.reposition->from_rope.has_value()) {
+      status = SetRope(*request.reposition->from_rope, "reposition.from_rope",
+                       *reposition.mutable_from_rope());
+      if (!status.ok()) return status;
+    }
+  }
+  if (request.rows.has_value()) {
+    status = SetRows(*request.rows, *head.mutable_rows());
+    if (!status.ok()) return status;
+  }
+  if (request.output_dtype.has_value()) {
+    head.mutable_output()->set_dtype(ToMessage(*request.output_dtype));
+  }
+  if (request.channel_order.has_value()) {
+    head.mutable_output()->set_channel_order(proto::WritePairing(request.channel_order));
+  }
+  bool other_layout = false;
+  for (const TensorView& view : request.tensors) other_layout |= !view.output_layout.empty();
+  if (!other_layout) return {};
+  for (const TensorView& view : request.tensors) {
+    head.mutable_output()->add_layouts(view.output_layout.empty() ? view.layout
+                                                                  : view.output_layout);
+  }
+  return {};
+}
+
+Result<int64_t> TensorBytes(const TensorView& view, size_t index) {
+  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape, view.strides);
+  if (!bytes.ok()) return Within(absl::StrCat("tensors[", index, "].array"), bytes.status());
+  return bytes;
+}
+
+Status CheckData(const void* data, int64_t bytes, size_t index) {
+  const Status status = CheckMemory(data, bytes);
+  return status.ok() ? status : Within(absl::StrCat("tensors[", index, "]"), status);
+}
+
+void SetShape(const std::vector<int64_t>& shape, v1::Array& array) {
+  array.mutable_shape()->Add(shape.begin(), shape.end());
+}
+
+Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
+  if (view.head_ranges.empty()) head.set_role(ToMessage(view.role));
+  for (const HeadRange& range : view.head_ranges) {
+    v1::HeadRange& item = *head.add_head_ranges();
+    if (range.role.has_value()) item.set_role(ToMessage(*range.role));
+    item.set_begin(range.begin);
+    item.set_end(range.end);
+  }
+  head.set_layout(view.layout);
+  if (view.norm.has_value()) {
+    head.mutable_norm()->set_eps(view.norm->eps);
+    Status status = SetArray(absl::StrCat("tensors[", index, "].norm.weight"), view.norm->weight,
+                             *head.mutable_norm()->mutable_weight());
+    if (!status.ok()) return status;
+  }
+  if (view.scale.has_value()) head.set_scale(*view.scale);
+  if (view.llama4_scaling_beta.has_value()) {
+    head.set_llama4_scaling_beta(*view.llama4_scaling_beta);
+  }
+  if (view.fp8_scale.has_value()) head.add_fp8_scales(*view.fp8_scale);
+  if (view.rotary_offset.has_value()) head.set_rotary_offset(*view.rotary_offset);
+  head.mutable_array()->set_dtype(ToMessage(view.dtype));
+  SetShape(view.shape, *head.mutable_array());
+  head.mutable_array()->mutable_strides()->Add(view.strides.begin(), view.strides.end());
+  return {};
+}
+
+Result<WantedTensor> WantedOf(const TensorView& view, std::optional<DType> output_dtype,
+                              size_t index) {
+  WantedTensor wanted{.role = view.role,
+                      .layout = view.output_layout.empty() ? view.layout : view.output_layout,
+                      .dtype = output_dtype.value_or(view.dtype),
+                      .output = view.output};
+  wanted.shape = InOrder(view.shape, view.layout, wanted.layout);
+  const Result<int64_t> bytes = BytesOf(wanted.dtype, wanted.shape);
+  // Strides of 0 can describe a result that is too large to exist; the server rejects it.
+  wanted.bytes = bytes.ok() ? *bytes : std::numeric_limits<int64_t>::max();
+  wanted.output_bytes = wanted.bytes;
+  if (view.output_strides.empty()) return wanted;
+  const std::string path = absl::StrCat("tensors[", index, "]");
+  const Result<int64_t> extent =
+      BytesOf(wanted.dtype, wanted.shape, view.output_strides, "output_strides");
+  if (!extent.ok()) return Within(path, extent.status());
+  wanted.output_bytes = *extent;
+  wanted.strides = view.output_strides;
+  if (Status status = CheckOutputStrides(wanted); !status.ok()) return Within(path, status);
+  return wanted;
 }
 
 }  // namespace rope::client

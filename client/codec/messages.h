@@ -1,18 +1,28 @@
-// Converts the structs of the public headers to and from the messages of proto/rope/v1, except
-// tensors.
+// Converts the structs of the public headers to and from the messages of proto/rope/v1, without
+// tensor bytes (codec.h adds those), and describes the expected answer to a rotate request.
 //
 // Threading:  Functions only.
+// Ownership:  Messages hold copies, including those of positions, rows and norm weights.
+// Errors:     INVALID_ARGUMENT, of a rotate request: an array without data; a tensor or array with
+//             a shape or strides whose size in bytes is not defined. The server checks the rest.
 #ifndef ROPE_CLIENT_CODEC_MESSAGES_H_
 #define ROPE_CLIENT_CODEC_MESSAGES_H_
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "rope/client.h"
+#include "rope/rotate.h"
+#include "rope/status.h"
 #include "rope/v1/config.pb.h"
 #include "rope/v1/describe.pb.h"
 #include "rope/v1/rope_service.pb.h"
+#include "rope/v1/rotate.pb.h"
 
 namespace rope::client {
 
@@ -30,6 +40,54 @@ Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request);
 
 // INTERNAL: a config that this library cannot read.
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message);
+
+// These two fill a rotate request, except its tensors: what stays the same when it repeats, and
+// the values of one call, except places in regions. INVALID_ARGUMENT: alternatives of which more
+// than one is given. REQUIRES: `head` has no such field yet.
+Status SetConstants(const RotateRequest& request, v1::RotateRequest& head);
+Status SetValues(const RotateRequest& request, v1::RotateRequest& head);
+
+// Fills one tensor without its elements. REQUIRES: `head` is empty.
+Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head);
+void SetShape(const std::vector<int64_t>& shape, v1::Array& array);
+// Copies rows or weights into `array`. `field` names them in errors.
+Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array);
+
+// The size of the elements in bytes.
+Result<int64_t> TensorBytes(const TensorView& view, size_t index);
+// INVALID_ARGUMENT: null, of a tensor of more than 0 bytes.
+Status CheckData(const void* data, int64_t bytes, size_t index);
+
+// The expected answer to one tensor, and its destination.
+struct WantedTensor {
+  Role role = Role::kQ;
+  std::string layout = {};
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape = {};
+  std::vector<int64_t> strides = {};  // of `output`; empty: packed
+  int64_t bytes = 0;                  // of the elements
+  int64_t output_bytes = 0;           // from the first to the end of the last in `output`
+  void* output = nullptr;             // null: the reply allocates memory
+  bool in_region = false;  // the server writes it to the region; the answer holds no bytes
+  // Where the server writes it in staging memory. Null: directly to `output`, or in the answer.
+  const void* staged = nullptr;
+};
+// INVALID_ARGUMENT: output_strides that a result cannot have.
+// REQUIRES: TensorBytes accepted `view`.
+Result<WantedTensor> WantedOf(const TensorView& view, std::optional<DType> output_dtype,
+                              size_t index);
+
+// Sets Output.strides. Does nothing if all results are packed. `wanted_of(i)`: of tensor i.
+template <typename WantedOfIndex>
+void SetOutputStrides(size_t count, const WantedOfIndex& wanted_of, v1::Output& output) {
+  bool is_strided = false;
+  for (size_t i = 0; i < count; ++i) is_strided |= !wanted_of(i).strides.empty();
+  if (!is_strided) return;
+  for (size_t i = 0; i < count; ++i) {
+    const std::vector<int64_t>& strides = wanted_of(i).strides;
+    output.add_strides()->mutable_values()->Add(strides.begin(), strides.end());
+  }
+}
 
 }  // namespace rope::client
 

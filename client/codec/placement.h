@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "client/codec/rotate_messages.h"
+#include "client/codec/messages.h"
 #include "client/memory/arena_memory.h"
 #include "client/memory/region.h"
 

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/message_call.h"
-#include "client/codec/messages.h"
 #include "client/error.h"
 #include "proto/wire/rope_config.h"
 #include "rope/v1/rotate.pb.h"

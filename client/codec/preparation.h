@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/codec/rotate_messages.h"
+#include "client/codec/messages.h"
 #include "rope/prepared.h"
 #include "rope/rotate.h"
 #include "rope/status.h"

@@ -11,8 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/transport/channel.h"
-#include "client/transport/ring_transport.h"
-#include "client/transport/rpc_transport.h"
 #include "client/transport/target.h"
 #include "client/transport/waiter.h"
 #include "proto/ipc/hello.h"

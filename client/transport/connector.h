@@ -11,7 +11,7 @@
 // The arena is the program's and outlives connections. Staging memory belongs to one connection,
 // because the server may still be at work on it after a lost call.
 //
-// To add a transport: implement RotateTransport (rpc_transport.h), and add a Connect... function
+// To add a transport: implement RotateTransport (rotate_transport.h), and add a Connect... function
 // beside those below.
 //
 // Threading:  Thread-safe once Connect has returned. Get blocks while a dial is under way, for
@@ -36,7 +36,7 @@
 #include "client/memory/region.h"
 #include "client/transport/credentials.h"
 #include "client/transport/ring.h"
-#include "client/transport/rpc_transport.h"
+#include "client/transport/rotate_transport.h"
 #include "client/transport/stub.h"
 #include "client/transport/waiter.h"
 #include "proto/ipc/file_descriptor.h"

@@ -1,4 +1,5 @@
-// KeyIdentity: which rotation the keys of a KV cache have, as one engine computes it.
+// KeyIdentity: which rotation the keys of a KV cache have, as one engine computes it, and whether a
+// cache of one serves another.
 //
 //   ModelConfig --Layer--> LayerConfig --ReadAs(engine)--> RopeConfig --Resolve--> KeyRows
 //
@@ -94,6 +95,10 @@ absl::StatusOr<IdentifiedKey> IdentifyKey(const ModelConfig& model, const KeyOpt
 
 // The K of layers that all have this config.
 absl::StatusOr<IdentifiedKey> IdentifyKey(const LayerConfig& layer, const KeyOptions& options);
+
+// Names each difference of `a` and `b` once, with the first layer that has it. One rotation
+// converts a layer if both turn the same pairs of channels.
+KeyComparison CompareKeys(const KeyIdentity& a, const KeyIdentity& b);
 
 }  // namespace rope::kernels
 

@@ -1,7 +1,9 @@
-// Describe: evaluates a config: its frequencies, rows, scaling and readings.
+// Describe evaluates a config: its frequencies, rows, scaling and readings. Fingerprint identifies
+// the rotation of K, and compares two of them.
 //
-// The first step computes all but the rows, each other one some rows. A pair of cos and sin takes
-// about 0.3 microseconds.
+// The first step of Describe computes all but the rows, each other one some rows. A pair of cos
+// and sin takes about 0.3 microseconds. Fingerprint takes one step: kernels/identity bounds the
+// columns.
 //
 // Threading:  Functions only; the registry is thread-safe.
 // Ownership:  Steps own all that they need; they keep no reference to the request.
@@ -14,6 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "rope/v1/describe.pb.h"
+#include "rope/v1/fingerprint.pb.h"
 #include "server/control/limits.h"
 #include "server/engine/side_thread.h"
 #include "server/models/model_registry.h"
@@ -22,7 +25,7 @@
 namespace rope::server {
 
 // Acquires memory for the answer.
-using AdmitDescribe = absl::FunctionRef<absl::Status(int64_t bytes)>;
+using AdmitReply = absl::FunctionRef<absl::Status(int64_t bytes)>;
 
 // Checks a request, and returns the steps of its answer, whose errors are those of
 // kernels::Describe. `admit` is called once, before anything that grows with the embedding is
@@ -33,7 +36,12 @@ using AdmitDescribe = absl::FunctionRef<absl::Status(int64_t bytes)>;
 // Errors of `admit`.
 absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const v1::DescribeRequest& request,
                                                      ModelRegistry& registry,
-                                                     int64_t reply_bytes_max, AdmitDescribe admit);
+                                                     int64_t reply_bytes_max, AdmitReply admit);
+
+// INVALID_ARGUMENT, NOT_FOUND: as ModelRegistry::CopyOf and kernels::IdentifyKey; the path of the
+// field begins with "key." or "other.". Errors of `admit`.
+absl::StatusOr<v1::FingerprintResponse> Fingerprint(const v1::FingerprintRequest& request,
+                                                    ModelRegistry& registry, AdmitReply admit);
 
 }  // namespace rope::server
 

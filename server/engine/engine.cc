@@ -67,7 +67,7 @@ absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
 }
 
 absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
-  const std::string& id = request->values().prepared_id();
+  const std::string& id = request->call().prepared_id();
   if (!id.empty()) {
     ROPE_ASSIGN_OR_RETURN(request->prepared, prepared_.Find(id));
   }
@@ -98,13 +98,13 @@ absl::Status Engine::PlanLater(std::unique_ptr<Request>& request) {
 
 // In the order of the work: no memory is taken before it is admitted.
 absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
-  const v1::RotateRequest& fixed = request.asked();
-  const v1::RotateRequest& values = request.values();
+  const v1::RotateRequest& fixed = request.fixed();
+  const v1::RotateRequest& call = request.call();
   RegionResolver source(regions_, request);
   Plan& plan = request.plan;
   Ropes own;  // of a request without a prepared_id
   if (request.prepared != nullptr) {
-    ROPE_RETURN_IF_ERROR(BeginCall(*request.prepared, values, plan));
+    ROPE_RETURN_IF_ERROR(BeginCall(*request.prepared, call, plan));
     plan.may_take_long = may_take_long;
   } else {
     plan = Plan();
@@ -112,16 +112,16 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
     RopeEntries layers;
     ROPE_RETURN_IF_ERROR(PrepareFixed(fixed, source, registry_, layers, own, plan));
   }
-  if (!may_take_long && PlanningBytes(values, plan) > limits::kPlanHereBytesMax) {
+  if (!may_take_long && PlanningBytes(call, plan) > limits::kPlanHereBytesMax) {
     return NeedsSideThread();
   }
-  ROPE_RETURN_IF_ERROR(PlanElements(fixed, values, source, plan));
+  ROPE_RETURN_IF_ERROR(PlanElements(fixed, call, source, plan));
   ROPE_RETURN_IF_ERROR(source.Place());
   SetDestinations(*request.decoded.bytes, options_.overwritten, plan);
   ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(fixed, plan), "request"));
   ROPE_RETURN_IF_ERROR(BoundJobs(plan));
   const Ropes& ropes = request.prepared != nullptr ? request.prepared->ropes : own;
-  ROPE_RETURN_IF_ERROR(PlanPositions(fixed, values, ropes, source, plan));
+  ROPE_RETURN_IF_ERROR(PlanPositions(fixed, call, ropes, source, plan));
   ROPE_RETURN_IF_ERROR(CheckReplyBytes(request));
   return request.permit.Grow(PlannedBytes(plan), "positions");
 }
@@ -207,10 +207,10 @@ int64_t PlanningBytes(const v1::RotateRequest& values, const Plan& plan) {
   return Sum(positions, Product(Product(tokens, pairs), arrays * number));
 }
 
-int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
-  const int64_t positions = asked.operation() == v1::OPERATION_REPOSITION ? 2 : 1;
+int64_t RunningBytes(const v1::RotateRequest& fixed, const Plan& plan) {
+  const int64_t positions = fixed.operation() == v1::OPERATION_REPOSITION ? 2 : 1;
   int64_t bytes = Product(Product(plan.tokens, positions), limits::kTokenBytes);
-  if (asked.has_rows()) {  // a cosine and a sine for each pair
+  if (fixed.has_rows()) {  // a cosine and a sine for each pair
     const int64_t head_dim = plan.tensors.front().layout.head_dim;
     bytes = Sum(bytes, Product(Product(plan.tokens, head_dim), sizeof(float)));
   }
@@ -249,19 +249,19 @@ int64_t ReplyTextBytesMax(const Request& request) {
   constexpr int64_t kTensorBytes = 8;   // tag and length of a tensor; a longer length of its array
   constexpr int64_t kScaleBytes = 12;   // the scale of an fp8 result
   constexpr int64_t kRegionBytes = 24;  // in place of the asked tensor's
-  const v1::RotateRequest& asked = request.asked();
+  const v1::RotateRequest& fixed = request.fixed();
   int64_t bytes = kHeadBytes + static_cast<int64_t>(request.arrival.id.size());
   for (const std::string& warning : request.plan.warnings) {
     bytes += kFieldBytes + static_cast<int64_t>(warning.size());
   }
   for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    const v1::Tensor& tensor = asked.tensors(static_cast<int>(i));
+    const v1::Tensor& tensor = fixed.tensors(static_cast<int>(i));
     const auto asked_region = static_cast<int64_t>(tensor.array().region().ByteSizeLong());
     bytes += kTensorBytes + static_cast<int64_t>(tensor.ByteSizeLong());
     if (kernels::IsFloat8(request.plan.tensors[i].output_dtype)) bytes += kScaleBytes;
     bytes += std::max<int64_t>(kRegionBytes - asked_region, 0);
   }
-  for (const v1::Strides& strides : asked.output().strides()) {
+  for (const v1::Strides& strides : fixed.output().strides()) {
     bytes += kFieldBytes + static_cast<int64_t>(strides.ByteSizeLong());
   }
   return bytes;

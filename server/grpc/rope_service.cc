@@ -91,11 +91,11 @@ Transport TransportOf(const Request& request) {
 
 // REQUIRES: the rotation succeeded.
 RotationLabels LabelsOf(const Request& request) {
-  const v1::RotateRequest& asked = request.asked();
+  const v1::RotateRequest& fixed = request.fixed();
   std::string_view model = kConfigModel;
-  if (asked.has_rows()) model = kRowsModel;
-  if (asked.rope().has_model()) model = asked.rope().model();
-  return {TransportOf(request), asked.operation(), model};
+  if (fixed.has_rows()) model = kRowsModel;
+  if (fixed.rope().has_model()) model = fixed.rope().model();
+  return {TransportOf(request), fixed.operation(), model};
 }
 
 template <typename Call>
@@ -354,7 +354,7 @@ void RopeService::Answer(ServiceCall& call, ControlCall& control, const absl::St
 void RopeService::RecordRotation(Method method, const Request& request, OriginOfCall origin,
                                  const absl::Status& status, int64_t reply_bytes) {
   if (status.ok()) parts_.metrics->CountRotation(ReportOf(request), LabelsOf(request));
-  Record({method, request.arrival, &request.values().labels(), origin}, status, reply_bytes);
+  Record({method, request.arrival, &request.call().labels(), origin}, status, reply_bytes);
 }
 
 void RopeService::Record(const Finished& call, const absl::Status& status, int64_t reply_bytes) {

@@ -127,8 +127,8 @@ absl::StatusOr<proto::FragmentedBytes> RegionResolver::Find(RegionPart& part,
 }
 
 absl::Status RegionResolver::Place() {
-  const v1::Output& output = request_.asked().output();
-  const auto& regions = request_.values().output().regions();
+  const v1::Output& output = request_.fixed().output();
+  const auto& regions = request_.call().output().regions();
   std::vector<TensorPlan>& tensors = request_.plan.tensors;
   const int count = static_cast<int>(tensors.size());
   if (regions.empty()) {

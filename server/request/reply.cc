@@ -35,7 +35,7 @@ absl::Span<const int64_t> StridesOf(const v1::Output& output, const v1::Tensor& 
 
 // The array up to its numbers or its payload.
 std::string ArrayText(const Request& request, size_t index) {
-  const v1::RotateRequest& asked = request.asked();
+  const v1::RotateRequest& fixed = request.fixed();
   const TensorPlan& plan = request.plan.tensors[index];
   const auto tensor = static_cast<int>(index);
   std::string text;
@@ -43,7 +43,7 @@ std::string ArrayText(const Request& request, size_t index) {
   proto::AppendPacked(v1::Array::kShapeFieldNumber, ShapeInOrder(plan.output_letters, plan.layout),
                       text);
   proto::AppendPacked(v1::Array::kStridesFieldNumber,
-                      StridesOf(asked.output(), asked.tensors(tensor), tensor), text);
+                      StridesOf(fixed.output(), fixed.tensors(tensor), tensor), text);
   if (plan.IsInReply()) return text;
   proto::AppendSpan(v1::Array::kRegionFieldNumber, plan.place.id, plan.place.offset, text);
   return text;
@@ -112,7 +112,7 @@ void AppendReplyTensor(const Request& request, size_t tensor, std::string& text)
   }
   const int64_t raw_bytes = HasReplyPayload(request, tensor) ? plan.output_bytes() : 0;
   proto::AppendTensor(v1::RotateResponse::kTensorsFieldNumber,
-                      {.tensor = HeadText(request.asked().tensors(static_cast<int>(tensor)), plan),
+                      {.tensor = HeadText(request.fixed().tensors(static_cast<int>(tensor)), plan),
                        .array = array,
                        .raw_bytes = static_cast<size_t>(raw_bytes)},
                       text);

@@ -179,10 +179,11 @@ struct Request {
   Request(Arrival arrived, Decoded message)
       : arrival(std::move(arrived)), decoded(std::move(message)) {}
 
-  // The received message: with a prepared_id, the values of the call.
-  const v1::RotateRequest& values() const { return decoded.message(); }
-  // The message with the fields that are no values: the prepared one, or the received one.
-  const v1::RotateRequest& asked() const { return prepared ? prepared->message : values(); }
+  // The received message: with a prepared_id, the values of the call alone.
+  const v1::RotateRequest& call() const { return decoded.message(); }
+  // The message with the fields that stay the same from call to call: the prepared one, or the
+  // received one.
+  const v1::RotateRequest& fixed() const { return prepared ? prepared->message : call(); }
 
   Arrival arrival;
   Decoded decoded;

@@ -1,11 +1,10 @@
-#include "kernels/identity/key_comparison.h"
+#include "kernels/identity/key_identity.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "kernels/identity/key_identity.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {

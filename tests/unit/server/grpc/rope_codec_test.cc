@@ -68,7 +68,7 @@ TEST(RequestTest, IsSmallEnoughForTheListsOfAThread) {
 // A decoded request in the state after its run: every output element is `value`.
 std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& pool, float value) {
   std::unique_ptr<Request> request = RequestOf(sent);
-  for (const v1::Tensor& tensor : request->values().tensors()) {
+  for (const v1::Tensor& tensor : request->call().tensors()) {
     TensorPlan& plan = request->plan.tensors.emplace_back();
     plan.layout.head_dim = tensor.array().shape(0);
     plan.output_letters = "D";
@@ -272,7 +272,7 @@ TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirReq
     TensorPlan& plan = request.plan.tensors.emplace_back();
     plan.layout.head_dim = 30;
     plan.output_letters = "D";
-    plan.input = proto::PayloadOf(request.values().tensors(0).array(), request.decoded.split);
+    plan.input = proto::PayloadOf(request.call().tensors(0).array(), request.decoded.split);
     request.run.outputs.emplace_back();
     for (const std::string_view fragment : plan.input.fragments) {
       char* const place = request.decoded.bytes->Overwritable(fragment);

@@ -10,8 +10,8 @@
 // Threading:  Thread-safe. REQUIRES: destroyed after every attempt has completed.
 // Errors:     The server's, DEADLINE_EXCEEDED, or UNAVAILABLE for a lost connection; with the last
 //             two `may_have_executed` is true unless the server says otherwise.
-#ifndef ROPE_CLIENT_TRANSPORT_RPC_TRANSPORT_H_
-#define ROPE_CLIENT_TRANSPORT_RPC_TRANSPORT_H_
+#ifndef ROPE_CLIENT_TRANSPORT_ROTATE_TRANSPORT_H_
+#define ROPE_CLIENT_TRANSPORT_ROTATE_TRANSPORT_H_
 
 #include <grpcpp/completion_queue.h>
 
@@ -21,7 +21,10 @@
 
 #include "client/codec/codec.h"
 #include "client/codec/message_call.h"
+#include "client/transport/ring.h"
+#include "client/transport/ring_completions.h"
 #include "client/transport/stub.h"
+#include "client/transport/waiter.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -81,6 +84,30 @@ class RpcTransport final : public RotateTransport {
   const Stub stub_;
 };
 
+// RingTransport: each request of Rotate through a ring in shared memory, without an RPC. A request
+// that does not fit into a slot, or that finds no free one, is a unary RPC.
+
+class RingTransport final : public RotateTransport {
+ public:
+  // Asynchronous requests complete on a callback thread of `owner`.
+  RingTransport(Stub stub, std::shared_ptr<Ring> ring, std::shared_ptr<const CallbackOwner> owner)
+      : rpc_(std::move(stub)),
+        ring_(std::move(ring)),
+        completions_(std::make_shared<RingCompletions>(ring_, std::move(owner))) {}
+
+  Route route() const override { return Route::kRing; }
+  Result<ReceivedReply> Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
+                               const RpcOptions& options) override;
+  std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request, const RpcOptions& options,
+                                            grpc::CompletionQueue* queue,
+                                            OnReply on_reply) override;
+
+ private:
+  RpcTransport rpc_;
+  const std::shared_ptr<Ring> ring_;
+  const std::shared_ptr<RingCompletions> completions_;
+};
+
 }  // namespace rope::client
 
-#endif  // ROPE_CLIENT_TRANSPORT_RPC_TRANSPORT_H_
+#endif  // ROPE_CLIENT_TRANSPORT_ROTATE_TRANSPORT_H_
