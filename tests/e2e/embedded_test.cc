@@ -45,7 +45,7 @@ RotateRequest RequestFor(const std::vector<float>& values, float* output) {
   return request;
 }
 
-// A request whose preparation keeps 3 MiB: its embedding is wide.
+// A request whose preparation keeps more than 1 MiB: its embedding is wide.
 RotateRequest WideRequest(double theta) {
   constexpr int64_t kChannels = 16384;
   static const std::vector<float> data(kChannels);

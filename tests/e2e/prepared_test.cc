@@ -78,7 +78,7 @@ class Step {
   RotateRequest request_;
 };
 
-// A request whose preparation keeps 3 MiB: its embedding is wide.
+// A request whose preparation keeps more than 1 MiB: its embedding is wide.
 RotateRequest WideRequest(double theta) {
   constexpr int64_t kChannels = 16384;
   static const std::vector<float> data(kChannels);
@@ -105,7 +105,7 @@ class PreparedServer {
   // Prepares requests for other clients, until the server, which keeps 16 MiB, has forgotten the
   // earlier ones.
   void Forget() {
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 16; ++i) {
       const Client client = Client::Connect(tcp()).value();
       ASSERT_TRUE(client.Prepare(WideRequest(1e4 + i)).ok());
       ++others_;

@@ -15,7 +15,8 @@ TEST(ClientErrorTest, ReasonsHaveTheValuesAndNamesOfTheSchema) {
     EXPECT_EQ("REASON_" + std::string(Name(static_cast<Reason>(schema.value(i)->number()))),
               schema.value(i)->name());
   }
-  EXPECT_STREQ(Name(static_cast<Reason>(schema.value_count())), "UNSPECIFIED");
+  EXPECT_STREQ(Name(static_cast<Reason>(schema.value(schema.value_count() - 1)->number() + 1)),
+               "UNSPECIFIED");
 }
 
 TEST(ClientErrorTest, MadeErrorHasCodeTextAndParts) {
