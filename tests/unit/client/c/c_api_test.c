@@ -284,9 +284,9 @@ static void test_positions(const rope_client* client) {
   start();
   rope_prepared* prepared =
       prepare(client, ROTATE("", "{'role': 'ROLE_Q', 'layout': 'THD', " ARRAY "}"));
-  int64_t starts[] = {9, 50}, ends[] = {0, 1, 3}, length = 3, one = 1, zero = 0;
+  int64_t starts[] = {9, 50}, ends[] = {0, 1, 3}, length = 3, two = 2, zero = 0;
   array q = floats(values, TOKENS), output = floats(result, TOKENS), by = numbers(starts, 2);
-  array cut = numbers(ends, 3), final = numbers(&length, 1), ranks = number(&one);
+  array cut = numbers(ends, 3), final = numbers(&length, 1), ranks = number(&two);
   array rank = number(&zero), at = number(&zero);
   CHECK_OK(
       rotate(prepared, ARGUMENTS({"q", &q}, {"q.output", &output}, {"positions.starts", &by},
