@@ -232,9 +232,9 @@ TEST_F(MetricsTest, RotationsGiveTheirStagesAndTokens) {
   EXPECT_DOUBLE_EQ(page.Value(name + R"(_sum{stage="execute"})"), 5e-3);
   EXPECT_EQ(page.Value(name + R"(_count{stage="queue"})"), 1);
   EXPECT_EQ(page.Value("rope_tokens_total"), 17);
-  EXPECT_EQ(page.Value(R"(rope_rotations_total{model="(config)",operation="rotate",transport="ring"
-})"),
-            1);
+  const std::string ring = R"x(rope_rotations_total{model="(config)",operation="rotate",)x"
+                           R"(transport="ring"})";
+  EXPECT_EQ(page.Value(ring), 1);
 }
 
 TEST_F(MetricsTest, BatchesAreCountedByDeviceAndReason) {
