@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/codec/messages.h"
 #include "client/codec/placement.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
@@ -153,31 +154,13 @@ bool HasStridesOf(const TensorView& view, const std::vector<int64_t>& strides) {
   return true;
 }
 
-constexpr size_t kMessageBytes = 2048;  // of a call with few tensors, parsed
-
-CallMessage NewMessage() {
-  using google::protobuf::Arena;
-  google::protobuf::ArenaOptions options;
-  options.start_block_size = kMessageBytes;
-  CallMessage message = {.arena = std::make_unique<Arena>(options)};
-  message.head = Arena::CreateMessage<v1::RotateRequest>(message.arena.get());
-  return message;
-}
-
-// A request on its way to bytes.
-struct Encoding {
-  CallMessage message = NewMessage();     // without its tensors
-  std::vector<v1::Tensor*> tensors = {};  // on its arena, without their elements
-  std::vector<Place> places = {};         // of the tensors
+// A request on its way to bytes: where its tensors are.
+struct Draft {
+  std::vector<Place> places = {};
   Placement placement = {};
   EncodedRotate encoded = {};
 
-  void Reserve(size_t count) {
-    tensors.reserve(count);
-    places.reserve(count);
-    encoded.wanted.reserve(count);
-  }
-  // Adds a tensor of `bytes` bytes with the data and the output of `memory`. Its message is empty.
+  // Adds a tensor of `bytes` bytes with the data and the output of `memory`.
   Status Add(const TensorView& view, int64_t bytes, WantedTensor wanted, const TensorView& memory) {
     Status status = CheckData(memory.data, bytes, places.size());
     if (!status.ok()) return status;
@@ -201,7 +184,6 @@ struct Encoding {
                       .is_packed = view.strides.empty()});
     encoded.wanted.push_back(std::move(wanted));
     encoded.tensor_bytes += bytes;
-    tensors.push_back(google::protobuf::Arena::CreateMessage<v1::Tensor>(message.arena.get()));
     return {};
   }
   // The server writes with strides only to places that the request names, not to staged ones.
@@ -217,98 +199,230 @@ struct Encoding {
 constexpr int64_t kOwnedBytesMax = int64_t{1} << 40;
 
 // Gives results without an output memory of the process. The engine refuses those without any.
-void OwnOutputs(OutputPool& pool, Encoding& encoding) {
-  for (size_t i = 0; i < encoding.places.size(); ++i) {
-    OutputMemory& owned = encoding.encoded.owned.emplace_back();
-    const int64_t bytes = encoding.encoded.wanted[i].bytes;
-    if (encoding.places[i].output != nullptr || bytes > kOwnedBytesMax) continue;
+void OwnOutputs(OutputPool& pool, Draft& draft) {
+  for (size_t i = 0; i < draft.places.size(); ++i) {
+    OutputMemory& owned = draft.encoded.owned.emplace_back();
+    const int64_t bytes = draft.encoded.wanted[i].bytes;
+    if (draft.places[i].output != nullptr || bytes > kOwnedBytesMax) continue;
     owned = pool.Allocate(bytes);
-    encoding.places[i].output = encoding.encoded.wanted[i].output = owned.get();
+    draft.places[i].output = draft.encoded.wanted[i].output = owned.get();
   }
 }
 
-void SetSpan(const Encoding& encoding, const RegionRange& range, v1::RegionSpan& span) {
-  span.set_region_id(encoding.region_id());
+// Decides which tensors and results are in the region. The steps depend on each other: staging
+// moves the tensors into the region before their ranges are looked up; the id is acquired before
+// any message names it, so that a fence waits for this call; and it is released again if nothing
+// uses the region. An in-place request is not idempotent, unless it is staged: the caller's tensors
+// then stay as they are.
+void Settle(const Region& region, Route route, Draft& draft) {
+  EncodedRotate& encoded = draft.encoded;
+  if (region.process_outputs != nullptr) OwnOutputs(*region.process_outputs, draft);
+  if (region.is_staging) {
+    const int64_t bytes_min = route == Route::kRing ? 1 : kStagedBytesMin;
+    encoded.staged = Stage(region, bytes_min, encoded.wanted, draft.places);
+  }
+  if (region.ids != nullptr) encoded.region_id = region.ids->Acquire();
+  draft.placement = PlacementOf(region, draft.places);
+  for (const auto& input : draft.placement.inputs) encoded.uses_region |= input.has_value();
+  encoded.uses_region |= !draft.placement.outputs.empty();
+  if (!encoded.uses_region) encoded.region_id.reset();
+  if (!draft.placement.has_outputs) return;
+  const bool is_staged = encoded.staged.data() != nullptr;
+  for (size_t i = 0; i < draft.places.size(); ++i) {
+    encoded.wanted[i].in_region = true;
+    if (is_staged) encoded.wanted[i].staged = draft.places[i].output;
+  }
+  encoded.idempotent = is_staged || !draft.placement.is_in_place;
+}
+
+void SetSpan(const Draft& draft, const RegionRange& range, v1::RegionSpan& span) {
+  span.set_region_id(draft.region_id());
   span.set_offset(static_cast<uint64_t>(range.offset));
 }
 
-// Names the tensors and results that are in the region.
-void NamePlaces(Encoding& encoding) {
-  for (size_t i = 0; i < encoding.tensors.size(); ++i) {
-    const std::optional<RegionRange>& input = encoding.placement.inputs[i];
-    if (!input.has_value()) continue;
-    SetSpan(encoding, *input, *encoding.tensors[i]->mutable_array()->mutable_region());
-  }
-  for (const RegionRange& output : encoding.placement.outputs) {
-    SetSpan(encoding, output, *encoding.message.head->mutable_output()->add_regions());
+void SetOutputRegions(const Draft& draft, v1::RotateRequest& head) {
+  for (const RegionRange& output : draft.placement.outputs) {
+    SetSpan(draft, output, *head.mutable_output()->add_regions());
   }
 }
 
-// Decides which tensors and results are in the region, and names these. The steps depend on each
-// other: staging moves the tensors into the region before their ranges are looked up; the id is
-// acquired before the message names it, so that a fence waits for this call; and it is released
-// again if nothing uses the region. An in-place request is not idempotent, unless it is staged: the
-// caller's tensors then stay as they are.
-void PlaceTensors(const Region& region, Route route, Encoding& encoding) {
-  EncodedRotate& encoded = encoding.encoded;
-  if (region.process_outputs != nullptr) OwnOutputs(*region.process_outputs, encoding);
-  if (region.is_staging) {
-    const int64_t bytes_min = route == Route::kRing ? 1 : kStagedBytesMin;
-    encoded.staged = Stage(region, bytes_min, encoded.wanted, encoding.places);
-  }
-  if (region.ids != nullptr) encoded.region_id = region.ids->Acquire();
-  encoding.placement = PlacementOf(region, encoding.places);
-  for (const auto& input : encoding.placement.inputs) encoded.uses_region |= input.has_value();
-  encoded.uses_region |= !encoding.placement.outputs.empty();
-  if (!encoded.uses_region) encoded.region_id.reset();
-  NamePlaces(encoding);
-  if (!encoding.placement.has_outputs) return;
-  const bool is_staged = encoded.staged.data() != nullptr;
-  for (size_t i = 0; i < encoding.places.size(); ++i) {
-    encoded.wanted[i].in_region = true;
-    if (is_staged) encoded.wanted[i].staged = encoding.places[i].output;
-  }
-  encoded.idempotent = is_staged || !encoding.placement.is_in_place;
-}
-
-// Joins the message with the elements of the tensors that are not in the region.
-EncodedRotate Join(Encoding& encoding, Route route, BorrowedSlices& borrowed) {
+// Names the places in the region, and joins the messages with the bytes of the other tensors.
+std::vector<proto::MessagePart> JoinWhole(const Draft& draft, v1::RotateRequest& head,
+                                          const std::vector<v1::Tensor*>& tensors) {
   std::vector<proto::TensorPart> parts;
-  parts.reserve(encoding.tensors.size());
-  for (size_t i = 0; i < encoding.tensors.size(); ++i) {
-    parts.push_back({.tensor = encoding.tensors[i]});
-    if (!encoding.placement.inputs[i].has_value()) parts.back().raw = encoding.places[i].raw();
+  parts.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    parts.push_back({.tensor = tensors[i]});
+    const std::optional<RegionRange>& input = draft.placement.inputs[i];
+    if (input.has_value()) {
+      SetSpan(draft, *input, *tensors[i]->mutable_array()->mutable_region());
+    } else {
+      parts.back().raw = draft.places[i].raw();
+    }
   }
-  std::vector<proto::MessagePart> message = proto::Join(*encoding.message.head, parts);
-  if (route == Route::kRing && FitRing(message, encoding.encoded.wanted)) {
-    encoding.encoded.ring_message = std::move(message.front().header);
-  } else {
-    encoding.encoded.message = BufferOfParts(message, borrowed);
+  SetOutputRegions(draft, head);
+  if (draft.writes_strides() && draft.wants_strides()) {
+    const std::vector<WantedTensor>& wanted = draft.encoded.wanted;
+    SetOutputStrides(
+        wanted.size(), [&wanted](size_t i) -> const WantedTensor& { return wanted[i]; },
+        *head.mutable_output());
   }
-  return std::move(encoding.encoded);
+  return proto::Join(head, parts);
 }
 
-// Gives the message its tensors, and views of the caller's positions in place of copies: the
-// request outlives a call in process.
-CallMessage TakeMessage(Encoding& encoding, const RotateRequest& request) {
-  CallMessage message = std::move(encoding.message);
-  const auto lend = [&split = message.split](const std::vector<int64_t>& values, v1::Array& array) {
+constexpr size_t kBytesUsual = 192;         // of a call with few tensors
+constexpr size_t kCallMessageBytes = 2048;  // of its message, parsed
+
+bool HasStartOnly(const Positions& positions) {
+  return positions.start.has_value() && positions.starts.empty() &&
+         positions.position_ids.empty() && positions.position_ids_shape.empty() &&
+         positions.cu_seqlens.empty() && positions.seq_lens.empty() &&
+         !positions.cp_size.has_value() && !positions.cp_rank.has_value();
+}
+
+// A decode step has a start and nothing else. A start of 0 is written too: it is of a oneof.
+Status AppendPositions(int number, const Positions& positions, absl::string_view field,
+                       std::string& out) {
+  if (HasStartOnly(positions)) {
+    std::string body;
+    proto::AppendVarint(v1::Positions::kStartFieldNumber, static_cast<uint64_t>(*positions.start),
+                        body);
+    if (body.empty()) body = {v1::Positions::kStartFieldNumber << 3, '\0'};
+    proto::AppendField(number, body, out);
+    return {};
+  }
+  v1::Positions message;
+  if (Status status = SetPositions(positions, field, message); !status.ok()) return status;
+  const std::string body = message.SerializeAsString();
+  if (!body.empty()) proto::AppendField(number, body, out);
+  return {};
+}
+
+Status AppendReposition(const Reposition& reposition, std::string& out) {
+  std::string body;
+  Status status =
+      AppendPositions(v1::Reposition::kFromFieldNumber, reposition.from, "reposition.from", body);
+  if (status.ok()) proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, body, out);
+  return status;
+}
+
+void AppendRange(int number, const Draft& draft, const RegionRange& range, std::string& out) {
+  proto::AppendSpan(number, draft.region_id(), static_cast<uint64_t>(range.offset), out);
+}
+
+void AppendOutput(const Draft& draft, std::string& out) {
+  if (draft.placement.outputs.empty()) return;
+  std::string body;
+  for (const RegionRange& range : draft.placement.outputs) {
+    AppendRange(v1::Output::kRegionsFieldNumber, draft, range, body);
+  }
+  proto::AppendField(v1::RotateRequest::kOutputFieldNumber, body, out);
+}
+
+void AppendLabels(const RotateRequest& request, std::string& out) {
+  if (request.labels.empty()) return;
+  v1::RotateRequest labels;
+  labels.mutable_labels()->insert(request.labels.begin(), request.labels.end());
+  labels.AppendToString(&out);
+}
+
+// Appends a tensor up to the bytes of its elements, if these are sent. `shape` may be null.
+void AppendTensor(const Draft& draft, size_t index, const std::vector<int64_t>* shape,
+                  std::string& out) {
+  std::string array;
+  if (shape != nullptr) {
+    v1::Array message;
+    SetShape(*shape, message);
+    message.AppendToString(&array);
+  }
+  const std::optional<RegionRange>& range = draft.placement.inputs[index];
+  if (range.has_value()) AppendRange(v1::Array::kRegionFieldNumber, draft, *range, array);
+  const size_t raw_bytes = range.has_value() ? 0 : draft.places[index].raw().size();
+  proto::AppendTensor(v1::RotateRequest::kTensorsFieldNumber,
+                      {.tensor = {}, .array = array, .raw_bytes = raw_bytes}, out);
+}
+
+// A message that names a preparation: its id and the values of one call. It is written field by
+// field, because it is short and sent often. INVALID_ARGUMENT: as SetValues.
+Result<std::vector<proto::MessagePart>> JoinPrepared(
+    const Draft& draft, const RotateRequest& request,
+    const std::vector<Preparation::Tensor>& tensors) {
+  const PreparedState& state = *PreparedState::Of(*request.prepared);
+  std::string header;
+  header.reserve(kBytesUsual);
+  if (!request.request_id.empty()) {
+    proto::AppendField(v1::RotateRequest::kRequestIdFieldNumber, request.request_id, header);
+  }
+  Status status = AppendPositions(v1::RotateRequest::kPositionsFieldNumber, request.positions,
+                                  "positions", header);
+  if (!status.ok()) return status;
+  if (request.reposition.has_value()) {
+    if (status = AppendReposition(*request.reposition, header); !status.ok()) return status;
+  }
+  AppendOutput(draft, header);
+  AppendLabels(request, header);
+  proto::AppendField(v1::RotateRequest::kPreparedIdFieldNumber, state.id, header);
+  std::vector<proto::MessagePart> parts;
+  for (size_t i = 0; i < draft.places.size(); ++i) {
+    // The server knows the shapes, unless calls differ in the length of an axis.
+    const bool has_shape = state.preparation->has_open_axis();
+    AppendTensor(draft, i, has_shape ? &tensors[i].view.shape : nullptr, header);
+    if (draft.placement.inputs[i].has_value() || draft.places[i].bytes == 0) continue;
+    parts.push_back({std::move(header), draft.places[i].raw()});
+    header.clear();
+  }
+  if (!header.empty()) parts.push_back({std::move(header), {}});
+  return parts;
+}
+
+// Views instead of copies: the caller's request outlives a call in process.
+void LendPositions(const Positions& positions, v1::Positions& message, proto::SplitMessage& split) {
+  const auto lend = [&split](const std::vector<int64_t>& values, v1::Array& array) {
     if (array.raw().empty()) return;
     proto::SetPayload({reinterpret_cast<const char*>(values.data()), array.raw().size()}, array,
                       split);
   };
-  const auto lend_all = [&lend](const Positions& positions, v1::Positions& sent) {
-    if (sent.has_starts()) lend(positions.starts, *sent.mutable_starts());
-    if (sent.has_position_ids()) lend(positions.position_ids, *sent.mutable_position_ids());
-    if (sent.has_cu_seqlens()) lend(positions.cu_seqlens, *sent.mutable_cu_seqlens());
-  };
-  v1::RotateRequest& head = *message.head;
-  if (head.has_positions()) lend_all(request.positions, *head.mutable_positions());
-  if (request.reposition.has_value()) {
-    lend_all(request.reposition->from, *head.mutable_reposition()->mutable_from());
+  if (message.has_starts()) lend(positions.starts, *message.mutable_starts());
+  if (message.has_position_ids()) lend(positions.position_ids, *message.mutable_position_ids());
+  if (message.has_cu_seqlens()) lend(positions.cu_seqlens, *message.mutable_cu_seqlens());
+}
+
+// What JoinPrepared writes, as a message. INVALID_ARGUMENT: as SetValues.
+Result<CallMessage> FillPrepared(const Draft& draft, const RotateRequest& request,
+                                 const std::vector<Preparation::Tensor>& tensors) {
+  using google::protobuf::Arena;
+  google::protobuf::ArenaOptions options;
+  options.start_block_size = kCallMessageBytes;
+  CallMessage call = {.arena = std::make_unique<Arena>(options)};
+  call.head = Arena::CreateMessage<v1::RotateRequest>(call.arena.get());
+  v1::RotateRequest& head = *call.head;
+  if (Status status = SetValues(request, head); !status.ok()) return status;
+  if (head.has_positions()) {
+    LendPositions(request.positions, *head.mutable_positions(), call.split);
   }
-  for (v1::Tensor* tensor : encoding.tensors) head.mutable_tensors()->AddAllocated(tensor);
-  return message;
+  if (request.reposition.has_value()) {
+    LendPositions(request.reposition->from, *head.mutable_reposition()->mutable_from(), call.split);
+  }
+  SetOutputRegions(draft, head);
+  const PreparedState& state = *PreparedState::Of(*request.prepared);
+  head.set_prepared_id(state.id);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    v1::Array& array = *head.add_tensors()->mutable_array();
+    if (state.preparation->has_open_axis()) SetShape(tensors[i].view.shape, array);
+    const std::optional<RegionRange>& input = draft.placement.inputs[i];
+    if (input.has_value()) SetSpan(draft, *input, *array.mutable_region());
+  }
+  return call;
+}
+
+EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Route route,
+                      BorrowedSlices& borrowed) {
+  if (route == Route::kRing && FitRing(message, draft.encoded.wanted)) {
+    draft.encoded.ring_message = std::move(message.front().header);
+  } else {
+    draft.encoded.message = BufferOfParts(message, borrowed);
+  }
+  return std::move(draft.encoded);
 }
 
 // Of a prepared call; in `changed` if its open axis has a length, or a tensor strides.
@@ -324,78 +438,83 @@ Result<const std::vector<Preparation::Tensor>*> TensorsOf(
   return &changed;
 }
 
-// The fields of a whole request, but for places.
-Status FillWhole(const RotateRequest& request, Encoding& encoding) {
-  v1::RotateRequest& head = *encoding.message.head;
+Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
+                                     Route route, BorrowedSlices& borrowed) {
+  std::vector<Preparation::Tensor> changed;
+  const auto found = TensorsOf(request, changed);
+  if (!found.ok()) return found.status();
+  const std::vector<Preparation::Tensor>& tensors = **found;
+  Draft draft;
+  draft.places.reserve(tensors.size());
+  draft.encoded.wanted.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Preparation::Tensor& tensor = tensors[i];
+    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
+    if (!status.ok()) return status;
+  }
+  Settle(region, route, draft);
+  // The prepared request has the strides, which say nothing about results in the answer.
+  if (draft.wants_strides() && !draft.writes_strides()) {
+    draft = {};
+    return EncodeWhole(request, region, route, borrowed);
+  }
+  const bool has_text = !request.request_id.empty() || !request.labels.empty();
+  if (route == Route::kInProcess && !has_text && StayInRegion(draft.encoded.wanted)) {
+    Result<CallMessage> call = FillPrepared(draft, request, tensors);
+    if (!call.ok()) return call.status();
+    draft.encoded.call = *std::move(call);
+    return std::move(draft.encoded);
+  }
+  auto message = JoinPrepared(draft, request, tensors);
+  if (!message.ok()) return message.status();
+  return Encoded(std::move(draft), *std::move(message), route, borrowed);
+}
+
+// These two fill the message of a whole request, but for places, and a tensor's on `arena`.
+Status FillWhole(const RotateRequest& request, google::protobuf::Arena& arena,
+                 v1::RotateRequest& head, std::vector<v1::Tensor*>& tensors, Draft& draft) {
   Status status = SetConstants(request, head);
   if (status.ok()) status = SetValues(request, head);
   if (!status.ok()) return status;
-  encoding.Reserve(request.tensors.size());
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& view = request.tensors[i];
     const Result<int64_t> bytes = TensorBytes(view, i);
     if (!bytes.ok()) return bytes.status();
     Result<WantedTensor> wanted = WantedOf(view, request.output_dtype, i);
     if (!wanted.ok()) return wanted.status();
-    status = encoding.Add(view, *bytes, *std::move(wanted), view);
+    status = draft.Add(view, *bytes, *std::move(wanted), view);
     if (!status.ok()) return status;
-    if (status = SetTensor(view, i, *encoding.tensors.back()); !status.ok()) return status;
+    tensors.push_back(google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena));
+    if (status = SetTensor(view, i, *tensors.back()); !status.ok()) return status;
   }
   return {};
 }
 
-// The same of a prepared call: whole, or by its id and the values of the call.
 // REQUIRES: EncodeRotate has accepted the request.
-Status FillPrepared(const RotateRequest& request, bool is_whole, Encoding& encoding) {
-  const PreparedState& state = *PreparedState::Of(*request.prepared);
-  const v1::RotateRequest& prepared = state.preparation->message().rotate();
+Status FillWholePrepared(const RotateRequest& request, google::protobuf::Arena& arena,
+                         v1::RotateRequest& head, std::vector<v1::Tensor*>& tensors, Draft& draft) {
+  const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
+  const v1::RotateRequest& prepared = preparation.message().rotate();
   std::vector<Preparation::Tensor> changed;
   const auto found = TensorsOf(request, changed);
   if (!found.ok()) return found.status();
-  v1::RotateRequest& head = *encoding.message.head;
-  if (is_whole) {
-    head = prepared;
-    head.clear_tensors();
-    if (head.has_output()) head.mutable_output()->clear_strides();  // EncodeWhole sets them
-    if (head.output().ByteSizeLong() == 0) head.clear_output();
-  } else {
-    head.set_prepared_id(state.id);
-  }
+  head = prepared;
+  head.clear_tensors();
+  if (head.has_output()) head.mutable_output()->clear_strides();  // JoinWhole sets them
+  if (head.output().ByteSizeLong() == 0) head.clear_output();
   if (Status status = SetValues(request, head); !status.ok()) return status;
-  encoding.Reserve((*found)->size());
   for (size_t i = 0; i < (*found)->size(); ++i) {
     const Preparation::Tensor& tensor = (**found)[i];
-    Status status = encoding.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
+    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
     if (!status.ok()) return status;
-    v1::Tensor& message = *encoding.tensors.back();
-    if (is_whole) message = prepared.tensors(static_cast<int>(i));
-    v1::Array& array = *message.mutable_array();
+    tensors.push_back(google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena));
+    *tensors.back() = prepared.tensors(static_cast<int>(i));
+    v1::Array& array = *tensors.back()->mutable_array();
     array.clear_shape();
-    // The server knows the shapes, unless calls differ in the length of an axis.
-    if (is_whole || state.preparation->has_open_axis()) SetShape(tensor.view.shape, array);
-    if (!is_whole) continue;
+    SetShape(tensor.view.shape, array);
     array.mutable_strides()->Assign(tensor.view.strides.begin(), tensor.view.strides.end());
   }
   return {};
-}
-
-Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
-                                     Route route, BorrowedSlices& borrowed) {
-  Encoding encoding;
-  Status status = FillPrepared(request, /*is_whole=*/false, encoding);
-  if (!status.ok()) return status;
-  PlaceTensors(region, route, encoding);
-  // The prepared request has the strides, which say nothing about results in the answer.
-  if (encoding.wants_strides() && !encoding.writes_strides()) {
-    encoding = {};
-    return EncodeWhole(request, region, route, borrowed);
-  }
-  const bool has_text = !request.request_id.empty() || !request.labels.empty();
-  if (route == Route::kInProcess && !has_text && StayInRegion(encoding.encoded.wanted)) {
-    encoding.encoded.call = TakeMessage(encoding, request);
-    return std::move(encoding.encoded);
-  }
-  return Join(encoding, route, borrowed);
 }
 
 }  // namespace
@@ -414,18 +533,15 @@ RotatedTensor ResultOf(WantedTensor wanted) {
 
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed) {
-  Encoding encoding;
-  Status status = request.prepared.has_value() ? FillPrepared(request, /*is_whole=*/true, encoding)
-                                               : FillWhole(request, encoding);
-  if (!status.ok()) return status;
-  PlaceTensors(region, route, encoding);
-  if (encoding.writes_strides() && encoding.wants_strides()) {
-    const std::vector<WantedTensor>& wanted = encoding.encoded.wanted;
-    SetOutputStrides(
-        wanted.size(), [&wanted](size_t i) -> const WantedTensor& { return wanted[i]; },
-        *encoding.message.head->mutable_output());
-  }
-  return Join(encoding, route, borrowed);
+  google::protobuf::Arena arena;
+  auto& head = *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
+  std::vector<v1::Tensor*> tensors;
+  Draft draft;
+  const auto fill = request.prepared.has_value() ? &FillWholePrepared : &FillWhole;
+  if (Status status = fill(request, arena, head, tensors, draft); !status.ok()) return status;
+  Settle(region, route, draft);
+  std::vector<proto::MessagePart> message = JoinWhole(draft, head, tensors);
+  return Encoded(std::move(draft), std::move(message), route, borrowed);
 }
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,

@@ -344,6 +344,18 @@ Status CheckOutputStrides(const WantedTensor& wanted) {
   return InvalidField("output_strides", "elements that share a place", "one for each");
 }
 
+}  // namespace
+
+Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
+  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape);
+  if (!bytes.ok()) return Within(field, bytes.status());
+  if (Status status = CheckMemory(view.data, *bytes); !status.ok()) return Within(field, status);
+  array.set_dtype(ToMessage(view.dtype));
+  array.mutable_shape()->Add(view.shape.begin(), view.shape.end());
+  array.set_raw(view.data, static_cast<size_t>(*bytes));
+  return {};
+}
+
 Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message) {
   const bool has_ids = !positions.position_ids.empty() || !positions.position_ids_shape.empty();
   Status status = CheckOneOf(field, {{"start", positions.start.has_value()},
@@ -362,18 +374,6 @@ Status SetPositions(const Positions& positions, absl::string_view field, v1::Pos
   message.mutable_seq_lens()->Add(positions.seq_lens.begin(), positions.seq_lens.end());
   if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
   if (positions.cp_rank.has_value()) message.set_cp_rank(*positions.cp_rank);
-  return {};
-}
-
-}  // namespace
-
-Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
-  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape);
-  if (!bytes.ok()) return Within(field, bytes.status());
-  if (Status status = CheckMemory(view.data, *bytes); !status.ok()) return Within(field, status);
-  array.set_dtype(ToMessage(view.dtype));
-  array.mutable_shape()->Add(view.shape.begin(), view.shape.end());
-  array.set_raw(view.data, static_cast<size_t>(*bytes));
   return {};
 }
 

@@ -46,6 +46,7 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message);
 // than one is given. REQUIRES: `head` has no such field yet.
 Status SetConstants(const RotateRequest& request, v1::RotateRequest& head);
 Status SetValues(const RotateRequest& request, v1::RotateRequest& head);
+Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message);
 
 // Fills one tensor without its elements. REQUIRES: `head` is empty.
 Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head);
