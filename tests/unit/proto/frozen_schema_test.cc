@@ -294,14 +294,14 @@ TEST(MethodChangeTest, TypesAndStreamingAreFrozen) {
   EXPECT_THAT(
       BrokenLines(LinesOf(file), changed),
       ElementsAre(
+          "method rope.v1.RopeService.ListModels: got none, want \"(rope.v1.ListModelsRequest) "
+          "returns (rope.v1.ListModelsResponse)\"",
           "method rope.v1.RopeService.Rotate: got \"(rope.v1.DescribeRequest) returns "
           "(rope.v1.RotateResponse)\", want \"(rope.v1.RotateRequest) returns "
           "(rope.v1.RotateResponse)\"",
           "method rope.v1.RopeService.RotateStream: got \"(rope.v1.RotateStreamRequest) "
           "returns (stream rope.v1.RotateStreamResponse)\", want \"(stream "
-          "rope.v1.RotateStreamRequest) returns (stream rope.v1.RotateStreamResponse)\"",
-          "method rope.v1.RopeService.ListModels: got none, want \"(rope.v1.ListModelsRequest) "
-          "returns (rope.v1.ListModelsResponse)\""));
+          "rope.v1.RotateStreamRequest) returns (stream rope.v1.RotateStreamResponse)\""));
 }
 
 TEST(FrozenTextTest, CommentsAndEmptyLinesAreNoElements) {
