@@ -25,7 +25,9 @@ Result<PreparedRotation> MessageConnection::PrepareJson(const std::string& reque
                                                         const CallOptions& options) {
   v1::PrepareRequest message;
   if (Status status = FromJson(request, message); !status.ok()) return status;
-  return Prepare(Preparation::Create(std::move(message)), options);
+  const auto preparation = Preparation::Create(std::move(message));
+  if (!preparation.ok()) return Within("rotate", preparation.status());
+  return Prepare(preparation, options);
 }
 
 Result<PreparedRotation> MessageConnection::Prepare(

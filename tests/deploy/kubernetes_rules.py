@@ -108,104 +108,10 @@ def mount_of(container, path):
     return next((m for m in mounts if f"{path}/".startswith(m["mountPath"] + "/")), None)
 
 
-def file_problems(objects):
-    """Files of flags lie in a volume of the right kind, and sockets in one that can be written."""
-    for one, spec, container, flags in servers(objects):
-        volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
-        if folder := flags.get("model_dir"):
-            mount = mount_of(container, folder)
-            if mount is None or "configMap" not in volumes[mount["name"]]:
-                yield f"{name_of(one)}: --model_dir={folder}: in no volume of a configMap"
-        for path in flags.sockets():
-            mount = mount_of(container, path)
-            if mount is None or mount.get("readOnly"):
-                yield f"{name_of(one)}: {path}: in no volume that can be written"
-            if not flags.has("socket_mode") or not flags.has("enable_shared_memory"):
-                yield f"{name_of(one)}: {path}: want --socket_mode and --enable_shared_memory"
-        for mount in container.get("volumeMounts", ()):
-            if "subPath" in mount:
-                yield f"{name_of(one)}: subPath: changed files would not reach the server"
 
 
-def _port(address):
-    return int(address.rsplit(":", 1)[1])
 
 
-def port_problems(objects):
-    for one, _, container, flags in servers(objects):
-        where = name_of(one)
-        listens = {"grpc": port for port in map(_port, flags.tcp())}
-        if flags.has("metrics_listen"):
-            listens["metrics"] = _port(flags.get("metrics_listen"))
-        declared = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
-        if declared != listens:
-            yield f"{where}: ports: got {declared}, the flags say {listens}"
-        for name, port in listens.items():
-            if port != PORTS[name]:
-                yield f"{where}: {name}: got {port}, want {PORTS[name]}"
-        for probe, path in PATHS.items():
-            handler = {k: v for k, v in container.get(probe, {}).items() if isinstance(v, dict)}
-            is_grpc = "grpc" in listens
-            port = {"port": listens["grpc"]} if is_grpc else {"path": path, "port": "metrics"}
-            want = {"grpc" if is_grpc else "httpGet": port}
-            if handler != want:
-                yield f"{where}: {probe}: got {handler}, want {want}"
-
-
-def _ports_of_pods(objects, selector):
-    """{name: number} of the pods that a selector finds; None: it finds none."""
-    found = [spec for _, labels, spec in templates(objects) if selector.items() <= labels.items()]
-    if not found or not selector:
-        return None
-    ports = [port for spec in found for c in containers(spec) for port in c.get("ports", ())]
-    return {port["name"]: port["containerPort"] for port in ports}
-
-
-def selector_problems(objects):
-    for one, labels, spec in templates(objects):
-        selectors = [one["spec"]["selector"]["matchLabels"]]
-        spread = spec.get("topologySpreadConstraints", ())
-        selectors += [constraint["labelSelector"]["matchLabels"] for constraint in spread]
-        for selector in selectors:
-            if not selector.items() <= labels.items():
-                yield f"{name_of(one)}: selects {selector}, its pods have {labels}"
-    for one in of_kind(objects, "PodDisruptionBudget"):
-        if _ports_of_pods(objects, one["spec"]["selector"]["matchLabels"]) is None:
-            yield f"{name_of(one)}: selects no pod"
-    for one in of_kind(objects, "HorizontalPodAutoscaler"):
-        target = one["spec"]["scaleTargetRef"]
-        named = [spec for other, _, spec in templates(objects)
-                 if name_of(other) == f"{target['kind']} {target['name']}"]
-        if not named:
-            yield f"{name_of(one)}: scales {target['kind']} {target['name']}, which does not exist"
-            continue
-        there = {container["name"] for container in containers(named[0])}
-        for metric in one["spec"]["metrics"]:
-            container = metric.get("containerResource", {}).get("container")
-            if container and container not in there:
-                yield f"{name_of(one)}: measures {container}, the pods have {sorted(there)}"
-
-
-def network_problems(objects):
-    """Services and NetworkPolicies name ports that their pods have."""
-    for one in of_kind(objects, "Service"):
-        ports = _ports_of_pods(objects, one["spec"]["selector"])
-        if ports is None:
-            yield f"{name_of(one)}: selects no pod"
-            continue
-        for port in one["spec"]["ports"]:
-            if ports.get(port["targetPort"]) != port["port"]:
-                yield f"{name_of(one)}: {port['name']}: the pods have {ports}"
-    for one in of_kind(objects, "NetworkPolicy"):
-        ports = _ports_of_pods(objects, one["spec"]["podSelector"]["matchLabels"])
-        if ports is None:
-            yield f"{name_of(one)}: selects no pod"
-            continue
-        admitted = {entry["port"] for rule in one["spec"]["ingress"] for entry in rule["ports"]}
-        if admitted != set(ports):
-            yield f"{name_of(one)}: admits {sorted(admitted)}, the pods have {sorted(ports)}"
-        if not all(rule.get("from") for rule in one["spec"]["ingress"]):
-            yield f"{name_of(one)}: admits everybody"
 
 
 def drain_problems(objects):
@@ -264,28 +170,6 @@ def security_problems(objects):
             yield f"{name_of(one)}: mounts a token"
 
 
-def _references(spec):
-    """[(kind, name)] that the volumes and variables of a pod name."""
-    found = [("ServiceAccount", spec["serviceAccountName"])] if "serviceAccountName" in spec else []
-    for volume in spec.get("volumes", ()):
-        if "secret" in volume:
-            found.append(("Secret", volume["secret"]["secretName"]))
-        if "configMap" in volume:
-            found.append(("ConfigMap", volume["configMap"]["name"]))
-    return found
-
-
-def reference_problems(objects, page):
-    """`page`: the README, which says how Secrets are made and what the ConfigMaps are."""
-    there = {(one["kind"], one["metadata"]["name"]) for one in objects}
-    for one, _, spec in templates(objects):
-        for kind, name in _references(spec):
-            if kind != "Secret" and (kind, name) not in there:
-                yield f"{name_of(one)}: {kind} {name}: not there"
-            if kind != "ServiceAccount" and f"`{name}`" not in page:
-                yield f"{name_of(one)}: {kind} {name}: README.md does not name it"
-    for one in of_kind(objects, "Secret"):
-        yield f"{name_of(one)}: a Secret in the tree"
 
 
 def image_problems(objects, version):
@@ -296,16 +180,11 @@ def image_problems(objects, version):
                 yield f"{name_of(one)}: {container['image']}: want rope-server:{version}"
 
 
-def problems(objects, known, page, version):
+def problems(objects, known, version):
     return [
         *flag_problems(objects, known),
-        *file_problems(objects),
-        *port_problems(objects),
-        *selector_problems(objects),
-        *network_problems(objects),
         *drain_problems(objects),
         *resource_problems(objects),
         *security_problems(objects),
-        *reference_problems(objects, page),
         *image_problems(objects, version),
     ]

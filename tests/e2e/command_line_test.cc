@@ -31,7 +31,7 @@ TEST(CommandLineTest, HelpListsEveryFlag) {
 }
 
 TEST(CommandLineTest, EveryProgramHasHelpVersionAndOneStatusForWrongUsage) {
-  for (const char* program : {"rope_server", "ropectl", "rope_soak"}) {
+  for (const char* program : {"rope_server", "ropectl"}) {
     const std::string path = std::string(ROPE_BINARY_DIR) + "/bin/" + program;
     for (const char* flag : {"-h", "--help"}) {
       const Outcome help = RunProgram({path, flag});

@@ -381,13 +381,13 @@ static void test_refused_requests(const rope_client* client) {
       {"", "request"},
       {"{'rotate': 3}", "request"},
       {"{'rotate': {'rope': {'mode': 'llama'}}}", "request"},
-      {ROTATE("'positions': {'start': 1}, ", Q), "positions"},
-      {ROTATE("'request_id': 'mine', ", Q), "request_id"},
-      {ROTATE("'output': {'in_place': true}, ", Q), "output.in_place"},
+      {ROTATE("'positions': {'start': 1}, ", Q), "rotate.positions"},
+      {ROTATE("'request_id': 'mine', ", Q), "rotate.request_id"},
+      {ROTATE("'output': {'in_place': true}, ", Q), "rotate.output.in_place"},
       {ROTATE("", "{'role': 'ROLE_Q', 'layout': 'SHD', 'array': {'shape': [1, 1, 8]}}"),
-       "tensors[0].array.dtype"},
-      {ROTATE("", "{'layout': 'SHD', " ARRAY "}"), "tensors[0].role"},
-      {ROTATE("", ""), "tensors"},
+       "rotate.tensors[0].array.dtype"},
+      {ROTATE("", "{'layout': 'SHD', " ARRAY "}"), "rotate.tensors[0].role"},
+      {ROTATE("", ""), "rotate.tensors"},
       {"{'open_axis': 'H', 'rotate': {" CONFIG("10000.0") ", 'tensors': [" Q "]}}", "open_axis"},
   };
   rope_prepared* none = NULL;
@@ -399,7 +399,7 @@ static void test_refused_requests(const rope_client* client) {
                            quoted("{'rotate': {'rope': {'model': 'no-such-model'}, "
                                   "'tensors': [" Q "]}}"),
                            NULL, &none),
-              "NOT_FOUND", "MODEL_NOT_FOUND", "rope.model");
+              "NOT_FOUND", "MODEL_NOT_FOUND", "rotate.rope.model");
   CHECK_REFUSED(rope_prepare(NULL, "{}", NULL, &none), "client");
   CHECK_REFUSED(rope_prepare(client, NULL, NULL, &none), "request");
   CHECK_REFUSED(rope_prepare(client, "{}", NULL, NULL), "prepared");
