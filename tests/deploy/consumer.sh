@@ -42,12 +42,15 @@ build_project() {
     fail "$(tail -n 30 "$1/build.log")"
 }
 
-# expect_rotated PROGRAM ARGUMENT...: the README's example turns a pair of ones by 100000 radians.
+# expect_rotated PROGRAM ARGUMENT...: the pages' examples turn a pair of ones by 100000 radians. In
+# C++ they also print the device.
 expect_rotated() {
-  local device first rest
-  read -r device first rest < <("$@") || fail "$1: no answer"
+  local line first
+  read -r line < <("$@") || fail "$1: no answer"
+  first=${line#cpu: }
+  first=${first%% *}
   awk "BEGIN { off = $first - (cos(100000) - sin(100000)); exit !(off < 3e-7 && off > -3e-7) }" ||
-    fail "$1: got $device $first $rest, want cos 100000 - sin 100000"
+    fail "$1: got $line, want cos 100000 - sin 100000"
 }
 
 # seconds_since TIME: TIME is a value of EPOCHREALTIME.
