@@ -135,8 +135,8 @@ rope_error* rope_prepare(const rope_client* client, const char* request, const c
     for (const std::string& warning : rotation->warnings()) answer.add_warnings(warning);
     auto text = rope::client::ToJson(answer);
     if (!text.ok()) return text.status();
-    *prepared = std::make_unique<rope_prepared>(rope_prepared{
-                    client->client, *std::move(rotation), std::move(call), *std::move(text)})
+    *prepared = std::make_unique<rope_prepared>(rope_prepared{client->client, *std::move(rotation),
+                                                              std::move(call), *std::move(text)})
                     .release();
     return {};
   });

@@ -1,10 +1,9 @@
-#include "kernels/identity/key_identity.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "kernels/identity/key_identity.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {
