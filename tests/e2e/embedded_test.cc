@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/e2e/random_jobs.h"
+#include "tests/e2e/wide_request.h"
 #include "tests/support/matchers.h"
 #include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
@@ -42,21 +43,6 @@ RotateRequest RequestFor(const std::vector<float>& values, float* output) {
                       .shape = {tokens, kHeads, kHeadDim},
                       .data = values.data(),
                       .output = output}};
-  return request;
-}
-
-// A request whose preparation keeps more than 1 MiB: its embedding is wide.
-RotateRequest WideRequest(double theta) {
-  constexpr int64_t kChannels = 16384;
-  static const std::vector<float> data(kChannels);
-  RotateRequest request;
-  request.rope.config = client::RopeConfig();
-  request.rope.config->rope_theta = theta;
-  request.rope.config->head_dim = kChannels;
-  request.rope.config->xpos = client::XPos{.scale_base = 512};
-  request.rope.pairing = client::Pairing::kHalf;
-  request.tensors = {
-      {.role = client::Role::kK, .layout = "SD", .shape = {1, kChannels}, .data = data.data()}};
   return request;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rope/client.h"
+#include "tests/e2e/wide_request.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
@@ -77,21 +78,6 @@ class Step {
   std::vector<float> k_;
   RotateRequest request_;
 };
-
-// A request whose preparation keeps more than 1 MiB: its embedding is wide.
-RotateRequest WideRequest(double theta) {
-  constexpr int64_t kChannels = 16384;
-  static const std::vector<float> data(kChannels);
-  RotateRequest request;
-  request.rope.config = client::RopeConfig();
-  request.rope.config->rope_theta = theta;
-  request.rope.config->head_dim = kChannels;
-  request.rope.config->xpos = client::XPos{.scale_base = 512};
-  request.rope.pairing = client::Pairing::kHalf;
-  request.tensors = {
-      {.role = Role::kK, .layout = "SD", .shape = {1, kChannels}, .data = data.data()}};
-  return request;
-}
 
 class PreparedServer {
  public:
