@@ -241,7 +241,7 @@ void QueueCall::Ended(bool ok) {
 // The message counts before its read ends, so that its bytes always have a reason.
 void QueueCall::Read(bool ok) {
   if (ok) connection_->CountMessage(static_cast<int64_t>(message_.Length()));
-  LeaveReads();
+  parts_.reads->Leave(*this);
   OnRead(ok);
 }
 

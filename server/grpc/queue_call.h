@@ -277,10 +277,8 @@ class QueueCall : protected MessageReads::Entry {
     return is_last;
   }
 
-  void EnterReads(bool may_idle) { parts_.reads->Enter(*this, connection_, owner(), may_idle); }
-  void LeaveReads() { parts_.reads->Leave(*this); }
   void StartRead(bool may_idle = false) {
-    EnterReads(may_idle);
+    parts_.reads->Enter(*this, connection_, owner(), may_idle);
     stream_.Read(&message_, &read_);
   }
   void StartWrite(const grpc::ByteBuffer& bytes, grpc::WriteOptions options = {}) {
