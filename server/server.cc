@@ -4,7 +4,6 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <string>
@@ -23,6 +22,7 @@
 #include "server/grpc/reflection.h"
 #include "server/limits.h"
 #include "server/start_log.h"
+#include "server/telemetry/log.h"
 #include "server/telemetry/process.h"
 
 namespace rope::server {
@@ -109,7 +109,7 @@ absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
   options.on_fault = [this](std::string_view device, const absl::Status& status) {
     OnDeviceFault(device, status);
   };
-  options.logger = spdlog::default_logger();
+  options.logs_requests = true;
   options.revision = Revision();
   options.info = [this] { return Info(); };
   ROPE_ASSIGN_OR_RETURN(core_, Core::Create(std::move(options), clock_));
@@ -286,8 +286,9 @@ void Server::EndDrain() {
 
 void Server::OnDeviceFault(std::string_view device, const absl::Status& status) {
   const std::string name(device);
-  spdlog::error("device {}: {}; its work goes to {}", name, status.ToString(),
-                std::string(core_->devices().host().name()));
+  Log(spdlog::level::err,
+      LogLine(absl::StrCat("device ", name, ": ", status.ToString(), "; its work goes to ",
+                           std::string(core_->devices().host().name()))));
   core_->metrics().CountDeviceFault(device);
   health_->SetFaulted(name);
   if (options_.device == "auto") return;

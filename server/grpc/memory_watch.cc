@@ -124,11 +124,8 @@ int64_t MemoryWatch::UnaccountedBytes() const {
 // after kEndGrace, the call is cancelled in a later round.
 void MemoryWatch::EndLateReads(absl::Time now) {
   reads_.CancelEnded(now - kEndGrace);
-  const absl::Time late = now - options_.receive_timeout;
-  const int64_t count = reads_.CountLate(late);
-  if (count == 0) return;
   late_.fetch_add(reads_.EndOldest(
-      late, count, /*streams=*/false,
+      now - options_.receive_timeout, /*streams=*/false,
       MakeError(Reason::kDeadline, "request", "part of a message",
                 absl::StrCat("all of it within ", absl::FormatDuration(options_.receive_timeout),
                              " (--receive_timeout)"))));
@@ -147,8 +144,8 @@ void MemoryWatch::EndReads(absl::Time now, bool streams) {
                  "a retry later (--memory_bytes)");
   for (int64_t ended = 0; ended < wanted;) {
     const absl::Time late = now - kLate;
-    int64_t count = reads_.EndOldest(late, wanted - ended, /*streams=*/false, status);
-    if (count == 0 && streams) count = reads_.EndOldest(late, wanted - ended, streams, status);
+    int64_t count = reads_.EndOldest(late, /*streams=*/false, status, wanted - ended);
+    if (count == 0 && streams) count = reads_.EndOldest(late, streams, status, wanted - ended);
     if (count == 0) return;
     ended += count;
     pressure_.fetch_add(count);

@@ -18,8 +18,6 @@ namespace {
 
 // A client cancels a call when its deadline ends, which may be a little earlier than here.
 constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(50);
-// Calls that are ended under one lock.
-constexpr int64_t kEndedAtOnce = 64;
 
 }  // namespace
 
@@ -55,16 +53,6 @@ void MessageReads::Leave(Entry& entry) {
   if (!entry.may_idle_) count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-int64_t MessageReads::CountLate(absl::Time before) const {
-  int64_t late = 0;
-  proto::MutexLock lock(&mutex_);
-  for (const Entry* entry = oldest_; entry != nullptr && entry->began_ < before;
-       entry = entry->newer_) {
-    if (!entry->may_idle_) ++late;
-  }
-  return late;
-}
-
 int64_t MessageReads::CountAll() const {
   int64_t all = 0;
   proto::MutexLock lock(&mutex_);
@@ -72,8 +60,8 @@ int64_t MessageReads::CountAll() const {
   return all;
 }
 
-int64_t MessageReads::EndOldest(absl::Time before, int64_t wanted, bool streams,
-                                const absl::Status& status) {
+int64_t MessageReads::EndOldest(absl::Time before, bool streams, const absl::Status& status,
+                                int64_t wanted) {
   const int64_t most = std::min(wanted, kEndedAtOnce);
   int64_t ended = 0;
   proto::MutexLock lock(&mutex_);
@@ -140,9 +128,11 @@ absl::Status QueueCall::Admit() {
     return absl::OkStatus();
   }
   LogLimited(LogKind::kRefusal, spdlog::level::warn,
-             "audit: refused method={} peer={} code={} message={}", needs().method,
-             Quoted(origin()), absl::StatusCodeToString(identity.status().code()),
-             Quoted(identity.status().message()));
+             LogLine("audit: refused")
+                 .Word("method", needs().method)
+                 .Text("peer", origin())
+                 .Word("code", absl::StatusCodeToString(identity.status().code()))
+                 .Text("message", identity.status().message()));
   return identity.status();
 }
 
@@ -202,12 +192,6 @@ void QueueCall::Done(bool) {
   connection_->EndCall();
   if (!refused_) return OnDone();
   Release();
-}
-
-void CallArming::Start(CallQueue& queue, const RequestCall& request, int wanted, Make make) {
-  const std::shared_ptr<CallArming> arming(
-      new CallArming(queue, request, wanted, std::move(make)));  // owned by its calls
-  arming->Refill();
 }
 
 void CallArming::ArmUpTo(int count) {

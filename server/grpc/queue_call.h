@@ -83,12 +83,17 @@ class QueueCall;
 // Ownership:  Shared by the calls of the method on the queue.
 class CallArming final : public std::enable_shared_from_this<CallArming> {
  public:
-  // Creates a call, which owns itself once it is armed.
-  using Make = std::function<std::unique_ptr<QueueCall>(std::shared_ptr<CallArming>)>;
-
-  // Arms `wanted` calls now. `request` must outlive the calls. REQUIRES: the queue's thread has not
-  // started.
-  static void Start(CallQueue& queue, const RequestCall& request, int wanted, Make make);
+  // Arms `wanted` calls now, each a Call(from, its arming), which owns itself once it is armed.
+  // `request` and `from` must outlive the calls. REQUIRES: the queue's thread has not started.
+  template <typename Call, typename From>
+  static void Start(CallQueue& queue, const RequestCall& request, int wanted, From& from) {
+    Make make = [&from](std::shared_ptr<CallArming> its) {
+      return std::unique_ptr<QueueCall>(new Call(from, std::move(its)));  // owned by the result
+    };
+    const std::shared_ptr<CallArming> arming(
+        new CallArming(queue, request, wanted, std::move(make)));  // owned by its calls
+    arming->Refill();
+  }
 
   CallQueue& queue() { return queue_; }
   // An armed call has arrived.
@@ -97,6 +102,8 @@ class CallArming final : public std::enable_shared_from_this<CallArming> {
   void Refill() { ArmUpTo(wanted_); }
 
  private:
+  using Make = std::function<std::unique_ptr<QueueCall>(std::shared_ptr<CallArming>)>;
+
   CallArming(CallQueue& queue, const RequestCall& request, int wanted, Make make)
       : queue_(queue), request_(request), wanted_(wanted), make_(std::move(make)) {}
 
@@ -143,6 +150,9 @@ class MessageReads {
     Entry* newer_ = nullptr;
   };
 
+  // Calls that are ended under one lock.
+  static constexpr int64_t kEndedAtOnce = 64;
+
   explicit MessageReads(const Clock& clock) : clock_(clock) {}
 
   const Clock& clock() const { return clock_; }
@@ -162,11 +172,11 @@ class MessageReads {
     return has_new_.load(std::memory_order_relaxed) &&
            has_new_.exchange(false, std::memory_order_relaxed);
   }
-  // The number of reads that began before `before`, of unary calls.
-  int64_t CountLate(absl::Time before) const;
-  // Ends up to `wanted` calls whose read began before `before`, with `status`: the oldest first.
-  // `streams`: ends open streams, and otherwise unary calls. Returns the number, which is bounded.
-  int64_t EndOldest(absl::Time before, int64_t wanted, bool streams, const absl::Status& status);
+  // Ends calls whose read began before `before`, with `status`: the oldest first, up to `wanted`.
+  // `streams`: ends open streams, and otherwise unary calls. Returns the number, which is at most
+  // kEndedAtOnce.
+  int64_t EndOldest(absl::Time before, bool streams, const absl::Status& status,
+                    int64_t wanted = kEndedAtOnce);
   // Cancels the calls that were ended before `ended_before` and are still here.
   void CancelEnded(absl::Time ended_before);
 
