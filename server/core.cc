@@ -94,7 +94,7 @@ absl::Status Core::Build() {
                       .overwritten = {overwritten_min, devices_->accelerator_bytes_min()}});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
-                         shares.message, admission_.get(), options_.logger});
+                         shares.message, admission_.get(), options_.logs_requests});
   AddControlMethods({registry_.get(), prepared_.get(), regions_.get(), &connections_,
                      &engine_->side_thread(), admission_.get(), shares.message,
                      options_.info ? options_.info : [this] { return Info(Budgets()); }},

@@ -9,8 +9,6 @@
 #ifndef ROPE_SERVER_CORE_H_
 #define ROPE_SERVER_CORE_H_
 
-#include <spdlog/logger.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -60,8 +58,8 @@ class Core {
     // The device determines direct_slots and caps direct_bytes_max.
     Batcher::Options batches = {};
     DeviceRouter::OnFault on_fault = {};
-    // Of the lines about requests.
-    std::shared_ptr<spdlog::logger> logger = {};
+    // Whether the log has lines about requests.
+    bool logs_requests = false;
     std::string revision = "unknown";  // of the sources, for the metrics
     // What GetServerInfo answers. Null: Info of Budgets.
     std::function<v1::GetServerInfoResponse()> info = {};

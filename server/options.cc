@@ -175,7 +175,9 @@ void AddAccess(Flags& flags, ServerOptions& options, Given& given) {
        options.access_file);
   flags.Switch("insecure_listen", "Allow TCP beyond loopback without TLS (default off).",
                given.insecure_listen);
-  flags.Switch("enable_reflection", "Serve reflection, which grpcurl uses (default on).",
+  flags.Switch("enable_reflection",
+               "Serve reflection, which grpcurl uses, to everybody (default on without "
+               "--access_file).",
                options.reflection);
 }
 
@@ -440,6 +442,8 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
   const std::unique_ptr<CLI::App> app = MakeApp(options, given);
   ROPE_RETURN_IF_ERROR(proto::ParseFlags(*app, arguments));
   AddListen(given.listen, options.listen);
+  const bool is_given = app->get_option("--enable_reflection")->count() > 0;
+  if (!is_given) options.reflection = options.access_file.empty();  // it asks for no right
   for (const std::string& value : given.models) {
     ROPE_ASSIGN_OR_RETURN(ModelRegistry::ModelFile model, ReadModel(value));
     options.models.push_back(std::move(model));

@@ -33,7 +33,7 @@ struct ServerOptions {
   std::optional<mode_t> socket_mode;  // of Unix sockets; none: what the umask leaves
   TlsFiles tls;                       // of TCP; none: without TLS
   std::string access_file;            // who may do what (access.h); empty: everybody everything
-  bool reflection = true;             // serve gRPC's reflection
+  bool reflection = true;             // serve gRPC's reflection, which asks for no right
   std::string device = "auto";        // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;
   std::string metrics_listen;  // HOST:PORT; empty: off

@@ -8,6 +8,7 @@
 #include "server/engine/device_router.h"
 #include "server/models/model_registry.h"
 #include "server/options.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 
@@ -36,7 +37,7 @@ struct Started {
 };
 
 // The lines about a model file.
-std::vector<std::string> LinesOf(const ModelRegistry::FileReport& file);
+std::vector<LogLine> LinesOf(const ModelRegistry::FileReport& file);
 
 // Level info: version, revision, limits, devices, addresses, models with the number of their
 // warnings. Level warn: flags without effect, presets that a file replaces, warnings of files.

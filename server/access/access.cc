@@ -2,7 +2,6 @@
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
-#include <spdlog/spdlog.h>
 
 #include <charconv>
 #include <limits>
@@ -305,9 +304,12 @@ std::shared_ptr<const Access::List> Access::Current() {
 absl::Status Access::ReadAgain() {
   absl::Status status = Read();
   if (status.ok()) {
-    spdlog::info("access file: read again, identities={}", list_->identities.size());
+    Log(spdlog::level::info,
+        LogLine("access file: read again,")
+            .Number("identities", static_cast<int64_t>(list_->identities.size())));
   } else if (status != last_error_) {
-    spdlog::error("access file: kept as it was: {}", std::string(status.message()));
+    Log(spdlog::level::err,
+        LogLine(absl::StrCat("access file: kept as it was: ", status.message())));
   }
   last_error_ = status;
   return status;

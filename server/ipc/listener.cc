@@ -5,7 +5,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -237,8 +236,10 @@ constexpr uint64_t kWakeNumber = 1 << 16;
 constexpr uint64_t kFirstNumber = kWakeNumber + 1;
 
 void LogHello(spdlog::level::level_enum level, const absl::Status& status) {
-  LogLimited(LogKind::kHello, level, "hello code={} message={}",
-             absl::StatusCodeToString(status.code()), Quoted(status.message()));
+  LogLimited(LogKind::kHello, level,
+             LogLine("hello")
+                 .Word("code", absl::StatusCodeToString(status.code()))
+                 .Text("message", status.message()));
 }
 
 }  // namespace
@@ -293,7 +294,7 @@ void Listener::StopListening() {
 void Listener::Wake() const {
   const uint64_t one = 1;
   if (write(wake_.get(), &one, sizeof(one)) != sizeof(one)) {
-    spdlog::error("eventfd: cannot be written");
+    Log(spdlog::level::err, LogLine("eventfd: cannot be written"));
   }
 }
 
@@ -360,7 +361,8 @@ void Listener::Accept(int listening) {
   if (!accepted.ok()) {
     // Other errors: the client has gone again.
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-    LogLimited(LogKind::kConnection, spdlog::level::warn, "accept: {}", std::strerror(errno));
+    LogLimited(LogKind::kConnection, spdlog::level::warn,
+               LogLine(absl::StrCat("accept: ", std::strerror(errno))));
     if (!pending_.empty()) {
       pending_.erase(pending_.begin());
       return;
@@ -412,8 +414,8 @@ void Listener::OnPending(uint64_t number) {
 // before it, with which they count the connection as a success and call again without a pause.
 void Listener::Refuse(const PendingConnection& connection, HelloReader::Next next,
                       const absl::Status& why) {
-  LogLimited(LogKind::kConnection, spdlog::level::warn, "connection refused: {}",
-             std::string(why.message()));
+  LogLimited(LogKind::kConnection, spdlog::level::warn,
+             LogLine(absl::StrCat("connection refused: ", why.message())));
   if (next != HelloReader::Next::kHello) return;
   proto::SendHello(connection.socket.get(), proto::Encode(proto::ServerHello{why.code(), 0, 0}), {},
                    MSG_DONTWAIT);

@@ -28,7 +28,8 @@ absl::Status WrongMemfd(absl::string_view got) {
 }
 
 void LogSystemError(const char* what) {
-  LogLimited(LogKind::kRegion, spdlog::level::info, "region: {}: {}", what, std::strerror(errno));
+  LogLimited(LogKind::kRegion, spdlog::level::info,
+             LogLine(absl::StrCat("region: ", what, ": ", std::strerror(errno))));
 }
 
 // Accepts only a memfd (tmpfs) that can never become shorter. Access to a mapped page behind the

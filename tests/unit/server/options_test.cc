@@ -252,6 +252,11 @@ TEST(OptionsTest, UnknownArgumentsAndMissingValuesAreInvalid) {
   ExpectInvalid({"--listen"}, "--listen: 1 required HOST:PORT|unix:PATH");
 }
 
+TEST(OptionsTest, ReflectionIsOffBesideAnAccessFileUnlessItIsAskedFor) {
+  EXPECT_FALSE(Parse({"--access_file=/a"}).reflection);
+  EXPECT_TRUE(Parse({"--access_file=/a", "--enable_reflection"}).reflection);
+}
+
 TEST(OptionsTest, UnknownFlagNamesTheNearest) {
   ExpectInvalid({"--lisen=a:1"}, "did you mean --listen?");
   ExpectInvalid({"--drain-lead=1s"}, "did you mean --drain_lead?");
