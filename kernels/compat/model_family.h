@@ -71,6 +71,9 @@ enum class Family {
   kAbsent,           // its registry lacks the architecture: it does not load the model
 };
 
+// The family of a word of engines.json: "deepseek". REQUIRES: there is one.
+Family FamilyNamed(std::string_view word);
+
 // The family of the first known architecture, as engines choose. An unknown text model
 // ("...ForCausalLM") is kOther. For the other architectures, which wrap a text model, and without
 // architectures, model_type decides. Unset if both are empty.
