@@ -523,15 +523,12 @@ std::optional<int64_t> AnyLength(const JsonFields& fields, std::string_view key)
   return number.ok() && number->value_or(0) > 0 ? *number : std::nullopt;
 }
 
-constexpr std::string_view kScaleKeys[] = {
-    "apply_scale", "apply_yarn_scaling",   "attn_scale",      "attn_temperature_tuning",
-    "floor_scale", "llama_4_scaling_beta", "llama_4_scaling", "original_max_position_embeddings"};
-
 // The keys of the scale of attention; null: there is none. `parameters`: the rope parameters, else
 // the file.
 std::shared_ptr<const ScaleKeys> ReadScale(const JsonFields& model, const JsonFields& parameters) {
-  const bool given = absl::c_any_of(
-      kScaleKeys, [&](std::string_view key) { return model.Has(key) || parameters.Has(key); });
+  const bool given = absl::c_any_of(KeyList("scale"), [&](std::string_view key) {
+    return model.Has(key) || parameters.Has(key);
+  });
   if (!given) return nullptr;
   auto keys = std::make_shared<ScaleKeys>();
   keys->apply_yarn_scaling = Truth(parameters, "apply_yarn_scaling");

@@ -9,6 +9,7 @@
 namespace rope::kernels {
 
 extern const std::string_view kEnginesJson;     // compat/engines.json
+extern const std::string_view kKeysJson;        // keys.json
 extern const std::string_view kModelTypesJson;  // model_types.json
 extern const std::string_view kPresetsJson;     // presets.json
 extern const std::string_view kRegistriesJson;  // registries.json

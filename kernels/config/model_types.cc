@@ -19,12 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A file with one of these keys states its rope parameters, so a default rope_parameters object
-// does not apply.
-constexpr std::string_view kScalingKeys[] = {
-    "global_rope_theta", "local_rope_theta", "rope_local_base_freq", "rope_parameters",
-    "rope_scaling",      "rope_theta",       "rotary_emb_base",      "swa_rope_theta"};
-
 constexpr std::string_view kText = "_text";
 constexpr std::string_view kOfTransformers = "transformers ";
 
@@ -210,7 +204,23 @@ std::vector<std::string> ModelTypeNames() {
   return names;
 }
 
+using KeyLists = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+KeyLists ReadKeyLists() {
+  KeyLists lists;
+  const Json data = Json::parse(kKeysJson);
+  for (const auto& [name, list] : data.items()) list.at("keys").get_to(lists[name]);
+  return lists;
+}
+
 }  // namespace
+
+const std::vector<std::string>& KeyList(std::string_view name) {
+  static const KeyLists lists = ReadKeyLists();
+  const auto found = lists.find(name);
+  ROPE_CHECK(found != lists.end());
+  return found->second;
+}
 
 bool HasValue(const Json& object, std::string_view key) {
   const auto found = object.find(key);
@@ -218,7 +228,8 @@ bool HasValue(const Json& object, std::string_view key) {
 }
 
 bool StatesParameters(const Json& config) {
-  return absl::c_any_of(kScalingKeys, [&](std::string_view key) { return HasValue(config, key); });
+  return absl::c_any_of(KeyList("scaling"),
+                        [&](std::string_view key) { return HasValue(config, key); });
 }
 
 bool HasBlock(const Json& config, std::string_view key) {
@@ -256,13 +267,6 @@ constexpr Fact kRemoteCodeFacts[] = {
      "use_logn_attn q grows with its position"},
 };
 
-// Keys by which such code, or older code, changes the rotation.
-constexpr std::string_view kKeys[] = {
-    "alibi",          "attn_type_list",  "rope_pct",
-    "rope_percent",   "rope_ratio",      "rotary_emb_fraction",
-    "rotary_percent", "use_dynamic_ntk", "use_logn_attn",
-};
-
 template <size_t size>
 std::string_view Find(const Fact (&facts)[size], std::string_view name) {
   const auto found = std::find_if(std::begin(facts), std::end(facts),
@@ -286,7 +290,7 @@ std::string Hint(std::string_view model_type, const JsonFields& model) {
   return begins ? "" : proto::DidYouMean(nearest[0]);
 }
 
-// Whether the value of one of kKeys changes the rotation.
+// Whether the value of a key of other code changes the rotation.
 bool Changes(const nlohmann::json& value) {
   // Of attn_type_list only layers of type 0 differ.
   if (value.is_array()) return std::find(value.begin(), value.end(), 0) != value.end();
@@ -340,7 +344,7 @@ void RemarkModel(std::string_view model_type, const JsonFields& model,
   }
   const std::string& read = ModelTypeOf(model_type).theta_ratio;
   if (!read.empty()) RemarkChatGlm(model, remarks);
-  for (const std::string_view key : kKeys) {
+  for (const std::string_view key : KeyList("other_code")) {
     const nlohmann::json* const value = model.Find(key);
     if (value == nullptr || !Changes(*value) || key == read) continue;
     if (key == "alibi" && !PositionsInsteadOfRope(model_type, model).empty()) continue;

@@ -21,6 +21,9 @@
 
 namespace rope::kernels {
 
+// A list of keys.json. REQUIRES: there is one of that name.
+const std::vector<std::string>& KeyList(std::string_view name);
+
 // Whether `object` has a value for `key`. A null value counts as absent.
 bool HasValue(const nlohmann::json& object, std::string_view key);
 
