@@ -13,6 +13,7 @@ extern const std::string_view kKeysJson;        // keys.json
 extern const std::string_view kModelTypesJson;  // model_types.json
 extern const std::string_view kPresetsJson;     // presets.json
 extern const std::string_view kRegistriesJson;  // registries.json
+extern const std::string_view kRulesJson;       // rules.json
 
 }  // namespace rope::kernels
 
