@@ -147,17 +147,11 @@ absl::StatusOr<ChosenConfig> ChooseSubConfig(Json& file, std::string_view name) 
 
 namespace {
 
-// Unused keys with an effect elsewhere, and that effect as a note for the warning.
-constexpr std::pair<std::string_view, std::string_view> kNotes[] = {
-    {"extrapolation_factor", " (vLLM multiplies yarn's ramp by it; the default is 1)"},
-    {"llama_4_scaling_beta", " (it scales q by position, in addition to the rotation)"},
-};
-
-std::string_view NoteOn(std::string_view key) {
-  for (const auto& [noted, note] : kNotes) {
-    if (noted == key) return note;
-  }
-  return "";
+// What an unused key does elsewhere, as the end of a sentence; empty: nothing is known.
+std::string NoteOn(std::string_view key) {
+  const auto& notes = WordsOf("notes");
+  const auto note = notes.find(key);
+  return note == notes.end() ? "" : note->second;
 }
 
 // Whether `key` is `target` with a letter too many, too few or another one; two letters where the
@@ -308,8 +302,7 @@ void RemarkUnknownKeys(const ConfigDocument& document, const JsonFields& paramet
     const std::string path =
         parameters.path().empty() ? std::string() : StrCat(parameters.path(), ": ");
     const std::string_view meant = around ? "" : NearMissOf(key, KeyList("parameters"));
-    const std::string end =
-        meant.empty() ? std::string(NoteOn(key)) : StrCat("; did you mean ", meant, "?");
+    const std::string end = meant.empty() ? NoteOn(key) : StrCat("; did you mean ", meant, "?");
     remarks.push_back({meant.empty() ? RemarkKind::kUnknownKey : RemarkKind::kNearMissKey,
                        StrCat(path, "key ", Show(key),
                               around ? " next to the layer types has no effect"

@@ -204,21 +204,38 @@ std::vector<std::string> ModelTypeNames() {
   return names;
 }
 
-using KeyLists = std::map<std::string, std::vector<std::string>, std::less<>>;
+// What keys.json has.
+struct KeyData {
+  std::map<std::string, std::vector<std::string>, std::less<>> lists;
+  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> words;
+};
 
-KeyLists ReadKeyLists() {
-  KeyLists lists;
+KeyData ReadKeyData() {
+  KeyData read;
   const Json data = Json::parse(kKeysJson);
-  for (const auto& [name, list] : data.items()) list.at("keys").get_to(lists[name]);
-  return lists;
+  for (const auto& [name, entry] : data.items()) {
+    if (entry.contains("keys")) entry.at("keys").get_to(read.lists[name]);
+    if (entry.contains("words")) entry.at("words").get_to(read.words[name]);
+  }
+  return read;
+}
+
+const KeyData& KnownKeys() {
+  static const KeyData data = ReadKeyData();
+  return data;
 }
 
 }  // namespace
 
 const std::vector<std::string>& KeyList(std::string_view name) {
-  static const KeyLists lists = ReadKeyLists();
-  const auto found = lists.find(name);
-  ROPE_CHECK(found != lists.end());
+  const auto found = KnownKeys().lists.find(name);
+  ROPE_CHECK(found != KnownKeys().lists.end());
+  return found->second;
+}
+
+const std::map<std::string, std::string, std::less<>>& WordsOf(std::string_view name) {
+  const auto found = KnownKeys().words.find(name);
+  ROPE_CHECK(found != KnownKeys().words.end());
   return found->second;
 }
 
@@ -250,29 +267,7 @@ std::string_view OwnTypeOf(const Json& config) {
 
 namespace {
 
-using Fact = std::pair<std::string_view, std::string_view>;  // of a model_type
-
 constexpr std::string_view kAlibi = "ALiBi, a bias on the attention scores";
-
-// Models whose code is in their repository, and what it does.
-constexpr Fact kRemoteCodeFacts[] = {
-    {"baichuan", "it turns half pairs in the 7B models, and has ALiBi in the 13B models"},
-    {"internlm", "it turns half pairs"},
-    {"internlm2", "it turns half pairs"},
-    {"minimax_text_01",
-     "it turns half pairs of the first rotary_dim channels, in the layers "
-     "whose attn_type_list is 1"},
-    {"qwen",
-     "it turns half pairs; with use_dynamic_ntk the base follows the length, and with "
-     "use_logn_attn q grows with its position"},
-};
-
-template <size_t size>
-std::string_view Find(const Fact (&facts)[size], std::string_view name) {
-  const auto found = std::find_if(std::begin(facts), std::end(facts),
-                                  [name](const Fact& fact) { return fact.first == name; });
-  return found == std::end(facts) ? std::string_view() : found->second;
-}
 
 bool IsTrue(const JsonFields& fields, std::string_view key) {
   const nlohmann::json* const value = fields.Find(key);
@@ -329,12 +324,13 @@ std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonF
 void RemarkModel(std::string_view model_type, const JsonFields& model,
                  std::vector<Remark>& remarks) {
   const std::string shown = Show(std::string(model_type));
-  if (const std::string_view fact = Find(kRemoteCodeFacts, model_type); !fact.empty()) {
+  const auto& facts = WordsOf("remote_code");
+  if (const auto fact = facts.find(model_type); fact != facts.end()) {
     remarks.push_back({RemarkKind::kRemoteCode,
                        StrCat("model_type ", shown,
                               " has its code in the model's repository, which is not followed "
                               "here: ",
-                              fact)});
+                              fact->second)});
   } else if (!model_type.empty() && FindOfModel(model_type) == nullptr &&
              PositionsInsteadOfRope(model_type, model).empty()) {
     remarks.push_back(

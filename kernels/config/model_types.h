@@ -7,6 +7,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -23,6 +25,8 @@ namespace rope::kernels {
 
 // A list of keys.json. REQUIRES: there is one of that name.
 const std::vector<std::string>& KeyList(std::string_view name);
+// Words of keys.json: by key, another name of it or what is said of it. REQUIRES: as KeyList.
+const std::map<std::string, std::string, std::less<>>& WordsOf(std::string_view name);
 
 // Whether `object` has a value for `key`. A null value counts as absent.
 bool HasValue(const nlohmann::json& object, std::string_view key);
