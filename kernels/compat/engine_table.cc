@@ -83,14 +83,16 @@ absl::Status ClaimNothingButYarn(std::string_view, CompatConfig& result) {
 }
 
 // DeepSeek's class makes yarn of every other rope_type, from its factor and its two lengths.
-absl::Status MakeYarn(std::string_view who, bool with_defaults, CompatConfig& result) {
+// kWithDefaults: a missing factor is 1, a missing original length is max_position_embeddings.
+template <bool kWithDefaults>
+absl::Status YarnOfEveryType(std::string_view who, CompatConfig& result) {
   const RopeConfig& config = result.config;
   if (config.rope_type == RopeType::kDefault || IsYarn(result)) return absl::OkStatus();
   if (result.model_type.empty()) {  // hardly one of DeepSeek's
     return NotChecked(StrCat("rope_type ", Name(config.rope_type), " of this model"));
   }
   const std::optional<int64_t> original = config.original_max_position_embeddings;
-  if (!with_defaults && (!config.factor.has_value() || !original.has_value())) {
+  if (!kWithDefaults && (!config.factor.has_value() || !original.has_value())) {
     return Lacks(StrCat("rope_type ", Name(config.rope_type),
                         " of this model without a factor and an original length"));
   }
@@ -105,15 +107,6 @@ absl::Status MakeYarn(std::string_view who, bool with_defaults, CompatConfig& re
       StrCat(who, " makes yarn of rope_type ", Name(config.rope_type), " for this model"));
   result.config = std::move(yarn);
   return absl::OkStatus();
-}
-
-absl::Status YarnOfEveryType(std::string_view who, CompatConfig& result) {
-  return MakeYarn(who, /*with_defaults=*/false, result);
-}
-
-// A missing factor is 1, a missing original length is max_position_embeddings.
-absl::Status YarnOfEveryTypeWithDefaults(std::string_view who, CompatConfig& result) {
-  return MakeYarn(who, /*with_defaults=*/true, result);
 }
 
 absl::Status ClaimNoDynamic(std::string_view, CompatConfig& result) {
@@ -273,15 +266,11 @@ absl::Status TurnAQuarter(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
-// yarn: fields that the engine does not read.
-absl::Status RefuseYarnWithoutFactor(std::string_view, CompatConfig& result) {
+// yarn: fields that the engine does not read. kAnswer: Lacks or NotChecked.
+template <absl::Status (*kAnswer)(std::string_view)>
+absl::Status YarnWithoutFactor(std::string_view, CompatConfig& result) {
   if (!IsYarn(result) || result.config.factor.has_value()) return absl::OkStatus();
-  return Lacks("yarn without factor");
-}
-
-absl::Status ClaimNoYarnWithoutFactor(std::string_view, CompatConfig& result) {
-  if (!IsYarn(result) || result.config.factor.has_value()) return absl::OkStatus();
-  return NotChecked("yarn without factor");
+  return kAnswer("yarn without factor");
 }
 
 absl::Status RefuseBetaZero(std::string_view, CompatConfig& result) {
@@ -404,7 +393,7 @@ struct NamedStep {
 };
 constexpr NamedStep kSteps[] = {{"ClaimNoDynamic", ClaimNoDynamic},
                                 {"ClaimNoLongrope", ClaimNoLongrope},
-                                {"ClaimNoYarnWithoutFactor", ClaimNoYarnWithoutFactor},
+                                {"ClaimNoYarnWithoutFactor", YarnWithoutFactor<NotChecked>},
                                 {"ClaimNothingButYarn", ClaimNothingButYarn},
                                 {"DecideByBatch", DecideByBatch},
                                 {"DefaultTheta10000", DefaultTheta<10000>},
@@ -433,10 +422,10 @@ constexpr NamedStep kSteps[] = {{"ClaimNoDynamic", ClaimNoDynamic},
                                 {"RefuseFourthAxis", RefuseFourthAxis},
                                 {"RefuseModel", RefuseModel},
                                 {"RefuseMropeMscale", RefuseMropeMscale},
-                                {"RefuseYarnWithoutFactor", RefuseYarnWithoutFactor},
+                                {"RefuseYarnWithoutFactor", YarnWithoutFactor<Lacks>},
                                 {"TurnAQuarter", TurnAQuarter},
-                                {"YarnOfEveryType", YarnOfEveryType},
-                                {"YarnOfEveryTypeWithDefaults", YarnOfEveryTypeWithDefaults}};
+                                {"YarnOfEveryType", YarnOfEveryType<false>},
+                                {"YarnOfEveryTypeWithDefaults", YarnOfEveryType<true>}};
 
 ReadingStep StepNamed(std::string_view name) {
   const auto* const found =
