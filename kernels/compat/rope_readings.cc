@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numbers>
 #include <utility>
@@ -151,19 +152,9 @@ std::optional<Outcome> OutcomeOfAnyModel(const EngineVersions& versions, const R
 }  // namespace
 
 std::string_view Name(Compat compat) {
-  switch (compat) {
-    case Compat::kDefault:
-      return "default";
-    case Compat::kHf:
-      return "hf";
-    case Compat::kVllm:
-      return "vllm";
-    case Compat::kLlamacpp:
-      return "llamacpp";
-    case Compat::kDeepseek:
-      return "deepseek";
-  }
-  return "invalid";
+  constexpr std::string_view kNames[] = {"default", "hf", "vllm", "llamacpp", "deepseek"};
+  const auto index = static_cast<size_t>(compat);
+  return index < std::size(kNames) ? kNames[index] : "invalid";
 }
 
 absl::StatusOr<EngineVersion> SplitEngine(std::string_view text) {

@@ -1,7 +1,9 @@
 #include "client/cli/lint/rules.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -13,13 +15,13 @@
 namespace rope::client {
 namespace {
 
-using enum Weight;
+// In the order of Weight.
+constexpr absl::string_view kWeights[] = {"note", "reading", "warning", "error"};
 
 Weight WeightNamed(const std::string& name) {
-  for (const Weight weight : {kNote, kReading, kWarning}) {
-    if (Name(weight) == name) return weight;
-  }
-  return kError;
+  const auto* const found = std::find(std::begin(kWeights), std::end(kWeights), name);
+  ROPE_CHECK(found != std::end(kWeights));
+  return static_cast<Weight>(found - std::begin(kWeights));
 }
 
 // The rules of rules.json.
@@ -38,17 +40,7 @@ std::vector<Rule> ReadRules() {
 }  // namespace
 
 absl::string_view Name(Weight weight) {
-  switch (weight) {
-    case Weight::kNote:
-      return "note";
-    case Weight::kReading:
-      return "reading";
-    case Weight::kWarning:
-      return "warning";
-    case Weight::kError:
-      break;
-  }
-  return "error";
+  return kWeights[static_cast<size_t>(weight)];
 }
 
 absl::Span<const Rule> Rules() {
