@@ -19,14 +19,8 @@ namespace {
 
 // The model that a config without names is for: some types belong to one family.
 Family FamilyOfType(const RopeConfig& config) {
-  switch (config.rope_type) {
-    case RopeType::kLongrope:
-      return Family::kPhi3;
-    case RopeType::kProportional:
-      return Family::kGemma4;
-    default:
-      return Family::kOther;
-  }
+  if (config.rope_type == RopeType::kLongrope) return Family::kPhi3;
+  return config.rope_type == RopeType::kProportional ? Family::kGemma4 : Family::kOther;
 }
 
 // Null: no such version was compared.
