@@ -1,7 +1,6 @@
 #include "kernels/config/model_types.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <string>
 #include <string_view>
