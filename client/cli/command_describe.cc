@@ -13,6 +13,7 @@
 #include "client/cli/local_describe.h"
 #include "kernels/compat/attention_scale.h"
 #include "kernels/config/presets.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -183,9 +184,8 @@ int Print(const Result<std::vector<DescribeReply>>& replies, const RopeSpec& spe
 }
 
 Result<DescribeReply> Ask(const DescribeRequest& request, const Arguments& arguments) {
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return client.status();
-  return client->Describe(request, CallOptionsOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectTo(arguments));
+  return client.Describe(request, CallOptionsOf(arguments));
 }
 
 Result<std::vector<DescribeReply>> DescribeThere(const DescribeRequest& request,

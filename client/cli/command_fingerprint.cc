@@ -12,6 +12,7 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/npy.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -53,23 +54,18 @@ Result<RopeSpec> SpecOf(const Arguments& arguments, size_t which) {
                                 spec.model.empty() ? "" : "--model", ", want CONFIG or --model"));
   }
   if (paths.empty()) return spec;
-  Result<std::string> text = ReadConfig(paths[std::min(which, paths.size() - 1)]);
-  if (!text.ok()) return text.status();
-  spec.config_json = *std::move(text);
+  ROPE_ASSIGN_OR_RETURN(spec.config_json, ReadConfig(paths[std::min(which, paths.size() - 1)]));
   return spec;
 }
 
 Result<KeySource> KeyOf(const Arguments& arguments, size_t which) {
-  Result<RopeSpec> spec = SpecOf(arguments, which);
-  if (!spec.ok()) return spec.status();
-  KeySource key = {.rope = *std::move(spec),
+  ROPE_ASSIGN_OR_RETURN(RopeSpec spec, SpecOf(arguments, which));
+  KeySource key = {.rope = std::move(spec),
                    .engine = Of(which, arguments.Texts("engine")).value_or(""),
                    .max_model_len = Of(which, arguments.Integers("max_model_len")),
                    .head_dim = arguments.Integer("head_dim")};
   if (const auto name = Of(which, arguments.Texts("dtype")); name.has_value()) {
-    const Result<std::optional<DType>> dtype = DTypeNamed(*name);
-    if (!dtype.ok()) return dtype.status();
-    key.dtype = *dtype;
+    ROPE_ASSIGN_OR_RETURN(key.dtype, DTypeNamed(*name));
   }
   return key;
 }
@@ -93,19 +89,14 @@ Status CheckCounts(const Arguments& arguments, size_t count) {
 }
 
 Result<std::string> Ask(const Arguments& arguments, size_t count) {
-  if (const Status status = CheckCounts(arguments, count); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckCounts(arguments, count));
   FingerprintRequest request;
-  Result<KeySource> key = KeyOf(arguments, 0);
-  if (!key.ok()) return key.status();
-  request.key = *std::move(key);
+  ROPE_ASSIGN_OR_RETURN(request.key, KeyOf(arguments, 0));
   if (count > 1) {
-    Result<KeySource> other = KeyOf(arguments, 1);
-    if (!other.ok()) return other.status();
-    request.other = *std::move(other);
+    ROPE_ASSIGN_OR_RETURN(request.other, KeyOf(arguments, 1));
   }
-  const Result<Client> client = ConnectToAny(arguments);
-  if (!client.ok()) return client.status();
-  return client->FingerprintJson(request, CallOptionsOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
+  return client.FingerprintJson(request, CallOptionsOf(arguments));
 }
 
 constexpr absl::string_view kSame = "KEY_MATCH_SAME";

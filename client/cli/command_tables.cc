@@ -13,6 +13,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/json_text.h"
 #include "client/cli/npy.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -104,32 +105,20 @@ int64_t LengthOf(const std::vector<int64_t>& positions) {
 
 Result<Table> TableOf(const Arguments& arguments) {
   Table table;
-  Result<RopeSpec> rope = RopeSpecOf(arguments);
-  if (!rope.ok()) return rope.status();
-  const Result<std::optional<DType>> dtype = DTypeOf(arguments);
-  if (!dtype.ok()) return dtype.status();
-  const Result<TableLayout> layout = LayoutOf(arguments);
-  if (!layout.ok()) return layout.status();
-  const Status outputs = CheckOutputs(arguments, *layout);
-  if (!outputs.ok()) return outputs;
-  Result<std::vector<int64_t>> positions = PositionsOf(arguments);
-  if (!positions.ok()) return positions.status();
-  Result<std::vector<int64_t>> from = FromPositionsOf(arguments, positions->size());
-  if (!from.ok()) return from.status();
-  table.request.rope = *std::move(rope);
-  table.request.dtype = dtype->value_or(DType::kFloat32);
-  table.request.layout = *layout;
-  table.request.seq_len = arguments.Integer("seq_len").value_or(LengthOf(*positions));
+  ROPE_ASSIGN_OR_RETURN(table.request.rope, RopeSpecOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(const std::optional<DType> dtype, DTypeOf(arguments));
+  table.request.dtype = dtype.value_or(DType::kFloat32);
+  ROPE_ASSIGN_OR_RETURN(table.request.layout, LayoutOf(arguments));
+  ROPE_RETURN_IF_ERROR(CheckOutputs(arguments, table.request.layout));
+  ROPE_ASSIGN_OR_RETURN(table.positions, PositionsOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(table.from_positions, FromPositionsOf(arguments, table.positions.size()));
+  table.request.seq_len = arguments.Integer("seq_len").value_or(LengthOf(table.positions));
   table.request.head_dim = arguments.Integer("head_dim");
   table.request.skip_attention_factor = arguments.Has("skip_attention_factor");
-  table.positions = *std::move(positions);
-  table.from_positions = *std::move(from);
   if (table.from_positions.empty()) return table;
   table.request.reposition.emplace().from_seq_len = LengthOf(table.from_positions);
   if (!HasFromRope(arguments)) return table;
-  Result<RopeSpec> from_rope = NamedRopeOf(arguments, "from_");
-  if (!from_rope.ok()) return from_rope.status();
-  table.request.reposition->from_rope = *std::move(from_rope);
+  ROPE_ASSIGN_OR_RETURN(table.request.reposition->from_rope, NamedRopeOf(arguments, "from_"));
   return table;
 }
 
@@ -144,8 +133,7 @@ void Append(const TableArray& part, TableArray& whole) {
 }
 
 Result<TablesReply> AskFor(Table table, const Arguments& arguments) {
-  const Result<Client> client = ConnectToAny(arguments);
-  if (!client.ok()) return client.status();
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
   TablesReply whole;
   const auto rows = static_cast<int64_t>(table.positions.size());
   for (int64_t begin = 0; begin < rows; begin += kRowsPerCall) {
@@ -157,15 +145,15 @@ Result<TablesReply> AskFor(Table table, const Arguments& arguments) {
     if (table.request.reposition.has_value()) {
       table.request.reposition->from.position_ids = part_of(table.from_positions);
     }
-    Result<TablesReply> part = client->GetTables(table.request, CallOptionsOf(arguments));
-    if (!part.ok()) return part.status();
-    Append(part->table, whole.table);
-    Append(part->cos, whole.cos);
-    Append(part->sin, whole.sin);
-    part->table = std::move(whole.table);
-    part->cos = std::move(whole.cos);
-    part->sin = std::move(whole.sin);
-    whole = *std::move(part);  // with the warnings of the last rows, which have the largest range
+    ROPE_ASSIGN_OR_RETURN(TablesReply part,
+                          client.GetTables(table.request, CallOptionsOf(arguments)));
+    Append(part.table, whole.table);
+    Append(part.cos, whole.cos);
+    Append(part.sin, whole.sin);
+    part.table = std::move(whole.table);
+    part.cos = std::move(whole.cos);
+    part.sin = std::move(whole.sin);
+    whole = std::move(part);  // with the warnings of the last rows, which have the largest range
   }
   return whole;
 }
@@ -177,8 +165,8 @@ Status WriteTable(const TableArray& array, const std::string& path) {
 
 Status WriteTables(const TablesReply& reply, const Arguments& arguments) {
   if (arguments.Has("output")) return WriteTable(reply.table, arguments.Text("output"));
-  const Status status = WriteTable(reply.cos, arguments.Text("output_cos"));
-  return status.ok() ? WriteTable(reply.sin, arguments.Text("output_sin")) : status;
+  ROPE_RETURN_IF_ERROR(WriteTable(reply.cos, arguments.Text("output_cos")));
+  return WriteTable(reply.sin, arguments.Text("output_sin"));
 }
 
 void PrintTables(const TablesReply& reply, bool as_json) {

@@ -18,6 +18,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/json_text.h"
 #include "client/cli/npy.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -56,9 +57,8 @@ class Sequence {
 
   // Allocates the tensors; if the plan shares memory, as arena slots that are rotated in place.
   Status Allocate(const LoadPlan& plan, const Arena& arena) {
-    Status status = Add(plan, Role::kQ, plan.heads, arena);
-    if (!status.ok() || plan.kv_heads == 0) return status;
-    return Add(plan, Role::kK, plan.kv_heads, arena);
+    ROPE_RETURN_IF_ERROR(Add(plan, Role::kQ, plan.heads, arena));
+    return plan.kv_heads == 0 ? Status() : Add(plan, Role::kK, plan.kv_heads, arena);
   }
 
   // Returns the next request and advances the position.
@@ -85,9 +85,9 @@ class Sequence {
     uint16_t* data = nullptr;
     uint16_t* output = nullptr;
     if (plan.SharesMemory()) {
-      Result<Slot> slot = arena.Allocate(static_cast<int64_t>(words * sizeof(uint16_t)));
-      if (!slot.ok()) return slot.status();
-      slots_.push_back(*std::move(slot));
+      ROPE_ASSIGN_OR_RETURN(Slot slot,
+                            arena.Allocate(static_cast<int64_t>(words * sizeof(uint16_t))));
+      slots_.push_back(std::move(slot));
       data = output = static_cast<uint16_t*>(slots_.back().data());
       // In place, the factor would be applied again with every call.
       request_.skip_attention_factor = true;
@@ -145,7 +145,7 @@ LoadResult Sum(const Sequences& sequences) {
 // Sends one request that is not counted.
 Result<RotateReply> RotateOnce(const LoadPlan& plan, const Client& client) {
   Sequence sequence(plan, 0);
-  if (Status status = sequence.Allocate(plan, client.arena()); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(sequence.Allocate(plan, client.arena()));
   return client.Rotate(sequence.Begin(), plan.call);
 }
 
@@ -155,7 +155,7 @@ Result<Sequences> MakeSequences(const LoadPlan& plan, const std::vector<Client>&
   for (int64_t i = 0; i < plan.concurrency; ++i) {
     const Arena arena = clients[static_cast<size_t>(i)].arena();
     sequences.push_back(std::make_unique<Sequence>(plan, i));
-    if (Status status = sequences.back()->Allocate(plan, arena); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(sequences.back()->Allocate(plan, arena));
   }
   return sequences;
 }
@@ -211,20 +211,17 @@ Result<LoadResult> RunLoad(const LoadPlan& plan,
                            const std::function<Result<Client>(const ConnectOptions&)>& connect) {
   std::vector<Client> clients;
   for (int64_t i = 0; i < plan.concurrency; ++i) {
-    Result<Client> client = connect(OptionsOf(plan));
-    if (!client.ok()) return client.status();
-    clients.push_back(*std::move(client));
+    ROPE_ASSIGN_OR_RETURN(Client client, connect(OptionsOf(plan)));
+    clients.push_back(std::move(client));
   }
-  const Result<RotateReply> first = RotateOnce(plan, clients.front());
-  if (!first.ok()) return first.status();
-  const Result<Sequences> sequences = MakeSequences(plan, clients);
-  if (!sequences.ok()) return sequences.status();
+  ROPE_ASSIGN_OR_RETURN(const RotateReply first, RotateOnce(plan, clients.front()));
+  ROPE_ASSIGN_OR_RETURN(const Sequences sequences, MakeSequences(plan, clients));
 
   const auto begin = Clock::now();
-  RunSequences(plan, clients, *sequences);
-  LoadResult result = Sum(*sequences);
+  RunSequences(plan, clients, sequences);
+  LoadResult result = Sum(sequences);
   result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  result.device = first->device;
+  result.device = first.device;
   return result;
 }
 
@@ -261,9 +258,7 @@ Status ReadShape(const Arguments& arguments, LoadPlan& plan) {
   for (const auto& [flag, min, value] : lengths) {
     // Bounded so that their product is.
     constexpr int64_t kLengthMax = int64_t{1} << 22;
-    if (Status status = ReadInteger(arguments, flag, min, kLengthMax, value); !status.ok()) {
-      return status;
-    }
+    ROPE_RETURN_IF_ERROR(ReadInteger(arguments, flag, min, kLengthMax, value));
   }
   const std::string dtype = arguments.Text("dtype");
   if (dtype == "fp32") {
@@ -288,14 +283,13 @@ Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
                   "--transport: got cuda, want inline, staged, ring or memfd: device memory has "
                   "no transport yet");
   }
-  const auto transport = ChoiceOf<LoadTransport>(arguments, "transport",
-                                                 {{"", LoadTransport::kInline},
-                                                  {"inline", LoadTransport::kInline},
-                                                  {"staged", LoadTransport::kStaged},
-                                                  {"ring", LoadTransport::kRing},
-                                                  {"memfd", LoadTransport::kMemfd}});
-  if (!transport.ok()) return transport.status();
-  plan.transport = *transport;
+  ROPE_ASSIGN_OR_RETURN(plan.transport,
+                        ChoiceOf<LoadTransport>(arguments, "transport",
+                                                {{"", LoadTransport::kInline},
+                                                 {"inline", LoadTransport::kInline},
+                                                 {"staged", LoadTransport::kStaged},
+                                                 {"ring", LoadTransport::kRing},
+                                                 {"memfd", LoadTransport::kMemfd}}));
   return {};
 }
 
@@ -323,9 +317,7 @@ Status ReadRope(const Arguments& arguments, LoadPlan& plan) {
     plan.rope.pairing = Pairing::kHalf;
     return {};
   }
-  Result<RopeSpec> spec = RopeSpecOf(arguments);
-  if (!spec.ok()) return spec.status();
-  plan.rope = *std::move(spec);
+  ROPE_ASSIGN_OR_RETURN(plan.rope, RopeSpecOf(arguments));
   return {};
 }
 
@@ -334,12 +326,9 @@ Result<LoadPlan> PlanOf(const Arguments& arguments) {
   plan.call = CallOptionsOf(arguments);
   plan.call.attempts_max = 1;
   for (const auto take : {&ReadShape, &ReadTransport, &ReadLength, &ReadRope}) {
-    if (Status status = take(arguments, plan); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(take(arguments, plan));
   }
-  if (Status status = ReadInteger(arguments, "concurrency", 1, kConcurrencyMax, plan.concurrency);
-      !status.ok()) {
-    return status;
-  }
+  ROPE_RETURN_IF_ERROR(ReadInteger(arguments, "concurrency", 1, kConcurrencyMax, plan.concurrency));
   return plan;
 }
 
