@@ -102,6 +102,10 @@ class Core {
  private:
   Core(Options options, const Clock& clock);
   absl::Status Build();
+  // Add the methods of the control plane, before the service is armed: those that the side thread
+  // answers, and those that the thread of the call answers.
+  void AddPlannedMethods();
+  void AddImmediateMethods();
 
   const Options options_;
   const Clock& clock_;
