@@ -336,7 +336,7 @@ void Listener::Loop() {
         // gRPC may still hold the socket open, and epoll would then report it again.
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended->second.fd, nullptr);
         // What it sent last is of no use to a client that has gone, and may cost gRPC seconds.
-        ended->second.place.connection().ShutDown();
+        ended->second.place->ShutDown();
         watched_.erase(ended);
       }
     }
@@ -441,8 +441,7 @@ absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
                                                                    std::move(second), name));
   if (is_unix() && regions_.options().enabled) {
     // Ends the session of an earlier connection with the same number.
-    watched.token =
-        regions_.OpenSession(SessionOfDescriptor(fd), watched.place.connection().is_proxy());
+    watched.token = regions_.OpenSession(SessionOfDescriptor(fd), watched.place->is_proxy());
   }
   const uint64_t token = watched.token;
   watched_[number] = std::move(watched);

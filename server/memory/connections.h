@@ -138,33 +138,8 @@ class Connections {
  public:
   using List = std::vector<std::shared_ptr<Connection>>;
 
-  // A connection counts until this ends.
-  class Place {
-   public:
-    Place() = default;
-    Place(Place&& other) noexcept { *this = std::move(other); }
-    Place& operator=(Place&& other) noexcept {
-      std::swap(connections_, other.connections_);
-      std::swap(connection_, other.connection_);
-      std::swap(share_, other.share_);
-      return *this;
-    }
-    ~Place() {
-      if (connection_ != nullptr) connections_->Leave(*connection_);
-    }
-    // REQUIRES: made by Enter.
-    Connection& connection() const { return *connection_; }
-
-   private:
-    friend class Connections;
-    Place(Connections* connections, std::shared_ptr<Connection> connection,
-          OwnerShares::Place share)
-        : connections_(connections), connection_(std::move(connection)), share_(std::move(share)) {}
-
-    Connections* connections_ = nullptr;
-    std::shared_ptr<Connection> connection_;  // null: counts for nothing
-    OwnerShares::Place share_;
-  };
+  // The connection that Enter has made. It counts until the last copy of this ends.
+  using Place = std::shared_ptr<Connection>;
 
   // `proxies`: the owners of connections that trusted proxies make.
   explicit Connections(OwnerShares::Bounds bounds, std::vector<std::string> proxies = {})
