@@ -55,12 +55,14 @@ Permit::~Permit() {
 }
 
 void Permit::GiveRequest() {
-  admission_->GiveRequest((*admission_->sessions_)[session_]);
+  (*admission_->sessions_)[session_].requests.fetch_sub(1);
+  admission_->requests_.Give(1);
   if (use_ != nullptr) use_->GiveRequest();
 }
 
 void Permit::GiveBytes(int64_t bytes) {
-  admission_->GiveBytes((*admission_->sessions_)[session_], bytes);
+  (*admission_->sessions_)[session_].bytes.fetch_sub(bytes);
+  admission_->bytes_.Give(static_cast<uint64_t>(bytes));
   if (use_ != nullptr) use_->GiveBytes(bytes);
 }
 
@@ -150,16 +152,6 @@ absl::Status Admission::AdmitBytes(Session& session, int64_t held, int64_t bytes
   session.bytes.fetch_sub(bytes);
   Count(full_bytes_);
   return BudgetFull(what, bytes, this->bytes(), options_.bytes_max, kOfTheServer);
-}
-
-void Admission::GiveBytes(Session& session, int64_t bytes) {
-  session.bytes.fetch_sub(bytes);
-  bytes_.Give(static_cast<uint64_t>(bytes));
-}
-
-void Admission::GiveRequest(Session& session) {
-  session.requests.fetch_sub(1);
-  requests_.Give(1);
 }
 
 Admission::Refusals Admission::refusals() const {

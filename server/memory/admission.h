@@ -153,8 +153,6 @@ class Admission {
 
   absl::Status AdmitRequest(Session& session);
   absl::Status AdmitBytes(Session& session, int64_t held, int64_t bytes, absl::string_view what);
-  void GiveRequest(Session& session);
-  void GiveBytes(Session& session, int64_t bytes);
 
   const Options options_;
   Budget requests_;

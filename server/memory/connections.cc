@@ -30,16 +30,16 @@ void DropReceived(int socket) {
 
 Connection::Counts Connection::counts() const {
   const auto now = [](const Count& count) { return count.load(std::memory_order_relaxed); };
-  return {.calls = now(calls_),
-          .calls_over = now(calls_over_),
-          .calls_lost = now(calls_lost_),
-          .unknown_cancels = now(unknown_cancels_),
-          .messages = now(messages_),
-          .message_bytes = now(message_bytes_),
-          .reads = now(reads_),
-          .streams = now(streams_),
-          .reply_bytes = now(reply_bytes_),
-          .taken_bytes = now(taken_bytes_)};
+  return {.calls = now(counts_.calls),
+          .calls_over = now(counts_.calls_over),
+          .calls_lost = now(counts_.calls_lost),
+          .unknown_cancels = now(counts_.unknown_cancels),
+          .messages = now(counts_.messages),
+          .message_bytes = now(counts_.message_bytes),
+          .reads = now(counts_.reads),
+          .streams = now(counts_.streams),
+          .reply_bytes = now(counts_.reply_bytes),
+          .taken_bytes = now(counts_.taken_bytes)};
 }
 
 std::optional<Connection::Traffic> Connection::traffic() const {
