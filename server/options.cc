@@ -28,13 +28,11 @@
 namespace rope::server {
 namespace {
 
+using proto::Check;
 using proto::DurationBetween;
 using proto::IntegerBetween;
 using proto::Refuse;
 using proto::SizeBetween;
-
-// A check of CLI11: empty text where the value is right.
-using Check = std::function<std::string(const std::string& value)>;
 
 // HOST:PORT only; CheckListen also accepts unix:PATH.
 std::string CheckHostPort(const std::string& address) {
@@ -106,30 +104,30 @@ class Flags {
   explicit Flags(CLI::App& app) : app_(app) {}
 
   // The last of several counts.
-  CLI::Option* Text(const std::string& name, const std::string& value, const std::string& help,
-                    const CLI::Validator& check, std::function<void(const std::string&)> set) {
-    return app_.add_option_function<std::string>("--" + name, std::move(set), help)
+  void Text(const std::string& name, const std::string& value, const std::string& help,
+            const Check& check, std::function<void(const std::string&)> set) {
+    app_.add_option_function<std::string>("--" + name, std::move(set), help)
         ->type_name(value)
         ->check(check)
         ->take_last();
   }
-  CLI::Option* Text(const std::string& name, const std::string& value, const std::string& help,
-                    const Check& check, std::function<void(const std::string&)> set) {
-    return Text(name, value, help, CLI::Validator(check, ""), std::move(set));
+  void Text(const std::string& name, const std::string& value, const std::string& help,
+            const Check& check, std::string& text) {
+    Text(name, value, help, check, [&text](const std::string& given) { text = given; });
   }
   // One value each time it is given.
   void Texts(const std::string& name, const std::string& value, const std::string& help,
              const Check& check, std::vector<std::string>& values) {
     app_.add_option("--" + name, values, help)
         ->type_name(value)
-        ->check(CLI::Validator(check, ""))
+        ->check(check)
         ->allow_extra_args(false);
   }
+  template <typename Number>
   void Integer(const std::string& name, const std::string& help, int64_t min, int64_t max,
-               const std::function<void(int64_t)>& set) {
-    Text(name, "N", help, IntegerBetween(min, max), [set](const std::string& text) {
-      int64_t number = 0;
-      if (absl::SimpleAtoi(text, &number)) set(number);
+               Number& number) {
+    Text(name, "N", help, IntegerBetween(min, max), [&number](const std::string& text) {
+      static_cast<void>(absl::SimpleAtoi(text, &number));
     });
   }
   template <typename Size>
@@ -151,7 +149,7 @@ class Flags {
   CLI::App& app_;
 };
 
-void AddAddresses(Flags& flags, ServerOptions& options, Given& given) {
+void AddConnections(Flags& flags, ServerOptions& options, Given& given) {
   flags.Texts("listen", "HOST:PORT|unix:PATH",
               "Serve here; repeatable; port 0 takes a free one (default 127.0.0.1:50051).",
               CheckListen, given.listen);
@@ -160,57 +158,47 @@ void AddAddresses(Flags& flags, ServerOptions& options, Given& given) {
              [&options](const std::string& text) {
                options.socket_mode = static_cast<mode_t>(std::stoul(text, nullptr, 8));
              });
-}
-
-void AddAccess(Flags& flags, ServerOptions& options, Given& given) {
-  const auto file = [&flags](const char* name, const char* help, std::string& path) {
-    flags.Text(name, "FILE", help, AnyText(), [&path](const std::string& text) { path = text; });
-  };
-  file("tls_cert", "TLS on TCP: the server's certificate chain, PEM; replaced files are seen.",
-       options.tls.cert);
-  file("tls_key", "The key of --tls_cert, PEM.", options.tls.key);
-  file("tls_client_ca", "Mutual TLS: clients need a certificate of one of these, PEM.",
-       options.tls.client_ca);
-  file("access_file", "Who may do what, JSON; read again when it changes (default all all).",
-       options.access_file);
+  flags.Text("tls_cert", "FILE",
+             "TLS on TCP: the server's certificate chain, PEM; replaced files are seen.", AnyText(),
+             options.tls.cert);
+  flags.Text("tls_key", "FILE", "The key of --tls_cert, PEM.", AnyText(), options.tls.key);
+  flags.Text("tls_client_ca", "FILE",
+             "Mutual TLS: clients need a certificate of one of these, PEM.", AnyText(),
+             options.tls.client_ca);
+  flags.Text("access_file", "FILE",
+             "Who may do what, JSON; read again when it changes (default all all).", AnyText(),
+             options.access_file);
   flags.Switch("insecure_listen", "Allow TCP beyond loopback without TLS (default off).",
                given.insecure_listen);
   flags.Switch("enable_reflection", "Serve reflection, which grpcurl uses (default on).",
                options.reflection);
-}
-
-void AddConnections(Flags& flags, ServerOptions& options) {
   flags.Texts("trusted_proxy", "uid:N|ip:ADDRESS",
               "Believe this proxy's x-forwarded-client-cert and x-forwarded-for; repeatable.",
               CheckOwner, options.trusted_proxies);
   flags.Integer("max_connections",
                 "Most connections at a time; one user or address gets half of them (default a "
                 "quarter of the files that may be open).",
-                2, limits::kMaxConnectionsCeiling,
-                [&options](int64_t n) { options.max_connections = n; });
+                2, limits::kMaxConnectionsCeiling, options.max_connections);
 }
 
 void AddWork(Flags& flags, ServerOptions& options, Given& given) {
   flags.Text("device", "auto|cpu|cuda", "Where to rotate (default auto).",
-             OneOf({"auto", "cpu", "cuda", "reference"}),
-             [&options](const std::string& text) { options.device = text; });
+             OneOf({"auto", "cpu", "cuda", "reference"}), options.device);
   flags.Texts("model", "NAME=CONFIG.json",
               "Serve this Hugging Face config.json as NAME; repeatable.", CheckModel, given.models);
   flags.Text("model_dir", "DIR", "Serve each NAME.json of this folder as NAME.", AnyText(),
-             [&given](const std::string& text) { given.model_dir = text; });
+             given.model_dir);
   flags.Integer("threads", "Processors to use; 0 all there are (default 0).", 0, 1024,
-                [&options](int64_t n) { options.threads = static_cast<int>(n); });
-  flags.Integer("poll_spin_us",
-                "Poll this long before sleeping, microseconds; 0 never (default 200).", 0,
-                1'000'000, [&options](int64_t n) { options.poll_spin = absl::Microseconds(n); });
-}
-
-void AddTelemetry(Flags& flags, ServerOptions& options) {
+                options.threads);
+  flags.Text("poll_spin_us", "N",
+             "Poll this long before sleeping, microseconds; 0 never (default 200).",
+             IntegerBetween(0, 1'000'000), [&options](const std::string& text) {
+               options.poll_spin = absl::Microseconds(std::stoll(text));
+             });
   flags.Text("metrics_listen", "HOST:PORT", "Prometheus metrics at /metrics (default off).",
-             CheckHostPort, [&options](const std::string& text) { options.metrics_listen = text; });
+             CheckHostPort, options.metrics_listen);
   flags.Text("log_level", "LEVEL", "debug, info, warn or error (default info).",
-             OneOf({"debug", "info", "warn", "error"}),
-             [&options](const std::string& text) { options.log_level = text; });
+             OneOf({"debug", "info", "warn", "error"}), options.log_level);
   flags.Text("log_format", "FORMAT", "logfmt or json (default logfmt).", OneOf({"logfmt", "json"}),
              [&options](const std::string& text) {
                options.log_format = text == "json" ? LogFormat::kJson : LogFormat::kLogfmt;
@@ -235,7 +223,7 @@ void AddTimes(Flags& flags, ServerOptions& options) {
                  absl::Milliseconds(100), options.idle_timeout);
 }
 
-void AddMemory(Flags& flags, ServerOptions& options) {
+void AddMemory(Flags& flags, ServerOptions& options, Given& given) {
   flags.Bytes("memory_bytes",
               "Messages, requests, replies, tables and buffers together (default 3/4 of what "
               "there is).",
@@ -245,11 +233,8 @@ void AddMemory(Flags& flags, ServerOptions& options) {
   flags.Bytes("table_cache_bytes",
               "Budget of the cos/sin tables (default 256MiB, at most 1/24 of memory_bytes).", 0,
               1024 * limits::kGiB, options.table_cache_bytes);
-}
-
-void AddSharedMemory(Flags& flags, RegionTable::Options& options, Given& given) {
   flags.Switch("enable_shared_memory", "Let clients register memory regions (default off).",
-               options.enabled);
+               options.shared_memory.enabled);
   flags.Bytes(
       "shared_memory_bytes",
       "Memory regions of all clients (default what memory_bytes leaves of what there is, at "
@@ -265,14 +250,10 @@ void AddSharedMemory(Flags& flags, RegionTable::Options& options, Given& given) 
 std::unique_ptr<CLI::App> MakeApp(ServerOptions& options, Given& given) {
   auto app = proto::NewApp("rope_server", "rope_server: rotary position embeddings over gRPC");
   Flags flags(*app);
-  AddAddresses(flags, options, given);
-  AddAccess(flags, options, given);
-  AddConnections(flags, options);
+  AddConnections(flags, options, given);
   AddWork(flags, options, given);
-  AddTelemetry(flags, options);
   AddTimes(flags, options);
-  AddMemory(flags, options);
-  AddSharedMemory(flags, options.shared_memory, given);
+  AddMemory(flags, options, given);
   app->set_config("--config_file", "", "Flags as lines NAME=VALUE; the command line wins.")
       ->type_name("FILE");
   proto::ReadEnvironment(*app);
