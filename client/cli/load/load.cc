@@ -333,75 +333,56 @@ Result<LoadPlan> PlanOf(const Arguments& arguments) {
 }
 
 // What is printed, either way.
-struct Report {
-  int64_t answered = 0;
+Json ReportOf(const LoadPlan& plan, const LoadResult& result) {
   int64_t failed = 0;
-  double requests_per_second = 0;
-  double tokens_per_second = 0;
-  double gigabytes_per_second = 0;  // each way
-  double p50_us = 0;
-  double p90_us = 0;
-  double p99_us = 0;
-  double p999_us = 0;
-  double max_us = 0;
-};
-
-Report ReportOf(const LoadPlan& plan, const LoadResult& result) {
-  Report report;
-  report.answered = static_cast<int64_t>(result.latencies_us.size());
-  for (const auto& [code, count] : result.errors) report.failed += count;
-  const auto answered = static_cast<double>(report.answered);
-  report.requests_per_second = answered / result.seconds;
-  report.tokens_per_second = report.requests_per_second * static_cast<double>(plan.tokens);
-  report.gigabytes_per_second =
-      report.requests_per_second * static_cast<double>(plan.RequestBytes()) / 1e9;
-  report.p50_us = Percentile(result.latencies_us, 50);
-  report.p90_us = Percentile(result.latencies_us, 90);
-  report.p99_us = Percentile(result.latencies_us, 99);
-  report.p999_us = Percentile(result.latencies_us, 99.9);
-  report.max_us = Percentile(result.latencies_us, 100);
-  return report;
+  for (const auto& [code, count] : result.errors) failed += count;
+  const auto answered = static_cast<double>(result.latencies_us.size());
+  const double requests_per_second = answered / result.seconds;
+  const double gigabytes_per_second =
+      requests_per_second * static_cast<double>(plan.RequestBytes()) / 1e9;
+  const auto latency = [&](double percent) { return Percentile(result.latencies_us, percent); };
+  return {{"transport", Name(plan.transport)},
+          {"concurrency", plan.concurrency},
+          {"tokens", plan.tokens},
+          {"heads", plan.heads},
+          {"kv_heads", plan.kv_heads},
+          {"head_dim", plan.head_dim},
+          {"dtype", std::string(NameOf(plan.dtype))},
+          {"device", result.device},
+          {"seconds", result.seconds},
+          {"answered", result.latencies_us.size()},
+          {"failed", failed},
+          {"errors", Json(result.errors)},
+          {"first_error", result.first_error},
+          {"requests_per_second", requests_per_second},
+          {"tokens_per_second", requests_per_second * static_cast<double>(plan.tokens)},
+          {"gigabytes_per_second_in", gigabytes_per_second},
+          {"gigabytes_per_second_out", gigabytes_per_second},
+          {"latency_us",
+           {{"p50", latency(50)},
+            {"p90", latency(90)},
+            {"p99", latency(99)},
+            {"p99.9", latency(99.9)},
+            {"max", latency(100)}}}};
 }
 
-void PrintText(const LoadPlan& plan, const LoadResult& result, const Report& report) {
+void PrintText(const LoadPlan& plan, const LoadResult& result, const Json& report) {
+  const auto number = [&report](const char* name) { return report.at(name).get<double>(); };
+  const auto latency = [&report](const char* name) {
+    return report.at("latency_us").at(name).get<double>();
+  };
   absl::PrintF("%s, %d in flight, %d tokens of %d + %d heads of %d (%s), on %s\n",
                Name(plan.transport), plan.concurrency, plan.tokens, plan.heads, plan.kv_heads,
                plan.head_dim, NameOf(plan.dtype), result.device);
-  absl::PrintF("requests    %d answered, %d failed, in %.3f s\n", report.answered, report.failed,
-               result.seconds);
+  absl::PrintF("requests    %d answered, %d failed, in %.3f s\n", result.latencies_us.size(),
+               report.at("failed").get<int64_t>(), result.seconds);
   absl::PrintF("throughput  %.1f requests/s, %.1f tokens/s, %.3f GB/s in and as much out\n",
-               report.requests_per_second, report.tokens_per_second, report.gigabytes_per_second);
-  absl::PrintF("latency us  p50 %.1f  p90 %.1f  p99 %.1f  p99.9 %.1f  max %.1f\n", report.p50_us,
-               report.p90_us, report.p99_us, report.p999_us, report.max_us);
+               number("requests_per_second"), number("tokens_per_second"),
+               number("gigabytes_per_second_in"));
+  absl::PrintF("latency us  p50 %.1f  p90 %.1f  p99 %.1f  p99.9 %.1f  max %.1f\n", latency("p50"),
+               latency("p90"), latency("p99"), latency("p99.9"), latency("max"));
   for (const auto& [code, count] : result.errors) absl::PrintF("error       %s %d\n", code, count);
   if (!result.first_error.empty()) absl::PrintF("first error %s\n", result.first_error);
-}
-
-void PrintLoadJson(const LoadPlan& plan, const LoadResult& result, const Report& report) {
-  const Json json = {{"transport", Name(plan.transport)},
-                     {"concurrency", plan.concurrency},
-                     {"tokens", plan.tokens},
-                     {"heads", plan.heads},
-                     {"kv_heads", plan.kv_heads},
-                     {"head_dim", plan.head_dim},
-                     {"dtype", std::string(NameOf(plan.dtype))},
-                     {"device", result.device},
-                     {"seconds", result.seconds},
-                     {"answered", report.answered},
-                     {"failed", report.failed},
-                     {"errors", Json(result.errors)},
-                     {"first_error", result.first_error},
-                     {"requests_per_second", report.requests_per_second},
-                     {"tokens_per_second", report.tokens_per_second},
-                     {"gigabytes_per_second_in", report.gigabytes_per_second},
-                     {"gigabytes_per_second_out", report.gigabytes_per_second},
-                     {"latency_us",
-                      {{"p50", report.p50_us},
-                       {"p90", report.p90_us},
-                       {"p99", report.p99_us},
-                       {"p99.9", report.p999_us},
-                       {"max", report.max_us}}}};
-  absl::PrintF("%s", JsonText(json));
 }
 
 }  // namespace
@@ -428,10 +409,13 @@ int RunLoadCommand(const Arguments& arguments) {
   const Result<LoadResult> result = RunLoad(
       *plan, [&arguments](const ConnectOptions& options) { return ConnectTo(arguments, options); });
   if (!result.ok()) return Fail(result.status());
-  const Report report = ReportOf(*plan, *result);
-  const auto print = arguments.Has("json") ? &PrintLoadJson : &PrintText;
-  print(*plan, *result, report);
-  return report.failed == 0 ? kExitOk : kExitFailed;
+  const Json report = ReportOf(*plan, *result);
+  if (arguments.Has("json")) {
+    absl::PrintF("%s", JsonText(report));
+  } else {
+    PrintText(*plan, *result, report);
+  }
+  return result->errors.empty() ? kExitOk : kExitFailed;
 }
 
 }  // namespace rope::client
