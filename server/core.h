@@ -33,7 +33,7 @@
 #include "server/memory/admission.h"
 #include "server/memory/buffer_pool.h"
 #include "server/memory/connections.h"
-#include "server/memory/memory_limit.h"
+#include "server/memory/limits.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"

@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "server/grpc/tls_credentials.h"
 #include "server/ipc/limits.h"
-#include "server/memory/memory_limit.h"
+#include "server/memory/limits.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/telemetry/log.h"

@@ -1,4 +1,5 @@
-#include "server/memory/memory_limit.h"
+
+#include "server/limits.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +7,6 @@
 #include <fstream>
 #include <string>
 
-#include "server/limits.h"
 #include "server/memory/limits.h"
 #include "tests/support/temporary_folder.h"
 
