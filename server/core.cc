@@ -12,7 +12,6 @@
 #include "proto/version.h"
 #include "server/control/admin.h"
 #include "server/control/describe.h"
-#include "server/control/limits.h"
 #include "server/control/tables.h"
 #include "server/error.h"
 #include "server/grpc/limits.h"
@@ -308,9 +307,9 @@ v1::GetServerInfoResponse Core::Info(const std::vector<BudgetUse>& budgets) cons
       {"tensors_max", limits::kTensorsMax},
       {"tokens_max", limits::kTokensMax},
       {"config_json_bytes_max", limits::kConfigJsonBytesMax},
-      {"describe_positions_max", limits::kDescribePositionsMax},
-      {"tables_rows_max", limits::kTablesRowsMax},
-      {"tables_bytes_max", std::min(limits::kTablesBytesMax, options_.shares.message)},
+      {"describe_positions_max", kDescribePositionsMax},
+      {"tables_rows_max", kTablesRowsMax},
+      {"tables_bytes_max", std::min(kTablesBytesMax, options_.shares.message)},
       {"concurrent_streams_max", limits::kConcurrentStreamsMax},
       {"regions_max", options_.regions.regions_max},
       {"session_memory_bytes", options_.regions.session_bytes_max},

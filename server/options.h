@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/grpc/tls_credentials.h"
-#include "server/ipc/limits.h"
+#include "server/limits.h"
 #include "server/memory/limits.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"

@@ -11,7 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "server/control/limits.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/memory/peers.h"
@@ -61,7 +60,7 @@ absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& r
   for (auto it = models.upper_bound(request.page_token()); it != models.end(); ++it) {
     const v1::Model& model = it->second.shown;
     bytes += static_cast<int64_t>(model.ByteSizeLong());
-    const bool full = response.models_size() == count || bytes > limits::kModelsPageBytesMax;
+    const bool full = response.models_size() == count || bytes > kModelsPageBytesMax;
     if (full && response.models_size() > 0) {
       response.set_next_page_token(std::prev(it)->first);
       return response;

@@ -12,12 +12,15 @@
 #include "absl/status/statusor.h"
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/admin.pb.h"
+#include "server/limits.h"
 #include "server/memory/connections.h"
 #include "server/memory/regions.h"
-#include "server/models/limits.h"
 #include "server/models/model_registry.h"
 
 namespace rope::server {
+
+// Bytes of a page of ListModels, unless its only model is larger. gRPC's clients accept 4 MiB.
+inline constexpr int64_t kModelsPageBytesMax = 1 * limits::kMiB;
 
 // INVALID_ARGUMENT: a negative page_size.
 absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& request,

@@ -1,7 +1,5 @@
 #include "server/memory/limits.h"
 
-#include "server/limits.h"
-
 #include <sys/resource.h>
 #include <unistd.h>
 

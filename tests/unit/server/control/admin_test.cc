@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/control/limits.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
@@ -55,7 +54,7 @@ TEST(AdminTest, PageEndsAtAMebibyte) {
   std::vector<int> pages;
   do {
     const v1::ListModelsResponse page = *ListModels(request, *registry);
-    EXPECT_LE(static_cast<int64_t>(page.ByteSizeLong()), limits::kModelsPageBytesMax + 1024);
+    EXPECT_LE(static_cast<int64_t>(page.ByteSizeLong()), kModelsPageBytesMax + 1024);
     pages.push_back(page.models_size());
     request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());

@@ -1,5 +1,4 @@
-
-#include "server/limits.h"
+#include "server/memory/limits.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +6,6 @@
 #include <fstream>
 #include <string>
 
-#include "server/memory/limits.h"
 #include "tests/support/temporary_folder.h"
 
 namespace rope::server {
