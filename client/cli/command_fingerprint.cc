@@ -12,7 +12,6 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/npy.h"
-#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -54,18 +53,23 @@ Result<RopeSpec> SpecOf(const Arguments& arguments, size_t which) {
                                 spec.model.empty() ? "" : "--model", ", want CONFIG or --model"));
   }
   if (paths.empty()) return spec;
-  ROPE_ASSIGN_OR_RETURN(spec.config_json, ReadConfig(paths[std::min(which, paths.size() - 1)]));
+  Result<std::string> text = ReadConfig(paths[std::min(which, paths.size() - 1)]);
+  if (!text.ok()) return text.status();
+  spec.config_json = *std::move(text);
   return spec;
 }
 
 Result<KeySource> KeyOf(const Arguments& arguments, size_t which) {
-  ROPE_ASSIGN_OR_RETURN(RopeSpec spec, SpecOf(arguments, which));
-  KeySource key = {.rope = std::move(spec),
+  Result<RopeSpec> spec = SpecOf(arguments, which);
+  if (!spec.ok()) return spec.status();
+  KeySource key = {.rope = *std::move(spec),
                    .engine = Of(which, arguments.Texts("engine")).value_or(""),
                    .max_model_len = Of(which, arguments.Integers("max_model_len")),
                    .head_dim = arguments.Integer("head_dim")};
   if (const auto name = Of(which, arguments.Texts("dtype")); name.has_value()) {
-    ROPE_ASSIGN_OR_RETURN(key.dtype, DTypeNamed(*name));
+    const Result<std::optional<DType>> dtype = DTypeNamed(*name);
+    if (!dtype.ok()) return dtype.status();
+    key.dtype = *dtype;
   }
   return key;
 }
@@ -89,14 +93,19 @@ Status CheckCounts(const Arguments& arguments, size_t count) {
 }
 
 Result<std::string> Ask(const Arguments& arguments, size_t count) {
-  ROPE_RETURN_IF_ERROR(CheckCounts(arguments, count));
+  if (const Status status = CheckCounts(arguments, count); !status.ok()) return status;
   FingerprintRequest request;
-  ROPE_ASSIGN_OR_RETURN(request.key, KeyOf(arguments, 0));
+  Result<KeySource> key = KeyOf(arguments, 0);
+  if (!key.ok()) return key.status();
+  request.key = *std::move(key);
   if (count > 1) {
-    ROPE_ASSIGN_OR_RETURN(request.other, KeyOf(arguments, 1));
+    Result<KeySource> other = KeyOf(arguments, 1);
+    if (!other.ok()) return other.status();
+    request.other = *std::move(other);
   }
-  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
-  return client.FingerprintJson(request, CallOptionsOf(arguments));
+  const Result<Client> client = ConnectToAny(arguments);
+  if (!client.ok()) return client.status();
+  return client->FingerprintJson(request, CallOptionsOf(arguments));
 }
 
 constexpr absl::string_view kSame = "KEY_MATCH_SAME";
