@@ -147,12 +147,10 @@ Result<TablesReply> AskFor(Table table, const Arguments& arguments) {
     }
     ROPE_ASSIGN_OR_RETURN(TablesReply part,
                           client.GetTables(table.request, CallOptionsOf(arguments)));
-    Append(part.table, whole.table);
-    Append(part.cos, whole.cos);
-    Append(part.sin, whole.sin);
-    part.table = std::move(whole.table);
-    part.cos = std::move(whole.cos);
-    part.sin = std::move(whole.sin);
+    for (const auto array : {&TablesReply::table, &TablesReply::cos, &TablesReply::sin}) {
+      Append(part.*array, whole.*array);
+      std::swap(part.*array, whole.*array);
+    }
     whole = std::move(part);  // with the warnings of the last rows, which have the largest range
   }
   return whole;

@@ -160,24 +160,27 @@ Result<Sequences> MakeSequences(const LoadPlan& plan, const std::vector<Client>&
   return sequences;
 }
 
-std::vector<Transport> TransportsOf(LoadTransport transport) {
-  switch (transport) {
-    case LoadTransport::kInline:
-      break;
-    case LoadTransport::kStaged:
-      return {Transport::kRing, Transport::kMemfd};
-    case LoadTransport::kRing:
-      return {Transport::kRing};
-    case LoadTransport::kMemfd:
-      return {Transport::kMemfd};
-  }
-  return {Transport::kInline};
+// What --transport may say, and the transports of each connection then.
+struct TransportChoice {
+  LoadTransport value;
+  const char* name;
+  std::vector<Transport> transports;
+};
+
+// In the order of LoadTransport.
+const std::vector<TransportChoice>& TransportChoices() {
+  static const std::vector<TransportChoice> choices = {
+      {LoadTransport::kInline, "inline", {Transport::kInline}},
+      {LoadTransport::kStaged, "staged", {Transport::kRing, Transport::kMemfd}},
+      {LoadTransport::kRing, "ring", {Transport::kRing}},
+      {LoadTransport::kMemfd, "memfd", {Transport::kMemfd}}};
+  return choices;
 }
 
 ConnectOptions OptionsOf(const LoadPlan& plan) {
   constexpr int64_t kAlignmentMax = 2 * 4096;  // most that the alignment of q and k adds
   ConnectOptions options;
-  options.transports = TransportsOf(plan.transport);
+  options.transports = TransportChoices()[static_cast<size_t>(plan.transport)].transports;
   if (plan.SharesMemory()) options.arena_bytes = plan.RequestBytes() + kAlignmentMax;
   if (plan.transport == LoadTransport::kStaged) {
     options.staged_bytes = plan.RequestBytes() + kAlignmentMax;
@@ -188,17 +191,7 @@ ConnectOptions OptionsOf(const LoadPlan& plan) {
 }  // namespace
 
 const char* Name(LoadTransport transport) {
-  switch (transport) {
-    case LoadTransport::kInline:
-      return "inline";
-    case LoadTransport::kStaged:
-      return "staged";
-    case LoadTransport::kRing:
-      return "ring";
-    case LoadTransport::kMemfd:
-      return "memfd";
-  }
-  return "unknown";
+  return TransportChoices()[static_cast<size_t>(transport)].name;
 }
 
 double Percentile(const std::vector<float>& sorted, double percent) {
@@ -283,13 +276,11 @@ Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
                   "--transport: got cuda, want inline, staged, ring or memfd: device memory has "
                   "no transport yet");
   }
-  ROPE_ASSIGN_OR_RETURN(plan.transport,
-                        ChoiceOf<LoadTransport>(arguments, "transport",
-                                                {{"", LoadTransport::kInline},
-                                                 {"inline", LoadTransport::kInline},
-                                                 {"staged", LoadTransport::kStaged},
-                                                 {"ring", LoadTransport::kRing},
-                                                 {"memfd", LoadTransport::kMemfd}}));
+  std::vector<std::pair<absl::string_view, LoadTransport>> names = {{"", plan.transport}};
+  for (const TransportChoice& choice : TransportChoices()) {
+    names.emplace_back(choice.name, choice.value);
+  }
+  ROPE_ASSIGN_OR_RETURN(plan.transport, ChoiceOf(arguments, "transport", names));
   return {};
 }
 
