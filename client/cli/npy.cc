@@ -72,22 +72,12 @@ struct DTypeNames {
   absl::string_view descr;
 };
 
-DTypeNames NamesOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return {"fp32", "<f4"};
-    case DType::kFloat16:
-      return {"fp16", "<f2"};
-    case DType::kBFloat16:
-      return {"bf16", "<u2"};
-    case DType::kFloat64:
-      return {"fp64", "<f8"};
-    case DType::kFloat8E4M3:
-      return {"fp8_e4m3", "|u1"};
-    case DType::kFloat8E5M2:
-      break;
-  }
-  return {"fp8_e5m2", "|u1"};
+// In the order of DType.
+constexpr DTypeNames kNames[] = {{"fp32", "<f4"}, {"fp16", "<f2"},     {"bf16", "<u2"},
+                                 {"fp64", "<f8"}, {"fp8_e4m3", "|u1"}, {"fp8_e5m2", "|u1"}};
+
+const DTypeNames& NamesOf(DType dtype) {
+  return kNames[static_cast<size_t>(dtype)];
 }
 
 uint32_t LittleEndian(absl::string_view bytes) {

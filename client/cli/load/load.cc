@@ -29,24 +29,6 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kPositions = 128 * 1024;  // sequences restart at this position
 constexpr int64_t kPositionsApart = 1000;   // between the first positions of sequences
 
-// Decides whether another request may start: by count or by time.
-class Budget {
- public:
-  explicit Budget(const LoadPlan& plan)
-      : counts_(plan.requests.has_value()),
-        left_(plan.requests.value_or(0)),
-        end_(Clock::now() + plan.duration) {}
-
-  bool TryAcquire() {
-    return counts_ ? left_.fetch_sub(1, std::memory_order_relaxed) > 0 : Clock::now() < end_;
-  }
-
- private:
-  const bool counts_;
-  std::atomic<int64_t> left_;
-  const Clock::time_point end_;
-};
-
 // One request in flight: its memory, the position of its sequence, its results so far.
 class Sequence {
  public:
@@ -120,11 +102,16 @@ using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
 void RunSequences(const LoadPlan& plan, const std::vector<Client>& clients,
                   const Sequences& sequences) {
-  Budget budget(plan);
+  std::atomic<int64_t> left = plan.requests.value_or(0);
+  const Clock::time_point end = Clock::now() + plan.duration;
+  const auto may_begin = [&plan, &left, end] {
+    return plan.requests.has_value() ? left.fetch_sub(1, std::memory_order_relaxed) > 0
+                                     : Clock::now() < end;
+  };
   std::vector<std::thread> threads;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    threads.emplace_back([&plan, &budget, &client = clients[i], &sequence = *sequences[i]] {
-      while (budget.TryAcquire()) sequence.End(client.Rotate(sequence.Begin(), plan.call).status());
+    threads.emplace_back([&plan, &may_begin, &client = clients[i], &sequence = *sequences[i]] {
+      while (may_begin()) sequence.End(client.Rotate(sequence.Begin(), plan.call).status());
     });
   }
   for (std::thread& thread : threads) thread.join();
