@@ -221,18 +221,37 @@ void Core::AddPlannedMethods() {
 void Core::AddImmediateMethods() {
   AddImmediate<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
       Method::kRegisterRegion,
-      [this](const auto& request, const Caller& caller) {
-        return RegisterRegion(request, caller.session, *regions_);
+      [this](const auto& request,
+             const Caller& caller) -> absl::StatusOr<v1::RegisterRegionResponse> {
+        v1::RegisterRegionResponse response;
+        ROPE_ASSIGN_OR_RETURN(const uint64_t id,
+                              regions_->AddId(caller.session, request.region_id()));
+        response.set_region_id(id);
+        return response;
       },
       *rope_service_);
   rope_service_->AddMethod<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
-      Method::kUnregisterRegion,
-      [this](const auto& request, const Caller& caller, const UnregisterRegionDone& done) {
-        UnregisterRegion(request, caller.session, *regions_, done);
+      Method::kUnregisterRegion, [this](const auto& request, const Caller& caller,
+                                        const Done<v1::UnregisterRegionResponse>& done) {
+        RegionTable::Released released;
+        if (request.wait()) released = [done] { done(v1::UnregisterRegionResponse()); };
+        const absl::Status status =
+            regions_->Unregister(caller.session, request.region_id(), std::move(released));
+        if (!status.ok()) return done(status);
+        if (!request.wait()) done(v1::UnregisterRegionResponse());
       });
   AddImmediate<v1::ListRegionsRequest, v1::ListRegionsResponse>(
       Method::kListRegions,
-      [this](const auto&, const Caller& caller) { return ListRegions(caller.session, *regions_); },
+      [this](const auto&, const Caller& caller) {
+        v1::ListRegionsResponse response;
+        for (const RegionTable::Listed& listed : regions_->List(caller.session)) {
+          v1::Region& region = *response.add_regions();
+          region.set_region_id(listed.id);
+          region.set_byte_size(listed.bytes);
+          region.set_kind("memfd");
+        }
+        return response;
+      },
       *rope_service_);
   AddImmediate<v1::ListModelsRequest, v1::ListModelsResponse>(
       Method::kListModels,

@@ -70,34 +70,6 @@ absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& r
   return response;
 }
 
-absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,
-                                                          uint64_t session, RegionTable& regions) {
-  v1::RegisterRegionResponse response;
-  ROPE_ASSIGN_OR_RETURN(const uint64_t id, regions.AddId(session, request.region_id()));
-  response.set_region_id(id);
-  return response;
-}
-
-void UnregisterRegion(const v1::UnregisterRegionRequest& request, uint64_t session,
-                      RegionTable& regions, const UnregisterRegionDone& done) {
-  RegionTable::Released released;
-  if (request.wait()) released = [done] { done(v1::UnregisterRegionResponse()); };
-  const absl::Status status = regions.Unregister(session, request.region_id(), std::move(released));
-  if (!status.ok()) return done(status);
-  if (!request.wait()) done(v1::UnregisterRegionResponse());
-}
-
-v1::ListRegionsResponse ListRegions(uint64_t session, const RegionTable& regions) {
-  v1::ListRegionsResponse response;
-  for (const RegionTable::Listed& listed : regions.List(session)) {
-    v1::Region& region = *response.add_regions();
-    region.set_region_id(listed.id);
-    region.set_byte_size(listed.bytes);
-    region.set_kind("memfd");
-  }
-  return response;
-}
-
 // A page's token is the id of its predecessor's last connection.
 absl::StatusOr<v1::ListConnectionsResponse> ListConnections(
     const v1::ListConnectionsRequest& request, const std::string& owner,
