@@ -89,7 +89,6 @@ class Core {
   Metrics& metrics() { return *metrics_; }
   RegionTable& regions() { return *regions_; }
   Connections& connections() { return connections_; }
-  const Connections& connections() const { return connections_; }
   BufferPool& pool() { return *pool_; }
   MessageReads& reads() { return reads_; }
   const QueueCall::Parts& calls() const { return calls_; }
@@ -97,7 +96,6 @@ class Core {
   Batcher& batcher() { return *batcher_; }
   SideThread& side_thread() { return engine_->side_thread(); }
   RopeService& rope_service() { return *rope_service_; }
-  const RopeService& rope_service() const { return *rope_service_; }
 
  private:
   Core(Options options, const Clock& clock);

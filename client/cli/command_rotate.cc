@@ -1,7 +1,7 @@
 // rotate, reposition: .npy files through the server.
 #include <algorithm>
+#include <deque>
 #include <iterator>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -20,15 +20,10 @@ namespace {
 constexpr int64_t kNpyBytesMax = int64_t{2} << 30;  // more does not fit in a message
 constexpr double kNormEps = 1e-6;
 
-struct NpyFile {
-  std::string bytes;
-  NpyArray array;
-};
-
-// A request, and the files that its memory is.
+// A request, and the bytes of the files that its memory is.
 struct Job {
   RotateRequest request;
-  std::vector<std::unique_ptr<NpyFile>> files;
+  std::deque<std::string> files;
 };
 
 Result<DType> DTypeOf(const NpyArray& array, bool is_bf16) {
@@ -39,16 +34,6 @@ Result<DType> DTypeOf(const NpyArray& array, bool is_bf16) {
   }
   return Misused(absl::StrCat("npy descr: got ", array.descr, ", want ",
                               is_bf16 ? "<u2 (bf16 bits)" : "<f4, <f2, or --dtype=bf16 with <u2"));
-}
-
-// REQUIRES: an operation other than reposition, which is a command of its own.
-Result<Operation> OperationOf(const Arguments& arguments) {
-  return ChoiceOf<Operation>(arguments, "operation",
-                             {{"", Operation::kRotate},
-                              {"rotate", Operation::kRotate},
-                              {"inverse", Operation::kInverse},
-                              {"backward", Operation::kBackward},
-                              {"add_sinusoidal", Operation::kAddSinusoidal}});
 }
 
 Positions PositionsOf(const Arguments& arguments, const std::string& prefix) {
@@ -72,7 +57,13 @@ Result<RotateRequest> RequestOf(const Arguments& arguments) {
     ROPE_ASSIGN_OR_RETURN(request.rope, RopeSpecOf(arguments));
     ROPE_ASSIGN_OR_RETURN(request.rope.first_layer, LayerOf(arguments, "first_layer"));
   }
-  ROPE_ASSIGN_OR_RETURN(request.operation, OperationOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(request.operation,
+                        ChoiceOf<Operation>(arguments, "operation",
+                                            {{"", Operation::kRotate},
+                                             {"rotate", Operation::kRotate},
+                                             {"inverse", Operation::kInverse},
+                                             {"backward", Operation::kBackward},
+                                             {"add_sinusoidal", Operation::kAddSinusoidal}}));
   ROPE_ASSIGN_OR_RETURN(request.output_dtype,
                         DTypeOf(arguments, "output_dtype",
                                 {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
@@ -110,37 +101,34 @@ Status InFile(const std::string& path, const Status& status) {
 }
 
 // Reads a file, whose memory the job keeps.
-Result<const NpyArray*> ReadNpy(const std::string& path, Job& job) {
-  auto file = std::make_unique<NpyFile>();
-  ROPE_ASSIGN_OR_RETURN(file->bytes, ReadFile(path, kNpyBytesMax));
-  Result<NpyArray> array = ParseNpy(file->bytes);
+Result<NpyArray> ReadNpy(const std::string& path, Job& job) {
+  ROPE_ASSIGN_OR_RETURN(std::string bytes, ReadFile(path, kNpyBytesMax));
+  Result<NpyArray> array = ParseNpy(job.files.emplace_back(std::move(bytes)));
   if (!array.ok()) return InFile(path, array.status());
-  file->array = std::move(*array);
-  job.files.push_back(std::move(file));
-  return static_cast<const NpyArray*>(&job.files.back()->array);
+  return array;
 }
 
 // The array in the file that flag `name` gives: float64, float32 or float16.
 Result<ArrayView> ReadArray(const Arguments& arguments, absl::string_view name, Job& job) {
   const std::string path = arguments.Text(name);
-  ROPE_ASSIGN_OR_RETURN(const NpyArray* const array, ReadNpy(path, job));
+  ROPE_ASSIGN_OR_RETURN(const NpyArray array, ReadNpy(path, job));
   const Result<DType> dtype =
-      array->descr == "<f8" ? Result<DType>(DType::kFloat64) : DTypeOf(*array, /*is_bf16=*/false);
+      array.descr == "<f8" ? Result<DType>(DType::kFloat64) : DTypeOf(array, /*is_bf16=*/false);
   if (!dtype.ok()) return InFile(path, dtype.status());
-  return ArrayView{.dtype = *dtype, .shape = array->shape, .data = array->data.data()};
+  return ArrayView{.dtype = *dtype, .shape = array.shape, .data = array.data.data()};
 }
 
 Status AddTensor(const Arguments& arguments, Role role, Job& job) {
   const std::string name = role == Role::kQ ? "q" : "k";
   const std::string path = arguments.Text(name);
-  ROPE_ASSIGN_OR_RETURN(const NpyArray* const array, ReadNpy(path, job));
-  const Result<DType> dtype = DTypeOf(*array, arguments.Has("dtype"));
+  ROPE_ASSIGN_OR_RETURN(const NpyArray array, ReadNpy(path, job));
+  const Result<DType> dtype = DTypeOf(array, arguments.Has("dtype"));
   if (!dtype.ok()) return InFile(path, dtype.status());
   TensorView tensor{.role = role,
                     .layout = arguments.Text("layout"),
                     .dtype = *dtype,
-                    .shape = array->shape,
-                    .data = array->data.data(),
+                    .shape = array.shape,
+                    .data = array.data.data(),
                     .output_layout = arguments.Text("output_layout"),
                     .rotary_offset = arguments.Integer("rotary_offset")};
   if (arguments.Has("norm_" + name)) {

@@ -25,20 +25,6 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kRowsPerCall = 1024;
 constexpr int64_t kRowsMax = int64_t{1} << 22;
 
-Result<std::optional<DType>> DTypeOf(const Arguments& arguments) {
-  return DTypeOf(arguments, "dtype",
-                 {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64});
-}
-
-Result<TableLayout> LayoutOf(const Arguments& arguments) {
-  return ChoiceOf<TableLayout>(arguments, "layout",
-                               {{"", TableLayout::kCosSinCache},
-                                {"cos_sin_cache", TableLayout::kCosSinCache},
-                                {"cos_sin", TableLayout::kCosSin},
-                                {"duplicated", TableLayout::kDuplicated},
-                                {"complex", TableLayout::kComplex}});
-}
-
 bool HasTwoArrays(TableLayout layout) {
   return layout == TableLayout::kCosSin || layout == TableLayout::kDuplicated;
 }
@@ -106,9 +92,18 @@ int64_t LengthOf(const std::vector<int64_t>& positions) {
 Result<Table> TableOf(const Arguments& arguments) {
   Table table;
   ROPE_ASSIGN_OR_RETURN(table.request.rope, RopeSpecOf(arguments));
-  ROPE_ASSIGN_OR_RETURN(const std::optional<DType> dtype, DTypeOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(
+      const std::optional<DType> dtype,
+      DTypeOf(arguments, "dtype",
+              {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}));
   table.request.dtype = dtype.value_or(DType::kFloat32);
-  ROPE_ASSIGN_OR_RETURN(table.request.layout, LayoutOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(table.request.layout,
+                        ChoiceOf<TableLayout>(arguments, "layout",
+                                              {{"", TableLayout::kCosSinCache},
+                                               {"cos_sin_cache", TableLayout::kCosSinCache},
+                                               {"cos_sin", TableLayout::kCosSin},
+                                               {"duplicated", TableLayout::kDuplicated},
+                                               {"complex", TableLayout::kComplex}}));
   ROPE_RETURN_IF_ERROR(CheckOutputs(arguments, table.request.layout));
   ROPE_ASSIGN_OR_RETURN(table.positions, PositionsOf(arguments));
   ROPE_ASSIGN_OR_RETURN(table.from_positions, FromPositionsOf(arguments, table.positions.size()));
