@@ -187,8 +187,6 @@ class Listener {
   };
   absl::StatusOr<Brought> RegisterBrought(const absl::StatusOr<proto::ClientHello>& hello,
                                           PendingConnection& connection, uint64_t token);
-  absl::StatusOr<proto::FileDescriptor> OpenRing(uint64_t bytes, uint64_t session, uint64_t token,
-                                                 proto::FileDescriptor memfd, std::string origin);
 
   ListenSockets sockets_;               // the loop closes the sockets
   const proto::FileDescriptor wake_;    // eventfd: written to stop listening, and to end
