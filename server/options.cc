@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "proto/flags/flags.h"
@@ -75,11 +76,9 @@ std::string CheckModel(const std::string& value) {
 }
 
 Check OneOf(std::vector<std::string> choices) {
-  std::string want = choices.front();
-  for (size_t i = 1; i < choices.size(); ++i) absl::StrAppend(&want, ", ", choices[i]);
-  return [choices = std::move(choices), want](const std::string& value) {
-    const bool known = std::find(choices.begin(), choices.end(), value) != choices.end();
-    return known ? std::string() : Refuse(value, want);
+  return [choices = std::move(choices)](const std::string& value) {
+    const bool known = std::ranges::count(choices, value) > 0;
+    return known ? std::string() : Refuse(value, absl::StrJoin(choices, ", "));
   };
 }
 

@@ -86,8 +86,7 @@ Usage UsageOf(const Command& command) {
 
 const Command* FindCommand(absl::string_view name) {
   const auto commands = Commands();
-  const auto it = std::find_if(commands.begin(), commands.end(),
-                               [name](const Command& command) { return command.name == name; });
+  const auto it = std::ranges::find(commands, name, &Command::name);
   return it == commands.end() ? nullptr : &*it;
 }
 
@@ -322,9 +321,8 @@ std::vector<Flag> FromRopeFlags() {
 }
 
 bool HasFromRope(const Arguments& arguments) {
-  const std::vector<Flag> flags = FromRopeFlags();
-  return std::any_of(flags.begin(), flags.end(),
-                     [&](const Flag& flag) { return arguments.Has(flag.name); });
+  return std::ranges::any_of(FromRopeFlags(),
+                             [&](const Flag& flag) { return arguments.Has(flag.name); });
 }
 
 int Fail(const Status& status) {

@@ -15,7 +15,7 @@
 namespace rope::client {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kMagic = "\x93NUMPY";
 constexpr size_t kHeaderBytesMax = 64 << 10;

@@ -288,9 +288,8 @@ Status ReadLength(const Arguments& arguments, LoadPlan& plan) {
 
 // Unscaled frequencies unless a flag says otherwise.
 Status ReadRope(const Arguments& arguments, LoadPlan& plan) {
-  const std::vector<Flag> flags = WithRopeFlags({});
-  if (std::none_of(flags.begin(), flags.end(),
-                   [&arguments](const Flag& flag) { return arguments.Has(flag.name); })) {
+  if (std::ranges::none_of(WithRopeFlags({}),
+                           [&](const Flag& flag) { return arguments.Has(flag.name); })) {
     plan.rope.config = RopeConfig{.head_dim = plan.head_dim};
     plan.rope.pairing = Pairing::kHalf;
     return {};
