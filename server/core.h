@@ -31,7 +31,7 @@
 #include "server/memory/admission.h"
 #include "server/memory/buffer_pool.h"
 #include "server/memory/connections.h"
-#include "server/memory/memory_limit.h"
+#include "server/memory/limits.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
@@ -87,7 +87,6 @@ class Core {
   Metrics& metrics() { return *metrics_; }
   RegionTable& regions() { return *regions_; }
   Connections& connections() { return connections_; }
-  const Connections& connections() const { return connections_; }
   BufferPool& pool() { return *pool_; }
   MessageReads& reads() { return reads_; }
   const QueueCall::Parts& calls() const { return calls_; }
@@ -95,11 +94,14 @@ class Core {
   Batcher& batcher() { return *batcher_; }
   SideThread& side_thread() { return engine_->side_thread(); }
   RopeService& rope_service() { return *rope_service_; }
-  const RopeService& rope_service() const { return *rope_service_; }
 
  private:
   Core(Options options, const Clock& clock);
   absl::Status Build();
+  // Add the methods of the control plane, before the service is armed: those that the side thread
+  // answers, and those that the thread of the call answers.
+  void AddPlannedMethods();
+  void AddImmediateMethods();
 
   const Options options_;
   const Clock& clock_;

@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/grpc/tls_credentials.h"
-#include "server/ipc/limits.h"
-#include "server/memory/memory_limit.h"
+#include "server/limits.h"
+#include "server/memory/limits.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/telemetry/log.h"
@@ -54,7 +54,7 @@ struct ServerOptions {
   int threads = 0;  // 0: as many as there are processors
   std::string log_level = "info";
   LogFormat log_format = LogFormat::kLogfmt;
-  // Flags that change nothing, or not what they seem to, each with the reason.
+  // Flags whose effect their reader may not expect, each with the reason.
   std::vector<std::string> warnings;
 
   MemoryShares memory_shares() const {

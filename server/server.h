@@ -38,7 +38,7 @@
 #include "server/grpc/unknown_methods.h"
 #include "server/ipc/listener.h"
 #include "server/ipc/ring.h"
-#include "server/memory/memory_limit.h"
+#include "server/memory/limits.h"
 #include "server/options.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_endpoint.h"

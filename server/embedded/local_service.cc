@@ -16,7 +16,6 @@
 #include "server/grpc/unary_call.h"
 #include "server/limits.h"
 #include "server/memory/limits.h"
-#include "server/memory/memory_limit.h"
 #include "server/memory/peers.h"
 #include "server/request/request.h"
 #include "server/telemetry/process.h"

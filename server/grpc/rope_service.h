@@ -1,5 +1,5 @@
 // RopeService: the rope.v1 adapter. It turns calls into requests for the engine, and finished
-// requests into replies. AddControlMethods adds the methods of the control plane.
+// requests into replies. Core adds the methods of the control plane.
 //
 // Threading:  Handlers run on the queues' threads. The thread that completes a request sends its
 //             reply.

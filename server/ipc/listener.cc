@@ -337,7 +337,7 @@ void Listener::Loop() {
         // gRPC may still hold the socket open, and epoll would then report it again.
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended->second.fd, nullptr);
         // What it sent last is of no use to a client that has gone, and may cost gRPC seconds.
-        ended->second.place.connection().ShutDown();
+        ended->second.place->ShutDown();
         watched_.erase(ended);
       }
     }
@@ -443,8 +443,7 @@ absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
                                                                    std::move(second), name));
   if (is_unix() && regions_.options().enabled) {
     // Ends the session of an earlier connection with the same number.
-    watched.token =
-        regions_.OpenSession(SessionOfDescriptor(fd), watched.place.connection().is_proxy());
+    watched.token = regions_.OpenSession(SessionOfDescriptor(fd), watched.place->is_proxy());
   }
   const uint64_t token = watched.token;
   watched_[number] = std::move(watched);
@@ -465,22 +464,18 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
   ROPE_ASSIGN_OR_RETURN(brought.region_id,
                         regions_.RegisterMemfd(session, std::move(descriptors[0]), hello->bytes));
   if (!has_ring || options_.rings == nullptr) return brought;
-  auto doorbell =
-      OpenRing(hello->ring_bytes, session, token, std::move(descriptors[1]), connection.owner);
+  const auto open_ring = [&]() -> absl::StatusOr<proto::FileDescriptor> {
+    ROPE_ASSIGN_OR_RETURN(auto memory,
+                          Ring::MapMemory(std::move(descriptors[1]), hello->ring_bytes));
+    return options_.rings->Open(token, session, std::move(memory), connection.owner);
+  };
+  auto doorbell = open_ring();
   if (doorbell.ok()) {
     brought.doorbell = *std::move(doorbell);
   } else {  // the region works without its ring
     LogHello(spdlog::level::info, doorbell.status());
   }
   return brought;
-}
-
-absl::StatusOr<proto::FileDescriptor> Listener::OpenRing(uint64_t bytes, uint64_t session,
-                                                         uint64_t token,
-                                                         proto::FileDescriptor memfd,
-                                                         std::string origin) {
-  ROPE_ASSIGN_OR_RETURN(auto memory, Ring::MapMemory(std::move(memfd), bytes));
-  return options_.rings->Open(token, session, std::move(memory), std::move(origin));
 }
 
 // A hello whose region is refused is answered with the status code, and the connection stays
