@@ -165,12 +165,6 @@ Result<std::string> ToJson(const DescribeReply& reply) {
   return ToJson(proto::WriteDescribeReply(reply));
 }
 
-Result<std::string> Client::FingerprintJson(const FingerprintRequest& request,
-                                            const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->FingerprintJson(request, options);
-}
-
 Result<std::string> Client::CallJson(const std::string& method, const std::string& request,
                                      const CallOptions& options) const {
   if (is_of_parent()) return MadeByParent();

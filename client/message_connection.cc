@@ -86,16 +86,6 @@ Result<DescribeReply> MessageConnection::Describe(const DescribeRequest& request
                                                              options);
 }
 
-Result<std::string> MessageConnection::FingerprintJson(const FingerprintRequest& request,
-                                                       const CallOptions& options) {
-  const Result<v1::FingerprintRequest> message = ToMessage(request);
-  if (!message.ok()) return message.status();
-  const auto reply = MessageOf<v1::FingerprintResponse>(
-      CallMethod("Fingerprint", BytesOf(*message), /*idempotent=*/true, options));
-  if (!reply.ok()) return reply.status();
-  return ToJson(*reply);
-}
-
 Result<TablesReply> MessageConnection::GetTables(const TablesRequest& request,
                                                  const CallOptions& options) {
   return CallAndConvert<TablesReply, v1::GetTablesResponse>("GetTables", ToMessage(request),

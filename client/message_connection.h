@@ -28,8 +28,6 @@ class MessageConnection : public Connection {
                                const CallOptions& options) override;
   Result<DescribeReply> Describe(const DescribeRequest& request,
                                  const CallOptions& options) override;
-  Result<std::string> FingerprintJson(const FingerprintRequest& request,
-                                      const CallOptions& options) override;
   Result<TablesReply> GetTables(const TablesRequest& request, const CallOptions& options) override;
 
  protected:

@@ -173,30 +173,6 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
 
 namespace {
 
-Status SetKey(const KeySource& key, absl::string_view field, v1::KeySource& message) {
-  Status status = SetRope(key.rope, field, *message.mutable_rope());
-  if (!status.ok()) return status;
-  message.set_engine(key.engine);
-  if (key.max_model_len.has_value()) message.set_max_model_len(*key.max_model_len);
-  if (key.dtype.has_value()) message.set_dtype(ToMessage(*key.dtype));
-  if (key.head_dim.has_value()) message.set_head_dim(*key.head_dim);
-  return {};
-}
-
-}  // namespace
-
-Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request) {
-  v1::FingerprintRequest message;
-  Status status = SetKey(request.key, "key.rope", *message.mutable_key());
-  if (status.ok() && request.other.has_value()) {
-    status = SetKey(*request.other, "other.rope", *message.mutable_other());
-  }
-  if (!status.ok()) return status;
-  return message;
-}
-
-namespace {
-
 v1::Operation ToMessage(Operation operation) {
   switch (operation) {
     case Operation::kRotate:

@@ -36,7 +36,6 @@ Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char
 Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message);
 // INVALID_ARGUMENT: as SetRope.
 Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request);
-Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request);
 
 // INTERNAL: a config that this library cannot read.
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message);

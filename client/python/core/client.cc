@@ -6,7 +6,6 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -16,7 +15,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -183,16 +181,6 @@ class PyClient {
     return Take(Run([&](const client::Client& client) { return client.DescribeJson(request); }));
   }
 
-  // A key with its engine, the length that this is started with, dtype and head_dim.
-  using Key = std::tuple<RopeSpec, std::string, std::optional<int64_t>,
-                         std::optional<client::DType>, std::optional<int64_t>>;
-
-  std::string Fingerprint(const Key& key, const std::optional<Key>& other) const {
-    client::FingerprintRequest request = {.key = std::make_from_tuple<client::KeySource>(key)};
-    if (other.has_value()) request.other = std::make_from_tuple<client::KeySource>(*other);
-    return Take(Run([&](const client::Client& client) { return client.FingerprintJson(request); }));
-  }
-
   nb::dict Tables(const RopeSpec& rope, int64_t begin, int64_t end, client::TableLayout layout,
                   client::DType dtype, std::optional<int64_t> seq_len,
                   std::optional<int64_t> head_dim, bool skip_attention_factor) const {
@@ -311,7 +299,6 @@ void BindClient(nb::module_& module) {
            nb::arg("timeout").none())
       .def("describe", &PyClient::Describe, nb::arg("rope"), nb::arg("seq_len").none(),
            nb::arg("positions"), nb::arg("head_dim").none(), nb::arg("dtype").none())
-      .def("fingerprint", &PyClient::Fingerprint, nb::arg("key"), nb::arg("other").none())
       .def("tables", &PyClient::Tables, nb::arg("rope"), nb::arg("begin"), nb::arg("end"),
            nb::arg("layout"), nb::arg("dtype"), nb::arg("seq_len").none(),
            nb::arg("head_dim").none(), nb::arg("skip_attention_factor"))
