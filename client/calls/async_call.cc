@@ -91,7 +91,7 @@ Status AsyncCall::Encode(const RotateRequest& request) {
 
 Status AsyncCall::Keep(const RotateRequest& request) {
   if (kept_ != nullptr) return {};
-  auto kept = KeptRequest::Of(request);
+  auto kept = client::Keep(request);
   if (!kept.ok()) return kept.status();
   kept_ = *std::move(kept);
   return {};
@@ -99,7 +99,7 @@ Status AsyncCall::Keep(const RotateRequest& request) {
 
 void AsyncCall::StartNext() {
   if (kept_ == nullptr) return StartAttempt(nullptr);
-  StartAttempt(&kept_->Get());
+  StartAttempt(&kept_->request);
 }
 
 void AsyncCall::StartAlarm(microseconds delay) {
@@ -137,13 +137,13 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
 }
 
 bool AsyncCall::WasById() const {
-  return !is_forgotten_ && kept_ != nullptr && kept_->Get().prepared.has_value();
+  return !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
 }
 
 void AsyncCall::StartWhole() {
   is_forgotten_ = true;
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  StartPrepareAgain(link_, queue_, *kept_->Get().prepared, attempts_.metadata(), random_);
+  StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata(), random_);
   StartNext();
 }
 

@@ -140,18 +140,10 @@ grpc::ByteBuffer BufferOfParts(const std::vector<proto::MessagePart>& message,
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-// Whether strides of the result are those of the tensor. Empty strides are packed.
+// Whether strides of the result are those of the tensor.
 bool HasStridesOf(const TensorView& view, const std::vector<int64_t>& strides) {
-  if (strides == view.strides) return true;
-  if (!strides.empty() && !view.strides.empty()) return false;
-  int64_t packed = 1;  // of the axis, from D on
-  const std::vector<int64_t>& given = strides.empty() ? view.strides : strides;
-  if (given.size() != view.shape.size()) return false;
-  for (size_t i = given.size(); i > 0; --i) {
-    if (given[i - 1] != packed) return false;
-    if (__builtin_mul_overflow(packed, view.shape[i - 1], &packed)) return false;
-  }
-  return true;
+  return strides == view.strides ||
+         StridesOf(view.shape, strides) == StridesOf(view.shape, view.strides);
 }
 
 // A request on its way to bytes: where its tensors are.
@@ -425,23 +417,9 @@ EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Rout
   return std::move(draft.encoded);
 }
 
-// Of a prepared call; in `changed` if its open axis has a length, or a tensor strides.
-Result<const std::vector<Preparation::Tensor>*> TensorsOf(
-    const RotateRequest& request, std::vector<Preparation::Tensor>& changed) {
-  const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
-  if (!LengthOf(request).has_value() && std::ranges::none_of(request.tensors, HasStrides)) {
-    return &preparation.tensors();
-  }
-  auto tensors = preparation.TensorsOf(request);
-  if (!tensors.ok()) return tensors.status();
-  changed = *std::move(tensors);
-  return &changed;
-}
-
 Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
                                      Route route, BorrowedSlices& borrowed) {
-  std::vector<Preparation::Tensor> changed;
-  const auto found = TensorsOf(request, changed);
+  const auto found = PreparedState::Of(*request.prepared)->preparation->TensorsOf(request);
   if (!found.ok()) return found.status();
   const std::vector<Preparation::Tensor>& tensors = **found;
   Draft draft;
@@ -495,8 +473,7 @@ Status FillWholePrepared(const RotateRequest& request, google::protobuf::Arena& 
                          v1::RotateRequest& head, std::vector<v1::Tensor*>& tensors, Draft& draft) {
   const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
   const v1::RotateRequest& prepared = preparation.message().rotate();
-  std::vector<Preparation::Tensor> changed;
-  const auto found = TensorsOf(request, changed);
+  const auto found = preparation.TensorsOf(request);
   if (!found.ok()) return found.status();
   head = prepared;
   head.clear_tensors();

@@ -19,6 +19,15 @@
 namespace rope::client {
 namespace {
 
+// By DType.
+constexpr v1::DType kDTypes[] = {v1::DTYPE_FP32, v1::DTYPE_FP16,     v1::DTYPE_BF16,
+                                 v1::DTYPE_FP64, v1::DTYPE_FP8_E4M3, v1::DTYPE_FP8_E5M2};
+
+// By Operation.
+constexpr v1::Operation kOperations[] = {v1::OPERATION_ROTATE, v1::OPERATION_INVERSE,
+                                         v1::OPERATION_BACKWARD, v1::OPERATION_ADD_SINUSOIDAL,
+                                         v1::OPERATION_REPOSITION};
+
 template <typename T, typename Field>
 std::vector<T> ToVector(const Field& field) {
   return std::vector<T>(field.begin(), field.end());
@@ -39,21 +48,23 @@ Status BadConfig(const absl::Status& status) {
 }  // namespace
 
 v1::DType ToMessage(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return v1::DTYPE_FP32;
-    case DType::kFloat16:
-      return v1::DTYPE_FP16;
-    case DType::kBFloat16:
-      return v1::DTYPE_BF16;
-    case DType::kFloat64:
-      return v1::DTYPE_FP64;
-    case DType::kFloat8E4M3:
-      return v1::DTYPE_FP8_E4M3;
-    case DType::kFloat8E5M2:
-      return v1::DTYPE_FP8_E5M2;
-  }
-  return v1::DTYPE_UNSPECIFIED;
+  return kDTypes[static_cast<size_t>(dtype)];
+}
+
+std::optional<DType> FromMessage(v1::DType dtype) {
+  const auto* const found = std::find(std::begin(kDTypes), std::end(kDTypes), dtype);
+  if (found == std::end(kDTypes)) return std::nullopt;
+  return static_cast<DType>(found - std::begin(kDTypes));
+}
+
+v1::Role ToMessage(Role role) {
+  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
+}
+
+void SetIntegers(const std::vector<int64_t>& values, v1::Array& array) {
+  array.set_dtype(v1::DTYPE_INT64);
+  array.add_shape(static_cast<int64_t>(values.size()));
+  array.set_raw(values.data(), values.size() * sizeof(int64_t));
 }
 
 Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given) {
@@ -172,37 +183,6 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
 }
 
 namespace {
-
-v1::Operation ToMessage(Operation operation) {
-  switch (operation) {
-    case Operation::kRotate:
-      return v1::OPERATION_ROTATE;
-    case Operation::kInverse:
-      return v1::OPERATION_INVERSE;
-    case Operation::kBackward:
-      return v1::OPERATION_BACKWARD;
-    case Operation::kAddSinusoidal:
-      return v1::OPERATION_ADD_SINUSOIDAL;
-    case Operation::kReposition:
-      return v1::OPERATION_REPOSITION;
-  }
-  return v1::OPERATION_UNSPECIFIED;
-}
-
-void SetIntegers(const std::vector<int64_t>& values, const std::vector<int64_t>& shape,
-                 v1::Array& array) {
-  array.set_dtype(v1::DTYPE_INT64);
-  if (shape.empty()) {
-    array.add_shape(static_cast<int64_t>(values.size()));
-  } else {
-    array.mutable_shape()->Add(shape.begin(), shape.end());
-  }
-  array.set_raw(values.data(), values.size() * sizeof(int64_t));
-}
-
-v1::Role ToMessage(Role role) {
-  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
-}
 
 Status TooLarge(const char* field) {
   return InvalidField(
@@ -339,13 +319,15 @@ Status SetPositions(const Positions& positions, absl::string_view field, v1::Pos
                                      {"position_ids", has_ids}});
   if (!status.ok()) return status;
   if (positions.start.has_value()) message.set_start(*positions.start);
-  if (!positions.starts.empty()) SetIntegers(positions.starts, {}, *message.mutable_starts());
+  if (!positions.starts.empty()) SetIntegers(positions.starts, *message.mutable_starts());
   if (has_ids) {
-    SetIntegers(positions.position_ids, positions.position_ids_shape,
-                *message.mutable_position_ids());
+    v1::Array& ids = *message.mutable_position_ids();
+    SetIntegers(positions.position_ids, ids);
+    const std::vector<int64_t>& shape = positions.position_ids_shape;
+    if (!shape.empty()) ids.mutable_shape()->Assign(shape.begin(), shape.end());
   }
   if (!positions.cu_seqlens.empty()) {
-    SetIntegers(positions.cu_seqlens, {}, *message.mutable_cu_seqlens());
+    SetIntegers(positions.cu_seqlens, *message.mutable_cu_seqlens());
   }
   message.mutable_seq_lens()->Add(positions.seq_lens.begin(), positions.seq_lens.end());
   if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
@@ -367,7 +349,7 @@ Status SetValues(const RotateRequest& request, v1::RotateRequest& head) {
 Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
   Status status = SetRope(request.rope, "rope", *head.mutable_rope());
   if (!status.ok()) return status;
-  head.set_operation(ToMessage(request.operation));
+  head.set_operation(kOperations[static_cast<size_t>(request.operation)]);
   head.set_skip_attention_factor(request.skip_attention_factor);
   if (request.reposition.has_value()) {
     v1::Reposition& reposition = *head.mutable_reposition();
@@ -395,6 +377,16 @@ Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
                                                                   : view.output_layout);
   }
   return {};
+}
+
+std::vector<int64_t> StridesOf(const std::vector<int64_t>& shape,
+                               const std::vector<int64_t>& strides) {
+  if (!strides.empty()) return strides;
+  std::vector<int64_t> packed(shape.size(), 1);
+  for (size_t i = shape.size(); i > 1; --i) {
+    static_cast<void>(__builtin_mul_overflow(packed[i - 1], shape[i - 1], &packed[i - 2]));
+  }
+  return packed;
 }
 
 Result<int64_t> TensorBytes(const TensorView& view, size_t index) {

@@ -1,5 +1,6 @@
 #include "client/codec/preparation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,13 +23,12 @@ bool IsMemoryAlone(const TensorView& view) {
 }
 
 Status ReadDType(v1::DType number, const std::string& field, DType& dtype) {
-  for (const DType known : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
-                            DType::kFloat8E4M3, DType::kFloat8E5M2}) {
-    if (ToMessage(known) != number) continue;
-    dtype = known;
-    return {};
+  const std::optional<DType> known = FromMessage(number);
+  if (!known.has_value()) {
+    return InvalidField(field, proto::DTypeName(number), "the dtype of a tensor");
   }
-  return InvalidField(field, proto::DTypeName(number), "the dtype of a tensor");
+  dtype = *known;
+  return {};
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ Status ReadDType(v1::DType number, const std::string& field, DType& dtype) {
 Result<std::shared_ptr<const Preparation>> Preparation::Create(const RotateRequest& request,
                                                                const std::string& open_axis) {
   std::shared_ptr<Preparation> preparation(new Preparation());
-  std::vector<Tensor>& tensors = preparation->tensors_;
+  std::vector<Tensor>& tensors = *preparation->tensors_;
   preparation->output_dtype_ = request.output_dtype;
   preparation->message_.set_open_axis(open_axis);
   v1::RotateRequest& rotate = *preparation->message_.mutable_rotate();
@@ -83,7 +83,7 @@ Result<std::shared_ptr<const Preparation>> Preparation::Create(v1::PrepareReques
     }
     Result<Tensor> read = preparation->TensorOf(std::move(view), static_cast<size_t>(i));
     if (!read.ok()) return read.status();
-    preparation->tensors_.push_back(*std::move(read));
+    preparation->tensors_->push_back(*std::move(read));
   }
   preparation->message_ = std::move(message);
   return std::shared_ptr<const Preparation>(std::move(preparation));
@@ -103,12 +103,14 @@ Result<Preparation::Tensor> Preparation::TensorOf(TensorView view, size_t index)
   return tensor;
 }
 
-Result<std::vector<Preparation::Tensor>> Preparation::TensorsOf(const RotateRequest& call) const {
+Result<Preparation::Tensors> Preparation::TensorsOf(const RotateRequest& call) const {
   const std::optional<int64_t> length = LengthOf(call);
-  std::vector<Tensor> tensors;
-  tensors.reserve(tensors_.size());
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    TensorView view = tensors_[i].view;
+  if (!length.has_value() && std::ranges::none_of(call.tensors, HasStrides)) {
+    return Tensors(tensors_);
+  }
+  auto changed = std::make_shared<std::vector<Tensor>>();
+  for (size_t i = 0; i < tensors().size(); ++i) {
+    TensorView view = tensors()[i].view;
     const size_t axis = view.layout.find(message_.open_axis());
     if (length.has_value() && axis < view.shape.size()) view.shape[axis] = *length;
     if (HasStrides(call.tensors[i])) {
@@ -117,9 +119,9 @@ Result<std::vector<Preparation::Tensor>> Preparation::TensorsOf(const RotateRequ
     }
     Result<Tensor> tensor = TensorOf(std::move(view), i);
     if (!tensor.ok()) return tensor.status();
-    tensors.push_back(*std::move(tensor));
+    changed->push_back(*std::move(tensor));
   }
-  return tensors;
+  return Tensors(std::move(changed));
 }
 
 std::optional<int64_t> LengthOf(const RotateRequest& request) {

@@ -273,9 +273,7 @@ const std::map<std::string, SkewCall>& SkewCalls() {
       {"error_of_field", Rotating(FactorOfZero)},
       {"error_of_model", Rotating(UnknownModel)},
       {"fingerprint",
-       [](const Client& client) {
-         return TextOf(client.CallJson("Fingerprint", kKeys));
-       }},
+       [](const Client& client) { return TextOf(client.CallJson("Fingerprint", kKeys)); }},
       {"models", Models},
       {"rotate_bf16", Rotating([] { return Step(DType::kBFloat16); })},
       {"rotate_by_config_id", ByConfigId},
