@@ -43,7 +43,7 @@ Status SetReposition(const TableReposition& reposition, v1::TableReposition& mes
 // Sets `table` if the message has the array. False: the array does not fit its shape.
 bool ReadTable(bool has_array, const v1::Array& array, TableArray& table) {
   if (!has_array) return true;
-  const std::optional<DType> dtype = FromMessage(array.dtype());
+  const std::optional<DType> dtype = DTypeNumbered(array.dtype());
   if (!dtype.has_value()) return false;
   int64_t bytes = ElementBytes(*dtype);
   for (const int64_t length : array.shape()) {

@@ -51,8 +51,8 @@ v1::DType ToMessage(DType dtype) {
   return kDTypes[static_cast<size_t>(dtype)];
 }
 
-std::optional<DType> FromMessage(v1::DType dtype) {
-  const auto* const found = std::find(std::begin(kDTypes), std::end(kDTypes), dtype);
+std::optional<DType> DTypeNumbered(v1::DType number) {
+  const auto* const found = std::find(std::begin(kDTypes), std::end(kDTypes), number);
   if (found == std::end(kDTypes)) return std::nullopt;
   return static_cast<DType>(found - std::begin(kDTypes));
 }

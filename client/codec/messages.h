@@ -28,7 +28,7 @@ namespace rope::client {
 
 v1::DType ToMessage(DType dtype);
 // nullopt: no dtype of the client's.
-std::optional<DType> FromMessage(v1::DType dtype);
+std::optional<DType> DTypeNumbered(v1::DType number);
 v1::Role ToMessage(Role role);
 // One axis.
 void SetIntegers(const std::vector<int64_t>& values, v1::Array& array);

@@ -23,7 +23,7 @@ bool IsMemoryAlone(const TensorView& view) {
 }
 
 Status ReadDType(v1::DType number, const std::string& field, DType& dtype) {
-  const std::optional<DType> known = FromMessage(number);
+  const std::optional<DType> known = DTypeNumbered(number);
   if (!known.has_value()) {
     return InvalidField(field, proto::DTypeName(number), "the dtype of a tensor");
   }
