@@ -7,13 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/c/dlpack.h"
 #include "client/c/error.h"
 #include "client/codec/preparation.h"
+#include "client/error.h"
 
 namespace rope::c {
 namespace {
 
+using client::InvalidField;
 using client::Positions;
 using client::Preparation;
 
@@ -34,17 +38,15 @@ Operand ResultOf(const Preparation::Tensor& tensor) {
 }
 
 Status Unknown(const std::string& name) {
-  return Invalid(name, "an argument", "a name that rope.h lists");
+  return InvalidField(name, "an argument", "a name that rope.h lists");
 }
 
 Status GivenTwice(const std::string& name) {
-  return Invalid(name, "a second argument of this name", "one");
+  return InvalidField(name, "a second argument of this name", "one");
 }
 
-std::string TextOf(const int64_t* numbers, size_t count) {
-  std::string text = "[";
-  for (size_t i = 0; i < count; ++i) text += (i > 0 ? ", " : "") + std::to_string(numbers[i]);
-  return text + "]";
+std::string TextOf(const std::vector<int64_t>& numbers) {
+  return absl::StrCat("[", absl::StrJoin(numbers, ", "), "]");
 }
 
 // Takes a prefix off.
@@ -75,50 +77,23 @@ std::optional<size_t> TakeTensor(const v1::RotateRequest& request, std::string_v
   return found;
 }
 
-// Whether elements lie as prepared. The stride of an axis of one element says nothing.
-bool HasStrides(const DlpackView& view, const std::vector<int64_t>& want) {
-  if (view.data == nullptr) return true;
-  if (want.empty()) return view.strides == nullptr;
-  int64_t packed = 1;
-  for (auto i = static_cast<size_t>(view.rank); i > 0; --i) {
-    const int64_t stride = view.strides == nullptr ? packed : view.strides[i - 1];
-    if (view.shape[i - 1] != 1 && stride != want[i - 1]) return false;
-    packed *= view.shape[i - 1];
-  }
-  return true;
-}
-
-// Shapes are those of the preparation. `length` is that of the open axis, as the arguments before
-// this one had it.
-Status ReadMemory(const Operand& operand, const std::string& open_axis, const DLTensor& tensor,
-                  const std::string& name, std::optional<int64_t>* length, void** memory) {
+Status ReadMemory(const Operand& operand, const DLTensor& tensor, const std::string& name,
+                  OpenAxis* open, void** memory) {
   DlpackView view;
   if (Status status = ReadDlpack(tensor, name, &view); !status.ok()) return status;
   if (view.dtype != operand.dtype) {
-    return Invalid(name + ".dtype", Name(view.dtype), Name(operand.dtype));
+    return InvalidField(name + ".dtype", Name(view.dtype), Name(operand.dtype));
   }
-  const size_t rank = operand.shape.size();
-  bool same = static_cast<size_t>(view.rank) == rank && operand.layout.size() == rank;
-  for (size_t i = 0; same && i < rank; ++i) {
-    const int64_t given = view.shape[i];
-    if (open_axis.empty() || operand.layout[i] != open_axis[0]) {
-      same = given == operand.shape[i];
-    } else {
-      same = given <= operand.shape[i] && given == length->value_or(given);
-      *length = given;
-    }
+  if (!HasShape(view, operand.layout, operand.shape, open)) {
+    const std::string& letter = open->letter;
+    return InvalidField(
+        name + ".shape", TextOf({view.shape, view.shape + view.rank}),
+        TextOf(operand.shape) +
+            (letter.empty() ? "" : ", with " + letter + " up to that, alike in all"));
   }
-  if (!same) {
-    return Invalid(
-        name + ".shape", TextOf(view.shape, static_cast<size_t>(view.rank)),
-        TextOf(operand.shape.data(), rank) +
-            (open_axis.empty() ? "" : ", with " + open_axis + " up to that, alike in all"));
-  }
-  if (!HasStrides(view, operand.strides)) {
-    return Invalid(name + ".strides", "other strides",
-                   operand.strides.empty()
-                       ? "a packed tensor"
-                       : TextOf(operand.strides.data(), operand.strides.size()));
+  if (!HasStrides(tensor, operand.strides)) {
+    return InvalidField(name + ".strides", "other strides",
+                        operand.strides.empty() ? "a packed tensor" : TextOf(operand.strides));
   }
   *memory = view.data;
   return {};
@@ -129,10 +104,10 @@ template <typename T>
 Status SetNumber(const DLTensor& tensor, const std::string& name, int64_t value,
                  std::optional<T>* number) {
   if (number->has_value()) return GivenTwice(name);
-  if (tensor.ndim != 0) return Invalid(name + ".ndim", std::to_string(tensor.ndim), "0");
+  if (tensor.ndim != 0) return InvalidField(name + ".ndim", tensor.ndim, "0");
   *number = static_cast<T>(value);
   if (**number == value) return {};
-  return Invalid(name, std::to_string(value), "a number of 32 bits");
+  return InvalidField(name, value, "a number of 32 bits");
 }
 
 // `member`: what follows "positions" or "reposition.from" in the name.
@@ -158,11 +133,12 @@ Status ReadPositions(const DLTensor& tensor, const std::string& name, std::strin
   return {};
 }
 
-Status ReadArgument(const Preparation& preparation, const rope_argument& argument,
-                    std::optional<int64_t>* length, client::RotateRequest* call) {
-  if (Status status = CheckGiven(argument.name, "arguments.name"); !status.ok()) return status;
+Status ReadArgument(const Preparation& preparation, const rope_argument& argument, OpenAxis* open,
+                    client::RotateRequest* call) {
+  Status status = CheckGiven({{argument.name, "arguments.name"}});
+  if (status.ok()) status = CheckGiven({{argument.tensor, argument.name}});
+  if (!status.ok()) return status;
   const std::string name = argument.name;
-  if (Status status = CheckGiven(argument.tensor, argument.name); !status.ok()) return status;
   std::string_view rest = name;
   if (Take("positions", &rest)) {
     return ReadPositions(*argument.tensor, name, rest, &call->positions);
@@ -178,9 +154,8 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
   client::TensorView& view = call->tensors[*index];
   if ((is_output ? view.output : view.data) != nullptr) return GivenTwice(name);
   void* memory = nullptr;
-  Status status =
-      ReadMemory(is_output ? ResultOf(tensor) : InputOf(tensor), preparation.message().open_axis(),
-                 *argument.tensor, name, length, &memory);
+  status = ReadMemory(is_output ? ResultOf(tensor) : InputOf(tensor), *argument.tensor, name, open,
+                      &memory);
   if (is_output) {
     view.output = memory;
   } else {
@@ -196,12 +171,12 @@ Status ReadArguments(const client::PreparedRotation& rotation, const rope_argume
   const Preparation& preparation = *client::PreparedState::Of(rotation)->preparation;
   const std::vector<Preparation::Tensor>& tensors = preparation.tensors();
   call->tensors.resize(tensors.size());
-  std::optional<int64_t> length;
+  OpenAxis open = {.letter = preparation.message().open_axis()};
   for (size_t i = 0; i < count; ++i) {
-    Status status = ReadArgument(preparation, arguments[i], &length, call);
+    Status status = ReadArgument(preparation, arguments[i], &open, call);
     if (!status.ok()) return status;
   }
-  call->prepared = length.has_value() ? rotation.WithLength(*length) : rotation;
+  call->prepared = open.length.has_value() ? rotation.WithLength(*open.length) : rotation;
   for (size_t i = 0; i < tensors.size(); ++i) {
     client::TensorView& view = call->tensors[i];
     if (view.output != nullptr) continue;
@@ -209,8 +184,8 @@ Status ReadArguments(const client::PreparedRotation& rotation, const rope_argume
     const Operand result = ResultOf(tensors[i]);
     if (input.dtype != result.dtype || input.layout != result.layout ||
         input.strides != result.strides) {
-      return Invalid("tensors[" + std::to_string(i) + "].output", "nothing",
-                     "memory for a result of another type, layout or strides");
+      return InvalidField(absl::StrCat("tensors[", i, "].output"), "nothing",
+                          "memory for a result of another type, layout or strides");
     }
     view.output = const_cast<void*>(view.data);
   }

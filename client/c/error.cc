@@ -1,15 +1,9 @@
 #include "client/c/error.h"
 
-#include <utility>
+#include "client/error.h"
 
 namespace rope::c {
 namespace {
-
-Status WithParts(StatusCode code, Reason reason, const std::string& field, const std::string& got,
-                 const std::string& want) {
-  return Status(code, field + ": got " + got + ", want " + want,
-                {.field = field, .got = got, .want = want, .reason = reason});
-}
 
 rope_error OutOfMemoryError(bool may_have_executed) {
   return {Status(StatusCode::kResourceExhausted, "not enough memory",
@@ -25,12 +19,11 @@ const ErrorDetail& DetailOf(const rope_error* error) {
 
 }  // namespace
 
-Status Invalid(const std::string& field, const std::string& got, const std::string& want) {
-  return WithParts(StatusCode::kInvalidArgument, Reason::kInvalidField, field, got, want);
-}
-
-Status WrongState(const std::string& field, const std::string& got, const std::string& want) {
-  return WithParts(StatusCode::kFailedPrecondition, Reason::kWrongState, field, got, want);
+Status CheckGiven(std::initializer_list<std::pair<const void*, const char*>> pointers) {
+  for (const auto& [pointer, name] : pointers) {
+    if (pointer == nullptr) return client::InvalidField(name, "null", "a pointer");
+  }
+  return {};
 }
 
 rope_error* OutOfMemory(bool may_have_executed) noexcept {

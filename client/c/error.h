@@ -5,9 +5,10 @@
 #define ROPE_CLIENT_C_ERROR_H_
 
 #include <exception>
+#include <initializer_list>
 #include <new>
 #include <stdexcept>
-#include <string>
+#include <utility>
 
 #include "rope/rope.h"
 #include "rope/status.h"
@@ -18,14 +19,8 @@ struct rope_error {
 
 namespace rope::c {
 
-// INVALID_ARGUMENT, "<field>: got <got>, want <want>".
-Status Invalid(const std::string& field, const std::string& got, const std::string& want);
-// FAILED_PRECONDITION, of an object in a state that does not allow the call.
-Status WrongState(const std::string& field, const std::string& got, const std::string& want);
-
-inline Status CheckGiven(const void* pointer, const char* field) {
-  return pointer != nullptr ? Status() : Invalid(field, "null", "a pointer");
-}
+// INVALID_ARGUMENT: one of these pointers, with their names, is null.
+Status CheckGiven(std::initializer_list<std::pair<const void*, const char*>> pointers);
 
 // Null for OK. Never throws: without memory it returns OutOfMemory().
 rope_error* NewError(Status status) noexcept;

@@ -10,6 +10,7 @@
 #include "client/c/error.h"
 #include "client/c/options.h"
 #include "client/codec/json.h"
+#include "client/error.h"
 #include "rope/client.h"
 #include "rope/embedded.h"
 #include "rope/v1/prepare.pb.h"
@@ -56,6 +57,10 @@ Status Give(Result<T> result, Object** object) {
 
 }  // namespace
 
+const char* rope_version(void) {
+  return ROPE_VERSION_TEXT;
+}
+
 void rope_text_free(char* text) {
   delete[] text;
 }
@@ -63,8 +68,7 @@ void rope_text_free(char* text) {
 rope_error* rope_connect(const char* target, const char* options, rope_client** client) {
   return Guarded([&]() -> Status {
     ConnectOptions connect;
-    Status status = CheckGiven(target, "target");
-    if (status.ok()) status = CheckGiven(client, "client");
+    Status status = CheckGiven({{target, "target"}, {client, "client"}});
     if (status.ok()) status = ReadOptions(options, &connect);
     if (!status.ok()) return status;
     EnableInProcess();
@@ -76,7 +80,7 @@ rope_error* rope_connect_embedded(const char* options, rope_client** client) {
   return Guarded([&]() -> Status {
     rope::embedded::Options engine;
     ConnectOptions connect;
-    Status status = CheckGiven(client, "client");
+    Status status = CheckGiven({{client, "client"}});
     if (status.ok()) status = ReadOptions(options, &engine, &connect);
     if (!status.ok()) return status;
     return Give(rope::embedded::Connect(engine, connect), client);
@@ -102,10 +106,8 @@ rope_error* rope_call(const rope_client* client, const char* method, const char*
   bool began = false;
   const auto call_it = [&]() -> Status {
     CallOptions call;
-    Status status = CheckGiven(client, "client");
-    if (status.ok()) status = CheckGiven(method, "method");
-    if (status.ok()) status = CheckGiven(request, "request");
-    if (status.ok()) status = CheckGiven(reply, "reply");
+    Status status = CheckGiven(
+        {{client, "client"}, {method, "method"}, {request, "request"}, {reply, "reply"}});
     if (status.ok()) status = ReadOptions(options, &call);
     if (!status.ok()) return status;
     began = true;
@@ -123,9 +125,7 @@ rope_error* rope_prepare(const rope_client* client, const char* request, const c
                          rope_prepared** prepared) {
   return Guarded([&]() -> Status {
     CallOptions call;
-    Status status = CheckGiven(client, "client");
-    if (status.ok()) status = CheckGiven(request, "request");
-    if (status.ok()) status = CheckGiven(prepared, "prepared");
+    Status status = CheckGiven({{client, "client"}, {request, "request"}, {prepared, "prepared"}});
     if (status.ok()) status = ReadOptions(options, &call);
     if (!status.ok()) return status;
     auto rotation = client->client.PrepareJson(request, call);
@@ -154,11 +154,11 @@ rope_error* rope_rotate(const rope_prepared* prepared, const rope_argument* argu
                         size_t argument_count, void* stream) {
   bool began = false;
   const auto call_it = [&]() -> Status {
-    Status status = CheckGiven(prepared, "prepared");
-    if (status.ok() && argument_count > 0) status = CheckGiven(arguments, "arguments");
+    Status status = CheckGiven({{prepared, "prepared"}});
+    if (status.ok() && argument_count > 0) status = CheckGiven({{arguments, "arguments"}});
     if (!status.ok()) return status;
     if (stream != nullptr) {
-      return rope::c::Invalid("stream", "a stream", "null, for tensors in host memory");
+      return rope::client::InvalidField("stream", "a stream", "null, for tensors in host memory");
     }
     rope::client::RotateRequest call;
     status = rope::c::ReadArguments(prepared->rotation, arguments, argument_count, &call);
@@ -171,8 +171,7 @@ rope_error* rope_rotate(const rope_prepared* prepared, const rope_argument* argu
 
 rope_error* rope_allocate(const rope_client* client, int64_t bytes, rope_memory** memory) {
   return Guarded([&]() -> Status {
-    Status status = CheckGiven(client, "client");
-    if (status.ok()) status = CheckGiven(memory, "memory");
+    Status status = CheckGiven({{client, "client"}, {memory, "memory"}});
     if (!status.ok()) return status;
     return Give(client->client.arena().Allocate(bytes), memory);
   });
@@ -189,7 +188,7 @@ void rope_memory_free(rope_memory* memory) {
 rope_error* rope_fence(const rope_client* client, const char* options) {
   return Guarded([&]() -> Status {
     CallOptions call;
-    Status status = CheckGiven(client, "client");
+    Status status = CheckGiven({{client, "client"}});
     if (status.ok()) status = ReadOptions(options, &call);
     if (!status.ok()) return status;
     return client->client.Fence(call);

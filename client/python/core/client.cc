@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/c/error.h"
+#include "client/error.h"
 #include "client/python/core/bindings.h"
 #include "client/python/core/errors.h"
 #include "client/python/core/request.h"
@@ -166,7 +166,7 @@ class PyClient {
     return {Take(Run([&](const client::Client& client) {
               return client.Prepare(packed, open_axis, options);
             })),
-            request, open_axis};
+            request.names};
   }
 
   std::string Describe(const RopeSpec& rope, std::optional<int64_t> seq_len,
@@ -239,7 +239,7 @@ class PyClient {
 
  private:
   [[noreturn]] static void RaiseClosed() {
-    Raise(c::WrongState("client", "a closed one", "one that is open"));
+    Raise(client::MakeError(Reason::kWrongState, "client", "a closed one", "one that is open"));
   }
 
   std::optional<client::Client> client_;
