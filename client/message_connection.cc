@@ -12,6 +12,7 @@
 #include "client/codec/messages.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 
@@ -24,7 +25,7 @@ Result<PreparedRotation> MessageConnection::Prepare(const RotateRequest& request
 Result<PreparedRotation> MessageConnection::PrepareJson(const std::string& request,
                                                         const CallOptions& options) {
   v1::PrepareRequest message;
-  if (Status status = FromJson(request, message); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(FromJson(request, message));
   const auto preparation = Preparation::Create(std::move(message));
   if (!preparation.ok()) return Within("rotate", preparation.status());
   return Prepare(preparation, options);
@@ -33,11 +34,11 @@ Result<PreparedRotation> MessageConnection::PrepareJson(const std::string& reque
 Result<PreparedRotation> MessageConnection::Prepare(
     const Result<std::shared_ptr<const Preparation>>& preparation, const CallOptions& options) {
   if (!preparation.ok()) return preparation.status();
-  auto prepared =
+  ROPE_ASSIGN_OR_RETURN(
+      auto prepared,
       ReadPrepared(*preparation, CallMethod("Prepare", BytesOf((*preparation)->message()),
-                                            /*idempotent=*/true, options));
-  if (!prepared.ok()) return prepared.status();
-  return PreparedState::RotationOf(*std::move(prepared));
+                                            /*idempotent=*/true, options)));
+  return PreparedState::RotationOf(std::move(prepared));
 }
 
 namespace {
@@ -60,13 +61,12 @@ Result<std::string> MessageConnection::CallJson(const std::string& method,
     return InvalidField("method", method, "a unary method of rope.v1.RopeService");
   }
   const auto message = NewMessage(found->input_type());
-  if (Status status = FromJson(request, *message); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(FromJson(request, *message));
   // Rotations may be in place, and a region is registered once.
   const bool idempotent = method != "Rotate" && !absl::EndsWith(method, "Region");
   const auto answer = NewMessage(found->output_type());
-  Status status =
-      ReadMessage(CallMethod(method.c_str(), BytesOf(*message), idempotent, options), *answer);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(
+      ReadMessage(CallMethod(method.c_str(), BytesOf(*message), idempotent, options), *answer));
   return ToJson(*answer);
 }
 
@@ -74,10 +74,10 @@ template <typename Reply, typename Message, typename Request>
 Result<Reply> MessageConnection::CallAndConvert(const char* method, const Result<Request>& request,
                                                 const CallOptions& options) {
   if (!request.ok()) return request.status();
-  const Result<Message> reply =
-      MessageOf<Message>(CallMethod(method, BytesOf(*request), /*idempotent=*/true, options));
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
+  ROPE_ASSIGN_OR_RETURN(
+      const Message reply,
+      MessageOf<Message>(CallMethod(method, BytesOf(*request), /*idempotent=*/true, options)));
+  return FromMessage(reply);
 }
 
 Result<DescribeReply> MessageConnection::Describe(const DescribeRequest& request,

@@ -13,6 +13,7 @@
 #include "client/c/error.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::c {
 namespace {
@@ -80,7 +81,7 @@ std::optional<size_t> TakeTensor(const v1::RotateRequest& request, std::string_v
 Status ReadMemory(const Operand& operand, const DLTensor& tensor, const std::string& name,
                   OpenAxis* open, void** memory) {
   DlpackView view;
-  if (Status status = ReadDlpack(tensor, name, &view); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(ReadDlpack(tensor, name, &view));
   if (view.dtype != operand.dtype) {
     return InvalidField(name + ".dtype", Name(view.dtype), Name(operand.dtype));
   }
@@ -114,7 +115,7 @@ Status SetNumber(const DLTensor& tensor, const std::string& name, int64_t value,
 Status ReadPositions(const DLTensor& tensor, const std::string& name, std::string_view member,
                      Positions* positions) {
   std::vector<int64_t> values;
-  if (Status status = ReadIntegers(tensor, name, &values); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(ReadIntegers(tensor, name, &values));
   const int64_t first = values.empty() ? 0 : values[0];
   if (member.empty() && tensor.ndim == 0) return SetNumber(tensor, name, first, &positions->start);
   if (member == ".cp_size") return SetNumber(tensor, name, first, &positions->cp_size);
@@ -135,9 +136,8 @@ Status ReadPositions(const DLTensor& tensor, const std::string& name, std::strin
 
 Status ReadArgument(const Preparation& preparation, const rope_argument& argument, OpenAxis* open,
                     client::RotateRequest* call) {
-  Status status = CheckGiven({{argument.name, "arguments.name"}});
-  if (status.ok()) status = CheckGiven({{argument.tensor, argument.name}});
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckGiven({{argument.name, "arguments.name"}}));
+  ROPE_RETURN_IF_ERROR(CheckGiven({{argument.tensor, argument.name}}));
   const std::string name = argument.name;
   std::string_view rest = name;
   if (Take("positions", &rest)) {
@@ -154,14 +154,14 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
   client::TensorView& view = call->tensors[*index];
   if ((is_output ? view.output : view.data) != nullptr) return GivenTwice(name);
   void* memory = nullptr;
-  status = ReadMemory(is_output ? ResultOf(tensor) : InputOf(tensor), *argument.tensor, name, open,
-                      &memory);
+  ROPE_RETURN_IF_ERROR(ReadMemory(is_output ? ResultOf(tensor) : InputOf(tensor), *argument.tensor,
+                                  name, open, &memory));
   if (is_output) {
     view.output = memory;
   } else {
     view.data = memory;
   }
-  return status;
+  return {};
 }
 
 }  // namespace
@@ -173,8 +173,7 @@ Status ReadArguments(const client::PreparedRotation& rotation, const rope_argume
   call->tensors.resize(tensors.size());
   OpenAxis open = {.letter = preparation.message().open_axis()};
   for (size_t i = 0; i < count; ++i) {
-    Status status = ReadArgument(preparation, arguments[i], &open, call);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(ReadArgument(preparation, arguments[i], &open, call));
   }
   call->prepared = open.length.has_value() ? rotation.WithLength(*open.length) : rotation;
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::c {
 namespace {
@@ -116,8 +117,7 @@ bool HasStrides(const DLTensor& tensor, const std::vector<int64_t>& strides) {
 }
 
 Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view) {
-  Status status = CheckDevice(tensor.device, name);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
   const auto* type =
       std::find_if(std::begin(kTypes), std::end(kTypes), [&tensor](const TypeOfDType& known) {
         return known.code == tensor.dtype.code && known.bits == tensor.dtype.bits;
@@ -127,11 +127,9 @@ Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* v
                    "float of 16, 32 or 64 bits, bfloat of 16, float8 e4m3fn or e5m2");
   }
   *view = {.dtype = type->dtype, .rank = tensor.ndim, .shape = tensor.shape};
-  status = CheckAxes(tensor, name, 1);
-  if (status.ok()) {
-    status = MemoryOf(tensor, client::ElementBytes(type->dtype), name, &view->data);
-  }
-  if (!status.ok() || HasStrides(tensor, {})) return status;
+  ROPE_RETURN_IF_ERROR(CheckAxes(tensor, name, 1));
+  ROPE_RETURN_IF_ERROR(MemoryOf(tensor, client::ElementBytes(type->dtype), name, &view->data));
+  if (HasStrides(tensor, {})) return {};
   view->strides = tensor.strides;
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (tensor.strides[i] >= 0) continue;
@@ -141,16 +139,14 @@ Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* v
 }
 
 Status ReadIntegers(const DLTensor& tensor, const std::string& name, std::vector<int64_t>* values) {
-  Status status = CheckDevice(tensor.device, name);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
   const uint8_t bits = tensor.dtype.bits;
   if (tensor.dtype.code != kDLInt || (bits != 32 && bits != 64) || tensor.dtype.lanes != 1) {
     return BadType(tensor.dtype, name, "integers of 32 or 64 bits");
   }
   void* memory = nullptr;
-  status = CheckAxes(tensor, name, 0);
-  if (status.ok()) status = MemoryOf(tensor, bits / 8, name, &memory);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckAxes(tensor, name, 0));
+  ROPE_RETURN_IF_ERROR(MemoryOf(tensor, bits / 8, name, &memory));
   if (!HasStrides(tensor, {})) {
     return InvalidField(name + ".strides", "other strides", "packed integers");
   }

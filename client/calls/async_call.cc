@@ -7,6 +7,7 @@
 #include "client/calls/prepare_call.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 
@@ -82,18 +83,15 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
 // is kept and encoded again for the next attempt.
 Status AsyncCall::Encode(const RotateRequest& request) {
   const auto encode = is_forgotten_ ? &EncodeWhole : &EncodeRotate;
-  Result<EncodedRotate> encoded = encode(request, link_->region, link_->rotate->route(), borrowed_);
-  if (!encoded.ok()) return encoded.status();
-  encoded_ = *std::move(encoded);
+  ROPE_ASSIGN_OR_RETURN(encoded_,
+                        encode(request, link_->region, link_->rotate->route(), borrowed_));
   if (encoded_.uses_region || request.prepared.has_value()) return Keep(request);
   return {};
 }
 
 Status AsyncCall::Keep(const RotateRequest& request) {
   if (kept_ != nullptr) return {};
-  auto kept = client::Keep(request);
-  if (!kept.ok()) return kept.status();
-  kept_ = *std::move(kept);
+  ROPE_ASSIGN_OR_RETURN(kept_, client::Keep(request));
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include "client/codec/message_call.h"
 #include "client/codec/messages.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -33,8 +34,7 @@ Status SetPositions(const TablePositions& positions, absl::string_view field,
 }
 
 Status SetReposition(const TableReposition& reposition, v1::TableReposition& message) {
-  Status status = SetPositions(reposition.from, "reposition.from", *message.mutable_from());
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetPositions(reposition.from, "reposition.from", *message.mutable_from()));
   if (reposition.from_seq_len.has_value()) message.set_from_seq_len(*reposition.from_seq_len);
   if (!reposition.from_rope.has_value()) return {};
   return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
@@ -81,13 +81,10 @@ Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
 
 Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
   v1::GetTablesRequest message;
-  Status status = SetRope(request.rope, "rope", *message.mutable_rope());
-  if (!status.ok()) return status;
-  status = SetPositions(request.positions, "positions", *message.mutable_positions());
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
+  ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *message.mutable_positions()));
   if (request.reposition.has_value()) {
-    status = SetReposition(*request.reposition, *message.mutable_reposition());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetReposition(*request.reposition, *message.mutable_reposition()));
   }
   message.set_dtype(ToMessage(request.dtype));
   // The client's enumerators begin at 0, those of the schema at 1.

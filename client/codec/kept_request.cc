@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/messages.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 
@@ -25,7 +26,7 @@ Result<std::unique_ptr<const KeptRequest>> Keep(const RotateRequest& request) {
   }
   for (const auto& [field, view] : views) {
     v1::Array array;
-    if (Status status = SetArray(field, *view, array); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetArray(field, *view, array));
     view->data = kept->arrays.emplace_back(std::move(*array.mutable_raw())).data();
   }
   return std::unique_ptr<const KeptRequest>(std::move(kept));

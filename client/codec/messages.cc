@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/wire/rope_config.h"
 
@@ -80,11 +81,10 @@ Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char
 }
 
 Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message) {
-  Status status = CheckOneOf(field, {{"model", !spec.model.empty()},
-                                     {"config_id", !spec.config_id.empty()},
-                                     {"config", spec.config.has_value()},
-                                     {"config_json", !spec.config_json.empty()}});
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckOneOf(field, {{"model", !spec.model.empty()},
+                                          {"config_id", !spec.config_id.empty()},
+                                          {"config", spec.config.has_value()},
+                                          {"config_json", !spec.config_json.empty()}}));
   if (!spec.model.empty()) message.set_model(spec.model);
   if (!spec.config_id.empty()) message.set_config_id(spec.config_id);
   if (!spec.config_json.empty()) message.set_config_json(spec.config_json);
@@ -107,8 +107,7 @@ Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& mess
 
 Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
   v1::DescribeRequest message;
-  Status status = SetRope(request.rope, "rope", *message.mutable_rope());
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
   if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
   message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
   if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
@@ -243,12 +242,10 @@ Status CheckMemory(const void* data, int64_t bytes) {
 
 Status SetRows(const Rows& rows, v1::Rows& message) {
   if (rows.angles.has_value()) {
-    Status status = SetArray("rows.angles", *rows.angles, *message.mutable_angles());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetArray("rows.angles", *rows.angles, *message.mutable_angles()));
   }
   if (rows.cos.has_value()) {
-    Status status = SetArray("rows.cos", *rows.cos, *message.mutable_cos());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetArray("rows.cos", *rows.cos, *message.mutable_cos()));
   }
   if (!rows.sin.has_value()) return {};
   return SetArray("rows.sin", *rows.sin, *message.mutable_sin());
@@ -314,10 +311,9 @@ Status SetArray(const std::string& field, const ArrayView& view, v1::Array& arra
 
 Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message) {
   const bool has_ids = !positions.position_ids.empty() || !positions.position_ids_shape.empty();
-  Status status = CheckOneOf(field, {{"start", positions.start.has_value()},
-                                     {"starts", !positions.starts.empty()},
-                                     {"position_ids", has_ids}});
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckOneOf(field, {{"start", positions.start.has_value()},
+                                          {"starts", !positions.starts.empty()},
+                                          {"position_ids", has_ids}}));
   if (positions.start.has_value()) message.set_start(*positions.start);
   if (!positions.starts.empty()) SetIntegers(positions.starts, *message.mutable_starts());
   if (has_ids) {
@@ -338,8 +334,7 @@ Status SetPositions(const Positions& positions, absl::string_view field, v1::Pos
 Status SetValues(const RotateRequest& request, v1::RotateRequest& head) {
   head.set_request_id(request.request_id);
   head.mutable_labels()->insert(request.labels.begin(), request.labels.end());
-  Status status = SetPositions(request.positions, "positions", *head.mutable_positions());
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *head.mutable_positions()));
   if (head.positions().ByteSizeLong() == 0) head.clear_positions();
   if (!request.reposition.has_value()) return {};
   return SetPositions(request.reposition->from, "reposition.from",
@@ -347,21 +342,18 @@ Status SetValues(const RotateRequest& request, v1::RotateRequest& head) {
 }
 
 Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
-  Status status = SetRope(request.rope, "rope", *head.mutable_rope());
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *head.mutable_rope()));
   head.set_operation(kOperations[static_cast<size_t>(request.operation)]);
   head.set_skip_attention_factor(request.skip_attention_factor);
   if (request.reposition.has_value()) {
     v1::Reposition& reposition = *head.mutable_reposition();
     if (request.reposition->from_rope.has_value()) {
-      status = SetRope(*request.reposition->from_rope, "reposition.from_rope",
-                       *reposition.mutable_from_rope());
-      if (!status.ok()) return status;
+      ROPE_RETURN_IF_ERROR(SetRope(*request.reposition->from_rope, "reposition.from_rope",
+                                   *reposition.mutable_from_rope()));
     }
   }
   if (request.rows.has_value()) {
-    status = SetRows(*request.rows, *head.mutable_rows());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetRows(*request.rows, *head.mutable_rows()));
   }
   if (request.output_dtype.has_value()) {
     head.mutable_output()->set_dtype(ToMessage(*request.output_dtype));
@@ -415,9 +407,8 @@ Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
   head.set_layout(view.layout);
   if (view.norm.has_value()) {
     head.mutable_norm()->set_eps(view.norm->eps);
-    Status status = SetArray(absl::StrCat("tensors[", index, "].norm.weight"), view.norm->weight,
-                             *head.mutable_norm()->mutable_weight());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetArray(absl::StrCat("tensors[", index, "].norm.weight"),
+                                  view.norm->weight, *head.mutable_norm()->mutable_weight()));
   }
   if (view.scale.has_value()) head.set_scale(*view.scale);
   if (view.llama4_scaling_beta.has_value()) {
