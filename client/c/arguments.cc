@@ -22,22 +22,6 @@ using client::InvalidField;
 using client::Positions;
 using client::Preparation;
 
-// What an argument has to be: a tensor, or its result.
-struct Operand {
-  const std::string& layout;
-  client::DType dtype;
-  const std::vector<int64_t>& shape;
-  const std::vector<int64_t>& strides;  // empty: packed
-};
-
-Operand InputOf(const Preparation::Tensor& tensor) {
-  return {tensor.view.layout, tensor.view.dtype, tensor.view.shape, tensor.view.strides};
-}
-
-Operand ResultOf(const Preparation::Tensor& tensor) {
-  return {tensor.wanted.layout, tensor.wanted.dtype, tensor.wanted.shape, tensor.wanted.strides};
-}
-
 Status Unknown(const std::string& name) {
   return InvalidField(name, "an argument", "a name that rope.h lists");
 }
@@ -78,6 +62,8 @@ std::optional<size_t> TakeTensor(const v1::RotateRequest& request, std::string_v
   return found;
 }
 
+// `operand`: a tensor (TensorView) or its result (WantedTensor), as it was prepared.
+template <typename Operand>
 Status ReadMemory(const Operand& operand, const DLTensor& tensor, const std::string& name,
                   OpenAxis* open, void** memory) {
   DlpackView view;
@@ -153,15 +139,11 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
   const Preparation::Tensor& tensor = preparation.tensors()[*index];
   client::TensorView& view = call->tensors[*index];
   if ((is_output ? view.output : view.data) != nullptr) return GivenTwice(name);
+  if (is_output) return ReadMemory(tensor.wanted, *argument.tensor, name, open, &view.output);
   void* memory = nullptr;
-  ROPE_RETURN_IF_ERROR(ReadMemory(is_output ? ResultOf(tensor) : InputOf(tensor), *argument.tensor,
-                                  name, open, &memory));
-  if (is_output) {
-    view.output = memory;
-  } else {
-    view.data = memory;
-  }
-  return {};
+  Status status = ReadMemory(tensor.view, *argument.tensor, name, open, &memory);
+  view.data = memory;
+  return status;
 }
 
 }  // namespace
@@ -179,8 +161,8 @@ Status ReadArguments(const client::PreparedRotation& rotation, const rope_argume
   for (size_t i = 0; i < tensors.size(); ++i) {
     client::TensorView& view = call->tensors[i];
     if (view.output != nullptr) continue;
-    const Operand input = InputOf(tensors[i]);
-    const Operand result = ResultOf(tensors[i]);
+    const client::TensorView& input = tensors[i].view;
+    const client::WantedTensor& result = tensors[i].wanted;
     if (input.dtype != result.dtype || input.layout != result.layout ||
         input.strides != result.strides) {
       return InvalidField(absl::StrCat("tensors[", i, "].output"), "nothing",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "kernels/status_macros.h"
 
@@ -24,15 +25,10 @@ constexpr TypeOfDType kTypes[] = {
     {DType::kFloat8E4M3, kDLFloat8_e4m3fn, 8}, {DType::kFloat8E5M2, kDLFloat8_e5m2, 8},
 };
 
-std::string Indexed(const std::string& field, int64_t index) {
-  return field + "[" + std::to_string(index) + "]";
-}
-
 Status BadType(const DLDataType& type, const std::string& name, const std::string& want) {
   if (type.lanes != 1) return InvalidField(name + ".dtype.lanes", type.lanes, "1");
-  return InvalidField(
-      name + ".dtype",
-      "code " + std::to_string(type.code) + " with " + std::to_string(type.bits) + " bits", want);
+  return InvalidField(name + ".dtype",
+                      absl::StrCat("code ", type.code, " with ", type.bits, " bits"), want);
 }
 
 Status CheckDevice(const DLDevice& device, const std::string& name) {
@@ -57,7 +53,7 @@ Status CheckAxes(const DLTensor& tensor, const std::string& name, int32_t axes_m
   }
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (tensor.shape[i] >= 0) continue;
-    return InvalidField(Indexed(name + ".shape", i), tensor.shape[i], "0 or more");
+    return InvalidField(absl::StrCat(name, ".shape[", i, "]"), tensor.shape[i], "0 or more");
   }
   return {};
 }
@@ -133,7 +129,7 @@ Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* v
   view->strides = tensor.strides;
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (tensor.strides[i] >= 0) continue;
-    return InvalidField(Indexed(name + ".strides", i), tensor.strides[i], "0 or more");
+    return InvalidField(absl::StrCat(name, ".strides[", i, "]"), tensor.strides[i], "0 or more");
   }
   return {};
 }
