@@ -20,15 +20,8 @@
 namespace rope::client {
 
 const char* Name(ServingStatus status) {
-  switch (status) {
-    case ServingStatus::kServing:
-      return "SERVING";
-    case ServingStatus::kNotServing:
-      return "NOT_SERVING";
-    case ServingStatus::kUnknown:
-      break;
-  }
-  return "UNKNOWN";
+  constexpr const char* kNames[] = {"UNKNOWN", "SERVING", "NOT_SERVING"};
+  return kNames[static_cast<size_t>(status)];
 }
 
 namespace {

@@ -70,26 +70,22 @@ Result<std::string> MessageConnection::CallJson(const std::string& method,
   return ToJson(*answer);
 }
 
-template <typename Reply, typename Message, typename Request>
-Result<Reply> MessageConnection::CallAndConvert(const char* method, const Result<Request>& request,
-                                                const CallOptions& options) {
-  if (!request.ok()) return request.status();
-  ROPE_ASSIGN_OR_RETURN(
-      const Message reply,
-      MessageOf<Message>(CallMethod(method, BytesOf(*request), /*idempotent=*/true, options)));
-  return FromMessage(reply);
-}
-
 Result<DescribeReply> MessageConnection::Describe(const DescribeRequest& request,
                                                   const CallOptions& options) {
-  return CallAndConvert<DescribeReply, v1::DescribeResponse>("Describe", ToMessage(request),
-                                                             options);
+  ROPE_ASSIGN_OR_RETURN(const v1::DescribeRequest message, ToMessage(request));
+  ROPE_ASSIGN_OR_RETURN(const auto reply,
+                        MessageOf<v1::DescribeResponse>(CallMethod("Describe", BytesOf(message),
+                                                                   /*idempotent=*/true, options)));
+  return FromMessage(reply);
 }
 
 Result<TablesReply> MessageConnection::GetTables(const TablesRequest& request,
                                                  const CallOptions& options) {
-  return CallAndConvert<TablesReply, v1::GetTablesResponse>("GetTables", ToMessage(request),
-                                                            options);
+  ROPE_ASSIGN_OR_RETURN(const v1::GetTablesRequest message, ToMessage(request));
+  ROPE_ASSIGN_OR_RETURN(const auto reply,
+                        MessageOf<v1::GetTablesResponse>(CallMethod("GetTables", BytesOf(message),
+                                                                    /*idempotent=*/true, options)));
+  return FromMessage(reply);
 }
 
 }  // namespace rope::client

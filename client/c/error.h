@@ -22,7 +22,7 @@ Status CheckGiven(std::initializer_list<std::pair<const void*, const char*>> poi
 
 // Null for OK. Without memory: RESOURCE_EXHAUSTED, an error that exists from the start.
 rope_error* NewError(Status status) noexcept;
-// INTERNAL, of an exception that the library does not throw on purpose; of others as without memory.
+// As without memory, or INTERNAL, of an exception that the library does not throw on purpose.
 rope_error* NewError(const std::exception& thrown, bool may_have_executed) noexcept;
 
 // Runs `call`, which returns a Status, and turns what it returns or throws into an error. A call

@@ -28,11 +28,6 @@ Status Unreadable(absl::string_view field, const absl::AlphaNum& got,
                    want);
 }
 
-Status Unreadable(const absl::Status& status) {
-  const proto::ErrorParts parts = proto::PartsOf(status);
-  return Unreadable(parts.field, parts.got, parts.want);
-}
-
 // Checks that a returned tensor has the shape, type and number of bytes that the request implies.
 Status CheckTensor(const v1::Array& array, const proto::SplitMessage& message,
                    const WantedTensor& wanted, size_t index) {
@@ -94,10 +89,6 @@ RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& 
     std::memcpy(out, staged, static_cast<size_t>(tensor.bytes));
   }
   return tensor;
-}
-
-Status FromMessage(const v1::Error& error) {
-  return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
 }
 
 void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
@@ -290,14 +281,6 @@ Status AppendPositions(int number, const Positions& positions, absl::string_view
   return {};
 }
 
-Status AppendReposition(const Reposition& reposition, std::string& out) {
-  std::string body;
-  Status status =
-      AppendPositions(v1::Reposition::kFromFieldNumber, reposition.from, "reposition.from", body);
-  if (status.ok()) proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, body, out);
-  return status;
-}
-
 void AppendRange(int number, const Draft& draft, const RegionRange& range, std::string& out) {
   proto::AppendSpan(number, draft.region_id(), static_cast<uint64_t>(range.offset), out);
 }
@@ -348,7 +331,10 @@ Result<std::vector<proto::MessagePart>> JoinPrepared(
   ROPE_RETURN_IF_ERROR(AppendPositions(v1::RotateRequest::kPositionsFieldNumber, request.positions,
                                        "positions", header));
   if (request.reposition.has_value()) {
-    ROPE_RETURN_IF_ERROR(AppendReposition(*request.reposition, header));
+    std::string body;
+    ROPE_RETURN_IF_ERROR(AppendPositions(v1::Reposition::kFromFieldNumber, request.reposition->from,
+                                         "reposition.from", body));
+    proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, body, header);
   }
   AppendOutput(draft, header);
   AppendLabels(request, header);
@@ -532,7 +518,10 @@ Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
     fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
-  if (!message.ok()) return Unreadable(message.status());
+  if (!message.ok()) {
+    const proto::ErrorParts parts = proto::PartsOf(message.status());
+    return Unreadable(parts.field, parts.got, parts.want);
+  }
   reply.message_ = *std::move(message);
   if (!reply.head_->ParseFromString(reply.message_.skeleton)) {
     return Unreadable("", "malformed bytes");
@@ -553,7 +542,9 @@ Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
 }
 
 Status ReceivedReply::error() const {
-  return head().error().code() == 0 ? Status() : FromMessage(head().error());
+  const v1::Error& error = head().error();
+  if (error.code() == 0) return {};
+  return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
 }
 
 // Checks every tensor before it writes any: a reply that is not valid leaves all outputs untouched.

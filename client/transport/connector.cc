@@ -55,17 +55,8 @@ bool HasLostHalf(const Region& region) {
 }  // namespace
 
 const char* Name(Transport transport) {
-  switch (transport) {
-    case Transport::kInline:
-      return "inline";
-    case Transport::kMemfd:
-      return "memfd";
-    case Transport::kRing:
-      return "ring";
-    case Transport::kInProcess:
-      return "in_process";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"inline", "memfd", "ring", "in_process"};
+  return kNames[static_cast<size_t>(transport)];
 }
 
 Connector::Connector(std::string target, const ConnectOptions& options)
