@@ -118,8 +118,7 @@ constexpr char kKeys[] = R"({
     "key": {"rope": {"config": {"rope_type": "yarn", "rope_theta": 500000, "head_dim": 16,
                                 "max_position_embeddings": 32768,
                                 "original_max_position_embeddings": 4096, "factor": 8},
-                     "pairing": "PAIRING_HALF"},
-            "dtype": "DTYPE_BF16"},
+                     "pairing": "PAIRING_HALF"}, "dtype": "DTYPE_BF16"},
     "other": {"rope": {"config": {"rope_type": "default", "rope_theta": 10000, "head_dim": 8},
                        "pairing": "PAIRING_HALF"}}})";
 
