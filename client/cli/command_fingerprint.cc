@@ -13,6 +13,7 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/json_text.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -51,16 +52,13 @@ Result<Json> RopeOf(const Arguments& arguments, size_t which) {
     rope["model"] = model;
     return rope;
   }
-  Result<std::string> text = ReadConfig(paths[std::min(which, paths.size() - 1)]);
-  if (!text.ok()) return text.status();
-  rope["config_json"] = *std::move(text);
+  ROPE_ASSIGN_OR_RETURN(rope["config_json"], ReadConfig(paths[std::min(which, paths.size() - 1)]));
   return rope;
 }
 
 Result<Json> KeyOf(const Arguments& arguments, size_t which) {
-  Result<Json> rope = RopeOf(arguments, which);
-  if (!rope.ok()) return rope.status();
-  Json key = {{"rope", *std::move(rope)},
+  ROPE_ASSIGN_OR_RETURN(Json rope, RopeOf(arguments, which));
+  Json key = {{"rope", std::move(rope)},
               {"engine", Of(which, arguments.Texts("engine")).value_or("")}};
   if (const auto length = Of(which, arguments.Integers("max_model_len"))) {
     key["max_model_len"] = *length;
@@ -94,16 +92,13 @@ Status CheckCounts(const Arguments& arguments, size_t count) {
 }
 
 Result<std::string> Ask(const Arguments& arguments, size_t count) {
-  if (const Status status = CheckCounts(arguments, count); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckCounts(arguments, count));
   Json request;
   for (size_t which = 0; which < count; ++which) {
-    Result<Json> key = KeyOf(arguments, which);
-    if (!key.ok()) return key.status();
-    request[which == 0 ? "key" : "other"] = *std::move(key);
+    ROPE_ASSIGN_OR_RETURN(request[which == 0 ? "key" : "other"], KeyOf(arguments, which));
   }
-  const Result<Client> client = ConnectToAny(arguments);
-  if (!client.ok()) return client.status();
-  return client->CallJson("Fingerprint", JsonText(request), CallOptionsOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
+  return client.CallJson("Fingerprint", JsonText(request), CallOptionsOf(arguments));
 }
 
 constexpr absl::string_view kSame = "KEY_MATCH_SAME";
