@@ -14,6 +14,7 @@
 #include "client/codec/placement.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/ipc/ring.h"
 #include "proto/wire/message_join.h"
@@ -25,11 +26,6 @@ Status Unreadable(absl::string_view field, const absl::AlphaNum& got,
                   const absl::AlphaNum& want = "") {
   return MakeError(Reason::kInternal, field.empty() ? "reply" : absl::StrCat("reply: ", field), got,
                    want);
-}
-
-Status Unreadable(const absl::Status& status) {
-  const proto::ErrorParts parts = proto::PartsOf(status);
-  return Unreadable(parts.field, parts.got, parts.want);
 }
 
 // Checks that a returned tensor has the shape, type and number of bytes that the request implies.
@@ -95,10 +91,6 @@ RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& 
   return tensor;
 }
 
-Status FromMessage(const v1::Error& error) {
-  return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
-}
-
 void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.request_id = head.request_id();
   reply.attention_factor = head.attention_factor();
@@ -140,18 +132,10 @@ grpc::ByteBuffer BufferOfParts(const std::vector<proto::MessagePart>& message,
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-// Whether strides of the result are those of the tensor. Empty strides are packed.
+// Whether strides of the result are those of the tensor.
 bool HasStridesOf(const TensorView& view, const std::vector<int64_t>& strides) {
-  if (strides == view.strides) return true;
-  if (!strides.empty() && !view.strides.empty()) return false;
-  int64_t packed = 1;  // of the axis, from D on
-  const std::vector<int64_t>& given = strides.empty() ? view.strides : strides;
-  if (given.size() != view.shape.size()) return false;
-  for (size_t i = given.size(); i > 0; --i) {
-    if (given[i - 1] != packed) return false;
-    if (__builtin_mul_overflow(packed, view.shape[i - 1], &packed)) return false;
-  }
-  return true;
+  return strides == view.strides ||
+         StridesOf(view.shape, strides) == StridesOf(view.shape, view.strides);
 }
 
 // A request on its way to bytes: where its tensors are.
@@ -162,8 +146,7 @@ struct Draft {
 
   // Adds a tensor of `bytes` bytes with the data and the output of `memory`.
   Status Add(const TensorView& view, int64_t bytes, WantedTensor wanted, const TensorView& memory) {
-    Status status = CheckData(memory.data, bytes, places.size());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckData(memory.data, bytes, places.size()));
     if (!wanted.strides.empty() && memory.output == nullptr && wanted.bytes > 0) {
       return InvalidField(absl::StrCat("tensors[", places.size(), "].output"), "null",
                           "memory with the output_strides");
@@ -292,18 +275,10 @@ Status AppendPositions(int number, const Positions& positions, absl::string_view
     return {};
   }
   v1::Positions message;
-  if (Status status = SetPositions(positions, field, message); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetPositions(positions, field, message));
   const std::string body = message.SerializeAsString();
   if (!body.empty()) proto::AppendField(number, body, out);
   return {};
-}
-
-Status AppendReposition(const Reposition& reposition, std::string& out) {
-  std::string body;
-  Status status =
-      AppendPositions(v1::Reposition::kFromFieldNumber, reposition.from, "reposition.from", body);
-  if (status.ok()) proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, body, out);
-  return status;
 }
 
 void AppendRange(int number, const Draft& draft, const RegionRange& range, std::string& out) {
@@ -353,11 +328,13 @@ Result<std::vector<proto::MessagePart>> JoinPrepared(
   if (!request.request_id.empty()) {
     proto::AppendField(v1::RotateRequest::kRequestIdFieldNumber, request.request_id, header);
   }
-  Status status = AppendPositions(v1::RotateRequest::kPositionsFieldNumber, request.positions,
-                                  "positions", header);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(AppendPositions(v1::RotateRequest::kPositionsFieldNumber, request.positions,
+                                       "positions", header));
   if (request.reposition.has_value()) {
-    if (status = AppendReposition(*request.reposition, header); !status.ok()) return status;
+    std::string body;
+    ROPE_RETURN_IF_ERROR(AppendPositions(v1::Reposition::kFromFieldNumber, request.reposition->from,
+                                         "reposition.from", body));
+    proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, body, header);
   }
   AppendOutput(draft, header);
   AppendLabels(request, header);
@@ -396,7 +373,7 @@ Result<CallMessage> FillPrepared(const Draft& draft, const RotateRequest& reques
   CallMessage call = {.arena = std::make_unique<Arena>(options)};
   call.head = Arena::CreateMessage<v1::RotateRequest>(call.arena.get());
   v1::RotateRequest& head = *call.head;
-  if (Status status = SetValues(request, head); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetValues(request, head));
   if (head.has_positions()) {
     LendPositions(request.positions, *head.mutable_positions(), call.split);
   }
@@ -425,32 +402,17 @@ EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Rout
   return std::move(draft.encoded);
 }
 
-// Of a prepared call; in `changed` if its open axis has a length, or a tensor strides.
-Result<const std::vector<Preparation::Tensor>*> TensorsOf(
-    const RotateRequest& request, std::vector<Preparation::Tensor>& changed) {
-  const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
-  if (!LengthOf(request).has_value() && std::ranges::none_of(request.tensors, HasStrides)) {
-    return &preparation.tensors();
-  }
-  auto tensors = preparation.TensorsOf(request);
-  if (!tensors.ok()) return tensors.status();
-  changed = *std::move(tensors);
-  return &changed;
-}
-
 Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
                                      Route route, BorrowedSlices& borrowed) {
-  std::vector<Preparation::Tensor> changed;
-  const auto found = TensorsOf(request, changed);
-  if (!found.ok()) return found.status();
-  const std::vector<Preparation::Tensor>& tensors = **found;
+  ROPE_ASSIGN_OR_RETURN(const auto found,
+                        PreparedState::Of(*request.prepared)->preparation->TensorsOf(request));
+  const std::vector<Preparation::Tensor>& tensors = *found;
   Draft draft;
   draft.places.reserve(tensors.size());
   draft.encoded.wanted.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Preparation::Tensor& tensor = tensors[i];
-    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
   }
   Settle(region, route, draft);
   // The prepared request has the strides, which say nothing about results in the answer.
@@ -460,32 +422,25 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region&
   }
   const bool has_text = !request.request_id.empty() || !request.labels.empty();
   if (route == Route::kInProcess && !has_text && StayInRegion(draft.encoded.wanted)) {
-    Result<CallMessage> call = FillPrepared(draft, request, tensors);
-    if (!call.ok()) return call.status();
-    draft.encoded.call = *std::move(call);
+    ROPE_ASSIGN_OR_RETURN(draft.encoded.call, FillPrepared(draft, request, tensors));
     return std::move(draft.encoded);
   }
-  auto message = JoinPrepared(draft, request, tensors);
-  if (!message.ok()) return message.status();
-  return Encoded(std::move(draft), *std::move(message), route, borrowed);
+  ROPE_ASSIGN_OR_RETURN(auto message, JoinPrepared(draft, request, tensors));
+  return Encoded(std::move(draft), std::move(message), route, borrowed);
 }
 
 // These two fill the message of a whole request, but for places, and a tensor's on `arena`.
 Status FillWhole(const RotateRequest& request, google::protobuf::Arena& arena,
                  v1::RotateRequest& head, std::vector<v1::Tensor*>& tensors, Draft& draft) {
-  Status status = SetConstants(request, head);
-  if (status.ok()) status = SetValues(request, head);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetConstants(request, head));
+  ROPE_RETURN_IF_ERROR(SetValues(request, head));
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& view = request.tensors[i];
-    const Result<int64_t> bytes = TensorBytes(view, i);
-    if (!bytes.ok()) return bytes.status();
-    Result<WantedTensor> wanted = WantedOf(view, request.output_dtype, i);
-    if (!wanted.ok()) return wanted.status();
-    status = draft.Add(view, *bytes, *std::move(wanted), view);
-    if (!status.ok()) return status;
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(view, i));
+    ROPE_ASSIGN_OR_RETURN(WantedTensor wanted, WantedOf(view, request.output_dtype, i));
+    ROPE_RETURN_IF_ERROR(draft.Add(view, bytes, std::move(wanted), view));
     tensors.push_back(google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena));
-    if (status = SetTensor(view, i, *tensors.back()); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetTensor(view, i, *tensors.back()));
   }
   return {};
 }
@@ -495,18 +450,15 @@ Status FillWholePrepared(const RotateRequest& request, google::protobuf::Arena& 
                          v1::RotateRequest& head, std::vector<v1::Tensor*>& tensors, Draft& draft) {
   const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
   const v1::RotateRequest& prepared = preparation.message().rotate();
-  std::vector<Preparation::Tensor> changed;
-  const auto found = TensorsOf(request, changed);
-  if (!found.ok()) return found.status();
+  ROPE_ASSIGN_OR_RETURN(const auto found, preparation.TensorsOf(request));
   head = prepared;
   head.clear_tensors();
   if (head.has_output()) head.mutable_output()->clear_strides();  // JoinWhole sets them
   if (head.output().ByteSizeLong() == 0) head.clear_output();
-  if (Status status = SetValues(request, head); !status.ok()) return status;
-  for (size_t i = 0; i < (*found)->size(); ++i) {
-    const Preparation::Tensor& tensor = (**found)[i];
-    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
-    if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetValues(request, head));
+  for (size_t i = 0; i < found->size(); ++i) {
+    const Preparation::Tensor& tensor = (*found)[i];
+    ROPE_RETURN_IF_ERROR(draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
     tensors.push_back(google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena));
     *tensors.back() = prepared.tensors(static_cast<int>(i));
     v1::Array& array = *tensors.back()->mutable_array();
@@ -538,7 +490,7 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
   std::vector<v1::Tensor*> tensors;
   Draft draft;
   const auto fill = request.prepared.has_value() ? &FillWholePrepared : &FillWhole;
-  if (Status status = fill(request, arena, head, tensors, draft); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(fill(request, arena, head, tensors, draft));
   Settle(region, route, draft);
   std::vector<proto::MessagePart> message = JoinWhole(draft, head, tensors);
   return Encoded(std::move(draft), std::move(message), route, borrowed);
@@ -547,7 +499,7 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
                                    BorrowedSlices& borrowed) {
   if (!request.prepared.has_value()) return EncodeWhole(request, region, route, borrowed);
-  if (Status status = CheckPreparedCall(request); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckPreparedCall(request));
   if (std::ranges::any_of(request.tensors, HasStrides)) {
     return EncodeWhole(request, region, route, borrowed);
   }
@@ -566,7 +518,10 @@ Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
     fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
-  if (!message.ok()) return Unreadable(message.status());
+  if (!message.ok()) {
+    const proto::ErrorParts parts = proto::PartsOf(message.status());
+    return Unreadable(parts.field, parts.got, parts.want);
+  }
   reply.message_ = *std::move(message);
   if (!reply.head_->ParseFromString(reply.message_.skeleton)) {
     return Unreadable("", "malformed bytes");
@@ -587,20 +542,22 @@ Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
 }
 
 Status ReceivedReply::error() const {
-  return head().error().code() == 0 ? Status() : FromMessage(head().error());
+  const v1::Error& error = head().error();
+  if (error.code() == 0) return {};
+  return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
 }
 
 // Checks every tensor before it writes any: a reply that is not valid leaves all outputs untouched.
 Result<RotateReply> ReceivedReply::ToReply(std::vector<WantedTensor> wanted,
                                            OutputPool& pool) const {
-  if (Status status = error(); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(error());
   const auto count = static_cast<size_t>(head().tensors_size());
   if (count != wanted.size()) {
     return Unreadable("tensors", count, wanted.size());
   }
   for (size_t i = 0; i < count; ++i) {
     const v1::Array& array = head().tensors(static_cast<int>(i)).array();
-    if (Status status = CheckTensor(array, message_, wanted[i], i); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckTensor(array, message_, wanted[i], i));
   }
   RotateReply reply;
   ReadHead(head(), reply);

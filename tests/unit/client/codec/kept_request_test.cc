@@ -43,10 +43,10 @@ TEST(KeptRequestTest, RowsAndWeightsOutliveTheCallersRequest) {
   Caller caller;
   caller.AddRows();
   caller.AddNorm();
-  const auto kept = KeptRequest::Of(caller.request).value();
+  const auto kept = Keep(caller.request).value();
   caller.FreeArrays();
   caller.request = {};
-  const RotateRequest& request = kept->Get();
+  const RotateRequest& request = kept->request;
   EXPECT_EQ(request.request_id, "mine");
   EXPECT_EQ(request.positions.start, 7);
   EXPECT_EQ(request.tensors[0].data, caller.data.data());
@@ -59,7 +59,7 @@ TEST(KeptRequestTest, ArrayWithoutDataIsNamed) {
   Caller caller;
   caller.AddRows();
   caller.request.rows->sin->data = nullptr;
-  EXPECT_EQ(KeptRequest::Of(caller.request).status().message(),
+  EXPECT_EQ(Keep(caller.request).status().message(),
             "rows.sin.data: got null, want 8 bytes");
 }
 
