@@ -342,63 +342,44 @@ class FirstPageTest(unittest.TestCase):
 
 
 class FindingTest(unittest.TestCase):
-    def assert_finds(self, wanted, page):
-        self.assertEqual([c.text for c in readme_commands.commands_of("p", page)], wanted)
+    PAGE = """
+Call `ropectl diff A B` or `tests/run.sh`; `ropectl` and `--json` alone are names.
 
-    def test_prompts_tell_commands_from_output(self):
-        self.assert_finds(["ropectl lint a.json"], "```\n$ ropectl lint a.json\nno findings\n```\n")
+    $ ropectl a b
+    x
+    ...
+    $ docker run \\
+        image |
+      grpcurl -d '{
+      }' x
 
-    def test_output_of_a_command_ends_at_the_next_prompt(self):
-        page = "\n    $ ropectl a b\n    x\n    ...\n    $ jq .\n"
-        found = readme_commands.commands_of("p", page)
-        self.assertEqual([command.output for command in found], [("x", "..."), ()])
+Build:
+
+    deploy/build.sh   # it's all
+    unknown --flag
+
+```cpp
+ropectl x;
+```
+
+    2026 info request
+"""
+
+    def test_commands_of_a_page_and_their_output(self):
+        found = [(c.text, c.output) for c in readme_commands.commands_of("p", self.PAGE)]
+        self.assertEqual(found, [
+            ("ropectl diff A B", ()), ("tests/run.sh", ()), ("ropectl a b", ("x", "...")),
+            ("docker run image | grpcurl -d '{ }' x", ()), ("deploy/build.sh", ()),
+            ("unknown --flag", ())])
         self.assertTrue(has_output("x\n1\n2\n", ("x", "...")))
         self.assertFalse(has_output("y\n", ("x", "...")))
 
-    def test_indented_block_that_begins_with_a_command_has_only_commands(self):
-        self.assert_finds(
-            ["deploy/build.sh", "unknown --flag"],
-            "Build:\n\n    deploy/build.sh   # it's all\n    unknown --flag\n\nDone.\n",
-        )
-
-    def test_lines_are_joined(self):
-        self.assert_finds(
-            ["docker run image", "jq . | grpcurl -d '{ }' x"],
-            "\n    $ docker run \\\n        image\n    $ jq . |\n      grpcurl -d '{\n      }' x\n",
-        )
-
-    def test_text_between_backquotes(self):
-        self.assert_finds(
-            ["ropectl diff A B", "tests/run.sh"],
-            "Call `ropectl diff A B` or `tests/run.sh`; `ropectl` and `--json` alone are names.\n",
-        )
-
-    def test_other_languages_and_output_are_none(self):
-        self.assert_finds(
-            [], "```cpp\nropectl x;\n```\n\n    2026 info request\n\n```\n<g/>\n```\n"
-        )
-
-    def test_list_has_a_reason_for_every_pattern(self):
-        self.assertEqual(
-            read_list("# c\n[why]\na *\n\n[else]\nb\n"), [("a *", "why"), ("b", "else")]
-        )
-        with self.assertRaises(ValueError):
-            read_list("a\n[why]\n")
-
-    def test_pattern_matches_the_whole_command(self):
-        command = Command("p", 1, "docker run  x")
-        self.assertEqual(
-            listed(command, [("docker *", ""), ("docker", ""), ("run", "")]), ["docker *"]
-        )
-
     def test_missing_script_and_unknown_flag_are_problems(self):
-        self.assertEqual(
-            check_listed(Command("p", 1, "deploy/none.sh --a")), ["deploy/none.sh does not exist"]
-        )
-        self.assertEqual(
-            check_listed(Command("p", 1, "deploy/quickstart.sh --twice")),
-            ["deploy/quickstart.sh does not know --twice"],
-        )
+        for text, problem in (
+            ("deploy/none.sh --a", "deploy/none.sh does not exist"),
+            ("deploy/quickstart.sh --twice", "deploy/quickstart.sh does not know --twice"),
+        ):
+            self.assertEqual(check_listed(Command("p", 1, text)), [problem])
 
 
 if __name__ == "__main__":
