@@ -370,13 +370,8 @@ def client_hello():
 
 
 FLAGS = {
-    "wide address": (["--listen=0.0.0.0:0"], "--listen: got 0.0.0.0:0 without TLS, want"),
-    "key alone": (["--tls_key=x"], "--tls_key: got it alone, want --tls_cert and --tls_key"),
-    "authority alone": (["--tls_client_ca=x"], "--tls_client_ca: got it alone"),
     "no file": (["--tls_cert=/nope", "--tls_key=/nope"], 
                 "--tls_cert: got /nope, which cannot be opened (No such file or directory)"),
-    "no access file": (["--access_file=/nope"], 
-                       "--access_file: got /nope, which cannot be opened (No such file or"),
     "a folder": (["--access_file=/"], "--access_file: got /, which cannot be opened (Is a dir"),
 }
 
@@ -406,26 +401,14 @@ def test_key_that_is_too_short_is_refused_at_the_start(tmp_path):
     assert f"--tls_cert: got {cert}, which OpenSSL refuses" in done.stderr
 
 
-def test_wide_address_with_reflection_off(tmp_path):
-    with serving(tmp_path, "--listen=0.0.0.0:0", "--insecure_listen",
-                 "--enable_reflection=false") as server:
+def test_a_server_without_reflection(tmp_path):
+    with serving(tmp_path, "--enable_reflection=false") as server:
         rotate(rs.connect(server.address))
 
 
-CLIENT_ERRORS = {
-    "no file": ({"ca_file": "/nope"}, "tls.ca_file"),
-    "certificate without a key": ({"cert_file": "/nope"}, "tls.cert_file"),
-    "two tokens": ({"token": "a", "token_file": "b"}, "token_file"),
-    "a token with a space": ({"token": "a b"}, "token"),
-    "no token file": ({"token_file": "/nope"}, "token_file"),
-}
-
-
-@pytest.mark.parametrize("options, field", CLIENT_ERRORS.values(), ids=CLIENT_ERRORS)
-def test_client_options_that_make_no_sense_are_refused(options, field):
-    with pytest.raises(rs.InvalidField) as error:
-        rs.connect("127.0.0.1:1", **options)
-    assert error.value.field == field
+def test_two_tokens_are_refused():
+    with pytest.raises(rs.InvalidField, match="token_file"):
+        rs.connect("127.0.0.1:1", token="a", token_file="b")
 
 
 def test_targets_without_a_name_to_check_are_refused():
@@ -433,16 +416,6 @@ def test_targets_without_a_name_to_check_are_refused():
         rs.connect("unix:/x", tls=True)
     with pytest.raises(rs.InvalidField, match="tls.server_name: got nothing for ipv4:127.0.0.1:1,"):
         rs.connect("https://127.0.0.1:1,127.0.0.2:1")
-
-
-def test_an_authorization_that_is_no_bearer_token_does_not_pass_as_its_user(tmp_path):
-    access = tmp_path / "access.json"
-    write(access, [{"name": "one", "uids": [os.getuid()], "rights": ["rotate"]}])
-    with serving(tmp_path, f"--access_file={access}", f"--listen=unix:{tmp_path}/s"), \
-            rs.connect(f"unix:{tmp_path}/s") as client:
-        rotate(client)
-        with rs.connect(f"unix:{tmp_path}/s", token="unknown") as other:
-            assert raised(rs.Credentials, rotate, other)
 
 
 def test_tls_gives_the_same_bytes(authority, tmp_path, certificate):
