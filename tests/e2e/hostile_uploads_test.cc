@@ -128,14 +128,17 @@ class HostileUploadsTest : public ::testing::Test {
       clients.emplace_back([caller, &payload] { return caller->Call(payload); });
     }
     ClosedLoop load(std::move(clients));
-    EXPECT_TRUE(load.AwaitAnswers(answers, kPatience));
+    EXPECT_TRUE(load.AwaitAnswers(answers, 0, kPatience));
     CallTally tally = load.Stop();
     stop = true;
     attack.join();
     int calls = 0;
     for (const HalfMessage& half : halves) calls += half.calls();
     std::printf("measured: uploads beside %d half messages: %s\n", calls, tally.ToString().c_str());
-    EXPECT_EQ(tally.sent, tally.answered + tally.refused) << tally.first_trouble;
+    for (const auto kind :
+         {CallOutcome::kWrong, CallOutcome::kFailed, CallOutcome::kHung, CallOutcome::kOther}) {
+      EXPECT_EQ(tally[kind], 0) << tally.first[kind];
+    }
     watched_.ExpectUnharmed("half messages");
     return tally;
   }
@@ -148,14 +151,14 @@ TEST_F(HostileUploadsTest, NoUploadOfAnotherOwnerIsRefusedAndIdleStreamsLive) {
   const auto stub = v1::RopeService::NewStub(channel);
   std::deque<IdleStream> streams;
   while (streams.size() < kStreams) streams.emplace_back(*stub);
-  EXPECT_EQ(UploadMeanwhile(Then::kHolds, channel, 400).refused, 0);
+  EXPECT_EQ(UploadMeanwhile(Then::kHolds, channel, 400)[CallOutcome::kRefused], 0);
   for (IdleStream& stream : streams) EXPECT_TRUE(stream.Answers());
 }
 
 // Loopback fills the server's memory again in milliseconds, so that some may be refused.
 TEST_F(HostileUploadsTest, FewUploadsOfAnotherOwnerAreRefusedBesideMessagesThatBeginAgain) {
   const CallTally tally = UploadMeanwhile(Then::kBeginsAgain, ChannelOfAnother(), 60);
-  EXPECT_LT(tally.refused, tally.answered / 2);
+  EXPECT_LT(tally[CallOutcome::kRefused], tally[CallOutcome::kAnswered] / 2);
 }
 
 TEST_F(HostileUploadsTest, UploadsOfTheSameOwnerAreAnsweredOrTold) {
