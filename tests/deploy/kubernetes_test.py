@@ -17,8 +17,6 @@ import sys
 import tempfile
 import time
 import unittest
-import urllib.error
-import urllib.request
 
 if importlib.util.find_spec("kubernetes_validate") is None:
     PYTHON = os.environ.pop("ROPE_KUBERNETES_PYTHON", "")
@@ -33,6 +31,9 @@ import yaml  # noqa: E402
 import kubernetes_manifests as manifests  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+from rope_server import LIMIT_S, RopeServer  # noqa: E402
+
 FOLDER = ROOT / "deploy/kubernetes"
 EXAMPLES = FOLDER / "examples"
 BUILD = pathlib.Path()  # set by main
@@ -41,7 +42,6 @@ NEWEST = "1.37"
 OLDEST = "1.29"
 # Kinds of projects beside Kubernetes, which have no schema here.
 CUSTOM = {"ServiceMonitor"}
-LIMIT_S = 30
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "Ki": 1 << 10, "Mi": 1 << 20,
          "Gi": 1 << 30, "ms": 0.001, "s": 1, "m": 60, "h": 3600}
 # What a drain takes beside --drain_lead and --drain_timeout (server/README.md, "Drain").
@@ -215,43 +215,6 @@ def arguments_of(flags, folder):
     return text.replace("device=cuda", "device=cpu").splitlines()
 
 
-class Server:
-    """A rope_server; a context manager that stops it."""
-
-    def __init__(self, arguments):
-        self.process = subprocess.Popen(
-            [BUILD / "bin/rope_server", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.address = self.process.stdout.readline().split()[-1:]
-        self.metrics = self.process.stdout.readline().split()[-1:]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(timeout=LIMIT_S)
-        self.process.stdout.close()
-
-    def get(self, path):
-        """(status, text)."""
-        url = self.metrics[0].replace("/metrics", path)
-        try:
-            with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, ""
-
-    def stop(self):
-        """The exit status; the second signal cuts --drain_lead short."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=LIMIT_S)
-
-
 class ServerTest(unittest.TestCase):
     def setUp(self):
         temporary = tempfile.TemporaryDirectory()
@@ -263,14 +226,12 @@ class ServerTest(unittest.TestCase):
         objects = render(name)
         _, _, flags = server_of(objects)
         write_models(folder / "models", one_of(objects, "ConfigMap")["data"])
-        server = Server(arguments_of(flags, folder))
-        self.assertTrue(server.metrics, f"{name}: the server did not start")
-        return server, flags
+        return RopeServer(BUILD / "bin/rope_server", *arguments_of(flags, folder)), flags
 
     def call(self, server, command, *arguments):
         """(exit status, what ropectl says)."""
         done = subprocess.run(
-            [BUILD / "bin/ropectl", command, f"--target={server.address[0]}", *arguments],
+            [BUILD / "bin/ropectl", command, f"--target={server.address}", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -287,7 +248,7 @@ class ServerTest(unittest.TestCase):
                     self.check_serving(server)
                     if "drain_lead" in flags:
                         self.check_lead(server)
-                    self.assertEqual(server.stop(), 0)
+                    self.assertEqual(server.stop(), 0)  # cuts --drain_lead short
 
     def check_serving(self, server):
         for path in ("/readyz", "/livez"):

@@ -21,7 +21,6 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import monitoring  # noqa: E402
 from certificate import make_certificate  # noqa: E402
 from monitoring import (  # noqa: E402
-    get,
     headings_of,
     missing_in,
     overlaps,
@@ -64,10 +63,6 @@ def promtool(*arguments, page=""):
 def names_of_codes():
     source = (ROOT / "client/codec/status.cc").read_text()
     return set(re.findall(r'"([A-Z_]+)"', re.search(r"kCodeNames.*?};", source, re.DOTALL)[0]))
-
-
-def metrics_address(server):
-    return re.search(r"//([^/]+)/", server.process.stdout.readline())[1]
 
 
 def alerts_of(rules):
@@ -148,15 +143,14 @@ class ServerTest(unittest.TestCase):
         cls.librope = calls.librope
         cls.server = cls.librope.Server(BUILD, folder, METRICS, *calls.SERVER_FLAGS)
         cls.addClassCleanup(cls.server.stop)
-        cls.address = metrics_address(cls.server)
-        cls.prometheus = monitoring.Prometheus(CONFIG, folder, cls.address)
+        cls.prometheus = monitoring.Prometheus(CONFIG, folder, cls.server.metrics)
         cls.addClassCleanup(cls.prometheus.stop)
         until(lambda: cls.prometheus.value('up{job="rope"}') == 1, "Prometheus scrapes")
         until(lambda: not cls.prometheus.alerts("pending", "firing"), "no alert of an idle server")
         cls.begin = time.time()
         cls.calls = calls.Calls(BUILD, cls.server, folder)
         cls.calls.make()
-        cls.page = get(f"http://{cls.address}/metrics")
+        cls.page = cls.server.get("/metrics")[1]
         cls.known = read_page(cls.page)
         cls.known["grpc_server_call_duration_seconds_count"]["grpc_status"] |= names_of_codes()
         cls.known["rope_pipelined_requests_total"]["code"] |= names_of_codes()
@@ -194,7 +188,7 @@ class ServerTest(unittest.TestCase):
             server = self.librope.Server(BUILD, folder, METRICS, f"--tls_cert={cert}",
                                          f"--tls_key={key}")
             self.addCleanup(server.stop)
-            page = read_page(get(f"http://{metrics_address(server)}/metrics"))
+            page = read_page(server.get("/metrics")[1])
         self.assertEqual(set(page) - set(self.known), WITH_TLS)
 
     def test_panels_that_calls_do_not_move_exist(self):

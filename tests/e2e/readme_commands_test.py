@@ -27,9 +27,11 @@ import readme_commands
 from readme_commands import Command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+from rope_server import LIMIT_S, RopeServer  # noqa: E402
+
 LIST = pathlib.Path(__file__).with_name("readme_commands.txt")
 BUILD = pathlib.Path()  # set by main
-LIMIT_S = 60
 # What stands for the reader's own files.
 SUBSTITUTES = {
     "CONFIG...": "config.json",
@@ -112,24 +114,9 @@ def flag_of(text, name, default=""):
     return found[1] if found else default
 
 
-class Server:
-    """A rope_server on free ports; a context manager."""
-
-    def __enter__(self):
-        self._process = subprocess.Popen(
-            [BUILD / "bin/rope_server", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.said = self._process.stdout.readline() + self._process.stdout.readline()
-        self.address, self.metrics = re.search(r"on (\S+)\n.*//([^/]+)/", self.said).groups()
-        return self
-
-    def __exit__(self, *_):
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(timeout=LIMIT_S)
-        self._process.stdout.close()
+def serve():
+    return RopeServer(BUILD / "bin/rope_server", "--listen=127.0.0.1:0",
+                      "--metrics_listen=127.0.0.1:0")
 
 
 def prepare(folder, text, environment):
@@ -263,7 +250,7 @@ class PagesTest(unittest.TestCase):
         to_run = [command for command in unlisted if is_runnable(command)]
         # A command may need what the one before it on its page left at the server.
         by_page = [list(page) for _, page in itertools.groupby(to_run, lambda item: item.page)]
-        with Server() as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        with serve() as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
             answers = pool.map(lambda page: [run(command, server) for command in page], by_page)
             for command, answer in zip(to_run, itertools.chain.from_iterable(answers)):
                 with self.subTest(str(command)):
@@ -316,12 +303,12 @@ class FirstPageTest(unittest.TestCase):
                     text = text.replace(f"127.0.0.1:{port}", address)
                 with self.subTest(str(command)):
                     if "rope_server " in text:
-                        servers.append(stack.enter_context(Server()))
+                        servers.append(stack.enter_context(serve()))
                         ports = {"50051": servers[-1].address, "9464": servers[-1].metrics}
                         page = "".join(f"{line}\n" for line in command.output)
                         for port, address in ports.items():
                             page = page.replace(f"127.0.0.1:{port}", address)
-                        self.assertEqual(page, servers[-1].said)
+                        self.assertEqual(page, "".join(servers[-1].said))
                         continue
                     done = subprocess.run(
                         text,

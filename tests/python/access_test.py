@@ -1,6 +1,5 @@
 """Who may do what at a server: TLS, certificates, tokens, Unix users, and files that change while
 calls run."""
-import base64
 import contextlib
 import hashlib
 import json
@@ -13,12 +12,12 @@ import ssl
 import subprocess
 import threading
 import time
-import urllib.request
 
 import numpy as np
 import pytest
 from authority import Authority, openssl
 from reference import LLAMA, draw
+from rope_server import RopeServer
 
 import ropeserve as rs
 
@@ -27,32 +26,19 @@ RIGHTS = ("rotate", "describe", "inspect")
 ROPECTL = pathlib.Path(os.environ["ROPE_SERVER"]).with_name("ropectl")
 
 
-class Server:
-    """A rope_server with files in a folder."""
+class Server(RopeServer):
+    """With a metrics page, and a log in a folder."""
 
     def __init__(self, folder, *flags):
         self.log = folder / "log"
-        self.process = subprocess.Popen(
-            [os.environ["ROPE_SERVER"], "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-             *flags], stdout=subprocess.PIPE, stderr=self.log.open("a"), text=True)
-        lines = []
-        while not (lines and lines[-1].startswith("metrics on")):
-            lines.append(self.process.stdout.readline())
-            assert lines[-1], self.log.read_text()
-        self.address = re.search(r"listening on (\d\S+)", "".join(lines)).group(1)
-        self.metrics = lines[-1].split()[-1]
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(30) == 0, self.log.read_text()
-        self.process.stdout.close()
+        super().__init__(os.environ["ROPE_SERVER"], "--listen=127.0.0.1:0",
+                         "--metrics_listen=127.0.0.1:0", *flags, log=self.log.open("a"))
 
     def until_logged(self, pattern):
         until(lambda: re.search(pattern, self.log.read_text()), pattern)
 
     def metric(self, name):
-        page = urllib.request.urlopen(self.metrics).read().decode()
-        found = re.search(rf"^{name} (\S+)$", page, re.MULTILINE)
+        found = re.search(rf"^{name} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
         return found and float(found.group(1))
 
 
@@ -65,12 +51,9 @@ def until(holds, what):
 
 @contextlib.contextmanager
 def serving(folder, *flags):
-    server = Server(folder, *flags)
-    try:
+    with Server(folder, *flags) as server:
         yield server
-        server.stop()
-    finally:
-        server.process.kill()
+        assert server.stop() == 0, server.log.read_text()
 
 
 def sha256(token):
