@@ -35,16 +35,19 @@ absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
   ROPE_RETURN_IF_ERROR(CheckUnset(message.labels_size() > 0, "labels"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.has_positions(), "positions"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_from(), "reposition.from"));
+  ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_by(), "reposition.by"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.output().regions_size() > 0, "output.regions"));
-  if (message.has_rows()) {
-    return InvalidField("rows", "them in a prepared request", "a rope: send rows with each call");
-  }
+  ROPE_RETURN_IF_ERROR(CheckUnset(message.rows().ByteSizeLong() > 0, "rows"));
   for (int i = 0; i < message.tensors_size(); ++i) {
     const v1::Tensor& tensor = message.tensors(i);
     const v1::Array& array = tensor.array();
     const std::string path = absl::StrCat("tensors[", i, "]");
     ROPE_RETURN_IF_ERROR(
         CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, absl::StrCat(path, ".array")));
+    const v1::PagedTokens& paged = tensor.paged_tokens();
+    ROPE_RETURN_IF_ERROR(
+        CheckUnset(paged.has_pages() || paged.has_slots() || paged.has_target_slots(),
+                   absl::StrCat(path, ".paged_tokens")));
     if (tensor.norm().weight().has_region()) {
       return InvalidField(absl::StrCat(path, ".norm.weight"), "a region", "raw or numbers");
     }
@@ -130,9 +133,13 @@ absl::Status CheckTensorValues(const v1::Tensor& tensor, bool is_open, int index
   const bool head = tensor.role() != v1::ROLE_UNSPECIFIED || !tensor.layout().empty() ||
                     tensor.head_ranges_size() > 0 || tensor.has_norm() || tensor.has_scale() ||
                     tensor.has_llama4_scaling_beta() || tensor.fp8_scales_size() > 0 ||
-                    tensor.has_rotary_offset();
+                    tensor.has_rotary_offset() || tensor.paged_tokens().block_size() != 0 ||
+                    tensor.paged_tokens().page_stride() != 0;
   const bool type = array.dtype() != v1::DTYPE_UNSPECIFIED || array.strides_size() > 0;
-  if (head) return InvalidField(path(""), "more than `array` with prepared_id", "array alone");
+  if (head) {
+    return InvalidField(path(""), "more than `array` with prepared_id",
+                        "array, and what paged_tokens has for each token");
+  }
   if (type || (array.shape_size() > 0 && !is_open)) {
     return InvalidField(
         path(".array"), "a dtype, shape or strides with prepared_id",
@@ -151,7 +158,7 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
   ROPE_RETURN_IF_ERROR(check(call.operation() != v1::OPERATION_UNSPECIFIED, "operation"));
   ROPE_RETURN_IF_ERROR(check(call.reposition().has_from_rope(), "reposition.from_rope"));
   ROPE_RETURN_IF_ERROR(check(call.skip_attention_factor(), "skip_attention_factor"));
-  ROPE_RETURN_IF_ERROR(check(call.has_rows(), "rows"));
+  ROPE_RETURN_IF_ERROR(check(call.has_rows() && !prepared.message.has_rows(), "rows"));
   ROPE_RETURN_IF_ERROR(check(output.dtype() != v1::DTYPE_UNSPECIFIED, "output.dtype"));
   ROPE_RETURN_IF_ERROR(check(output.in_place(), "output.in_place"));
   ROPE_RETURN_IF_ERROR(check(output.layouts_size() > 0, "output.layouts"));

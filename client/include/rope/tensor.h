@@ -61,7 +61,8 @@ struct ArrayView {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
-  std::vector<int64_t> strides = {};  // in elements, of Rows::cos and sin only; empty: packed
+  // Of Rows with two axes only: {elements from a row to the next, 1}. Empty: packed.
+  std::vector<int64_t> strides = {};
 };
 
 // RMS norm of each head, applied before the rotation: x * weight / sqrt(mean(x * x) + eps).
