@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/dtype/dtype.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/page_builder.h"

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/dtype/element.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"

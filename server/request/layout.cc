@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/check.h"
 #include "server/error.h"
 
 namespace rope::server {

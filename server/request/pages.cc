@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/request/array_reader.h"

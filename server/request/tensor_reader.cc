@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
