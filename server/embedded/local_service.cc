@@ -207,7 +207,6 @@ absl::Status LocalService::Build(const Options& options) {
   }
   core.shares = server::DivideMemory(memory_bytes, std::nullopt, std::nullopt);
   core.regions.enabled = true;
-  core.overwrites_received = false;
   core.shares_by_session = false;
   // A request of several slices goes to the batch thread, so that callers work for themselves.
   core.batches.direct_bytes_max =
