@@ -9,18 +9,21 @@
 
 #include "client/c/dlpack.h"
 #include "client/c/error.h"
+#include "client/codec/messages.h"
 #include "client/codec/preparation.h"
 
 namespace rope::c {
 namespace {
 
+using client::ArrayView;
+using client::DType;
 using client::Positions;
 using client::Preparation;
 
 // What an argument has to be: a tensor, or its result.
 struct Operand {
   const std::string& layout;
-  client::DType dtype;
+  DType dtype;
   const std::vector<int64_t>& shape;
   const std::vector<int64_t>& strides;  // empty: packed
 };
@@ -124,6 +127,53 @@ Status ReadMemory(const Operand& operand, const std::string& open_axis, const DL
   return {};
 }
 
+// Libraries that have no type for fp8 say uint8. The preparation has the type.
+DLTensor WithFloat8(DLTensor tensor, DType dtype) {
+  if (tensor.dtype.code != kDLUInt || tensor.dtype.bits != 8) return tensor;
+  if (dtype == DType::kFloat8E4M3) tensor.dtype.code = kDLFloat8_e4m3fn;
+  if (dtype == DType::kFloat8E5M2) tensor.dtype.code = kDLFloat8_e5m2;
+  return tensor;
+}
+
+// An array of any type, shape and strides.
+Status ReadArray(const DLTensor& tensor, const std::string& name, ArrayView* array) {
+  DlpackView view;
+  if (Status status = ReadDlpack(tensor, name, &view); !status.ok()) return status;
+  array->dtype = view.dtype;
+  array->shape.assign(view.shape, view.shape + view.rank);
+  array->data = view.data;
+  if (view.strides != nullptr) array->strides.assign(view.strides, view.strides + view.rank);
+  return {};
+}
+
+// A pool of pages, however its axes are cut.
+Status ReadPool(DType dtype, int64_t bytes, const DLTensor& tensor, const std::string& name,
+                void** memory) {
+  ArrayView pool;
+  if (Status status = ReadArray(tensor, name, &pool); !status.ok()) return status;
+  if (pool.dtype != dtype) return Invalid(name + ".dtype", Name(pool.dtype), Name(dtype));
+  const Result<int64_t> given = client::ArrayBytes(name, pool);
+  if (!given.ok()) return given.status();
+  if (*given < bytes) {
+    return Invalid(name + ".shape", std::to_string(*given) + " bytes",
+                   "the " + std::to_string(bytes) + " of pool_elements");
+  }
+  *memory = const_cast<void*>(pool.data);
+  return {};
+}
+
+Status ReadSlots(const DLTensor& tensor, const std::string& name, std::string_view member,
+                 std::optional<client::PagedTokens>* paged) {
+  if (!paged->has_value()) paged->emplace();
+  std::vector<int64_t>* const list = member == "pages"          ? &(*paged)->pages
+                                     : member == "slots"        ? &(*paged)->slots
+                                     : member == "target_slots" ? &(*paged)->target_slots
+                                                                : nullptr;
+  if (list == nullptr) return Unknown(name);
+  if (!list->empty()) return GivenTwice(name);
+  return ReadIntegers(tensor, name, list);
+}
+
 // A number without axes.
 template <typename T>
 Status SetNumber(const DLTensor& tensor, const std::string& name, int64_t value,
@@ -171,16 +221,44 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
     if (!call->reposition.has_value()) call->reposition.emplace();
     return ReadPositions(*argument.tensor, name, rest, &call->reposition->from);
   }
+  if (name == "reposition.by") {
+    if (!call->reposition.has_value()) call->reposition.emplace();
+    client::Reposition& move = *call->reposition;
+    if (!move.by.empty()) return GivenTwice(name);
+    Status status = ReadIntegers(*argument.tensor, name, &move.by);
+    if (!status.ok()) return status;
+    move.by_shape.assign(argument.tensor->shape, argument.tensor->shape + argument.tensor->ndim);
+    return {};
+  }
+  if (name == "open_axis") {
+    std::vector<int64_t> values;
+    if (Status status = ReadIntegers(*argument.tensor, name, &values); !status.ok()) return status;
+    return SetNumber(*argument.tensor, name, values.empty() ? 0 : values[0], length);
+  }
+  for (const client::RowArray& each : client::kRowArrays) {
+    if (name != each.field) continue;
+    if (!call->rows.has_value()) call->rows.emplace();
+    std::optional<ArrayView>& rows = *call->rows.*each.view;
+    if (rows.has_value()) return GivenTwice(name);
+    return ReadArray(*argument.tensor, name, &rows.emplace());
+  }
   const std::optional<size_t> index = TakeTensor(preparation.message().rotate(), &rest);
+  if (index.has_value() && Take(".paged_tokens.", &rest)) {
+    return ReadSlots(*argument.tensor, name, rest, &call->tensors[*index].paged);
+  }
   const bool is_output = rest == ".output";
   if (!index.has_value() || !(is_output || rest.empty())) return Unknown(name);
   const Preparation::Tensor& tensor = preparation.tensors()[*index];
   client::TensorView& view = call->tensors[*index];
   if ((is_output ? view.output : view.data) != nullptr) return GivenTwice(name);
   void* memory = nullptr;
+  const Operand operand = is_output ? ResultOf(tensor) : InputOf(tensor);
+  const DLTensor given = WithFloat8(*argument.tensor, operand.dtype);
   Status status =
-      ReadMemory(is_output ? ResultOf(tensor) : InputOf(tensor), preparation.message().open_axis(),
-                 *argument.tensor, name, length, &memory);
+      tensor.view.paged.has_value()
+          ? ReadPool(operand.dtype, is_output ? tensor.wanted.output_bytes : tensor.bytes, given,
+                     name, &memory)
+          : ReadMemory(operand, preparation.message().open_axis(), given, name, length, &memory);
   if (is_output) {
     view.output = memory;
   } else {

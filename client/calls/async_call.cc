@@ -91,7 +91,7 @@ Status AsyncCall::Encode(const RotateRequest& request) {
 
 Status AsyncCall::Keep(const RotateRequest& request) {
   if (kept_ != nullptr) return {};
-  auto kept = KeptRequest::Of(request);
+  auto kept = KeptRequest::Of(request, link_ == nullptr ? Region() : link_->region);
   if (!kept.ok()) return kept.status();
   kept_ = *std::move(kept);
   return {};

@@ -4,23 +4,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/messages.h"
+#include "client/codec/placement.h"
 
 namespace rope::client {
 
-Result<std::unique_ptr<const KeptRequest>> KeptRequest::Of(const RotateRequest& request) {
+Result<std::unique_ptr<const KeptRequest>> KeptRequest::Of(const RotateRequest& request,
+                                                           const Region& region) {
   std::unique_ptr<KeptRequest> kept(new KeptRequest(request));  // the constructor is private
-  if (Status status = kept->CopyArrays(); !status.ok()) return status;
+  if (Status status = kept->CopyArrays(region); !status.ok()) return status;
   return std::unique_ptr<const KeptRequest>(std::move(kept));
 }
 
-Status KeptRequest::CopyArrays() {
+Status KeptRequest::CopyArrays(const Region& region) {
   if (request_.rows.has_value()) {
-    Rows& rows = *request_.rows;
-    for (auto& [field, array] :
-         {std::pair("rows.angles", &rows.angles), std::pair("rows.cos", &rows.cos),
-          std::pair("rows.sin", &rows.sin)}) {
-      if (!array->has_value()) continue;
-      if (Status status = CopyArray(field, **array); !status.ok()) return status;
+    for (const RowArray& each : kRowArrays) {
+      std::optional<ArrayView>& view = *request_.rows.*each.view;
+      if (!view.has_value()) continue;
+      const Result<int64_t> bytes = ArrayBytes(each.field, *view);
+      if (!bytes.ok()) return bytes.status();
+      if (RangeIn(region, view->data, *bytes).has_value()) continue;
+      if (Status status = CopyArray(each.field, *view); !status.ok()) return status;
     }
   }
   for (size_t i = 0; i < request_.tensors.size(); ++i) {

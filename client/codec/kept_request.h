@@ -2,8 +2,8 @@
 // attempt after the caller's request has gone.
 //
 // Threading:  Immutable; usable from any thread.
-// Ownership:  Owns copies of everything, rows and norm weights included, but for the memory of the
-//             tensors, which it borrows.
+// Ownership:  Owns copies of everything, norm weights included, but for the memory of the tensors
+//             and of rows in the region, which it borrows.
 #ifndef ROPE_CLIENT_CODEC_KEPT_REQUEST_H_
 #define ROPE_CLIENT_CODEC_KEPT_REQUEST_H_
 
@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "client/memory/region.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
 
@@ -19,14 +20,15 @@ namespace rope::client {
 class KeptRequest {
  public:
   // INVALID_ARGUMENT: an array without data, or with a shape whose size in bytes is not defined.
-  static Result<std::unique_ptr<const KeptRequest>> Of(const RotateRequest& request);
+  static Result<std::unique_ptr<const KeptRequest>> Of(const RotateRequest& request,
+                                                       const Region& region);
 
-  // The request. Its arrays lie in this object.
+  // The request. Its arrays lie in this object or in the region.
   const RotateRequest& Get() const { return request_; }
 
  private:
   explicit KeptRequest(const RotateRequest& request) : request_(request) {}
-  Status CopyArrays();
+  Status CopyArrays(const Region& region);
   Status CopyArray(const std::string& field, ArrayView& view);
 
   RotateRequest request_;

@@ -2,7 +2,8 @@
 //
 // Threading:  Values. OutputMemory may be destroyed on any thread.
 // Ownership:  A TensorView borrows `data` and `output` until the call that takes it has ended; an
-//             ArrayView borrows `data` until that call has returned. OutputMemory belongs to its
+//             ArrayView borrows `data` until that call has returned; rows in memory that the server
+//             shares, which in process is all, until it has ended. OutputMemory belongs to its
 //             holder and may outlive the Client. When it is destroyed, its connection may keep the
 //             memory for a later reply (ConnectOptions::pooled_bytes).
 #ifndef ROPE_TENSOR_H_
