@@ -14,6 +14,7 @@
 #include "client/codec/placement.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/ipc/ring.h"
 #include "proto/wire/message_join.h"
@@ -25,11 +26,6 @@ Status Unreadable(absl::string_view field, const absl::AlphaNum& got,
                   const absl::AlphaNum& want = "") {
   return MakeError(Reason::kInternal, field.empty() ? "reply" : absl::StrCat("reply: ", field), got,
                    want);
-}
-
-Status Unreadable(const absl::Status& status) {
-  const proto::ErrorParts parts = proto::PartsOf(status);
-  return Unreadable(parts.field, parts.got, parts.want);
 }
 
 // Checks that a returned tensor has the shape, type and number of bytes that the request implies.
@@ -95,10 +91,6 @@ RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& 
   return tensor;
 }
 
-Status FromMessage(const v1::Error& error) {
-  return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
-}
-
 void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.request_id = head.request_id();
   reply.attention_factor = head.attention_factor();
@@ -111,18 +103,15 @@ void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.warnings.assign(head.warnings().begin(), head.warnings().end());
 }
 
-// Whether the reply has no tensor bytes. An empty tensor has none, wherever it lies.
-bool StayInRegion(const std::vector<WantedTensor>& wanted) {
-  return std::ranges::all_of(
-      wanted, [](const WantedTensor& tensor) { return tensor.in_region || tensor.bytes == 0; });
-}
-
 // Whether request and reply fit through a ring: neither contains tensor bytes, and the request has
-// at most kRingRequestBytes.
+// at most kRingRequestBytes. An empty tensor has no bytes, wherever it lies.
 bool FitRing(const std::vector<proto::MessagePart>& message,
              const std::vector<WantedTensor>& wanted) {
   return message.size() == 1 && message.front().payload.empty() &&
-         message.front().header.size() <= proto::kRingRequestBytes && StayInRegion(wanted);
+         message.front().header.size() <= proto::kRingRequestBytes &&
+         std::ranges::all_of(wanted, [](const WantedTensor& tensor) {
+           return tensor.in_region || tensor.bytes == 0;
+         });
 }
 
 grpc::ByteBuffer BufferOfParts(const std::vector<proto::MessagePart>& message,
@@ -140,18 +129,10 @@ grpc::ByteBuffer BufferOfParts(const std::vector<proto::MessagePart>& message,
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-// Whether strides of the result are those of the tensor. Empty strides are packed.
+// Whether strides of the result are those of the tensor.
 bool HasStridesOf(const TensorView& view, const std::vector<int64_t>& strides) {
-  if (strides == view.strides) return true;
-  if (!strides.empty() && !view.strides.empty()) return false;
-  int64_t packed = 1;  // of the axis, from D on
-  const std::vector<int64_t>& given = strides.empty() ? view.strides : strides;
-  if (given.size() != view.shape.size()) return false;
-  for (size_t i = given.size(); i > 0; --i) {
-    if (given[i - 1] != packed) return false;
-    if (__builtin_mul_overflow(packed, view.shape[i - 1], &packed)) return false;
-  }
-  return true;
+  return strides == view.strides ||
+         StridesOf(view.shape, strides) == StridesOf(view.shape, view.strides);
 }
 
 // An array of rows.
@@ -171,8 +152,7 @@ struct Draft {
 
   // Adds a tensor of `bytes` bytes with the data and the output of `memory`.
   Status Add(const TensorView& view, int64_t bytes, WantedTensor wanted, const TensorView& memory) {
-    Status status = CheckData(memory.data, bytes, places.size());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckData(memory.data, bytes, places.size()));
     if (!wanted.strides.empty() && memory.output == nullptr && wanted.bytes > 0) {
       return InvalidField(absl::StrCat("tensors[", places.size(), "].output"), "null",
                           "memory with the output_strides");
@@ -208,10 +188,9 @@ struct Draft {
     for (const RowArray& each : kRowArrays) {
       const std::optional<ArrayView>& view = *given.*each.view;
       if (!view.has_value()) continue;
-      const Result<int64_t> bytes = ArrayBytes(each.field, *view);
-      if (!bytes.ok()) return bytes.status();
+      ROPE_ASSIGN_OR_RETURN(const int64_t bytes, ArrayBytes(each.field, *view));
       rows.push_back(
-          {&each, &*view, {static_cast<const char*>(view->data), static_cast<size_t>(*bytes)}});
+          {&each, &*view, {static_cast<const char*>(view->data), static_cast<size_t>(bytes)}});
     }
     return {};
   }
@@ -287,7 +266,7 @@ Status Settle(const Region& region, Route route, Draft& draft) {
     OwnOutputs(*pool, /*is_staged=*/true, draft);
     draft.placement = PlacementOf(region, draft.places);
   }
-  if (Status status = CheckPages(region, draft); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckPages(region, draft));
   for (const auto& input : draft.placement.inputs) encoded.uses_region |= input.has_value();
   encoded.uses_region |= !draft.placement.outputs.empty();
   for (RowPlace& row : draft.rows) {
@@ -384,16 +363,9 @@ Status AppendPositions(const Positions& positions, std::string& out) {
     return {};
   }
   v1::Positions message;
-  if (Status status = SetPositions(positions, "positions", message); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetPositions(positions, "positions", message));
   const std::string body = message.SerializeAsString();
   if (!body.empty()) proto::AppendField(kNumber, body, out);
-  return {};
-}
-
-Status AppendReposition(const Reposition& reposition, std::string& out) {
-  v1::Reposition message;
-  if (Status status = SetReposition(reposition, message); !status.ok()) return status;
-  proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, message.SerializeAsString(), out);
   return {};
 }
 
@@ -452,10 +424,12 @@ Result<std::vector<proto::MessagePart>> JoinPrepared(
   if (!request.request_id.empty()) {
     proto::AppendField(v1::RotateRequest::kRequestIdFieldNumber, request.request_id, header);
   }
-  Status status = AppendPositions(request.positions, header);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(AppendPositions(request.positions, header));
   if (request.reposition.has_value()) {
-    if (status = AppendReposition(*request.reposition, header); !status.ok()) return status;
+    v1::Reposition message;
+    ROPE_RETURN_IF_ERROR(SetReposition(*request.reposition, message));
+    proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, message.SerializeAsString(),
+                       header);
   }
   // The server knows the shapes, unless calls differ in the length of an axis.
   const bool has_shapes = state.preparation->has_open_axis();
@@ -513,7 +487,7 @@ EncodedRotate InProcess(CallMessage call, Draft draft) {
 // What JoinPrepared writes, as a message. INVALID_ARGUMENT: as SetValues.
 Status FillPrepared(const RotateRequest& request, const std::vector<Preparation::Tensor>& tensors,
                     const Draft& draft, v1::RotateRequest& head) {
-  if (Status status = SetValues(request, head); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetValues(request, head));
   const PreparedState& state = *PreparedState::Of(*request.prepared);
   const bool has_shapes = state.preparation->has_open_axis();
   head.set_prepared_id(state.id);
@@ -538,36 +512,20 @@ EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Rout
   return std::move(draft.encoded);
 }
 
-// Of a prepared call; in `changed` if its open axis has a length, or a tensor strides.
-Result<const std::vector<Preparation::Tensor>*> TensorsOf(
-    const RotateRequest& request, std::vector<Preparation::Tensor>& changed) {
-  const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
-  if (!LengthOf(request).has_value() && std::ranges::none_of(request.tensors, HasStrides)) {
-    return &preparation.tensors();
-  }
-  auto tensors = preparation.TensorsOf(request);
-  if (!tensors.ok()) return tensors.status();
-  changed = *std::move(tensors);
-  return &changed;
-}
-
 Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
                                      Route route, BorrowedSlices& borrowed) {
-  std::vector<Preparation::Tensor> changed;
-  const auto found = TensorsOf(request, changed);
-  if (!found.ok()) return found.status();
-  const std::vector<Preparation::Tensor>& tensors = **found;
+  ROPE_ASSIGN_OR_RETURN(const auto found,
+                        PreparedState::Of(*request.prepared)->preparation->TensorsOf(request));
+  const std::vector<Preparation::Tensor>& tensors = *found;
   Draft draft;
   draft.places.reserve(tensors.size());
   draft.encoded.wanted.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Preparation::Tensor& tensor = tensors[i];
-    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
   }
-  Status status = draft.AddRows(request.rows);
-  if (status.ok()) status = Settle(region, route, draft);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(draft.AddRows(request.rows));
+  ROPE_RETURN_IF_ERROR(Settle(region, route, draft));
   // The prepared request has the strides, which say nothing about results in the answer.
   if (draft.wants_strides() && !draft.writes_strides()) {
     draft = {};
@@ -575,30 +533,24 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region&
   }
   if (route == Route::kInProcess) {
     CallMessage call = NewMessage();
-    status = FillPrepared(request, tensors, draft, *call.head);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(FillPrepared(request, tensors, draft, *call.head));
     return InProcess(std::move(call), std::move(draft));
   }
-  auto message = JoinPrepared(draft, request, tensors);
-  if (!message.ok()) return message.status();
-  return Encoded(std::move(draft), *std::move(message), route, borrowed);
+  ROPE_ASSIGN_OR_RETURN(auto message, JoinPrepared(draft, request, tensors));
+  return Encoded(std::move(draft), std::move(message), route, borrowed);
 }
 
 // These two fill the message of a whole request, but for places and rows.
 Status FillWhole(const RotateRequest& request, v1::RotateRequest& head, Draft& draft) {
-  Status status = SetConstants(request, head);
-  if (status.ok()) status = SetValues(request, head);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetConstants(request, head));
+  ROPE_RETURN_IF_ERROR(SetValues(request, head));
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& view = request.tensors[i];
-    const Result<int64_t> bytes = TensorBytes(view, i);
-    if (!bytes.ok()) return bytes.status();
-    Result<WantedTensor> wanted = WantedOf(view, request.output_dtype, i);
-    if (!wanted.ok()) return wanted.status();
-    status = draft.Add(view, *bytes, *std::move(wanted), view);
-    if (!status.ok()) return status;
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(view, i));
+    ROPE_ASSIGN_OR_RETURN(WantedTensor wanted, WantedOf(view, request.output_dtype, i));
+    ROPE_RETURN_IF_ERROR(draft.Add(view, bytes, std::move(wanted), view));
     v1::Tensor& tensor = *head.add_tensors();
-    if (status = SetTensor(view, i, tensor); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetTensor(view, i, tensor));
     SetSlots(view, view.paged, {.elements = true}, tensor);
   }
   return {};
@@ -608,17 +560,14 @@ Status FillWhole(const RotateRequest& request, v1::RotateRequest& head, Draft& d
 Status FillWholePrepared(const RotateRequest& request, v1::RotateRequest& head, Draft& draft) {
   const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
   const v1::RotateRequest& prepared = preparation.message().rotate();
-  std::vector<Preparation::Tensor> changed;
-  const auto found = TensorsOf(request, changed);
-  if (!found.ok()) return found.status();
+  ROPE_ASSIGN_OR_RETURN(const auto found, preparation.TensorsOf(request));
   head = prepared;
   if (head.has_output()) head.mutable_output()->clear_strides();  // EncodeWhole sets them
   if (head.output().ByteSizeLong() == 0) head.clear_output();
-  if (Status status = SetValues(request, head); !status.ok()) return status;
-  for (size_t i = 0; i < (*found)->size(); ++i) {
-    const Preparation::Tensor& tensor = (**found)[i];
-    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
-    if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetValues(request, head));
+  for (size_t i = 0; i < found->size(); ++i) {
+    const Preparation::Tensor& tensor = (*found)[i];
+    ROPE_RETURN_IF_ERROR(draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
     v1::Tensor& message = *head.mutable_tensors(static_cast<int>(i));
     v1::Array& array = *message.mutable_array();
     SetShape(tensor.view.shape, array);
@@ -650,10 +599,9 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
   v1::RotateRequest& head = *call.head;
   Draft draft;
   const auto fill = request.prepared.has_value() ? &FillWholePrepared : &FillWhole;
-  Status status = fill(request, head, draft);
-  if (status.ok()) status = draft.AddRows(request.rows);
-  if (status.ok()) status = Settle(region, route, draft);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(fill(request, head, draft));
+  ROPE_RETURN_IF_ERROR(draft.AddRows(request.rows));
+  ROPE_RETURN_IF_ERROR(Settle(region, route, draft));
   SetRows(draft, /*has_shapes=*/true, head);
   SetPlaces(draft, head);
   if (draft.writes_strides() && draft.wants_strides()) {
@@ -670,7 +618,7 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
                                    BorrowedSlices& borrowed) {
   if (!request.prepared.has_value()) return EncodeWhole(request, region, route, borrowed);
-  if (Status status = CheckPreparedCall(request); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckPreparedCall(request));
   if (std::ranges::any_of(request.tensors, HasStrides)) {
     return EncodeWhole(request, region, route, borrowed);
   }
@@ -689,7 +637,10 @@ Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
     fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
-  if (!message.ok()) return Unreadable(message.status());
+  if (!message.ok()) {
+    const proto::ErrorParts parts = proto::PartsOf(message.status());
+    return Unreadable(parts.field, parts.got, parts.want);
+  }
   reply.message_ = *std::move(message);
   if (!reply.head_->ParseFromString(reply.message_.skeleton)) {
     return Unreadable("", "malformed bytes");
@@ -710,20 +661,22 @@ Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
 }
 
 Status ReceivedReply::error() const {
-  return head().error().code() == 0 ? Status() : FromMessage(head().error());
+  const v1::Error& error = head().error();
+  if (error.code() == 0) return {};
+  return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
 }
 
 // Checks every tensor before it writes any: a reply that is not valid leaves all outputs untouched.
 Result<RotateReply> ReceivedReply::ToReply(std::vector<WantedTensor> wanted,
                                            OutputPool& pool) const {
-  if (Status status = error(); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(error());
   const auto count = static_cast<size_t>(head().tensors_size());
   if (count != wanted.size()) {
     return Unreadable("tensors", count, wanted.size());
   }
   for (size_t i = 0; i < count; ++i) {
     const v1::Array& array = head().tensors(static_cast<int>(i)).array();
-    if (Status status = CheckTensor(array, message_, wanted[i], i); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckTensor(array, message_, wanted[i], i));
   }
   RotateReply reply;
   ReadHead(head(), reply);

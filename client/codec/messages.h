@@ -27,6 +27,12 @@
 namespace rope::client {
 
 v1::DType ToMessage(DType dtype);
+// nullopt: no dtype of the client's.
+std::optional<DType> DTypeNumbered(v1::DType number);
+v1::Role ToMessage(Role role);
+// An empty shape is one axis.
+void SetIntegers(const std::vector<int64_t>& values, v1::Array& array,
+                 const std::vector<int64_t>& shape = {});
 // The error of alternatives of which more than one is given; OK for at most one. `given` pairs each
 // alternative's name with whether it is set.
 Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given);
@@ -36,7 +42,6 @@ Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char
 Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message);
 // INVALID_ARGUMENT: as SetRope.
 Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request);
-Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request);
 
 // INTERNAL: a config that this library cannot read.
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message);
@@ -79,6 +84,11 @@ void SetSlots(const TensorView& view, const std::optional<PagedTokens>& paged,
 Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array);
 // The size of the elements of rows or weights in bytes, with gaps. INVALID_ARGUMENT: no data.
 Result<int64_t> ArrayBytes(const std::string& field, const ArrayView& view);
+
+// Strides as they are given; without any, those of a packed tensor. Of one that is too large to
+// exist they are undefined.
+std::vector<int64_t> StridesOf(const std::vector<int64_t>& shape,
+                               const std::vector<int64_t>& strides);
 
 // The size of the elements in bytes; of pages, that of their pool.
 Result<int64_t> TensorBytes(const TensorView& view, size_t index);

@@ -14,15 +14,14 @@ namespace {
 // How often each stride may be taken, the largest stride first.
 using Steps = std::map<int64_t, int64_t, std::greater<>>;
 
-// Whether steps from `step` on lead exactly that far.
-bool Reach(const Steps& steps, Steps::const_iterator step, int64_t distance) {
-  if (step == steps.end() || distance <= 0) return distance == 0;
-  const auto [stride, most] = *step++;
-  int64_t rest = 0;  // how far smaller steps lead
-  for (auto each = step; each != steps.end(); ++each) rest += each->first * each->second;
-  int64_t taken = std::min(most, distance / stride);
-  for (; taken >= 0 && distance - taken * stride <= rest; --taken) {
-    if (Reach(steps, step, distance - taken * stride)) return true;
+// Whether steps from `step` on, which lead up to `most`, lead exactly that far.
+bool Reach(Steps::const_iterator step, int64_t most, int64_t distance) {
+  if (distance == 0 || distance == most) return true;
+  const auto [stride, count] = *step++;
+  most -= stride * count;
+  int64_t taken = std::min(count, distance / stride);
+  for (; taken >= 0 && distance - taken * stride <= most; --taken) {
+    if (Reach(step, most, distance - taken * stride)) return true;
   }
   return false;
 }
@@ -90,21 +89,19 @@ bool ShareMemory(const WantedTensor& a, const WantedTensor& b) {
   const int64_t distance =
       proto::ProcessMemoryOffset(b.output) - proto::ProcessMemoryOffset(a.output);
   if (distance >= a.output_bytes || -distance >= b.output_bytes) return false;
-  if (std::max(a.output_bytes, b.output_bytes) > kBytesMax) return false;
+  if (std::max(a.output_bytes, b.output_bytes) > kBytesMax || std::min(a.bytes, b.bytes) == 0)
+    return false;
   // They do if steps from the first byte of `a` meet steps back from the last of `b`.
   Steps steps;
   for (const WantedTensor* wanted : {&a, &b}) {
-    if (wanted->bytes == 0) return false;
     const int64_t element_bytes = ElementBytes(wanted->dtype);
-    int64_t packed = element_bytes;
-    for (size_t i = wanted->shape.size(); i-- > 0; packed *= wanted->shape[i]) {
-      const bool is_packed = wanted->strides.empty();
-      if (wanted->shape[i] == 1) continue;
-      steps[is_packed ? packed : wanted->strides[i] * element_bytes] += wanted->shape[i] - 1;
+    const std::vector<int64_t> strides = StridesOf(wanted->shape, wanted->strides);
+    for (size_t i = 0; i < strides.size(); ++i) {
+      if (wanted->shape[i] > 1) steps[strides[i] * element_bytes] += wanted->shape[i] - 1;
     }
     steps[1] += element_bytes - 1;
   }
-  return Reach(steps, steps.begin(), distance + b.output_bytes - 1);
+  return Reach(steps.begin(), a.output_bytes + b.output_bytes - 2, distance + b.output_bytes - 1);
 }
 
 StagedRun Stage(const Region& region, int64_t bytes_min, const std::vector<WantedTensor>& wanted,

@@ -46,9 +46,11 @@ class Preparation {
   const v1::PrepareRequest& message() const { return message_; }
 
   bool has_open_axis() const { return !message_.open_axis().empty(); }
-  const std::vector<Tensor>& tensors() const { return tensors_; }
-  // Of a call with a length of the open axis or strides. INVALID_ARGUMENT: as TensorBytes.
-  Result<std::vector<Tensor>> TensorsOf(const RotateRequest& call) const;
+  const std::vector<Tensor>& tensors() const { return *tensors_; }
+  // Of a call: others, if it has a length of the open axis or strides. INVALID_ARGUMENT: as
+  // TensorBytes.
+  using Tensors = std::shared_ptr<const std::vector<Tensor>>;
+  Result<Tensors> TensorsOf(const RotateRequest& call) const;
 
  private:
   Preparation() = default;
@@ -56,7 +58,7 @@ class Preparation {
 
   v1::PrepareRequest message_;
   std::optional<DType> output_dtype_;
-  std::vector<Tensor> tensors_;
+  std::shared_ptr<std::vector<Tensor>> tensors_ = std::make_shared<std::vector<Tensor>>();
 };
 
 // What a PreparedRotation refers to: a preparation and the server's answer to it.

@@ -66,7 +66,7 @@ client::Call EmbeddedConnection::RotateAsync(const RotateRequest& request,
                                              client::RotateCallback callback,
                                              const CallOptions& options) {
   Result<std::unique_ptr<const client::KeptRequest>> kept =
-      client::KeptRequest::Of(request, rotations_->region());
+      client::Keep(request, rotations_->region());
   Status refused = client::CheckMetadata(options.metadata);
   if (refused.ok()) refused = kept.status();
   CallbackThread::Call call = {.request = nullptr,

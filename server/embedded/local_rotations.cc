@@ -104,7 +104,7 @@ void CallbackThread::Answer(Call call) {
   if (call.request == nullptr) {
     reply = call.refused;
   } else if (!call.cancelled->load()) {
-    reply = rotations_->Rotate(call.request->Get(), call.deadline, call.cancelled);
+    reply = rotations_->Rotate(call.request->request, call.deadline, call.cancelled);
   }
   call.request.reset();
   call.lease.reset();

@@ -1,6 +1,5 @@
 #include "server/embedded/local_service.h"
 
-#include <spdlog/logger.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +16,6 @@
 #include "server/grpc/unary_call.h"
 #include "server/limits.h"
 #include "server/memory/limits.h"
-#include "server/memory/memory_limit.h"
 #include "server/memory/peers.h"
 #include "server/request/request.h"
 #include "server/telemetry/process.h"
@@ -29,13 +27,6 @@ namespace {
 constexpr uint64_t kSession = 1;
 
 constexpr int kThreadsMax = 1024;
-
-// A library writes no lines: errors are in the answers.
-std::shared_ptr<spdlog::logger> SilentLogger() {
-  auto logger = std::make_shared<spdlog::logger>("rope");  // without a sink
-  logger->set_level(spdlog::level::off);
-  return logger;
-}
 
 // The end of a call, which its caller waits for.
 class Ending {
@@ -211,7 +202,6 @@ absl::Status LocalService::Build(const Options& options) {
   // A request of several slices goes to the batch thread, so that callers work for themselves.
   core.batches.direct_bytes_max =
       std::min(core.batches.direct_bytes_max, core.batches.slice_bytes_max);
-  core.logger = SilentLogger();
   ROPE_ASSIGN_OR_RETURN(core_, server::Core::Create(std::move(core), clock_));
   core_->regions().OpenSession(kSession);
   ROPE_ASSIGN_OR_RETURN(region_id_, core_->regions().RegisterProcess(kSession));

@@ -5,6 +5,7 @@ only Python.
 import ctypes
 import json
 import pathlib
+import re
 import signal
 import subprocess
 
@@ -47,7 +48,8 @@ def load(build):
     """The library of a build folder, with RTLD_LOCAL. Each name that it exports is there."""
     root = pathlib.Path(__file__).resolve().parents[2]
     library = ctypes.CDLL(str(pathlib.Path(build) / "lib" / "librope.so"))
-    for name in (root / "client/c/exports.txt").read_text().split():
+    header = (root / "client/include/rope/rope.h").read_text()
+    for name in re.findall(r"^\w.*?\b(rope_\w+)\(", header, re.MULTILINE):
         getattr(library, name).restype = ctypes.c_void_p
     for name in ("error_code", "error_message", "error_reason", "transport", "version"):
         getattr(library, f"rope_{name}").restype = ctypes.c_char_p

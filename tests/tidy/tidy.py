@@ -185,7 +185,7 @@ def owner(include, folders):
     first = include.split("/")[0]
     if first in folders:
         return first
-    if include.startswith("rope/v1/") or include.startswith("grpc/health/"):
+    if include.startswith(("rope/v1/", "grpc/health/", "google/rpc/")):
         return "proto"
     return "client" if first == "rope" else None
 

@@ -40,7 +40,6 @@
 #include "rope/async.h"
 #include "rope/connection.h"
 #include "rope/describe.h"
-#include "rope/fingerprint.h"
 #include "rope/options.h"
 #include "rope/prepared.h"
 #include "rope/rotate.h"
@@ -142,12 +141,6 @@ class Client {
   // The same answer as JSON, with the field names of proto/rope/v1/describe.proto.
   Result<std::string> DescribeJson(const DescribeRequest& request,
                                    const CallOptions& options = {}) const;
-
-  // Names the rotation of K as an engine computes it; with `other`, names and compares two. The
-  // answer is JSON, with the field names of proto/rope/v1/fingerprint.proto. Errors: as Rotate;
-  // INVALID_ARGUMENT: an engine, or a reading of this model, that was not checked.
-  Result<std::string> FingerprintJson(const FingerprintRequest& request,
-                                      const CallOptions& options = {}) const;
 
   // Exact cos and sin in the layout of an engine. They are computed for the call: about 0.3
   // microseconds for each pair, a second for the largest tables.

@@ -23,6 +23,12 @@ class OutputPool;
 // Element type, little-endian. kFloat64 is for Rows, norm weights and GetTables, never a tensor.
 enum class DType { kFloat32, kFloat16, kBFloat16, kFloat64, kFloat8E4M3, kFloat8E5M2 };
 
+// "fp32", "fp16", "bf16", "fp64", "fp8_e4m3" or "fp8_e5m2".
+constexpr const char* Name(DType dtype) {
+  constexpr const char* kNames[] = {"fp32", "fp16", "bf16", "fp64", "fp8_e4m3", "fp8_e5m2"};
+  return kNames[static_cast<int>(dtype)];
+}
+
 // Query or key.
 enum class Role { kQ, kK };
 

@@ -175,7 +175,7 @@ TEST_F(PreparedCallTest, ALengthChangesTheOpenAxisOfEveryTensor) {
   const Preparation& preparation = *PreparedState::Of(rotation)->preparation;
   RotateRequest call = Call();
   call.prepared = rotation;
-  const auto tensors = preparation.TensorsOf(call).value();
+  const std::vector<Preparation::Tensor> tensors = *preparation.TensorsOf(call).value();
   EXPECT_THAT(tensors[0].view.shape, ElementsAre(2, 1, 2));
   EXPECT_EQ(tensors[0].bytes, 16);
   EXPECT_THAT(tensors[1].wanted.shape, ElementsAre(1, 2, 2));
