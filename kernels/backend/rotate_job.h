@@ -92,7 +92,8 @@ struct RotateJob {
   // Whether a token has the row of the token before it.
   bool SharesRow(size_t token) const {
     if (token == 0) return false;
-    if (move) return move->from[token] == move->from[token - 1] && move->to[token] == move->to[token - 1];
+    if (move)
+      return move->from[token] == move->from[token - 1] && move->to[token] == move->to[token - 1];
     return rows[token].page == rows[token - 1].page && rows[token].index == rows[token - 1].index;
   }
   DType stored() const { return output_dtype.value_or(dtype); }
