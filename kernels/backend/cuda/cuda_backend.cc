@@ -284,7 +284,7 @@ class CudaBackend : public Backend {
     for (const RotateJob& job : given) {
       CheckJob(job);
       if (!IsFloat8(job.dtype) && !job.move.has_value()) continue;
-      return MakeError(Reason::kNotBuilt, "cuda", "an fp8 input, or a move by a table",
+      return proto::MakeError(Reason::kNotBuilt, "cuda", "an fp8 input, or a move by a table",
                        "a backend that has them");
     }
     const std::vector<RotateJob> placed = host_memory_->Place(given);
