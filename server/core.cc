@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -167,13 +166,11 @@ absl::Status Core::Build() {
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   prepared_ =
       std::make_unique<PreparedRotations>(PreparedRotations::Options{.bytes_max = shares.prepared});
-  const int64_t overwritten_min = options_.overwrites_received
-                                      ? limits::kOverwriteBytesMin
-                                      : std::numeric_limits<int64_t>::max();
   engine_ = std::make_unique<Engine>(
       *registry_, *prepared_, *admission_, *batcher_, *regions_, clock_,
-      Engine::Options{.reply_bytes_max = shares.message,
-                      .overwritten = {overwritten_min, devices_->accelerator_bytes_min()}});
+      Engine::Options{
+          .reply_bytes_max = shares.message,
+          .overwritten = {limits::kOverwriteBytesMin, devices_->accelerator_bytes_min()}});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
                          shares.message, admission_.get(), options_.logs_requests});

@@ -52,9 +52,6 @@ class Core {
     Access* access = nullptr;  // null: everybody may do everything
     // Whether one session may have only half of the requests and their bytes.
     bool shares_by_session = true;
-    // Whether results may overwrite what was received. The memory of a caller in this process may
-    // not be.
-    bool overwrites_received = true;
     // The device determines direct_slots and caps direct_bytes_max.
     Batcher::Options batches = {};
     DeviceRouter::OnFault on_fault = {};

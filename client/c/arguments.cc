@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "client/c/dlpack.h"
 #include "client/c/error.h"
+#include "client/codec/messages.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
 #include "kernels/status_macros.h"
@@ -18,6 +19,8 @@
 namespace rope::c {
 namespace {
 
+using client::ArrayView;
+using client::DType;
 using client::InvalidField;
 using client::Positions;
 using client::Preparation;
@@ -62,14 +65,37 @@ std::optional<size_t> TakeTensor(const v1::RotateRequest& request, std::string_v
   return found;
 }
 
-// `operand`: a tensor (TensorView) or its result (WantedTensor), as it was prepared.
+// Libraries that have no type for fp8 say uint8. The preparation has the type.
+DLTensor WithFloat8(DLTensor tensor, DType dtype) {
+  if (tensor.dtype.code != kDLUInt || tensor.dtype.bits != 8) return tensor;
+  if (dtype == DType::kFloat8E4M3) tensor.dtype.code = kDLFloat8_e4m3fn;
+  if (dtype == DType::kFloat8E5M2) tensor.dtype.code = kDLFloat8_e5m2;
+  return tensor;
+}
+
+ArrayView ArrayOf(const DlpackView& view) {
+  ArrayView array{
+      .dtype = view.dtype, .shape = {view.shape, view.shape + view.rank}, .data = view.data};
+  if (view.strides != nullptr) array.strides.assign(view.strides, view.strides + view.rank);
+  return array;
+}
+
+// `operand`: a tensor (TensorView) or its result (WantedTensor), as it was prepared. `pool_bytes`:
+// of a pool of pages, however its axes are cut; 0: it is none.
 template <typename Operand>
-Status ReadMemory(const Operand& operand, const DLTensor& tensor, const std::string& name,
-                  OpenAxis* open, void** memory) {
+Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& tensor,
+                  const std::string& name, OpenAxis* open, void** memory) {
   DlpackView view;
-  ROPE_RETURN_IF_ERROR(ReadDlpack(tensor, name, &view));
+  ROPE_RETURN_IF_ERROR(ReadDlpack(WithFloat8(tensor, operand.dtype), name, &view));
   if (view.dtype != operand.dtype) {
     return InvalidField(name + ".dtype", Name(view.dtype), Name(operand.dtype));
+  }
+  *memory = view.data;
+  if (pool_bytes > 0) {
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, client::ArrayBytes(name, ArrayOf(view)));
+    if (bytes >= pool_bytes) return {};
+    return InvalidField(name + ".shape", absl::StrCat(bytes, " bytes"),
+                        absl::StrCat("the ", pool_bytes, " of pool_elements"));
   }
   if (!HasShape(view, operand.layout, operand.shape, open)) {
     const std::string& letter = open->letter;
@@ -78,12 +104,21 @@ Status ReadMemory(const Operand& operand, const DLTensor& tensor, const std::str
         TextOf(operand.shape) +
             (letter.empty() ? "" : ", with " + letter + " up to that, alike in all"));
   }
-  if (!HasStrides(tensor, operand.strides)) {
-    return InvalidField(name + ".strides", "other strides",
-                        operand.strides.empty() ? "a packed tensor" : TextOf(operand.strides));
-  }
-  *memory = view.data;
-  return {};
+  if (HasStrides(tensor, operand.strides)) return {};
+  return InvalidField(name + ".strides", "other strides",
+                      operand.strides.empty() ? "a packed tensor" : TextOf(operand.strides));
+}
+
+Status ReadSlots(const DLTensor& tensor, const std::string& name, std::string_view member,
+                 std::optional<client::PagedTokens>* paged) {
+  if (!paged->has_value()) paged->emplace();
+  std::vector<int64_t>* const list = member == "pages"          ? &(*paged)->pages
+                                     : member == "slots"        ? &(*paged)->slots
+                                     : member == "target_slots" ? &(*paged)->target_slots
+                                                                : nullptr;
+  if (list == nullptr) return Unknown(name);
+  if (!list->empty()) return GivenTwice(name);
+  return ReadIntegers(tensor, name, list);
 }
 
 // A number without axes.
@@ -129,19 +164,48 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
   if (Take("positions", &rest)) {
     return ReadPositions(*argument.tensor, name, rest, &call->positions);
   }
-  if (Take("reposition.from", &rest)) {
+  if (Take("reposition.", &rest)) {
     if (!call->reposition.has_value()) call->reposition.emplace();
-    return ReadPositions(*argument.tensor, name, rest, &call->reposition->from);
+    client::Reposition& move = *call->reposition;
+    if (Take("from", &rest)) return ReadPositions(*argument.tensor, name, rest, &move.from);
+    if (rest != "by") return Unknown(name);
+    if (!move.by.empty()) return GivenTwice(name);
+    ROPE_RETURN_IF_ERROR(ReadIntegers(*argument.tensor, name, &move.by));
+    move.by_shape.assign(argument.tensor->shape, argument.tensor->shape + argument.tensor->ndim);
+    return {};
+  }
+  if (name == "open_axis") {
+    std::vector<int64_t> values;
+    ROPE_RETURN_IF_ERROR(ReadIntegers(*argument.tensor, name, &values));
+    return SetNumber(*argument.tensor, name, values.empty() ? 0 : values[0], &open->length);
+  }
+  for (const client::RowArray& each : client::kRowArrays) {
+    if (name != each.field) continue;
+    if (!call->rows.has_value()) call->rows.emplace();
+    std::optional<ArrayView>& rows = *call->rows.*each.view;
+    if (rows.has_value()) return GivenTwice(name);
+    DlpackView view;
+    ROPE_RETURN_IF_ERROR(ReadDlpack(*argument.tensor, name, &view));
+    rows = ArrayOf(view);
+    return {};
   }
   const std::optional<size_t> index = TakeTensor(preparation.message().rotate(), &rest);
+  if (index.has_value() && Take(".paged_tokens.", &rest)) {
+    return ReadSlots(*argument.tensor, name, rest, &call->tensors[*index].paged);
+  }
   const bool is_output = rest == ".output";
   if (!index.has_value() || !(is_output || rest.empty())) return Unknown(name);
   const Preparation::Tensor& tensor = preparation.tensors()[*index];
   client::TensorView& view = call->tensors[*index];
   if ((is_output ? view.output : view.data) != nullptr) return GivenTwice(name);
-  if (is_output) return ReadMemory(tensor.wanted, *argument.tensor, name, open, &view.output);
+  const bool is_paged = tensor.view.paged.has_value();
+  if (is_output) {
+    return ReadMemory(tensor.wanted, is_paged ? tensor.wanted.output_bytes : 0, *argument.tensor,
+                      name, open, &view.output);
+  }
   void* memory = nullptr;
-  Status status = ReadMemory(tensor.view, *argument.tensor, name, open, &memory);
+  Status status =
+      ReadMemory(tensor.view, is_paged ? tensor.bytes : 0, *argument.tensor, name, open, &memory);
   view.data = memory;
   return status;
 }

@@ -91,7 +91,7 @@ Status AsyncCall::Encode(const RotateRequest& request) {
 
 Status AsyncCall::Keep(const RotateRequest& request) {
   if (kept_ != nullptr) return {};
-  ROPE_ASSIGN_OR_RETURN(kept_, client::Keep(request));
+  ROPE_ASSIGN_OR_RETURN(kept_, client::Keep(request, link_ == nullptr ? Region() : link_->region));
   return {};
 }
 

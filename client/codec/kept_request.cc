@@ -5,19 +5,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/messages.h"
+#include "client/codec/placement.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
 
-Result<std::unique_ptr<const KeptRequest>> Keep(const RotateRequest& request) {
+Result<std::unique_ptr<const KeptRequest>> Keep(const RotateRequest& request,
+                                                const Region& region) {
   auto kept = std::make_unique<KeptRequest>();
   kept->request = request;
   std::vector<std::pair<std::string, ArrayView*>> views;
-  if (kept->request.rows.has_value()) {
-    Rows& rows = *kept->request.rows;
-    if (rows.angles.has_value()) views.emplace_back("rows.angles", &*rows.angles);
-    if (rows.cos.has_value()) views.emplace_back("rows.cos", &*rows.cos);
-    if (rows.sin.has_value()) views.emplace_back("rows.sin", &*rows.sin);
+  for (const RowArray& each : kRowArrays) {
+    if (!request.rows.has_value()) break;
+    std::optional<ArrayView>& view = *kept->request.rows.*each.view;
+    if (!view.has_value()) continue;
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, ArrayBytes(each.field, *view));
+    if (!RangeIn(region, view->data, bytes).has_value()) views.emplace_back(each.field, &*view);
   }
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     std::optional<HeadNorm>& norm = kept->request.tensors[i].norm;

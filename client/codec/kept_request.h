@@ -2,8 +2,8 @@
 // attempt after the caller's request has gone.
 //
 // Threading:  A value.
-// Ownership:  Owns copies of everything, rows and norm weights included, but for the memory of the
-//             tensors, which it borrows.
+// Ownership:  Owns copies of everything, norm weights included, but for the memory of the tensors
+//             and of rows in the region, which it borrows.
 #ifndef ROPE_CLIENT_CODEC_KEPT_REQUEST_H_
 #define ROPE_CLIENT_CODEC_KEPT_REQUEST_H_
 
@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "client/memory/region.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
 
@@ -22,7 +23,7 @@ struct KeptRequest {
 };
 
 // INVALID_ARGUMENT: an array without data, or with a shape whose size in bytes is not defined.
-Result<std::unique_ptr<const KeptRequest>> Keep(const RotateRequest& request);
+Result<std::unique_ptr<const KeptRequest>> Keep(const RotateRequest& request, const Region& region);
 
 }  // namespace rope::client
 

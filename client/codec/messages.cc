@@ -62,9 +62,10 @@ v1::Role ToMessage(Role role) {
   return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
 }
 
-void SetIntegers(const std::vector<int64_t>& values, v1::Array& array) {
+void SetIntegers(const std::vector<int64_t>& values, v1::Array& array,
+                 const std::vector<int64_t>& shape) {
   array.set_dtype(v1::DTYPE_INT64);
-  array.add_shape(static_cast<int64_t>(values.size()));
+  SetShape(shape.empty() ? std::vector{static_cast<int64_t>(values.size())} : shape, array);
   array.set_raw(values.data(), values.size() * sizeof(int64_t));
 }
 
@@ -240,16 +241,36 @@ Status CheckMemory(const void* data, int64_t bytes) {
   return InvalidField("data", "null", absl::StrCat(bytes, " bytes"));
 }
 
-Status SetRows(const Rows& rows, v1::Rows& message) {
-  if (rows.angles.has_value()) {
-    ROPE_RETURN_IF_ERROR(SetArray("rows.angles", *rows.angles, *message.mutable_angles()));
-  }
-  if (rows.cos.has_value()) {
-    ROPE_RETURN_IF_ERROR(SetArray("rows.cos", *rows.cos, *message.mutable_cos()));
-  }
-  if (!rows.sin.has_value()) return {};
-  return SetArray("rows.sin", *rows.sin, *message.mutable_sin());
+// `view`: an ArrayView or TensorView.
+template <typename View>
+void SetArrayType(const View& view, v1::Array& array) {
+  array.set_dtype(ToMessage(view.dtype));
+  SetShape(view.shape, array);
+  array.mutable_strides()->Assign(view.strides.begin(), view.strides.end());
 }
+
+// The shape of `count` pages, or slots, for the tokens of `view`. The server rejects a wrong count.
+std::vector<int64_t> SlotShape(const TensorView& view, int64_t count, bool is_pages) {
+  const auto length = [&view](char axis) {
+    const size_t at = view.layout.find(axis);
+    return at < view.shape.size() ? view.shape[at] : 1;
+  };
+  const auto has = [&view](char axis) { return view.layout.find(axis) != std::string::npos; };
+  const int64_t sequences = length('B');
+  const bool is_flat = is_pages ? has('T') : !has('B');
+  if (is_flat || sequences < 1 || count % sequences != 0) return {count};
+  if (!is_pages && count / sequences != length('S')) return {count};
+  return {sequences, count / sequences};
+}
+
+struct SlotArray {
+  std::vector<int64_t> PagedTokens::*slots;
+  v1::Array* (v1::PagedTokens::*mutable_array)();
+};
+constexpr SlotArray kSlotArrays[] = {
+    {&PagedTokens::pages, &v1::PagedTokens::mutable_pages},
+    {&PagedTokens::slots, &v1::PagedTokens::mutable_slots},
+    {&PagedTokens::target_slots, &v1::PagedTokens::mutable_target_slots}};
 
 // Reorders `shape` from the letters of `from` to those of `to`. Returns it unchanged if the letters
 // differ: the server rejects such a request.
@@ -299,13 +320,17 @@ Status CheckOutputStrides(const WantedTensor& wanted) {
 
 }  // namespace
 
-Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
-  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape);
+Result<int64_t> ArrayBytes(const std::string& field, const ArrayView& view) {
+  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape, view.strides);
   if (!bytes.ok()) return Within(field, bytes.status());
   if (Status status = CheckMemory(view.data, *bytes); !status.ok()) return Within(field, status);
-  array.set_dtype(ToMessage(view.dtype));
-  array.mutable_shape()->Add(view.shape.begin(), view.shape.end());
-  array.set_raw(view.data, static_cast<size_t>(*bytes));
+  return bytes;
+}
+
+Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
+  ROPE_ASSIGN_OR_RETURN(const int64_t bytes, ArrayBytes(field, view));
+  SetArrayType(view, array);
+  array.set_raw(view.data, static_cast<size_t>(bytes));
   return {};
 }
 
@@ -317,10 +342,8 @@ Status SetPositions(const Positions& positions, absl::string_view field, v1::Pos
   if (positions.start.has_value()) message.set_start(*positions.start);
   if (!positions.starts.empty()) SetIntegers(positions.starts, *message.mutable_starts());
   if (has_ids) {
-    v1::Array& ids = *message.mutable_position_ids();
-    SetIntegers(positions.position_ids, ids);
-    const std::vector<int64_t>& shape = positions.position_ids_shape;
-    if (!shape.empty()) ids.mutable_shape()->Assign(shape.begin(), shape.end());
+    SetIntegers(positions.position_ids, *message.mutable_position_ids(),
+                positions.position_ids_shape);
   }
   if (!positions.cu_seqlens.empty()) {
     SetIntegers(positions.cu_seqlens, *message.mutable_cu_seqlens());
@@ -337,8 +360,15 @@ Status SetValues(const RotateRequest& request, v1::RotateRequest& head) {
   ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *head.mutable_positions()));
   if (head.positions().ByteSizeLong() == 0) head.clear_positions();
   if (!request.reposition.has_value()) return {};
-  return SetPositions(request.reposition->from, "reposition.from",
-                      *head.mutable_reposition()->mutable_from());
+  return SetReposition(*request.reposition, *head.mutable_reposition());
+}
+
+Status SetReposition(const Reposition& reposition, v1::Reposition& message) {
+  const bool has_by = !reposition.by.empty() || !reposition.by_shape.empty();
+  if (has_by) SetIntegers(reposition.by, *message.mutable_by(), reposition.by_shape);
+  Status status = SetPositions(reposition.from, "reposition.from", *message.mutable_from());
+  if (has_by && message.from().ByteSizeLong() == 0) message.clear_from();
+  return status;
 }
 
 Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
@@ -353,7 +383,11 @@ Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
     }
   }
   if (request.rows.has_value()) {
-    ROPE_RETURN_IF_ERROR(SetRows(*request.rows, *head.mutable_rows()));
+    v1::Rows& rows = *head.mutable_rows();
+    for (const RowArray& each : kRowArrays) {
+      const std::optional<ArrayView>& view = *request.rows.*each.view;
+      if (view.has_value()) SetArrayType(*view, *(rows.*each.mutable_array)());
+    }
   }
   if (request.output_dtype.has_value()) {
     head.mutable_output()->set_dtype(ToMessage(*request.output_dtype));
@@ -382,7 +416,13 @@ std::vector<int64_t> StridesOf(const std::vector<int64_t>& shape,
 }
 
 Result<int64_t> TensorBytes(const TensorView& view, size_t index) {
-  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape, view.strides);
+  if (view.paged.has_value() && view.paged->pool_elements < 1) {
+    return InvalidField(absl::StrCat("tensors[", index, "].paged_tokens.pool_elements"),
+                        view.paged->pool_elements, "those of the whole pool");
+  }
+  const Result<int64_t> bytes = view.paged.has_value()
+                                    ? BytesOf(view.dtype, {view.paged->pool_elements})
+                                    : BytesOf(view.dtype, view.shape, view.strides);
   if (!bytes.ok()) return Within(absl::StrCat("tensors[", index, "].array"), bytes.status());
   return bytes;
 }
@@ -393,7 +433,24 @@ Status CheckData(const void* data, int64_t bytes, size_t index) {
 }
 
 void SetShape(const std::vector<int64_t>& shape, v1::Array& array) {
-  array.mutable_shape()->Add(shape.begin(), shape.end());
+  array.mutable_shape()->Assign(shape.begin(), shape.end());
+}
+
+void SetSlots(const TensorView& view, const std::optional<PagedTokens>& paged,
+              const SlotParts& parts, v1::Tensor& head) {
+  if (!paged.has_value()) return;
+  v1::PagedTokens& message = *head.mutable_paged_tokens();
+  for (const SlotArray& each : kSlotArrays) {
+    const std::vector<int64_t>& slots = *paged.*each.slots;
+    if (slots.empty()) continue;
+    v1::Array& array = *(message.*each.mutable_array)();
+    if (parts.dtype) array.set_dtype(v1::DTYPE_INT64);
+    if (parts.shape) {
+      const bool is_pages = each.slots == &PagedTokens::pages;
+      SetShape(SlotShape(view, static_cast<int64_t>(slots.size()), is_pages), array);
+    }
+    if (parts.elements) array.set_raw(slots.data(), slots.size() * sizeof(int64_t));
+  }
 }
 
 Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
@@ -416,9 +473,17 @@ Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
   }
   if (view.fp8_scale.has_value()) head.add_fp8_scales(*view.fp8_scale);
   if (view.rotary_offset.has_value()) head.set_rotary_offset(*view.rotary_offset);
-  head.mutable_array()->set_dtype(ToMessage(view.dtype));
-  SetShape(view.shape, *head.mutable_array());
-  head.mutable_array()->mutable_strides()->Add(view.strides.begin(), view.strides.end());
+  if (view.paged.has_value()) {
+    v1::PagedTokens& paged = *head.mutable_paged_tokens();
+    paged.set_block_size(view.paged->block_size);
+    paged.set_page_stride(view.paged->page_stride);
+    paged.set_token_stride(view.paged->token_stride);
+    paged.set_head_stride(view.paged->head_stride);
+    paged.set_layer_stride(view.paged->layer_stride);
+    paged.set_pool_elements(view.paged->pool_elements);
+    SetSlots(view, view.paged, {.dtype = true, .shape = true}, head);
+  }
+  SetArrayType(view, *head.mutable_array());
   return {};
 }
 
@@ -433,6 +498,11 @@ Result<WantedTensor> WantedOf(const TensorView& view, std::optional<DType> outpu
   // Strides of 0 can describe a result that is too large to exist; the server rejects it.
   wanted.bytes = bytes.ok() ? *bytes : std::numeric_limits<int64_t>::max();
   wanted.output_bytes = wanted.bytes;
+  if (view.paged.has_value()) {
+    const Result<int64_t> pool = BytesOf(wanted.dtype, {view.paged->pool_elements});
+    if (!pool.ok()) return Within(absl::StrCat("tensors[", index, "].output"), pool.status());
+    wanted.output_bytes = *pool;
+  }
   if (view.output_strides.empty()) return wanted;
   const std::string path = absl::StrCat("tensors[", index, "]");
   const Result<int64_t> extent =

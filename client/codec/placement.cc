@@ -11,16 +11,6 @@
 namespace rope::client {
 namespace {
 
-std::optional<RegionRange> RangeIn(const Region& region, const void* data, int64_t bytes) {
-  if (region.ids == nullptr || data == nullptr || bytes == 0) return std::nullopt;
-  if (region.process_outputs != nullptr) {
-    return RegionRange{proto::ProcessMemoryOffset(data), bytes};
-  }
-  const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
-  if (!offset.has_value()) return std::nullopt;
-  return RegionRange{*offset, bytes};
-}
-
 // How often each stride may be taken, the largest stride first.
 using Steps = std::map<int64_t, int64_t, std::greater<>>;
 
@@ -68,9 +58,11 @@ bool PlaceOutputs(const Region& region, const std::vector<Place>& places, Placem
     if (!output.has_value()) return false;
     for (size_t j = 0; j < places.size(); ++j) {
       const std::optional<RegionRange>& input = placement.inputs[j];
+      const bool overlaps = input.has_value() && input->Overlaps(*output);
       const bool is_own = i == j && input == output && places[i].is_alike;
-      placement.is_in_place |= is_own;
-      if (!is_own && input.has_value() && input->Overlaps(*output)) return false;
+      const bool is_paged = places[i].is_paged && places[j].is_paged;
+      placement.is_in_place |= is_own || (is_paged && overlaps);
+      if (overlaps && !is_own && !is_paged) return false;
     }
     placement.outputs.push_back(*output);
   }
@@ -78,6 +70,19 @@ bool PlaceOutputs(const Region& region, const std::vector<Place>& places, Placem
 }
 
 }  // namespace
+
+std::optional<RegionRange> RangeIn(const Region& region, const void* data, int64_t bytes) {
+  if (region.ids == nullptr) return std::nullopt;
+  if (region.process_outputs != nullptr) {
+    if (bytes == 0) return RegionRange{};
+    if (data == nullptr) return std::nullopt;
+    return RegionRange{proto::ProcessMemoryOffset(data), bytes};
+  }
+  if (data == nullptr || bytes == 0) return std::nullopt;
+  const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
+  if (!offset.has_value()) return std::nullopt;
+  return RegionRange{*offset, bytes};
+}
 
 bool ShareMemory(const WantedTensor& a, const WantedTensor& b) {
   constexpr int64_t kBytesMax = int64_t{1} << 47;  // more are in no memory, and refused elsewhere

@@ -13,14 +13,44 @@
 namespace rope::client {
 namespace {
 
-// Whether a tensor has no more than `data` and `output`, and strides of both.
-bool IsMemoryAlone(const TensorView& view) {
+bool IsSlotsAlone(const PagedTokens& paged) {
+  static const PagedTokens empty;
+  return paged.block_size == empty.block_size && paged.page_stride == 0 &&
+         paged.token_stride == 0 && paged.head_stride == 0 && paged.layer_stride == 0 &&
+         paged.pool_elements == 0;
+}
+
+// Whether a tensor has no more than `data` and `output`, and strides of both, or slots if
+// `prepared` has pages.
+bool IsMemoryAlone(const TensorView& view, const TensorView& prepared) {
   static const TensorView empty;
   return view.role == empty.role && view.layout.empty() && view.dtype == empty.dtype &&
          view.shape.empty() && view.head_ranges.empty() && view.output_layout.empty() &&
          !view.norm.has_value() && !view.scale.has_value() &&
          !view.llama4_scaling_beta.has_value() && !view.fp8_scale.has_value() &&
-         !view.rotary_offset.has_value();
+         !view.rotary_offset.has_value() &&
+         (!view.paged.has_value() || (prepared.paged.has_value() && IsSlotsAlone(*view.paged)));
+}
+
+// The rows of a call are those that were prepared, with elements. Only an open axis has another
+// length.
+Status CheckRows(const RotateRequest& request, const Preparation& preparation) {
+  static const Rows none;
+  const Rows& rows = request.rows.has_value() ? *request.rows : none;
+  for (const RowArray& each : kRowArrays) {
+    const std::optional<ArrayView>& view = rows.*each.view;
+    const v1::Array& want = (preparation.message().rotate().rows().*each.array)();
+    const bool is_alike =
+        view.has_value()
+            ? want.dtype() == ToMessage(view->dtype) &&
+                  std::ranges::equal(want.strides(), view->strides) &&
+                  (preparation.has_open_axis() || std::ranges::equal(want.shape(), view->shape))
+            : want.dtype() == v1::DTYPE_UNSPECIFIED;
+    if (is_alike) continue;
+    return InvalidField(each.field, view.has_value() ? "another array" : "nothing",
+                        "the dtype, shape and strides that were prepared");
+  }
+  return {};
 }
 
 Status ReadDType(v1::DType number, const std::string& field, DType& dtype) {
@@ -75,6 +105,9 @@ Result<std::shared_ptr<const Preparation>> Preparation::Create(v1::PrepareReques
     ROPE_RETURN_IF_ERROR(
         ReadDType(array.dtype(), absl::StrCat("tensors[", i, "].array.dtype"), view.dtype));
     if (i < output.layouts_size()) view.output_layout = output.layouts(i);
+    if (tensor.has_paged_tokens()) {
+      view.paged.emplace().pool_elements = tensor.paged_tokens().pool_elements();
+    }
     if (i < output.strides_size()) {
       const auto& strides = output.strides(i).values();
       view.output_strides.assign(strides.begin(), strides.end());
@@ -92,6 +125,9 @@ Result<Preparation::Tensor> Preparation::TensorOf(TensorView view, size_t index)
   tensor.view.data = nullptr;
   tensor.view.output = nullptr;
   tensor.view.norm.reset();
+  if (tensor.view.paged.has_value()) {
+    tensor.view.paged = PagedTokens{.pool_elements = tensor.view.paged->pool_elements};
+  }
   ROPE_ASSIGN_OR_RETURN(tensor.bytes, TensorBytes(tensor.view, index));
   ROPE_ASSIGN_OR_RETURN(tensor.wanted, WantedOf(tensor.view, output_dtype_, index));
   return tensor;
@@ -135,16 +171,16 @@ Status CheckPreparedCall(const RotateRequest& request) {
   if (request.skip_attention_factor) return unwanted("skip_attention_factor");
   if (request.output_dtype.has_value()) return unwanted("output_dtype");
   if (request.channel_order != empty.channel_order) return unwanted("channel_order");
-  if (request.rows.has_value()) return unwanted("rows");
   const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
+  ROPE_RETURN_IF_ERROR(CheckRows(request, preparation));
   const size_t tensors = preparation.tensors().size();
   if (request.tensors.size() != tensors) {
     return InvalidField("tensors", request.tensors.size(), tensors);
   }
   for (size_t i = 0; i < tensors; ++i) {
-    if (IsMemoryAlone(request.tensors[i])) continue;
-    return InvalidField(absl::StrCat("tensors[", i, "]"), "more than data, output and strides",
-                        "these beside `prepared`");
+    if (IsMemoryAlone(request.tensors[i], preparation.tensors()[i].view)) continue;
+    return InvalidField(absl::StrCat("tensors[", i, "]"),
+                        "more than data, output, and strides or slots", "these beside `prepared`");
   }
   const std::optional<int64_t> length = LengthOf(request);
   if (!length.has_value() || preparation.has_open_axis()) return {};
@@ -156,7 +192,6 @@ Result<std::shared_ptr<const Preparation>> PreparationOf(const RotateRequest& re
   if (request.prepared.has_value()) {
     return InvalidField("prepared", "a prepared rotation", "a whole request");
   }
-  if (request.rows.has_value()) return InvalidField("rows", "a table", "none");
   return Preparation::Create(request, open_axis);
 }
 

@@ -29,8 +29,9 @@ class Preparation {
  public:
   // A tensor of every call.
   struct Tensor {
-    TensorView view = {};  // its type, shape and layout; of its result layout and strides
-    int64_t bytes = 0;     // of its elements
+    // Its type, shape and layout; of its result layout and strides; of pages the pool's size.
+    TensorView view = {};
+    int64_t bytes = 0;  // of its elements
     WantedTensor wanted = {};
   };
 
@@ -89,7 +90,7 @@ inline bool HasStrides(const TensorView& view) {
 }
 
 // INVALID_ARGUMENT: a request with `prepared` that has another field than those of values, another
-// number of tensors, or a length that its preparation does not take.
+// number of tensors, other rows than its preparation, or a length that this does not take.
 Status CheckPreparedCall(const RotateRequest& request);
 // Of the open axis; nullopt: the request gives none.
 std::optional<int64_t> LengthOf(const RotateRequest& request);

@@ -11,10 +11,11 @@ namespace rope::kernels {
 namespace {
 
 void CheckFusedOps(const RotateJob& job) {
-  ROPE_CHECK(!IsFloat8(job.dtype));
   ROPE_CHECK(job.input != job.output || job.stored() == job.dtype);
   // A norm produces float32 numbers, but the steps of kTurnStepwise start from the tensor's dtype.
-  ROPE_CHECK(job.arithmetic != PairArithmetic::kTurnStepwise || !job.norm);
+  // No library computes in fp8.
+  ROPE_CHECK(job.arithmetic != PairArithmetic::kTurnStepwise ||
+             (!job.norm && !IsFloat8(job.dtype)));
   ROPE_CHECK(!job.norm || (std::isfinite(job.norm->eps) && job.norm->eps > 0));
   ROPE_CHECK(std::isfinite(job.scale));
   ROPE_CHECK(job.token_scales.empty() ||
@@ -36,6 +37,11 @@ void CheckJob(const RotateJob& job) {
     ROPE_CHECK(geometry.offset + geometry.partner + geometry.pairs <= job.head_dim);
   } else {
     ROPE_CHECK(geometry.offset + 2 * geometry.pairs <= job.head_dim);
+  }
+  if (job.move) {
+    ROPE_CHECK(static_cast<int64_t>(job.move->from.size()) == job.tokens &&
+               job.move->to.size() == job.move->from.size());
+    return;
   }
   ROPE_CHECK(static_cast<int64_t>(job.rows.size()) == job.tokens);
   for (const RowRef& row : job.rows) {

@@ -297,7 +297,8 @@ void RopeService::RotateInProcess(InProcessCall& call) {
   parts_.calls.in_flight->Add();
   Decoded decoded = call.TakeRequest();
   Arrival arrival = ArrivalOf(call, static_cast<int64_t>(decoded.message().ByteSizeLong()));
-  arrival.id = MakeId();
+  TakeId(decoded.message().request_id(), arrival);
+  if (arrival.id.empty()) arrival.id = MakeId();
   Submit(std::move(arrival), std::move(decoded),
          [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
            const auto origin = [] { return Origin(); };

@@ -29,22 +29,31 @@ absl::Status CheckUnset(bool is_set, absl::string_view field) {
   return InvalidField(field, "a value", "it unset: each call brings it");
 }
 
+absl::Status CheckHasNoElements(const v1::Array& array, absl::string_view field) {
+  return CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, field);
+}
+
 absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
   ROPE_RETURN_IF_ERROR(CheckUnset(!message.prepared_id().empty(), "prepared_id"));
   ROPE_RETURN_IF_ERROR(CheckUnset(!message.request_id().empty(), "request_id"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.labels_size() > 0, "labels"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.has_positions(), "positions"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_from(), "reposition.from"));
+  ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_by(), "reposition.by"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.output().regions_size() > 0, "output.regions"));
-  if (message.has_rows()) {
-    return InvalidField("rows", "them in a prepared request", "a rope: send rows with each call");
+  const v1::Rows& rows = message.rows();
+  for (const v1::Array* const array : {&rows.cos_sin(), &rows.angles(), &rows.cos(), &rows.sin()}) {
+    ROPE_RETURN_IF_ERROR(CheckHasNoElements(*array, "rows"));
   }
   for (int i = 0; i < message.tensors_size(); ++i) {
     const v1::Tensor& tensor = message.tensors(i);
     const v1::Array& array = tensor.array();
     const std::string path = absl::StrCat("tensors[", i, "]");
-    ROPE_RETURN_IF_ERROR(
-        CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, absl::StrCat(path, ".array")));
+    ROPE_RETURN_IF_ERROR(CheckHasNoElements(array, absl::StrCat(path, ".array")));
+    const v1::PagedTokens& paged = tensor.paged_tokens();
+    for (const v1::Array* const slots : {&paged.pages(), &paged.slots(), &paged.target_slots()}) {
+      ROPE_RETURN_IF_ERROR(CheckHasNoElements(*slots, absl::StrCat(path, ".paged_tokens")));
+    }
     if (tensor.norm().weight().has_region()) {
       return InvalidField(absl::StrCat(path, ".norm.weight"), "a region", "raw or numbers");
     }
@@ -130,9 +139,13 @@ absl::Status CheckTensorValues(const v1::Tensor& tensor, bool is_open, int index
   const bool head = tensor.role() != v1::ROLE_UNSPECIFIED || !tensor.layout().empty() ||
                     tensor.head_ranges_size() > 0 || tensor.has_norm() || tensor.has_scale() ||
                     tensor.has_llama4_scaling_beta() || tensor.fp8_scales_size() > 0 ||
-                    tensor.has_rotary_offset();
+                    tensor.has_rotary_offset() || tensor.paged_tokens().block_size() != 0 ||
+                    tensor.paged_tokens().page_stride() != 0;
   const bool type = array.dtype() != v1::DTYPE_UNSPECIFIED || array.strides_size() > 0;
-  if (head) return InvalidField(path(""), "more than `array` with prepared_id", "array alone");
+  if (head) {
+    return InvalidField(path(""), "more than `array` with prepared_id",
+                        "array, and what paged_tokens has for each token");
+  }
   if (type || (array.shape_size() > 0 && !is_open)) {
     return InvalidField(
         path(".array"), "a dtype, shape or strides with prepared_id",
@@ -151,7 +164,7 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
   ROPE_RETURN_IF_ERROR(check(call.operation() != v1::OPERATION_UNSPECIFIED, "operation"));
   ROPE_RETURN_IF_ERROR(check(call.reposition().has_from_rope(), "reposition.from_rope"));
   ROPE_RETURN_IF_ERROR(check(call.skip_attention_factor(), "skip_attention_factor"));
-  ROPE_RETURN_IF_ERROR(check(call.has_rows(), "rows"));
+  ROPE_RETURN_IF_ERROR(check(call.has_rows() && !prepared.message.has_rows(), "rows"));
   ROPE_RETURN_IF_ERROR(check(output.dtype() != v1::DTYPE_UNSPECIFIED, "output.dtype"));
   ROPE_RETURN_IF_ERROR(check(output.in_place(), "output.in_place"));
   ROPE_RETURN_IF_ERROR(check(output.layouts_size() > 0, "output.layouts"));
@@ -166,6 +179,31 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
     ROPE_RETURN_IF_ERROR(CheckTensorValues(call.tensors(i), prepared.open_axis != 0, i));
   }
   return absl::OkStatus();
+}
+
+// A call brings the elements of an array whose type and shape are prepared; with an open axis also
+// its shape.
+void Complete(const v1::Array& prepared, v1::Array& call) {
+  if (call.dtype() == v1::DTYPE_UNSPECIFIED) call.set_dtype(prepared.dtype());
+  if (call.shape().empty()) *call.mutable_shape() = prepared.shape();
+  if (call.strides().empty()) *call.mutable_strides() = prepared.strides();
+}
+
+void CompleteArrays(const v1::RotateRequest& prepared, v1::RotateRequest& call) {
+  const v1::Rows& of = prepared.rows();
+  v1::Rows* const rows = call.has_rows() ? call.mutable_rows() : nullptr;
+  if (call.rows().has_cos_sin()) Complete(of.cos_sin(), *rows->mutable_cos_sin());
+  if (call.rows().has_angles()) Complete(of.angles(), *rows->mutable_angles());
+  if (call.rows().has_cos()) Complete(of.cos(), *rows->mutable_cos());
+  if (call.rows().has_sin()) Complete(of.sin(), *rows->mutable_sin());
+  for (int i = 0; i < call.tensors_size(); ++i) {
+    if (!call.tensors(i).has_paged_tokens()) continue;
+    const v1::PagedTokens& from = prepared.tensors(i).paged_tokens();
+    v1::PagedTokens& paged = *call.mutable_tensors(i)->mutable_paged_tokens();
+    if (paged.has_pages()) Complete(from.pages(), *paged.mutable_pages());
+    if (paged.has_slots()) Complete(from.slots(), *paged.mutable_slots());
+    if (paged.has_target_slots()) Complete(from.target_slots(), *paged.mutable_target_slots());
+  }
 }
 
 // The length of the open axis in a call. Every other length must be the prepared one.
@@ -230,9 +268,9 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
   return prepared;
 }
 
-absl::Status BeginCall(const PreparedRotation& prepared, const v1::RotateRequest& call,
-                       Plan& plan) {
+absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call, Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckIsCall(call, prepared));
+  CompleteArrays(prepared.message, call);
   plan = prepared.plan;
   if (prepared.open_axis == 0) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(const int64_t length, OpenLength(call, prepared));

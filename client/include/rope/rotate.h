@@ -50,21 +50,29 @@ enum class Operation {
 struct Reposition {
   Positions from = {};
   std::optional<RopeSpec> from_rope = {};  // unset: the request's `rope`
+  // In place of `from` and RotateRequest::positions: how far tokens move, forwards or back. One
+  // number for all; one for each page, in the shape of the pages; or one for each token, in the
+  // shape of position_ids.
+  std::vector<int64_t> by = {};
+  std::vector<int64_t> by_shape = {};  // empty: one dimension
 };
 
 // The caller's own table, used instead of an embedding: either `angles` in radians, or `cos` and
 // `sin`, which may include any factor. With `positions` the shape is [rows, pairs] and a token uses
 // the row of its position. Without, each token has its own row: [S, pairs], [B, S, pairs] or
-// [T, pairs].
+// [T, pairs]. Rows in memory that the server shares are not copied, and read only where a token
+// uses them.
 struct Rows {
-  std::optional<ArrayView> angles = {};  // excludes cos and sin
+  std::optional<ArrayView> cos_sin = {};  // [rows, 2 * pairs], excludes the others: cosines, sines
+  std::optional<ArrayView> angles = {};   // excludes cos and sin
   std::optional<ArrayView> cos = {};
   std::optional<ArrayView> sin = {};
 };
 
 struct RotateRequest {
   // From Client::Prepare: the request is the prepared one with the values of this call, which are
-  // request_id, labels, positions, reposition->from, and `data` and `output` of each tensor. A
+  // request_id, labels, positions, reposition->from and by, the elements of rows, and `data`,
+  // `output` and the pages or slots of each tensor. A
   // tensor's strides replace both that were prepared; the call is then sent whole, as one without
   // a preparation. INVALID_ARGUMENT: any other field is set.
   std::optional<PreparedRotation> prepared = {};
@@ -83,9 +91,9 @@ struct RotateRequest {
   std::optional<DType> output_dtype = {};  // unset: each tensor's own dtype
   // The order of a rotated pair's channels in the results; unset: that of the pairing.
   std::optional<Pairing> channel_order = {};
-  // Only with Operation::kRotate or kBackward. Of `rope` only the pairing is then set.
+  // Only with Operation::kRotate, kBackward or kReposition. Of `rope` only the pairing is then set.
   std::optional<Rows> rows = {};
-  std::vector<TensorView> tensors = {};  // 1 to 64; equal lengths and order of B, S, T and L
+  std::vector<TensorView> tensors = {};  // 1 to 1024; equal lengths and order of B, S, T and L
 };
 
 // Time spent in each stage of the server, in microseconds.

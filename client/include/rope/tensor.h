@@ -2,7 +2,8 @@
 //
 // Threading:  Values. OutputMemory may be destroyed on any thread.
 // Ownership:  A TensorView borrows `data` and `output` until the call that takes it has ended; an
-//             ArrayView borrows `data` until that call has returned. OutputMemory belongs to its
+//             ArrayView borrows `data` until that call has returned; rows in memory that the server
+//             shares, which in process is all, until it has ended. OutputMemory belongs to its
 //             holder and may outlive the Client. When it is destroyed, its connection may keep the
 //             memory for a later reply (ConnectOptions::pooled_bytes).
 #ifndef ROPE_TENSOR_H_
@@ -19,8 +20,7 @@ namespace rope::client {
 
 class OutputPool;
 
-// Element type, little-endian. Input tensors are kFloat32, kFloat16 or kBFloat16. kFloat64 is for
-// Rows, norm weights and GetTables; the two 8-bit types are for outputs.
+// Element type, little-endian. kFloat64 is for Rows, norm weights and GetTables, never a tensor.
 enum class DType { kFloat32, kFloat16, kBFloat16, kFloat64, kFloat8E4M3, kFloat8E5M2 };
 
 // "fp32", "fp16", "bf16", "fp64", "fp8_e4m3" or "fp8_e5m2".
@@ -63,17 +63,36 @@ inline bool operator!=(const HeadRange& a, const HeadRange& b) {
   return !(a == b);
 }
 
-// A packed, row-major array that accompanies the tensors: cos, sin, angles, norm weights.
+// A row-major array that accompanies the tensors: cos, sin, angles, norm weights.
 struct ArrayView {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
+  // Of Rows with two axes only: {elements from a row to the next, 1}. Empty: packed.
+  std::vector<int64_t> strides = {};
 };
 
 // RMS norm of each head, applied before the rotation: x * weight / sqrt(mean(x * x) + eps).
 struct HeadNorm {
   double eps = 0;         // > 0
   ArrayView weight = {};  // [head_dim], required: all ones for a norm without weight
+};
+
+// Where the tokens of a tensor lie in a paged cache: head h of the token in slot s has D adjacent
+// elements, from s / block_size * page_stride + s % block_size * token_stride + h * head_stride on,
+// plus l * layer_stride in layer l. Distances are in elements, > 0.
+struct PagedTokens {
+  int64_t block_size = 1;     // tokens of a page
+  int64_t page_stride = 0;    // between pages
+  int64_t token_stride = 0;   // between the tokens of a page
+  int64_t head_stride = 0;    // between the heads of a token
+  int64_t layer_stride = 0;   // between layers; with an L axis
+  int64_t pool_elements = 0;  // of `data`, from page 0 on, and of `output`. Required
+  // The tokens, by one of the two; neither: those of the request's first tensor.
+  std::vector<int64_t> pages = {};  // of each sequence, in order
+  std::vector<int64_t> slots = {};  // of each token; -1: it is skipped
+  // Slots of the results, in `output`. Empty: those of the tokens.
+  std::vector<int64_t> target_slots = {};
 };
 
 // A tensor to rotate, in row-major order.
@@ -110,6 +129,9 @@ struct TensorView {
   // First rotated channel of this tensor, >= 0; replaces the config's. If it is set, even to 0, D
   // may exceed the config's head_dim: 512 for an MLA row of 512 + 64 channels.
   std::optional<int64_t> rotary_offset = {};
+  // Set: `data` and `output` are pools of pages, in memory that the server shares; `layout` and
+  // `shape` are those of the tokens, and there are no strides.
+  std::optional<PagedTokens> paged = {};
 };
 
 // Returns memory to the pool or to the allocator that it came from.
@@ -139,6 +161,7 @@ struct RotatedTensor {
   const void* data = nullptr;            // TensorView::output if that was given, else `owned`
   OutputMemory owned = {};               // null if TensorView::output was given
   std::optional<double> fp8_scale = {};  // the divisor that was applied to an 8-bit output
+  int64_t saturated = 0;                 // elements beyond the largest number of an 8-bit output
 };
 
 }  // namespace rope::client
