@@ -53,8 +53,8 @@ class JobWriter {
     }
   }
 
-  // Adds tokens of a paged tensor, which are evenly spaced, at elements `from` of `input` and `to` of
-  // the output.
+  // Adds tokens of a paged tensor, which are evenly spaced, at elements `from` of `input` and `to`
+  // of the output.
   void AddPaged(int64_t token, int64_t tokens, const char* input, int64_t from, int64_t to) {
     const PagedPlan& paged = *tensor_.paged;
     const kernels::Strides strides = {paged.token_stride, paged.head_stride};

@@ -88,8 +88,8 @@ struct HeadSpan {
   size_t row_set = 0;  // index into Plan::row_sets; meaningful if `rotates`
 };
 
-// Where the tokens of a tensor lie in a pool of pages, in elements from the pool's beginning. Tokens
-// are numbered in memory order, layers outermost.
+// Where the tokens of a tensor lie in a pool of pages, in elements from the pool's beginning.
+// Tokens are numbered in memory order, layers outermost.
 struct PagedPlan {
   int64_t block_size = 1;
   int64_t page_stride = 0;

@@ -262,7 +262,8 @@ TEST(PlansHereTest, PlanningFromTheBeginningCountsOnce) {
   ASSERT_OK(finished, engine.Run(Decode(1000, "dynamic")));
   const Request& request = **finished;
   EXPECT_EQ(request.permit.bytes(), DecodedBytes(request) +
-                                        RunningBytes(request.fixed(), request.call(), request.plan) +
+                                        RunningBytes(request.fixed(), request.call(),
+                                                     request.plan) +
                                         PlannedBytes(request.plan));
 }
 
