@@ -19,7 +19,6 @@ namespace rope::server {
 namespace {
 
 using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
 
 // Raise the number when the hashed form changes: old ids then name nothing.
 constexpr absl::string_view kFormat = "rope.v1/prepared_id/1";
@@ -35,7 +34,7 @@ absl::Status CheckUnset(bool is_set, absl::string_view field) {
 }
 
 // The arrays that a message has.
-std::vector<const FieldDescriptor*> ArraysOf(const Message& message) {
+std::vector<const FieldDescriptor*> ArraysOf(const google::protobuf::Message& message) {
   std::vector<const FieldDescriptor*> fields;
   message.GetReflection()->ListFields(message, &fields);
   std::erase_if(fields, [](const FieldDescriptor* field) {
@@ -45,11 +44,11 @@ std::vector<const FieldDescriptor*> ArraysOf(const Message& message) {
   return fields;
 }
 
-const v1::Array& ArrayOf(const Message& message, const FieldDescriptor* field) {
+const v1::Array& ArrayOf(const google::protobuf::Message& message, const FieldDescriptor* field) {
   return static_cast<const v1::Array&>(message.GetReflection()->GetMessage(message, field));
 }
 
-absl::Status CheckHasNoElements(const Message& message, absl::string_view path) {
+absl::Status CheckHasNoElements(const google::protobuf::Message& message, absl::string_view path) {
   constexpr int kAxesMax = 8;  // each call copies them
   for (const FieldDescriptor* field : ArraysOf(message)) {
     const v1::Array& array = ArrayOf(message, field);
@@ -215,8 +214,8 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
 
 // Gives the arrays of a call's rows or paged_tokens what was prepared of them. A call may be
 // planned twice.
-absl::Status CompleteArrays(const Message& prepared, bool is_open, absl::string_view path,
-                            Message& call) {
+absl::Status CompleteArrays(const google::protobuf::Message& prepared, bool is_open,
+                            absl::string_view path, google::protobuf::Message& call) {
   for (const FieldDescriptor* field : ArraysOf(prepared)) {
     if (!call.GetReflection()->HasField(call, field)) continue;
     const v1::Array& want = ArrayOf(prepared, field);
