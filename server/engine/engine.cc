@@ -205,7 +205,7 @@ int64_t PlanningBytes(const v1::RotateRequest& values, const Plan& plan) {
   }
   // Each tensor's place is compared with that of each other one.
   const auto tensors = static_cast<int64_t>(plan.tensors.size());
-  const int64_t slots = Sum(PagesBytes(values, plan), 8 * tensors * tensors);
+  const int64_t slots = Sum(PagesBytes(values, plan), tensors > 64 ? 8 * tensors * tensors : 0);
   const int64_t moves = ClaimedElements(values.reposition().by());
   const int64_t positions = Sum(slots, Product(Sum(numbers, moves), sizeof(int64_t)));
   if (!values.has_rows() || moves == 1) return positions;

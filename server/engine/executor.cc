@@ -205,7 +205,7 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     const bool streams = plan.bytes() > kernels::kCachedBytesMax;
     JobTiler::Shared shared = {
         plan.geometry, plan.conjugate, plan.arithmetic, streams, slice.begin, 0, {}, {}, {}};
-    if (plan.table.has_value()) {
+    if (plan.table != nullptr) {
       shared.move = {&plan.table->rows, Between(plan.from_positions[0], slice.begin, slice.end),
                      Between(plan.positions[0], slice.begin, slice.end)};
     } else {

@@ -254,7 +254,7 @@ absl::Status PlanTableMove(const v1::RotateRequest& values, ArraySource& source,
     return InvalidField("rows.angles", "them with OPERATION_REPOSITION", "cos_sin, or cos and sin");
   }
   ROPE_RETURN_IF_ERROR(ReadMovedRows(values, source, rows, plan));
-  plan.table.emplace();
+  plan.table = std::make_shared<MoveTable>();
   if (const std::optional<kernels::RowTable> table = rows.table(); table.has_value()) {
     plan.table->rows = *table;
     plan.table->cos = rows.cos_sin.has_value() ? rows.cos_sin->part() : rows.cos->part();

@@ -223,7 +223,7 @@ struct Plan {
   // Explicit rows of the caller: token t uses row positions[0][t].
   std::shared_ptr<const kernels::TablePage> rows;
   // A move by the caller's table, from row from_positions[0][t] to row positions[0][t].
-  std::optional<MoveTable> table;
+  std::shared_ptr<MoveTable> table;
   std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope
   std::shared_ptr<const kernels::Mrope> mrope;         // set: positions has three rows
   std::array<std::vector<int64_t>, 3> from_positions;  // of runs with `from`, and of a table

@@ -120,7 +120,7 @@ TEST_F(ExplicitRowsTest, BackwardTurnsBack) {
 TEST_F(ExplicitRowsTest, WhatDoesNotFitIsRefusedByName) {
   v1::RotateRequest request = Sample();
   request.mutable_rows();
-  ExpectFails(request, kInvalid, "rows: got nothing, want cos and sin, or angles");
+  ExpectFails(request, kInvalid, "rows: got nothing, want cos_sin, cos and sin, or angles");
   SetNumbers(*request.mutable_rows()->mutable_cos(), Angles(3), {3, 2});
   ExpectFails(request, kInvalid, "rows.sin: got nothing, want cos and sin together");
   SetNumbers(*request.mutable_rows()->mutable_sin(), Angles(3), {2, 3});
