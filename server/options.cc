@@ -24,6 +24,7 @@
 #include "server/memory/limits.h"
 #include "server/memory/peers.h"
 #include "server/models/limits.h"
+#include "server/telemetry/process.h"
 
 namespace rope::server {
 namespace {
@@ -362,24 +363,46 @@ absl::Status CheckMemory(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
-// Flags whose effect their reader may not expect.
-std::vector<std::string> Warnings(const ServerOptions& options) {
-  std::vector<std::string> warnings;
+// Flags that were given without effect, or have one that their reader may not expect.
+std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& options) {
+  const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, "unix:"); };
+  const RegionTable::Options& shared = options.shared_memory;
+  const int processors = ProcessorCount();
+  struct Rule {
+    const char* flag;
+    bool is_idle;
+    std::string reason;
+  };
+  const std::string off = "has no effect without --enable_shared_memory";
   const auto is_address = [](const std::string& owner) { return absl::StartsWith(owner, "ip:"); };
-  if (!options.access_file.empty() && options.tls.client_ca.empty() &&
-      std::ranges::any_of(options.trusted_proxies, is_address)) {
-    warnings.push_back(
-        "--trusted_proxy by address, without --tls_client_ca: whoever calls from there may pass "
-        "for any certificate of --access_file");
+  const Rule rules[] = {
+      {"--socket_mode", std::ranges::none_of(options.listen, is_unix),
+       "has no effect: no --listen is unix:PATH"},
+      {"--trusted_proxy",
+       !options.access_file.empty() && options.tls.client_ca.empty() &&
+           std::ranges::any_of(options.trusted_proxies, is_address),
+       "by address, without --tls_client_ca: whoever calls from there may pass for any certificate "
+       "of --access_file"},
+      {"--shared_memory_bytes", !shared.enabled, off},
+      {"--session_memory_bytes", !shared.enabled, off},
+      {"--session_memory_bytes", shared.enabled && shared.session_bytes_max > shared.bytes_max,
+       absl::StrCat("has no effect above --shared_memory_bytes, which is ", shared.bytes_max)},
+      {"--threads", options.threads > processors,
+       absl::StrCat("is ", options.threads, ", more than the processors: ", processors)},
+      {"--max_connections", options.max_connections > 2 * DefaultMaxConnections(),
+       absl::StrCat("is ", options.max_connections, ", with two files for each, but only ",
+                    4 * DefaultMaxConnections(), " may be open")},
+      {"--poll_spin_us", (options.threads > 0 ? options.threads : processors) == 1,
+       "has no effect with one processor"},
+      {"--table_cache_bytes", options.table_cache_bytes == 0,
+       "is 0: every request computes its rows again"},
+  };
+  std::vector<std::string> idle;
+  for (const Rule& rule : rules) {
+    const bool is_given = app.get_option(rule.flag)->count() > 0;
+    if (is_given && rule.is_idle) idle.push_back(absl::StrCat(rule.flag, " ", rule.reason));
   }
-  if (options.max_connections > 2 * DefaultMaxConnections()) {
-    warnings.push_back(absl::StrCat("--max_connections is ", options.max_connections,
-                                    ", with two files for each, but only ",
-                                    4 * DefaultMaxConnections(), " may be open"));
-  }
-  std::string memory = SharedMemoryWarning(options);
-  if (!memory.empty()) warnings.push_back(std::move(memory));
-  return warnings;
+  return idle;
 }
 
 }  // namespace
@@ -412,7 +435,9 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
   ROPE_RETURN_IF_ERROR(CheckMemory(options));
   DivideSharedMemory(given, options);
   options.warnings = proto::MisspeltVariables(*app);
-  for (std::string& warning : Warnings(options)) options.warnings.push_back(std::move(warning));
+  for (std::string& idle : IdleFlags(*app, options)) options.warnings.push_back(std::move(idle));
+  std::string memory = SharedMemoryWarning(options);
+  if (!memory.empty()) options.warnings.push_back(std::move(memory));
   return options;
 }
 

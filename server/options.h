@@ -54,7 +54,7 @@ struct ServerOptions {
   int threads = 0;  // 0: as many as there are processors
   std::string log_level = "info";
   LogFormat log_format = LogFormat::kLogfmt;
-  // Flags whose effect their reader may not expect, each with the reason.
+  // Flags that change nothing, or not what they seem to, each with the reason.
   std::vector<std::string> warnings;
 
   MemoryShares memory_shares() const {

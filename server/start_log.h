@@ -40,7 +40,7 @@ struct Started {
 std::vector<LogLine> LinesOf(const ModelRegistry::FileReport& file);
 
 // Level info: version, revision, limits, devices, addresses, models with the number of their
-// warnings. Level warn: warnings of flags, presets that a file replaces, warnings of files.
+// warnings. Level warn: flags without effect, presets that a file replaces, warnings of files.
 void LogStart(const Started& started);
 
 }  // namespace rope::server
