@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -142,6 +143,7 @@ class MessageReads {
    private:
     friend class MessageReads;
     std::shared_ptr<Connection> connection_;
+    absl::string_view owner_;
     bool may_idle_ = false;
     bool entered_ = false;
     absl::Time began_;
@@ -157,12 +159,13 @@ class MessageReads {
 
   const Clock& clock() const { return clock_; }
 
-  // `may_idle`: the client may legally send nothing, as on an open stream. Such a read is never
-  // late.
-  void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, bool may_idle);
+  // `owner`: of the call, valid until Leave. `may_idle`: the client may legally send nothing, as on
+  // an open stream. Such a read is never late.
+  void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, absl::string_view owner,
+             bool may_idle);
   void Leave(Entry& entry);
 
-  // The number of all reads, including those of open streams.
+  // Of all reads, open streams included.
   int64_t CountAll() const;
   // The number of reads whose message must come.
   int64_t count() const { return count_.load(); }
@@ -172,21 +175,36 @@ class MessageReads {
     return has_new_.load(std::memory_order_relaxed) &&
            has_new_.exchange(false, std::memory_order_relaxed);
   }
-  // Ends calls whose read began before `before`, with `status`: the oldest first, up to `wanted`.
-  // `streams`: ends open streams, and otherwise unary calls. Returns the number, which is at most
-  // kEndedAtOnce.
-  int64_t EndOldest(absl::Time before, bool streams, const absl::Status& status,
-                    int64_t wanted = kEndedAtOnce);
+  // Ends calls whose read began before `before`, with `status`: a bounded number, the oldest first.
+  // Returns the number.
+  int64_t EndSince(absl::Time before, const absl::Status& status);
+  // Ends up to `wanted` calls whose read began before `before`: the oldest of the owner whose reads
+  // have taken the most time together. Calls that ended so count for a second more, since who
+  // begins again at once has none that is old. Nothing ends while that owner has none to end,
+  // unless `of_anybody`: then only what is there counts, and streams end where no other call is.
+  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
+                         const absl::Status& status);
   // Cancels the calls that were ended before `ended_before` and are still here.
   void CancelEnded(absl::Time ended_before);
 
  private:
+  // What EndOfGreediest has ended of an owner.
+  struct Ends {
+    absl::Duration took;  // its reads
+    absl::Time last;
+  };
+
+  void End(Entry& entry, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody, bool streams,
+                         const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const Clock& clock_;
   std::atomic<int64_t> count_ = 0;
   std::atomic<bool> has_new_ = false;
   mutable proto::Mutex mutex_;
   Entry* oldest_ ABSL_GUARDED_BY(mutex_) = nullptr;
   Entry* newest_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::map<std::string, Ends> ends_ ABSL_GUARDED_BY(mutex_);  // by owner, of a second
 };
 
 // QueueCall: one RPC with bytes in and bytes out, from being armed to being freed.
@@ -268,7 +286,7 @@ class QueueCall : protected MessageReads::Entry {
   }
 
   void StartRead(bool may_idle = false) {
-    parts_.reads->Enter(*this, connection_, may_idle);
+    parts_.reads->Enter(*this, connection_, owner(), may_idle);
     stream_.Read(&message_, &read_);
   }
   void StartWrite(const grpc::ByteBuffer& bytes, grpc::WriteOptions options = {}) {
