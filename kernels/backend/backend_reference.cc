@@ -64,10 +64,8 @@ Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
 
 void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head) {
   const PairGeometry& geometry = job.geometry;
-  std::vector<float> composed(job.move ? static_cast<size_t>(2 * geometry.pairs) : 0);
-  if (job.move) ComposeRow(*job.move, token, geometry.pairs, composed.data());
-  const RowRef row = job.move ? RowRef() : job.rows[static_cast<size_t>(token)];
-  const float* const cos = job.move ? composed.data() : row.page->Cos(row.index);
+  std::vector<float> composed;
+  const float* const cos = RowOf(job, token, composed);
   const float* const sin = cos + geometry.pairs;
   const bool half = geometry.pairing == Pairing::kHalf;
   for (int64_t i = 0; i < geometry.pairs; ++i) {

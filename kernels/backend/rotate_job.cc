@@ -50,6 +50,16 @@ void CheckJob(const RotateJob& job) {
   }
 }
 
+const float* RowOf(const RotateJob& job, int64_t token, std::vector<float>& composed) {
+  if (!job.move) {
+    const RowRef& row = job.rows[static_cast<size_t>(token)];
+    return row.page->Cos(row.index);
+  }
+  composed.resize(static_cast<size_t>(2 * job.geometry.pairs));
+  ComposeRow(*job.move, token, job.geometry.pairs, composed.data());
+  return composed.data();
+}
+
 namespace {
 
 // Reorders window by window. Word has the size of an element; the loops run over aligned copies, so

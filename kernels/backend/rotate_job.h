@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "kernels/dtype/dtype.h"
@@ -127,6 +128,10 @@ struct RotateJob {
 // Checks sizes, that all pairs are inside the head, and that each token has one row of `pairs`
 // columns.
 void CheckJob(const RotateJob& job);
+
+// The row of a token: geometry.pairs cosines, then as many sines. That of a move is composed in
+// `composed`.
+const float* RowOf(const RotateJob& job, int64_t token, std::vector<float>& composed);
 
 // Puts the channels of rotated pairs into another order.
 //

@@ -123,7 +123,7 @@ client::RotateReply ReplyOf(const server::Request& finished,
     const server::TensorPlan& plan = finished.plan.tensors[i];
     if (!kernels::IsFloat8(plan.output_dtype)) continue;
     tensor.fp8_scale = plan.output_scale;
-    tensor.saturated = finished.run.saturated[i].load(std::memory_order_relaxed);
+    tensor.saturated = finished.run.SaturatedOf(i)->load(std::memory_order_relaxed);
   }
   return reply;
 }

@@ -48,6 +48,19 @@ struct RowArrays {
     return absl::OkStatus();
   }
 
+  // Appends rows as floats: the cosines of each, then its sines. INVALID_ARGUMENT: as Read.
+  absl::Status Append(absl::Span<const int64_t> numbers, std::vector<float>& values) const {
+    std::vector<double> both(static_cast<size_t>(2 * columns));  // of one row
+    const auto half = both.size() / 2;
+    values.reserve(values.size() + numbers.size() * both.size());
+    for (const int64_t row : numbers) {
+      const absl::Span<double> row_values = absl::MakeSpan(both);
+      ROPE_RETURN_IF_ERROR(Read(row, row_values.first(half), row_values.last(half)));
+      for (const double value : both) values.push_back(static_cast<float>(value));
+    }
+    return absl::OkStatus();
+  }
+
   // The rows where they are, if they can be used there.
   std::optional<kernels::RowTable> table() const {
     const auto first = cos_sin.has_value() ? cos_sin->rows() : cos->rows();
@@ -128,20 +141,17 @@ absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, ArraySource& source,
 // token t uses row t.
 absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
   std::vector<int64_t>& by_token = plan.positions[0];
-  const bool reads_all = rows.rows <= plan.tokens;
-  const int64_t count = reads_all ? rows.rows : plan.tokens;
-  std::vector<double> cos(static_cast<size_t>(rows.columns));  // of one row
-  std::vector<double> sin(cos.size());
   std::vector<float> values;
-  values.reserve(static_cast<size_t>(count) * 2 * cos.size());
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t row = reads_all ? i : by_token[static_cast<size_t>(i)];
-    ROPE_RETURN_IF_ERROR(rows.Read(row, absl::MakeSpan(cos), absl::MakeSpan(sin)));
-    for (const double value : cos) values.push_back(static_cast<float>(value));
-    for (const double value : sin) values.push_back(static_cast<float>(value));
+  std::vector<int64_t> all;
+  const bool reads_all = rows.rows <= plan.tokens;
+  if (reads_all) {
+    all.resize(static_cast<size_t>(rows.rows));
+    std::iota(all.begin(), all.end(), 0);
   }
+  ROPE_RETURN_IF_ERROR(rows.Append(reads_all ? all : by_token, values));
   if (!reads_all) std::iota(by_token.begin(), by_token.end(), 0);
-  plan.rows = std::make_shared<const kernels::TablePage>(count, rows.columns, std::move(values));
+  plan.rows = std::make_shared<const kernels::TablePage>(reads_all ? rows.rows : plan.tokens,
+                                                         rows.columns, std::move(values));
   return absl::OkStatus();
 }
 
@@ -210,20 +220,13 @@ absl::Status ReadMovedRows(const v1::RotateRequest& values, ArraySource& source,
   return CheckRows(plan.positions[0], rows, "reposition.by");
 }
 
-// Copies the two rows of each token, and numbers them anew.
+// Copies the two rows of each token, all old ones first, and numbers them anew.
 absl::Status CopyMovedRows(const RowArrays& rows, Plan& plan) {
-  std::vector<double> cos(static_cast<size_t>(rows.columns));
-  std::vector<double> sin(cos.size());
   std::vector<float> values;
-  values.reserve(static_cast<size_t>(plan.tokens) * 4 * cos.size());
-  for (size_t token = 0; token < static_cast<size_t>(plan.tokens); ++token) {
-    for (auto* const positions : {&plan.from_positions[0], &plan.positions[0]}) {
-      ROPE_RETURN_IF_ERROR(
-          rows.Read((*positions)[token], absl::MakeSpan(cos), absl::MakeSpan(sin)));
-      (*positions)[token] = static_cast<int64_t>(values.size() / (2 * cos.size()));
-      for (const double value : cos) values.push_back(static_cast<float>(value));
-      for (const double value : sin) values.push_back(static_cast<float>(value));
-    }
+  for (auto* const positions : {&plan.from_positions[0], &plan.positions[0]}) {
+    const auto first = static_cast<int64_t>(values.size()) / (2 * rows.columns);
+    ROPE_RETURN_IF_ERROR(rows.Append(*positions, values));
+    std::iota(positions->begin(), positions->end(), first);
   }
   plan.table->copied = std::make_shared<const std::vector<float>>(std::move(values));
   const auto* const data = reinterpret_cast<const char*>(plan.table->copied->data());

@@ -18,7 +18,8 @@ namespace rope::server {
 absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
                               ArraySource& source, Plan& plan);
 
-// Whether a move by these rows may copy those that its tokens take.
+// Whether planning a move by these rows may copy them. It never copies rows of a region, unless
+// they are FP64 or differ in dtype.
 bool CopiesMovedRows(const v1::Rows& rows);
 
 }  // namespace rope::server

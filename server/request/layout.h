@@ -77,8 +77,8 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
 absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const Layout& layout,
                                              const std::string& field);
 
-// Whether every element has a place of its own: each axis, a stride with its length, steps past all
-// that is inside it. REQUIRES: the extent fits 63 bits.
+// Whether no two elements share a place. `axes`: the stride and the length of each axis. REQUIRES:
+// the extent fits 63 bits.
 bool EachHasItsPlace(std::vector<std::pair<int64_t, int64_t>> axes);
 
 // The lengths of the layout's axes, in the order of `letters`.

@@ -293,7 +293,8 @@ absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPla
                        TokenPositions& from, TokenPositions& to) {
   const std::string field = "reposition.by";
   const Layout& layout = first.layout;
-  const PagedPlan paged = first.paged.value_or(PagedPlan());
+  static const PagedPlan kNoPages;
+  const PagedPlan& paged = first.paged.has_value() ? *first.paged : kNoPages;
   MovesOf each = MovesOf::kTokens;
   IdShape ids;
   const auto check = [&](absl::Span<const int64_t> shape) -> absl::Status {

@@ -35,10 +35,8 @@ float RoundedTo32(double value, DType dtype) {
 // compiler from fusing the steps.
 void ApplyToHead(const RotateJob& job, int64_t token, float* head) {
   const PairGeometry& geometry = job.geometry;
-  std::vector<float> composed(job.move ? static_cast<size_t>(2 * geometry.pairs) : 0);
-  if (job.move) ComposeRow(*job.move, token, geometry.pairs, composed.data());
-  const RowRef row = job.move ? RowRef() : job.rows[static_cast<size_t>(token)];
-  const float* const cos = job.move ? composed.data() : row.page->Cos(row.index);
+  std::vector<float> composed;
+  const float* const cos = RowOf(job, token, composed);
   const float* const sin = cos + geometry.pairs;
   const bool half = geometry.pairing == Pairing::kHalf;
   const auto rounded = [&job](float value) { return RoundedTo32(value, job.dtype); };

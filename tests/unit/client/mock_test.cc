@@ -82,8 +82,9 @@ TEST_F(MockTest, PreparedRotationsCanBeMadeWithoutAServer) {
       });
   const PreparedRotation prepared = client_.Prepare(request, "S").value();
   EXPECT_EQ(prepared.id(), std::string(32, '0'));
-  request.rows.emplace();
-  EXPECT_EQ(PreparedRotation::CreateLocal(request).status().message(), "");
+  request.prepared = prepared;
+  EXPECT_EQ(PreparedRotation::CreateLocal(request).status().message(),
+            "prepared: got a prepared rotation, want a whole request");
 }
 
 }  // namespace

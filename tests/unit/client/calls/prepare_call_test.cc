@@ -127,11 +127,8 @@ TEST_F(PrepareCallTest, TheLengthOfAnOpenAxisIsSentWithTheShape) {
   Check(client.Rotate(Next(rotation.WithLength(1))));
 }
 
-TEST_F(PrepareCallTest, RowsAndPreparedRotationsCannotBePrepared) {
+TEST_F(PrepareCallTest, PreparedRotationsCannotBePrepared) {
   const Client client = Connected();
-  RotateRequest request = Next();
-  request.rows = Rows{};
-  EXPECT_EQ(client.Prepare(request).status().message(), "");
   const PreparedRotation rotation = client.Prepare(Next()).value();
   EXPECT_EQ(client.Prepare(Next(rotation)).status().message(),
             "prepared: got a prepared rotation, want a whole request");
