@@ -173,8 +173,8 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
   return geometry;
 }
 
-absl::Status CheckRows(const std::vector<int64_t>& positions, const RowArrays& rows,
-                       absl::string_view field) {
+absl::Status CheckInTable(const std::vector<int64_t>& positions, const RowArrays& rows,
+                          absl::string_view field) {
   for (const int64_t position : positions) {
     if (position < rows.rows) continue;
     return MakeError(Reason::kPositionOutOfRange, field, position,
@@ -193,7 +193,7 @@ absl::StatusOr<std::vector<int64_t>> ReadRowPositions(const v1::Positions& messa
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
                         ReadPositions(message, source, plan.tensors.front().layout,
                                       /*multimodal=*/false, field));
-  ROPE_RETURN_IF_ERROR(CheckRows(positions.values[0], rows, field));
+  ROPE_RETURN_IF_ERROR(CheckInTable(positions.values[0], rows, field));
   return std::move(positions.values[0]);
 }
 
@@ -216,8 +216,8 @@ absl::Status ReadMovedRows(const v1::RotateRequest& values, ArraySource& source,
   ROPE_RETURN_IF_ERROR(ReadMoves(values.reposition().by(), source, plan.tensors.front(), from, to));
   plan.from_positions[0] = std::move(from.values[0]);
   plan.positions[0] = std::move(to.values[0]);
-  ROPE_RETURN_IF_ERROR(CheckRows(plan.from_positions[0], rows, "reposition.by"));
-  return CheckRows(plan.positions[0], rows, "reposition.by");
+  ROPE_RETURN_IF_ERROR(CheckInTable(plan.from_positions[0], rows, "reposition.by"));
+  return CheckInTable(plan.positions[0], rows, "reposition.by");
 }
 
 // Copies the two rows of each token, all old ones first, and numbers them anew.
