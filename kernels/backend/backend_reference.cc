@@ -62,14 +62,19 @@ Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
   return {a * c - b * s, b * c + a * s};
 }
 
-void ApplyToPairs(const RotateJob& job, const RowRef& row, std::vector<double>& head) {
+void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head) {
   const PairGeometry& geometry = job.geometry;
+  std::vector<float> composed(job.move ? static_cast<size_t>(2 * geometry.pairs) : 0);
+  if (job.move) ComposeRow(*job.move, token, geometry.pairs, composed.data());
+  const RowRef row = job.move ? RowRef() : job.rows[static_cast<size_t>(token)];
+  const float* const cos = job.move ? composed.data() : row.page->Cos(row.index);
+  const float* const sin = cos + geometry.pairs;
   const bool half = geometry.pairing == Pairing::kHalf;
   for (int64_t i = 0; i < geometry.pairs; ++i) {
     const auto first = static_cast<size_t>(geometry.offset + (half ? i : 2 * i));
     const size_t second = first + static_cast<size_t>(half ? geometry.partner : 1);
-    const double c = row.page->Cos(row.index)[i];
-    const double s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
+    const double c = cos[i];
+    const double s = job.conjugate ? -sin[i] : sin[i];
     const Pair turned = Apply(job, {head[first], head[second]}, c, s);
     head[first] = turned.a;
     head[second] = turned.b;
@@ -87,7 +92,7 @@ int64_t RotateHead(const RotateJob& job, int64_t token, int64_t head) {
     values.push_back(ReadElement(input + i * bytes, job.dtype));
   }
   if (job.norm) Normalise(*job.norm, values);
-  ApplyToPairs(job, job.rows[token_index], values);
+  ApplyToPairs(job, token, values);
   const double token_scale = job.token_scales.empty() ? 1.0 : job.token_scales[token_index];
   const bool copies = job.OnlyPairs();  // channels outside the pairs are copied bit for bit
   if (copies && input != output) std::memcpy(output, input, values.size() * bytes);

@@ -38,6 +38,11 @@ void CheckJob(const RotateJob& job) {
   } else {
     ROPE_CHECK(geometry.offset + 2 * geometry.pairs <= job.head_dim);
   }
+  if (job.move) {
+    ROPE_CHECK(static_cast<int64_t>(job.move->from.size()) == job.tokens &&
+               job.move->to.size() == job.move->from.size());
+    return;
+  }
   ROPE_CHECK(static_cast<int64_t>(job.rows.size()) == job.tokens);
   for (const RowRef& row : job.rows) {
     ROPE_CHECK(row.page != nullptr && row.page->columns() == geometry.pairs);

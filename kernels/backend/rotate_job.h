@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "kernels/dtype/dtype.h"
 #include "kernels/dtype/pairing.h"
+#include "kernels/tables/row_table.h"
 #include "kernels/tables/table_page.h"
 
 namespace rope::kernels {
@@ -76,6 +77,8 @@ struct RotateJob {
   bool conjugate = false;
   PairArithmetic arithmetic = PairArithmetic::kTurn;  // kTurnStepwise excludes a norm
   absl::Span<const RowRef> rows;  // one per token, each with geometry.pairs columns
+  // Set: rows that are composed while the tokens rotate, one per token, in place of `rows`.
+  std::optional<TableMove> move = {};
   // The output is a part of more than kCachedBytesMax. If it is not in place, a CPU writes it past
   // the caches, and so does not read its lines first.
   bool streams = false;
@@ -92,6 +95,14 @@ struct RotateJob {
   // A cuda backend does not count.
   std::atomic<int64_t>* saturated = nullptr;
 
+  // Whether a token has the row of the token before it.
+  bool SharesRow(size_t token) const {
+    if (token == 0) return false;
+    if (move) {
+      return move->from[token] == move->from[token - 1] && move->to[token] == move->to[token - 1];
+    }
+    return rows[token].page == rows[token - 1].page && rows[token].index == rows[token - 1].index;
+  }
   DType stored() const { return output_dtype.value_or(dtype); }
   // Whether the job has no fused ops. Channels outside the pairs are then copied.
   bool OnlyPairs() const {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/dtype/dtype.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/page_builder.h"
@@ -13,7 +14,9 @@
 #include "server/engine/job_tiler.h"
 #include "server/engine/limits.h"
 #include "server/error.h"
+#include "server/request/explicit_rows.h"
 #include "server/request/limits.h"
+#include "server/request/pages.h"
 #include "server/request/region_resolver.h"
 #include "server/request/token_runs.h"
 #include "server/request/validate.h"
@@ -104,7 +107,7 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   Plan& plan = request.plan;
   Ropes own;  // of a request without a prepared_id
   if (request.prepared != nullptr) {
-    ROPE_RETURN_IF_ERROR(BeginCall(*request.prepared, call, plan));
+    ROPE_RETURN_IF_ERROR(BeginCall(*request.prepared, request.decoded.message(), plan));
     plan.may_take_long = may_take_long;
   } else {
     plan = Plan();
@@ -115,10 +118,11 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   if (!may_take_long && PlanningBytes(call, plan) > limits::kPlanHereBytesMax) {
     return NeedsSideThread();
   }
+  ROPE_RETURN_IF_ERROR(request.permit.Grow(PagesBytes(call, plan), "paged_tokens"));
   ROPE_RETURN_IF_ERROR(PlanElements(fixed, call, source, plan));
   ROPE_RETURN_IF_ERROR(source.Place());
   SetDestinations(*request.decoded.bytes, options_.overwritten, plan);
-  ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(fixed, plan), "request"));
+  ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(fixed, call, plan), "request"));
   ROPE_RETURN_IF_ERROR(BoundJobs(plan));
   const Ropes& ropes = request.prepared != nullptr ? request.prepared->ropes : own;
   ROPE_RETURN_IF_ERROR(PlanPositions(fixed, call, ropes, source, plan));
@@ -199,20 +203,27 @@ int64_t PlanningBytes(const v1::RotateRequest& values, const Plan& plan) {
     // Each sequence may have a start as well.
     numbers = Sum(numbers, Product(ClaimedElements(given->cu_seqlens()), 2));
   }
-  const int64_t positions = Product(numbers, sizeof(int64_t));
-  if (!values.has_rows()) return positions;
+  // Each tensor's place is compared with that of each other one.
+  const auto tensors = static_cast<int64_t>(plan.tensors.size());
+  const int64_t slots = Sum(PagesBytes(values, plan), tensors > 64 ? 8 * tensors * tensors : 0);
+  const int64_t moves = ClaimedElements(values.reposition().by());
+  const int64_t positions = Sum(slots, Product(Sum(numbers, moves), sizeof(int64_t)));
+  if (!values.has_rows() || moves == 1) return positions;
   const int64_t arrays = values.rows().has_angles() ? kAngleFactor : 2;
   const int64_t pairs = std::min(layout.head_dim, kernels::kHeadDimMax) / 2;
-  const auto number = static_cast<int64_t>(sizeof(float));
+  // Rows of a move are checked where they are, which takes a quarter of the time of a copy.
+  const auto number = static_cast<int64_t>(values.has_reposition() ? 1 : sizeof(float));
   return Sum(positions, Product(Product(tokens, pairs), arrays * number));
 }
 
-int64_t RunningBytes(const v1::RotateRequest& fixed, const Plan& plan) {
+int64_t RunningBytes(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                     const Plan& plan) {
   const int64_t positions = fixed.operation() == v1::OPERATION_REPOSITION ? 2 : 1;
   int64_t bytes = Product(Product(plan.tokens, positions), limits::kTokenBytes);
-  if (fixed.has_rows()) {  // a cosine and a sine for each pair
+  if (fixed.has_rows() && (positions == 1 || CopiesMovedRows(values.rows()))) {
+    // A cosine and a sine for each pair, of a move of two rows.
     const int64_t head_dim = plan.tensors.front().layout.head_dim;
-    bytes = Sum(bytes, Product(Product(plan.tokens, head_dim), sizeof(float)));
+    bytes = Sum(bytes, Product(Product(plan.tokens, head_dim), positions * sizeof(float)));
   }
   for (const TensorPlan& tensor : plan.tensors) {
     bytes = Sum(bytes, static_cast<int64_t>(tensor.typed.size()));
@@ -247,7 +258,7 @@ int64_t ReplyTextBytesMax(const Request& request) {
   constexpr int64_t kHeadBytes = 128;   // factor, device, stage times
   constexpr int64_t kFieldBytes = 16;   // tag and length of a field, at most
   constexpr int64_t kTensorBytes = 8;   // tag and length of a tensor; a longer length of its array
-  constexpr int64_t kScaleBytes = 12;   // the scale of an fp8 result
+  constexpr int64_t kScaleBytes = 23;   // the scale of an fp8 result, and what saturated
   constexpr int64_t kRegionBytes = 24;  // in place of the asked tensor's
   const v1::RotateRequest& fixed = request.fixed();
   int64_t bytes = kHeadBytes + static_cast<int64_t>(request.arrival.id.size());

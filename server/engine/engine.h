@@ -89,7 +89,8 @@ int64_t PlanningBytes(const v1::RotateRequest& values, const Plan& plan);
 // fields, a fixed cost per token, the caller's own rows, results that take a buffer, and a slice of
 // each tensor whose channels are not adjacent.
 // REQUIRES: `plan` has its tensors and their destinations.
-int64_t RunningBytes(const v1::RotateRequest& fixed, const Plan& plan);
+int64_t RunningBytes(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                     const Plan& plan);
 
 // Bytes of what the positions ask for: the plan's frequencies, and the rows that one token may
 // build, a page on each axis for each row set. A batch's budget bounds what it builds in addition.

@@ -152,6 +152,10 @@ void RotateSlices(DeviceRouter& devices, const Jobs& jobs, const std::vector<Sli
 }  // namespace
 
 absl::Status Executor::AllocateOutputs(Request& request) const {
+  const auto is_float8 = [](const TensorPlan& t) { return kernels::IsFloat8(t.output_dtype); };
+  if (std::ranges::any_of(request.plan.tensors, is_float8)) {
+    request.run.saturated = std::make_unique<std::atomic<int64_t>[]>(request.plan.tensors.size());
+  }
   for (const TensorPlan& tensor : request.plan.tensors) {
     const int64_t bytes = tensor.TakesBuffer() ? tensor.output_bytes() : 0;
     request.run.outputs.push_back(pool_.Allocate(bytes));
@@ -200,16 +204,22 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
     const bool streams = plan.bytes() > kernels::kCachedBytesMax;
     JobTiler::Shared shared = {
-        plan.geometry, plan.conjugate, plan.arithmetic, streams, slice.begin, {}, {}};
-    slice.status.Update(AppendSliceRows(slice, build_budget, tables_, shared.rows));
-    if (!slice.status.ok()) continue;
+        plan.geometry, plan.conjugate, plan.arithmetic, streams, slice.begin, 0, {}, {}, {}};
+    if (plan.table != nullptr) {
+      shared.move = {&plan.table->rows, Between(plan.from_positions[0], slice.begin, slice.end),
+                     Between(plan.positions[0], slice.begin, slice.end)};
+    } else {
+      slice.status.Update(AppendSliceRows(slice, build_budget, tables_, shared.rows));
+      if (!slice.status.ok()) continue;
+    }
+    shared.end = slice.end;
     PopulateOutputs(request, slice.end);
     if (!plan.token_scales.empty()) {
       shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
     }
     const size_t first_job = jobs.size();
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
-      cutter.Cut(plan.tensors[i], OutputOf(request, i), shared, jobs);
+      cutter.Cut(plan.tensors[i], OutputOf(request, i), shared, request.run.SaturatedOf(i), jobs);
     }
     parts.push_back({&slice, first_job, jobs.size() - first_job});
     request.run.began = true;

@@ -30,13 +30,14 @@ struct RowsAt {
 class JobWriter {
  public:
   JobWriter(const TensorPlan& tensor, char* output, const JobTiler::Shared& shared,
-            absl::Span<const kernels::RowRef> passing, Jobs& jobs)
+            absl::Span<const kernels::RowRef> passing, std::atomic<int64_t>* saturated, Jobs& jobs)
       : tensor_(tensor),
         input_element_bytes_(kernels::ElementBytes(tensor.dtype)),
         output_element_bytes_(kernels::ElementBytes(tensor.output_dtype)),
         output_(output),
         shared_(shared),
         passing_(passing),
+        saturated_(saturated),
         jobs_(jobs) {}
 
   // Adds tokens [token, token + tokens) and heads [head, head + heads), which start at `rows`.
@@ -49,6 +50,18 @@ class JobWriter {
       if (begin >= end) continue;
       const RowsAt from = rows.Plus((begin - head) * input_strides.head * input_element_bytes_);
       AddSpan(token, tokens, begin, end - begin, from, input_strides, span);
+    }
+  }
+
+  // Adds tokens of a paged tensor, which are evenly spaced, at elements `from` of `input` and `to`
+  // of the output.
+  void AddPaged(int64_t token, int64_t tokens, const char* input, int64_t from, int64_t to) {
+    const PagedPlan& paged = *tensor_.paged;
+    const kernels::Strides strides = {paged.token_stride, paged.head_stride};
+    for (const HeadSpan& span : tensor_.heads) {
+      const int64_t heads = span.begin * paged.head_stride;
+      AddJob(token, tokens, span.end - span.begin, {input + (from + heads) * input_element_bytes_},
+             strides, to + heads, strides, span);
     }
   }
 
@@ -113,10 +126,14 @@ class JobWriter {
       job.conjugate = shared_.conjugate;
       job.arithmetic = shared_.arithmetic;
     }
-    const absl::Span<const kernels::RowRef> row_refs =
-        span.rotates ? shared_.rows[span.row_set] : passing_;
     const auto first = static_cast<size_t>(token - shared_.begin);
-    job.rows = row_refs.subspan(first, static_cast<size_t>(tokens));
+    const auto count = static_cast<size_t>(tokens);
+    if (span.rotates && shared_.move.has_value()) {
+      job.move = {shared_.move->table, shared_.move->from.subspan(first, count),
+                  shared_.move->to.subspan(first, count)};
+    } else {
+      job.rows = (span.rotates ? shared_.rows[span.row_set] : passing_).subspan(first, count);
+    }
     AddFusedOps(first, job);
   }
 
@@ -124,6 +141,7 @@ class JobWriter {
   void AddFusedOps(size_t first, kernels::RotateJob& job) const {
     job.output_dtype = tensor_.output_dtype;
     job.output_scale = tensor_.output_scale;
+    job.saturated = saturated_;
     job.scale = tensor_.scale;
     if (tensor_.norm_eps.has_value()) {
       const bool weighted = tensor_.norm_weight != nullptr;
@@ -140,6 +158,7 @@ class JobWriter {
   char* const output_;
   const JobTiler::Shared& shared_;
   const absl::Span<const kernels::RowRef> passing_;  // of heads that do not rotate
+  std::atomic<int64_t>* const saturated_;
   Jobs& jobs_;
 };
 
@@ -325,6 +344,32 @@ class StridedCutter {
   std::list<JobTiler::Gathered>& gathered_;
 };
 
+// Cuts a paged tensor: one rectangle for each run of adjacent slots in a page, of the tokens and of
+// the results.
+void CutPages(const TensorPlan& tensor, int64_t begin, int64_t end, JobWriter& writer) {
+  const PagedPlan& paged = *tensor.paged;
+  const auto each = static_cast<int64_t>(paged.slots->size());  // tokens of a layer
+  const char* const input = tensor.input.fragments.front().data();
+  for (int64_t token = begin; token < end;) {
+    const int64_t first = token % each;
+    const int64_t* const slots = paged.slots->data() + first;
+    const int64_t* const targets = paged.targets->data() + first;
+    const int64_t most = std::min(end - token, each - first);
+    int64_t tokens = 1;
+    while (tokens < most && slots[tokens] == slots[0] + tokens &&
+           targets[tokens] == targets[0] + tokens && slots[tokens] % paged.block_size != 0 &&
+           targets[tokens] % paged.block_size != 0) {
+      ++tokens;
+    }
+    if (slots[0] >= 0 && targets[0] >= 0) {
+      const int64_t layer = token / each * paged.layer_stride;
+      writer.AddPaged(token, tokens, input, layer + paged.OffsetOf(slots[0]),
+                      layer + paged.OffsetOf(targets[0]));
+    }
+    token += tokens;
+  }
+}
+
 // Jobs that a tensor becomes: `units` for each `run` of tokens.
 struct JobRuns {
   int64_t units = 0;
@@ -335,6 +380,10 @@ JobRuns JobRunsOf(const TensorPlan& tensor) {
   const Layout& layout = tensor.layout;
   const int64_t last = layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
   const int64_t spans = std::ssize(tensor.heads);
+  // Pages are whole; slots may be anywhere.
+  if (tensor.paged.has_value()) {
+    return {spans, tensor.paged->pages_shape.empty() ? 1 : tensor.paged->block_size};
+  }
   if (tensor.strides.has_value()) return {spans, last};
   const int64_t run =
       tensor.output_strides.has_value() ? last : std::numeric_limits<int64_t>::max();
@@ -386,10 +435,17 @@ absl::Span<const kernels::RowRef> JobTiler::PassingRows(const TensorPlan& tensor
   return absl::MakeConstSpan(passing_.back()).first(tokens);
 }
 
-void JobTiler::Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs) {
-  const size_t tokens = shared.rows[0].size();
-  const int64_t end = shared.begin + static_cast<int64_t>(tokens);
-  JobWriter writer(tensor, output, shared, PassingRows(tensor, tokens), jobs);
+void JobTiler::Cut(const TensorPlan& tensor, char* output, const Shared& shared,
+                   std::atomic<int64_t>* saturated, Jobs& jobs) {
+  const int64_t end = shared.end;
+  JobWriter writer(tensor, output, shared,
+                   PassingRows(tensor, static_cast<size_t>(end - shared.begin)), saturated, jobs);
+  if (tensor.paged.has_value()) {
+    if (tensor.elements() > 0 && !tensor.input.fragments.empty()) {
+      CutPages(tensor, shared.begin, end, writer);
+    }
+    return;
+  }
   if (!tensor.strides.has_value()) {
     PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
     return;

@@ -6,6 +6,8 @@
 //   |row|row|row|ro         w|row|row|
 //   `--- a job -'`-gathered-'`- a job'
 //
+// Of a paged tensor each job is a run of tokens in adjacent slots of one page.
+//
 // Two things are copied ("gathered") into packed memory first: a row that straddles fragments, and
 // a tensor whose channel stride is not 1.
 //
@@ -17,8 +19,10 @@
 #define ROPE_SERVER_ENGINE_JOB_TILER_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,16 +53,20 @@ class JobTiler {
     kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
     bool streams = false;  // of jobs
     int64_t begin = 0;     // first token, in memory order
+    int64_t end = 0;
     // For each row set: one row for each token from `begin`.
     std::array<absl::Span<const kernels::RowRef>, kRowSetsMax> rows;
-    absl::Span<const float> token_scales;  // likewise, for token_scaled tensors
+    std::optional<kernels::TableMove> move;  // likewise, in place of `rows`
+    absl::Span<const float> token_scales;    // likewise, for token_scaled tensors
   };
 
   // Adds the jobs for all heads of the tokens of `shared` to `jobs`. `output` is the start of the
   // whole tensor's output, packed in the order of the input unless the plan has output_strides.
   // Not read if the results overwrite the received bytes. Heads that pass through become jobs
   // without pairs, so that fused ops reach them too.
-  void Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs);
+  // `saturated`: RotateJob's; may be null.
+  void Cut(const TensorPlan& tensor, char* output, const Shared& shared,
+           std::atomic<int64_t>* saturated, Jobs& jobs);
 
   // Copies the results of gathered rows over the fragments that the rows came from, where results
   // overwrite the received bytes. Call it after the rotation.

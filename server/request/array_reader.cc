@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/dtype/element.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
@@ -147,6 +148,22 @@ absl::StatusOr<int64_t> ReadShape(const v1::Array& array, absl::string_view path
   return count;
 }
 
+// The elements of an array of rows at a distance, from the first to the last.
+absl::StatusOr<int64_t> ExtentOf(const v1::Array& array, absl::string_view path) {
+  const bool has_rows = array.shape_size() == 2 && array.strides_size() == 2;
+  if (!has_rows || array.strides(0) < array.shape(1) || array.strides(1) != 1) {
+    return InvalidField(absl::StrCat(path, ".strides"), Brackets(array.strides()),
+                        "[a row's length or more, 1] for two axes");
+  }
+  ROPE_ASSIGN_OR_RETURN(const int64_t count, CountOf(array, path));
+  if (count == 0) return 0;
+  const auto steps = kernels::CheckedMultiply(array.shape(0) - 1, array.strides(0));
+  const auto extent = steps ? kernels::CheckedAdd(*steps, array.shape(1)) : std::nullopt;
+  if (extent.has_value()) return *extent;
+  return InvalidField(absl::StrCat(path, ".strides"), Brackets(array.strides()),
+                      "an extent that fits 63 bits");
+}
+
 }  // namespace
 
 absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, ArraySource& source,
@@ -174,7 +191,7 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, ArraySource& s
 }
 
 absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array, ArraySource& source,
-                                                absl::string_view path) {
+                                                absl::string_view path, bool may_have_strides) {
   const bool as_bytes = CameAsBytes(array);
   const bool wide = array.dtype() == v1::DTYPE_FP64;
   if (!wide && (as_bytes || array.dtype() != v1::DTYPE_UNSPECIFIED)) {
@@ -184,11 +201,20 @@ absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array, ArraySou
     }
   }
   FloatElements result(array, path);
-  ROPE_ASSIGN_OR_RETURN(result.count_, ReadShape(array, path, result.shape_));
+  int64_t extent = 0;
+  if (may_have_strides && array.strides_size() > 0) {
+    ROPE_ASSIGN_OR_RETURN(extent, ExtentOf(array, path));
+    ROPE_RETURN_IF_ERROR(CheckSources(array, extent, path));
+    result.shape_.assign(array.shape().begin(), array.shape().end());
+    result.row_stride_ = array.strides(0);
+    result.count_ = array.shape(0) * array.shape(1);
+  } else {
+    ROPE_ASSIGN_OR_RETURN(extent, ReadShape(array, path, result.shape_));
+    result.count_ = extent;
+  }
   if (!as_bytes) return result;
-  ROPE_ASSIGN_OR_RETURN(
-      result.bytes_,
-      ReadBytes(array, result.count_, BytesOfElement(array.dtype()), source, path, result.part_));
+  ROPE_ASSIGN_OR_RETURN(result.bytes_, ReadBytes(array, extent, BytesOfElement(array.dtype()),
+                                                 source, path, result.part_));
   int64_t offset = 0;
   for (const std::string_view fragment : result.bytes_.fragments) {
     result.fragment_begin_.push_back(offset);
@@ -197,7 +223,15 @@ absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array, ArraySou
   return result;
 }
 
+std::optional<FloatElements::View> FloatElements::rows() const {
+  const std::optional<kernels::DType> dtype = FloatDType(array_->dtype());
+  if (!dtype.has_value() || bytes_.fragments.size() != 1) return std::nullopt;
+  const int64_t row = row_stride_ == 0 ? shape_.back() : row_stride_;
+  return View{bytes_.fragments.front().data(), *dtype, row * kernels::ElementBytes(*dtype)};
+}
+
 absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
+  if (row_stride_ != 0) begin = begin / shape_[1] * row_stride_ + begin % shape_[1];
   if (!CameAsBytes(*array_)) {
     std::copy_n(array_->numbers().begin() + begin, out.size(), out.begin());
   } else if (array_->dtype() == v1::DTYPE_FP64) {
@@ -281,16 +315,9 @@ absl::StatusOr<TensorBytes> ReadTensorBytes(const v1::Array& array, kernels::DTy
     return result;
   }
   result.typed.resize(static_cast<size_t>(count * element_bytes));
-  char* out = result.typed.data();
+  auto* out = reinterpret_cast<uint8_t*>(result.typed.data());
   for (const double number : array.numbers()) {
-    if (dtype == kernels::DType::kFloat32) {
-      const auto value = static_cast<float>(number);
-      std::memcpy(out, &value, sizeof(value));
-    } else {
-      const uint16_t value = dtype == kernels::DType::kFloat16 ? kernels::ToFloat16(number)
-                                                               : kernels::ToBFloat16(number);
-      std::memcpy(out, &value, sizeof(value));
-    }
+    kernels::WriteElement(number, dtype, out);
     out += element_bytes;
   }
   result.bytes.bytes = static_cast<int64_t>(result.typed.size());

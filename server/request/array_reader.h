@@ -8,6 +8,7 @@
 #define ROPE_SERVER_REQUEST_ARRAY_READER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,20 +39,31 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, ArraySource& s
                                           absl::string_view path, CheckShape check = AnyShape);
 
 // The elements of an array of FP64, FP32, FP16 or BF16, which are copied only by Read. For numbers,
-// an unset dtype means FP64.
+// an unset dtype means FP64. With `may_have_strides`, an array of two axes may have a
+// distance between its rows.
 //
 // Threading:  Immutable.
 // Ownership:  Views into the message, the received bytes or a region, which it holds.
 class FloatElements {
  public:
   static absl::StatusOr<FloatElements> Of(const v1::Array& array, ArraySource& source,
-                                          absl::string_view path);
+                                          absl::string_view path, bool may_have_strides = false);
 
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t count() const { return count_; }
-  // Reads out.size() elements from index `begin`, row-major. INVALID_ARGUMENT: an element is not
-  // finite. REQUIRES: the elements exist.
+  // Reads out.size() elements of one row, from index `begin`, row-major. INVALID_ARGUMENT: an
+  // element is not finite. REQUIRES: the elements exist.
   absl::Status Read(int64_t begin, absl::Span<double> out) const;
+
+  // Rows that can be used where they are: of FP32, FP16 or BF16 as bytes in one piece, each row's
+  // elements adjacent.
+  struct View {
+    const char* data;
+    kernels::DType dtype;
+    int64_t row_bytes;
+  };
+  std::optional<View> rows() const;
+  const RegionPart& part() const { return part_; }
 
  private:
   FloatElements(const v1::Array& array, absl::string_view path) : array_(&array), path_(path) {}
@@ -62,6 +74,7 @@ class FloatElements {
   std::string path_;
   std::vector<int64_t> shape_;
   int64_t count_ = 0;
+  int64_t row_stride_ = 0;               // of an array with strides; 0: packed
   proto::FragmentedBytes bytes_;         // of an array that came as bytes
   RegionPart part_;                      // where they are in a region
   std::vector<int64_t> fragment_begin_;  // offset of each fragment of bytes_

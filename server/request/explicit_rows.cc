@@ -27,42 +27,73 @@ struct RowArrays {
   std::vector<int64_t> shape;  // without the last axis
   int64_t rows = 1;
   int64_t columns = 0;
-  std::optional<FloatElements> angles;  // either angles,
-  std::optional<FloatElements> cos;     // or cos and sin
+  std::optional<FloatElements> angles;   // either angles,
+  std::optional<FloatElements> cos_sin;  // or cos beside sin in a row,
+  std::optional<FloatElements> cos;      // or cos and sin
   std::optional<FloatElements> sin;
+
+  // Reads a row. INVALID_ARGUMENT: an element is not finite.
+  absl::Status Read(int64_t row, absl::Span<double> to_cos, absl::Span<double> to_sin) const {
+    if (cos_sin.has_value()) {
+      ROPE_RETURN_IF_ERROR(cos_sin->Read(2 * row * columns, to_cos));
+      return cos_sin->Read((2 * row + 1) * columns, to_sin);
+    }
+    if (cos.has_value()) {
+      ROPE_RETURN_IF_ERROR(cos->Read(row * columns, to_cos));
+      return sin->Read(row * columns, to_sin);
+    }
+    ROPE_RETURN_IF_ERROR(angles->Read(row * columns, to_sin));
+    std::ranges::transform(to_sin, to_cos.begin(), [](double angle) { return std::cos(angle); });
+    std::ranges::transform(to_sin, to_sin.begin(), [](double angle) { return std::sin(angle); });
+    return absl::OkStatus();
+  }
+
+  // The rows where they are, if they can be used there.
+  std::optional<kernels::RowTable> table() const {
+    const auto first = cos_sin.has_value() ? cos_sin->rows() : cos->rows();
+    const auto second = cos_sin.has_value() ? first : sin->rows();
+    if (!first.has_value() || !second.has_value() || first->dtype != second->dtype ||
+        first->row_bytes != second->row_bytes) {
+      return std::nullopt;
+    }
+    const int64_t to_sin = cos_sin.has_value() ? columns * kernels::ElementBytes(first->dtype) : 0;
+    return kernels::RowTable{first->data, second->data + to_sin, first->dtype, first->row_bytes};
+  }
 };
 
 absl::Status CheckAlternatives(const v1::Rows& rows) {
   const bool pair = rows.has_cos() || rows.has_sin();
-  if (pair && rows.has_angles()) {
-    return InvalidField("rows", "angles together with cos and sin",
-                        "either angles, or cos and sin");
+  if (int{pair} + int{rows.has_angles()} + int{rows.has_cos_sin()} > 1) {
+    return InvalidField("rows", "two of angles, cos_sin, and cos and sin", "one of them");
   }
   if (rows.has_cos() != rows.has_sin()) {
     return InvalidField(rows.has_cos() ? "rows.sin" : "rows.cos", "nothing",
                         "cos and sin together");
   }
-  if (pair || rows.has_angles()) return absl::OkStatus();
-  return InvalidField("rows", "nothing", "cos and sin, or angles");
+  if (pair || rows.has_angles() || rows.has_cos_sin()) return absl::OkStatus();
+  return InvalidField("rows", "nothing", "cos_sin, cos and sin, or angles");
 }
 
 // Checks the shape of an array of rows for heads of `head_dim` channels before it is used: an empty
-// array may state any number of rows.
-absl::Status ReadShape(const FloatElements& array, int64_t head_dim, const std::string& field,
-                       RowArrays& rows) {
+// array may state any number of rows. `arrays`: that lie beside each other in a row.
+absl::Status ReadShape(const FloatElements& array, int64_t arrays, int64_t head_dim,
+                       const std::string& field, RowArrays& rows) {
   const std::vector<int64_t>& shape = array.shape();
   const int64_t pairs_max = std::min(head_dim, kernels::kHeadDimMax) / 2;
   if (shape.size() < 2) {
     return InvalidField(field + ".shape", Brackets(shape), "[rows, pairs]");
   }
-  rows.columns = shape.back();
+  rows.columns = shape.back() / arrays;
+  if (rows.columns * arrays != shape.back()) {
+    return InvalidField(field + ".shape", Brackets(shape), "[rows, 2 * pairs]");
+  }
   if (rows.columns < 1) return InvalidField(field + ".shape", Brackets(shape), "1 pair at least");
   if (rows.columns > pairs_max) {
     return InvalidField("rows", absl::StrCat(rows.columns, " pairs"),
                         absl::StrCat("at most ", pairs_max, " for D ", head_dim));
   }
   rows.shape.assign(shape.begin(), shape.end() - 1);
-  rows.rows = array.count() / rows.columns;  // columns >= 1: at most one row per element
+  rows.rows = array.count() / shape.back();  // >= 1: at most one row per element
   return absl::OkStatus();
 }
 
@@ -71,16 +102,24 @@ absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, ArraySource& source,
   RowArrays rows;
   if (message.has_angles()) {
     ROPE_ASSIGN_OR_RETURN(rows.angles, FloatElements::Of(message.angles(), source, "rows.angles"));
-    ROPE_RETURN_IF_ERROR(ReadShape(*rows.angles, head_dim, "rows.angles", rows));
+    ROPE_RETURN_IF_ERROR(ReadShape(*rows.angles, 1, head_dim, "rows.angles", rows));
     return rows;
   }
-  ROPE_ASSIGN_OR_RETURN(rows.cos, FloatElements::Of(message.cos(), source, "rows.cos"));
-  ROPE_ASSIGN_OR_RETURN(rows.sin, FloatElements::Of(message.sin(), source, "rows.sin"));
+  if (message.has_cos_sin()) {
+    ROPE_ASSIGN_OR_RETURN(rows.cos_sin, FloatElements::Of(message.cos_sin(), source, "rows.cos_sin",
+                                                          /*may_have_strides=*/true));
+    ROPE_RETURN_IF_ERROR(ReadShape(*rows.cos_sin, 2, head_dim, "rows.cos_sin", rows));
+    return rows;
+  }
+  ROPE_ASSIGN_OR_RETURN(rows.cos, FloatElements::Of(message.cos(), source, "rows.cos",
+                                                    /*may_have_strides=*/true));
+  ROPE_ASSIGN_OR_RETURN(rows.sin, FloatElements::Of(message.sin(), source, "rows.sin",
+                                                    /*may_have_strides=*/true));
   if (rows.cos->shape() != rows.sin->shape()) {
     return InvalidField("rows.sin.shape", Brackets(rows.sin->shape()),
                         absl::StrCat(Brackets(rows.cos->shape()), ", as rows.cos"));
   }
-  ROPE_RETURN_IF_ERROR(ReadShape(*rows.cos, head_dim, "rows.cos", rows));
+  ROPE_RETURN_IF_ERROR(ReadShape(*rows.cos, 1, head_dim, "rows.cos", rows));
   return rows;
 }
 
@@ -96,15 +135,8 @@ absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
   std::vector<float> values;
   values.reserve(static_cast<size_t>(count) * 2 * cos.size());
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t begin = (reads_all ? i : by_token[static_cast<size_t>(i)]) * rows.columns;
-    if (rows.angles.has_value()) {
-      ROPE_RETURN_IF_ERROR(rows.angles->Read(begin, absl::MakeSpan(sin)));
-      std::ranges::transform(sin, cos.begin(), [](double angle) { return std::cos(angle); });
-      std::ranges::transform(sin, sin.begin(), [](double angle) { return std::sin(angle); });
-    } else {
-      ROPE_RETURN_IF_ERROR(rows.cos->Read(begin, absl::MakeSpan(cos)));
-      ROPE_RETURN_IF_ERROR(rows.sin->Read(begin, absl::MakeSpan(sin)));
-    }
+    const int64_t row = reads_all ? i : by_token[static_cast<size_t>(i)];
+    ROPE_RETURN_IF_ERROR(rows.Read(row, absl::MakeSpan(cos), absl::MakeSpan(sin)));
     for (const double value : cos) values.push_back(static_cast<float>(value));
     for (const double value : sin) values.push_back(static_cast<float>(value));
   }
@@ -131,22 +163,106 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
   return geometry;
 }
 
+absl::Status CheckRows(const std::vector<int64_t>& positions, const RowArrays& rows,
+                       absl::string_view field) {
+  for (const int64_t position : positions) {
+    if (position < rows.rows) continue;
+    return MakeError(Reason::kPositionOutOfRange, field, position,
+                     absl::StrCat("less than the ", rows.rows, " rows"));
+  }
+  return absl::OkStatus();
+}
+
 // With positions, each token uses the row at its position.
-absl::Status ReadRowPositions(const v1::RotateRequest& message, ArraySource& source,
-                              const RowArrays& rows, Plan& plan) {
+absl::StatusOr<std::vector<int64_t>> ReadRowPositions(const v1::Positions& message,
+                                                      absl::string_view field, ArraySource& source,
+                                                      const RowArrays& rows, const Plan& plan) {
   if (rows.shape.size() != 1) {
     return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] with positions");
   }
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
-                        ReadPositions(message.positions(), source, plan.tensors.front().layout,
-                                      /*multimodal=*/false, "positions"));
-  for (const int64_t position : positions.values[0]) {
-    if (position < rows.rows) continue;
-    return MakeError(Reason::kPositionOutOfRange, "positions", position,
-                     absl::StrCat("less than the ", rows.rows, " rows"));
+                        ReadPositions(message, source, plan.tensors.front().layout,
+                                      /*multimodal=*/false, field));
+  ROPE_RETURN_IF_ERROR(CheckRows(positions.values[0], rows, field));
+  return std::move(positions.values[0]);
+}
+
+// The rows of each token before and after, by number in the table.
+absl::Status ReadMovedRows(const v1::RotateRequest& values, ArraySource& source,
+                           const RowArrays& rows, Plan& plan) {
+  if (!values.reposition().has_by()) {
+    ROPE_ASSIGN_OR_RETURN(
+        plan.from_positions[0],
+        ReadRowPositions(values.reposition().from(), "reposition.from", source, rows, plan));
+    ROPE_ASSIGN_OR_RETURN(plan.positions[0],
+                          ReadRowPositions(values.positions(), "positions", source, rows, plan));
+    return absl::OkStatus();
   }
-  plan.positions[0] = std::move(positions.values[0]);
+  if (rows.shape.size() != 1) {
+    return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] with reposition.by");
+  }
+  TokenPositions from;
+  TokenPositions to;
+  ROPE_RETURN_IF_ERROR(ReadMoves(values.reposition().by(), source, plan.tensors.front(), from, to));
+  plan.from_positions[0] = std::move(from.values[0]);
+  plan.positions[0] = std::move(to.values[0]);
+  ROPE_RETURN_IF_ERROR(CheckRows(plan.from_positions[0], rows, "reposition.by"));
+  return CheckRows(plan.positions[0], rows, "reposition.by");
+}
+
+// Copies the two rows of each token, and numbers them anew.
+absl::Status CopyMovedRows(const RowArrays& rows, Plan& plan) {
+  std::vector<double> cos(static_cast<size_t>(rows.columns));
+  std::vector<double> sin(cos.size());
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(plan.tokens) * 4 * cos.size());
+  for (size_t token = 0; token < static_cast<size_t>(plan.tokens); ++token) {
+    for (auto* const positions : {&plan.from_positions[0], &plan.positions[0]}) {
+      ROPE_RETURN_IF_ERROR(
+          rows.Read((*positions)[token], absl::MakeSpan(cos), absl::MakeSpan(sin)));
+      (*positions)[token] = static_cast<int64_t>(values.size() / (2 * cos.size()));
+      for (const double value : cos) values.push_back(static_cast<float>(value));
+      for (const double value : sin) values.push_back(static_cast<float>(value));
+    }
+  }
+  plan.table->copied = std::make_shared<const std::vector<float>>(std::move(values));
+  const auto* const data = reinterpret_cast<const char*>(plan.table->copied->data());
+  const auto half = rows.columns * static_cast<int64_t>(sizeof(float));
+  plan.table->rows = {data, data + half, kernels::DType::kFloat32, 2 * half};
   return absl::OkStatus();
+}
+
+// Every row is checked before a token moves.
+absl::Status CheckTable(const RowArrays& rows, const Plan& plan) {
+  const std::vector<int64_t>& from = plan.from_positions[0];
+  const std::vector<int64_t>& to = plan.positions[0];
+  for (size_t token = 0; token < from.size(); ++token) {
+    if (token > 0 && from[token] == from[token - 1] && to[token] == to[token - 1]) continue;
+    for (const int64_t row : {from[token], to[token]}) {
+      if (CanBeUndone(plan.table->rows, row, rows.columns)) continue;
+      return InvalidField("rows",
+                          absl::StrCat("a row (of token ", token, ") that no move can undo"),
+                          "cos * cos + sin * sin of each pair a normal float32");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanTableMove(const v1::RotateRequest& values, ArraySource& source,
+                           const RowArrays& rows, Plan& plan) {
+  if (rows.angles.has_value()) {
+    return InvalidField("rows.angles", "them with OPERATION_REPOSITION", "cos_sin, or cos and sin");
+  }
+  ROPE_RETURN_IF_ERROR(ReadMovedRows(values, source, rows, plan));
+  plan.table = std::make_shared<MoveTable>();
+  if (const std::optional<kernels::RowTable> table = rows.table(); table.has_value()) {
+    plan.table->rows = *table;
+    plan.table->cos = rows.cos_sin.has_value() ? rows.cos_sin->part() : rows.cos->part();
+    plan.table->sin = rows.cos_sin.has_value() ? RegionPart() : rows.sin->part();
+  } else {
+    ROPE_RETURN_IF_ERROR(CopyMovedRows(rows, plan));
+  }
+  return CheckTable(rows, plan);
 }
 
 // Without positions, the rows have the shape of the tokens: [S], [B, S] or [T].
@@ -172,23 +288,45 @@ absl::Status CountRows(const RowArrays& rows, Plan& plan) {
 
 }  // namespace
 
-absl::Status PlanExplicitRows(const v1::RotateRequest& message, ArraySource& source, Plan& plan) {
-  plan.conjugate = message.operation() == v1::OPERATION_BACKWARD;
-  const bool rotates = message.operation() == v1::OPERATION_UNSPECIFIED ||
-                       message.operation() == v1::OPERATION_ROTATE;
-  if (!rotates && !plan.conjugate) {
-    return InvalidField("operation", v1::Operation_Name(message.operation()),
-                        "OPERATION_ROTATE or OPERATION_BACKWARD with rows");
+bool CopiesMovedRows(const v1::Rows& rows) {
+  // Bytes of a message may lie in several pieces.
+  const auto in_place = [](const v1::Array& array) {
+    return array.has_region() && array.dtype() != v1::DTYPE_FP64;
+  };
+  if (rows.has_cos_sin()) return !in_place(rows.cos_sin());
+  return !in_place(rows.cos()) || !in_place(rows.sin()) || rows.cos().dtype() != rows.sin().dtype();
+}
+
+absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                              ArraySource& source, Plan& plan) {
+  const v1::Operation operation = fixed.operation();
+  const bool moves = operation == v1::OPERATION_REPOSITION;
+  plan.conjugate = operation == v1::OPERATION_BACKWARD;
+  const bool rotates = operation == v1::OPERATION_UNSPECIFIED || operation == v1::OPERATION_ROTATE;
+  if (!rotates && !plan.conjugate && !moves) {
+    return InvalidField("operation", v1::Operation_Name(operation),
+                        "OPERATION_ROTATE, OPERATION_BACKWARD or OPERATION_REPOSITION with rows");
   }
-  if (message.skip_attention_factor()) {
+  if (fixed.skip_attention_factor()) {
     return InvalidField("skip_attention_factor", "true with rows",
                         "false: rows contain the factor they were made with");
   }
-  ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(message.rows(), source, ChannelsOf(plan)));
+  if (fixed.reposition().has_from_rope()) {
+    return InvalidField("reposition.from_rope", "it with rows", "it unset: rows are one table");
+  }
+  ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(values.rows(), source, ChannelsOf(plan)));
   ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, 2 * rows.columns));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, ReadGeometry(message.rope(), rows.columns));
-  ROPE_RETURN_IF_ERROR(message.has_positions() ? ReadRowPositions(message, source, rows, plan)
-                                               : CountRows(rows, plan));
+  ROPE_ASSIGN_OR_RETURN(plan.geometry, ReadGeometry(fixed.rope(), rows.columns));
+  if (moves) return PlanTableMove(values, source, rows, plan);
+  if (!values.has_positions() && rows.cos_sin.has_value()) {
+    return InvalidField("positions", "nothing with rows.cos_sin", "the row of each token");
+  }
+  if (!values.has_positions()) {
+    ROPE_RETURN_IF_ERROR(CountRows(rows, plan));
+  } else {
+    ROPE_ASSIGN_OR_RETURN(plan.positions[0],
+                          ReadRowPositions(values.positions(), "positions", source, rows, plan));
+  }
   return ReadRows(rows, plan);
 }
 

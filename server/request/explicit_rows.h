@@ -1,8 +1,9 @@
 // PlanExplicitRows: plans a request whose caller supplies rows of cos and sin instead of an
-// embedding.
+// embedding: a rotation by them, or a move from some of them to others.
 //
 // Threading:  Functions only.
-// Ownership:  The plan holds a copy of the rows that its tokens take.
+// Ownership:  The plan holds a copy of the rows that its tokens take. Of a move it holds the region
+//             of the rows, if they can be used where they are.
 // Errors:     INVALID_ARGUMENT; OUT_OF_RANGE: a position past the last row.
 #ifndef ROPE_SERVER_REQUEST_EXPLICIT_ROWS_H_
 #define ROPE_SERVER_REQUEST_EXPLICIT_ROWS_H_
@@ -13,8 +14,12 @@
 
 namespace rope::server {
 
-// Fills the rest of a plan whose tensors are set, from message.rows.
-absl::Status PlanExplicitRows(const v1::RotateRequest& message, ArraySource& source, Plan& plan);
+// Fills the rest of a plan whose tensors are set, from values.rows.
+absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                              ArraySource& source, Plan& plan);
+
+// Whether a move by these rows may copy those that its tokens take.
+bool CopiesMovedRows(const v1::Rows& rows);
 
 }  // namespace rope::server
 

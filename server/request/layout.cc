@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/check.h"
 #include "server/error.h"
 
 namespace rope::server {
@@ -103,6 +104,17 @@ int64_t OffsetOf(int64_t token, const Layout& layout, const LayoutStrides& strid
     token /= length;
   }
   return offset;
+}
+
+bool EachHasItsPlace(std::vector<std::pair<int64_t, int64_t>> axes) {
+  std::sort(axes.begin(), axes.end());
+  int64_t inside = 1;
+  for (const auto& [stride, length] : axes) {
+    if (length <= 1) continue;
+    if (stride < inside) return false;
+    inside += (length - 1) * stride;
+  }
+  return true;
 }
 
 absl::InlinedVector<int64_t, 6> ShapeInOrder(absl::string_view letters, const Layout& layout) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -75,6 +76,10 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
 // names the letters.
 absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const Layout& layout,
                                              const std::string& field);
+
+// Whether every element has a place of its own: each axis, a stride with its length, steps past all
+// that is inside it. REQUIRES: the extent fits 63 bits.
+bool EachHasItsPlace(std::vector<std::pair<int64_t, int64_t>> axes);
 
 // The lengths of the layout's axes, in the order of `letters`.
 absl::InlinedVector<int64_t, 6> ShapeInOrder(absl::string_view letters, const Layout& layout);

@@ -18,7 +18,7 @@ inline constexpr int64_t kRequestIdBytesMax = 128;
 inline constexpr int64_t kLabelsMax = 16;
 inline constexpr int64_t kLabelKeyBytesMax = 64;
 inline constexpr int64_t kLabelValueBytesMax = 256;
-inline constexpr int64_t kTensorsMax = 64;
+inline constexpr int64_t kTensorsMax = 1024;
 // Length of an L axis whose layers have their own embeddings.
 inline constexpr int64_t kLayersMax = 1024;
 // Tokens of one request.

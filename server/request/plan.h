@@ -88,6 +88,25 @@ struct HeadSpan {
   size_t row_set = 0;  // index into Plan::row_sets; meaningful if `rotates`
 };
 
+// Where the tokens of a tensor lie in a pool of pages, in elements from the pool's beginning.
+// Tokens are numbered in memory order, layers outermost.
+struct PagedPlan {
+  int64_t block_size = 1;
+  int64_t page_stride = 0;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+  int64_t layer_stride = 0;
+  int64_t pool_elements = 0;              // 0: unknown
+  std::vector<int64_t> pages_shape = {};  // [B, pages] or [pages]; empty: the caller gave slots
+  // By token of a layer. -1: no token. Tensors that share them have the same.
+  std::shared_ptr<const std::vector<int64_t>> slots = nullptr;
+  std::shared_ptr<const std::vector<int64_t>> targets = nullptr;  // of the results
+
+  int64_t OffsetOf(int64_t slot) const {
+    return slot / block_size * page_stride + slot % block_size * token_stride;
+  }
+};
+
 // Where the result of a tensor goes: SetDestinations (region_resolver.h).
 enum class Destination { kReply, kRegion };
 
@@ -97,6 +116,7 @@ struct TensorPlan {
   kernels::DType output_dtype = kernels::DType::kFloat32;  // any dtype, including fp8
   Layout layout;
   std::optional<LayoutStrides> strides;         // of the input; unset: the input is packed
+  std::optional<PagedPlan> paged;               // set: input and output are pools of pages
   absl::InlinedVector<HeadSpan, 1> heads;       // cover [0, layout.heads) in order
   std::string output_letters;                   // the axes of the packed output
   std::optional<LayoutStrides> output_strides;  // set: the output's axes have another order
@@ -176,6 +196,14 @@ struct TokenScaling {
   std::string field;   // of beta, for errors
 };
 
+// The table of a move, and what keeps its rows.
+struct MoveTable {
+  kernels::RowTable rows;
+  RegionPart cos;
+  RegionPart sin;
+  std::shared_ptr<const std::vector<float>> copied;  // rows that could not be used where they are
+};
+
 // The validated request. The executor needs nothing else.
 struct Plan {
   // False: the thread that received the request plans it. Planning then returns NeedsSideThread
@@ -194,9 +222,11 @@ struct Plan {
   absl::InlinedVector<RowSet, 1> row_sets;  // at most kRowSetsMax; empty with `rows`
   // Explicit rows of the caller: token t uses row positions[0][t].
   std::shared_ptr<const kernels::TablePage> rows;
+  // A move by the caller's table, from row from_positions[0][t] to row positions[0][t].
+  std::shared_ptr<MoveTable> table;
   std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope
   std::shared_ptr<const kernels::Mrope> mrope;         // set: positions has three rows
-  std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
+  std::array<std::vector<int64_t>, 3> from_positions;  // of runs with `from`, and of a table
   std::shared_ptr<const kernels::Mrope> from_mrope;
   JobBounds jobs;
   int64_t frequency_bytes = 0;  // of frequencies that were made for this request

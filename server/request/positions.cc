@@ -284,7 +284,55 @@ absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::
   return absl::OkStatus();
 }
 
+// Of each token: its own number, that of its page, or the only one.
+enum class MovesOf { kAll, kPages, kTokens };
+
 }  // namespace
+
+absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPlan& first,
+                       TokenPositions& from, TokenPositions& to) {
+  const std::string field = "reposition.by";
+  const Layout& layout = first.layout;
+  const PagedPlan paged = first.paged.value_or(PagedPlan());
+  MovesOf each = MovesOf::kTokens;
+  IdShape ids;
+  const auto check = [&](absl::Span<const int64_t> shape) -> absl::Status {
+    if (shape.empty() || (shape.size() == 1 && shape[0] == 1)) {
+      each = MovesOf::kAll;
+    } else if (!paged.pages_shape.empty() &&
+               shape == absl::Span<const int64_t>(paged.pages_shape)) {
+      each = MovesOf::kPages;
+    } else {
+      ROPE_ASSIGN_OR_RETURN(ids, MatchIdShape(shape, layout, /*multimodal=*/false, field));
+    }
+    return absl::OkStatus();
+  };
+  ROPE_ASSIGN_OR_RETURN(const IntegerArray moves, ReadIntegers(by, source, field, check));
+  for (const int64_t move : moves.values) {
+    if (move >= -limits::kPositionMax && move <= limits::kPositionMax) continue;
+    return MakeError(Reason::kPositionOutOfRange, field, move,
+                     absl::StrCat("at most ", limits::kPositionMax, " forwards or back"));
+  }
+  const int64_t pages_each = paged.pages_shape.empty() ? 0 : paged.pages_shape.back();
+  for (TokenPositions* const positions : {&from, &to}) {
+    positions->values[0].resize(static_cast<size_t>(layout.tokens()));
+    positions->sequence.resize(static_cast<size_t>(layout.tokens()));
+    positions->seq_len.assign(static_cast<size_t>(layout.Length('B')), 1);
+  }
+  ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
+    const auto at = static_cast<size_t>(token);
+    const int64_t within = i.t + i.s;
+    const int64_t index = each == MovesOf::kAll ? 0
+                          : each == MovesOf::kPages
+                              ? i.b * pages_each + within / paged.block_size
+                              : within + (ids.by_batch ? i.b * layout.Length('S') : 0);
+    const int64_t move = moves.values[static_cast<size_t>(index)];
+    from.values[0][at] = std::max<int64_t>(-move, 0);
+    to.values[0][at] = std::max<int64_t>(move, 0);
+    from.sequence[at] = to.sequence[at] = i.b;
+  });
+  return absl::OkStatus();
+}
 
 absl::Status CheckPosition(int64_t position, absl::string_view field) {
   if (position < 0) return InvalidField(field, position, "positions >= 0");

@@ -41,6 +41,11 @@ absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message, Array
                                              const Layout& layout, bool multimodal,
                                              absl::string_view path);
 
+// The moves of Reposition.by, as positions before and after of which the smaller one is 0. `first`:
+// the plan's first tensor, whose pages may have a move each.
+absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPlan& first,
+                       TokenPositions& from, TokenPositions& to);
+
 // A warning if a position is past the model's own length. `positions` are by axis and token.
 std::optional<std::string> WarningPastLength(std::optional<int64_t> max_position_embeddings,
                                              const std::array<std::vector<int64_t>, 3>& positions);

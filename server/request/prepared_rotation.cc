@@ -6,6 +6,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/message_hash.h"
@@ -15,6 +17,8 @@
 
 namespace rope::server {
 namespace {
+
+using google::protobuf::FieldDescriptor;
 
 // Raise the number when the hashed form changes: old ids then name nothing.
 constexpr absl::string_view kFormat = "rope.v1/prepared_id/1";
@@ -29,22 +33,50 @@ absl::Status CheckUnset(bool is_set, absl::string_view field) {
   return InvalidField(field, "a value", "it unset: each call brings it");
 }
 
+// The arrays that a message has.
+std::vector<const FieldDescriptor*> ArraysOf(const google::protobuf::Message& message) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  std::erase_if(fields, [](const FieldDescriptor* field) {
+    return field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE ||
+           field->message_type() != v1::Array::descriptor();
+  });
+  return fields;
+}
+
+const v1::Array& ArrayOf(const google::protobuf::Message& message, const FieldDescriptor* field) {
+  return static_cast<const v1::Array&>(message.GetReflection()->GetMessage(message, field));
+}
+
+absl::Status CheckHasNoElements(const google::protobuf::Message& message, absl::string_view path) {
+  constexpr int kAxesMax = 8;  // each call copies them
+  for (const FieldDescriptor* field : ArraysOf(message)) {
+    const v1::Array& array = ArrayOf(message, field);
+    const std::string name = absl::StrCat(path, ".", field->name());
+    ROPE_RETURN_IF_ERROR(CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, name));
+    const int axes = std::max(array.shape_size(), array.strides_size());
+    if (axes > kAxesMax) {
+      return InvalidField(name, absl::StrCat(axes, " axes"), absl::StrCat("at most ", kAxesMax));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
   ROPE_RETURN_IF_ERROR(CheckUnset(!message.prepared_id().empty(), "prepared_id"));
   ROPE_RETURN_IF_ERROR(CheckUnset(!message.request_id().empty(), "request_id"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.labels_size() > 0, "labels"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.has_positions(), "positions"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_from(), "reposition.from"));
+  ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_by(), "reposition.by"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.output().regions_size() > 0, "output.regions"));
-  if (message.has_rows()) {
-    return InvalidField("rows", "them in a prepared request", "a rope: send rows with each call");
-  }
+  ROPE_RETURN_IF_ERROR(CheckHasNoElements(message.rows(), "rows"));
   for (int i = 0; i < message.tensors_size(); ++i) {
     const v1::Tensor& tensor = message.tensors(i);
-    const v1::Array& array = tensor.array();
     const std::string path = absl::StrCat("tensors[", i, "]");
+    ROPE_RETURN_IF_ERROR(CheckHasNoElements(tensor, path));
     ROPE_RETURN_IF_ERROR(
-        CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, absl::StrCat(path, ".array")));
+        CheckHasNoElements(tensor.paged_tokens(), absl::StrCat(path, ".paged_tokens")));
     if (tensor.norm().weight().has_region()) {
       return InvalidField(absl::StrCat(path, ".norm.weight"), "a region", "raw or numbers");
     }
@@ -80,14 +112,15 @@ std::string PayloadBytes(const proto::SplitMessage& payloads) {
 }
 
 // A hash of everything that the answers to calls depend on. Configs are in it by what they mean
-// (config_id), and specs by what their warnings and their model's name say.
+// (config_id), and specs by what their warnings and their model's name say. Beside rows a spec is a
+// pairing alone.
 std::string IdOf(const v1::PrepareRequest& request, const proto::SplitMessage& payloads,
                  const RopeEntries& entries, const Plan& plan) {
   v1::PrepareRequest canonical = request;
   v1::RotateRequest& rotate = *canonical.mutable_rotate();
   std::string text = absl::StrCat(kFormat, "\n", rotate.rope().model(), "\n",
                                   rotate.reposition().from_rope().model(), "\n");
-  rotate.clear_rope();
+  if (!rotate.has_rows()) rotate.clear_rope();
   rotate.mutable_reposition()->clear_from_rope();
   for (const auto& entry : entries) absl::StrAppend(&text, entry->config_id(), "\n");
   for (const std::string& warning : plan.warnings) absl::StrAppend(&text, warning, "\n");
@@ -122,17 +155,28 @@ int64_t BytesOf(const PreparedRotation& prepared) {
 }
 
 // The fields of a call's tensor that are no values.
-absl::Status CheckTensorValues(const v1::Tensor& tensor, bool is_open, int index) {
+absl::Status CheckTensorValues(const v1::Tensor& tensor, const PreparedRotation& prepared,
+                               int index) {
   const v1::Array& array = tensor.array();
+  const v1::PagedTokens& paged = tensor.paged_tokens();
+  const bool is_open = prepared.open_axis != 0;
   const auto path = [index](absl::string_view field) {
     return absl::StrCat("tensors[", index, "]", field);
   };
   const bool head = tensor.role() != v1::ROLE_UNSPECIFIED || !tensor.layout().empty() ||
                     tensor.head_ranges_size() > 0 || tensor.has_norm() || tensor.has_scale() ||
                     tensor.has_llama4_scaling_beta() || tensor.fp8_scales_size() > 0 ||
-                    tensor.has_rotary_offset();
+                    tensor.has_rotary_offset() || tensor.saturated() != 0;
+  const bool has_pages = prepared.message.tensors(index).has_paged_tokens();
+  const bool paging = (tensor.has_paged_tokens() && !has_pages) || paged.block_size() != 0 ||
+                      paged.page_stride() != 0 || paged.token_stride() != 0 ||
+                      paged.head_stride() != 0 || paged.layer_stride() != 0 ||
+                      paged.pool_elements() != 0;
   const bool type = array.dtype() != v1::DTYPE_UNSPECIFIED || array.strides_size() > 0;
-  if (head) return InvalidField(path(""), "more than `array` with prepared_id", "array alone");
+  if (head || paging) {
+    return InvalidField(path(""), "more than `array` with prepared_id",
+                        "array, and what paged_tokens has for each token");
+  }
   if (type || (array.shape_size() > 0 && !is_open)) {
     return InvalidField(
         path(".array"), "a dtype, shape or strides with prepared_id",
@@ -151,7 +195,7 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
   ROPE_RETURN_IF_ERROR(check(call.operation() != v1::OPERATION_UNSPECIFIED, "operation"));
   ROPE_RETURN_IF_ERROR(check(call.reposition().has_from_rope(), "reposition.from_rope"));
   ROPE_RETURN_IF_ERROR(check(call.skip_attention_factor(), "skip_attention_factor"));
-  ROPE_RETURN_IF_ERROR(check(call.has_rows(), "rows"));
+  ROPE_RETURN_IF_ERROR(check(call.has_rows() && !prepared.message.has_rows(), "rows"));
   ROPE_RETURN_IF_ERROR(check(output.dtype() != v1::DTYPE_UNSPECIFIED, "output.dtype"));
   ROPE_RETURN_IF_ERROR(check(output.in_place(), "output.in_place"));
   ROPE_RETURN_IF_ERROR(check(output.layouts_size() > 0, "output.layouts"));
@@ -163,7 +207,28 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
                         absl::StrCat(prepared.message.tensors_size(), ", as prepared"));
   }
   for (int i = 0; i < call.tensors_size(); ++i) {
-    ROPE_RETURN_IF_ERROR(CheckTensorValues(call.tensors(i), prepared.open_axis != 0, i));
+    ROPE_RETURN_IF_ERROR(CheckTensorValues(call.tensors(i), prepared, i));
+  }
+  return absl::OkStatus();
+}
+
+// Gives the arrays of a call's rows or paged_tokens what was prepared of them. A call may be
+// planned twice.
+absl::Status CompleteArrays(const google::protobuf::Message& prepared, bool is_open,
+                            absl::string_view path, google::protobuf::Message& call) {
+  for (const FieldDescriptor* field : ArraysOf(prepared)) {
+    if (!call.GetReflection()->HasField(call, field)) continue;
+    const v1::Array& want = ArrayOf(prepared, field);
+    auto& array = static_cast<v1::Array&>(*call.GetReflection()->MutableMessage(&call, field));
+    if (array.dtype() == v1::DTYPE_UNSPECIFIED) array.set_dtype(want.dtype());
+    if (array.shape().empty()) *array.mutable_shape() = want.shape();
+    if (array.strides().empty()) *array.mutable_strides() = want.strides();
+    if (array.dtype() == want.dtype() && std::ranges::equal(array.strides(), want.strides()) &&
+        (is_open || std::ranges::equal(array.shape(), want.shape()))) {
+      continue;
+    }
+    return InvalidField(absl::StrCat(path, ".", field->name()),
+                        "another dtype, shape or strides with prepared_id", "the prepared ones");
   }
   return absl::OkStatus();
 }
@@ -223,18 +288,29 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
   for (v1::Tensor& tensor : *prepared->message.mutable_tensors()) {
     if (tensor.has_norm()) tensor.mutable_norm()->clear_weight();  // the plan has it
   }
-  layers.push_back(prepared->ropes.entry);
-  if (prepared->ropes.from_entry != nullptr) layers.push_back(prepared->ropes.from_entry);
+  for (const auto& entry : {prepared->ropes.entry, prepared->ropes.from_entry}) {
+    if (entry != nullptr) layers.push_back(entry);
+  }
   prepared->id = IdOf(request, payloads, layers, prepared->plan);
   prepared->bytes = BytesOf(*prepared);
   return prepared;
 }
 
-absl::Status BeginCall(const PreparedRotation& prepared, const v1::RotateRequest& call,
-                       Plan& plan) {
+absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call, Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckIsCall(call, prepared));
+  const bool is_open = prepared.open_axis != 0;
+  if (call.has_rows()) {
+    ROPE_RETURN_IF_ERROR(
+        CompleteArrays(prepared.message.rows(), is_open, "rows", *call.mutable_rows()));
+  }
+  for (int i = 0; i < call.tensors_size(); ++i) {
+    if (!call.tensors(i).has_paged_tokens()) continue;
+    ROPE_RETURN_IF_ERROR(CompleteArrays(prepared.message.tensors(i).paged_tokens(), is_open,
+                                        absl::StrCat("tensors[", i, "].paged_tokens"),
+                                        *call.mutable_tensors(i)->mutable_paged_tokens()));
+  }
   plan = prepared.plan;
-  if (prepared.open_axis == 0) return absl::OkStatus();
+  if (!is_open) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(const int64_t length, OpenLength(call, prepared));
   return ResizePlan(prepared, length, plan);
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/request/pages.h"
 
 namespace rope::server {
 namespace {
@@ -33,35 +34,24 @@ absl::StatusOr<LayoutStrides> ReadOutputStrides(const v1::Strides& strides,
                       field);
 }
 
-// Whether every element has a place of its own: each axis steps past all that is inside it.
-bool EachHasItsPlace(const Layout& layout, const LayoutStrides& strides) {
-  std::vector<std::pair<int64_t, int64_t>> axes = {{strides.channel, layout.head_dim},
-                                                   {strides.head, layout.heads}};
-  for (size_t i = 0; i < layout.token_axes.size(); ++i) {
-    axes.emplace_back(strides.token_axes[i], layout.token_axes[i].length);
-  }
-  std::sort(axes.begin(), axes.end());
-  int64_t inside = 1;
-  for (const auto& [stride, length] : axes) {
-    if (length <= 1) continue;
-    if (stride < inside) return false;
-    inside += (length - 1) * stride;
-  }
-  return true;
-}
-
 absl::Status CheckStrides(const TensorPlan& tensor, const std::string& field) {
   const LayoutStrides& strides = *tensor.output_strides;
   if (strides.extent == 0) return absl::OkStatus();
   if (strides.channel != 1 && tensor.layout.head_dim > 1) {
     return InvalidField(field, absl::StrCat(strides.channel, " for D"), "1");
   }
-  if (EachHasItsPlace(tensor.layout, strides)) return absl::OkStatus();
+  std::vector<std::pair<int64_t, int64_t>> axes = {{strides.channel, tensor.layout.head_dim},
+                                                   {strides.head, tensor.layout.heads}};
+  for (size_t i = 0; i < tensor.layout.token_axes.size(); ++i) {
+    axes.emplace_back(strides.token_axes[i], tensor.layout.token_axes[i].length);
+  }
+  if (EachHasItsPlace(std::move(axes))) return absl::OkStatus();
   return InvalidField(field, "elements that share a place", "one for each");
 }
 
 // Bytes from the first element of the output to the end of the last.
 int64_t PlaceBytes(const TensorPlan& tensor) {
+  if (tensor.paged.has_value()) return TargetBytes(tensor);
   const int64_t extent =
       tensor.output_strides.has_value() ? tensor.output_strides->extent : tensor.elements();
   return extent * kernels::ElementBytes(tensor.output_dtype);
@@ -80,6 +70,11 @@ absl::Status PlaceOnInput(size_t index, TensorPlan& tensor) {
     return InvalidField("output.in_place", "another layout than that of " + path, "the same");
   }
   tensor.place = tensor.source;
+  if (tensor.paged.has_value()) {  // the targets may lie past the tokens
+    tensor.place.bytes = TargetBytes(tensor);
+    ROPE_RETURN_IF_ERROR(tensor.place.region->CheckSpan(
+        tensor.place.offset, static_cast<uint64_t>(tensor.place.bytes), path + ".array.region"));
+  }
   tensor.output_strides = tensor.strides;
   return tensor.strides.has_value() ? CheckStrides(tensor, path + ".array.strides")
                                     : absl::OkStatus();
@@ -89,9 +84,18 @@ absl::Status PlaceOnInput(size_t index, TensorPlan& tensor) {
 bool InPlace(const TensorPlan& tensor) {
   if (tensor.place.offset != tensor.source.offset) return false;
   if (tensor.dtype != tensor.output_dtype) return false;
-  if (tensor.strides == tensor.output_strides) return true;
+  if (tensor.paged.has_value() || tensor.strides == tensor.output_strides) return true;
   const LayoutStrides packed = PackedStrides(tensor.layout);
   return tensor.strides.value_or(packed) == tensor.output_strides.value_or(packed);
+}
+
+// Whether parts in which two paged tensors lie share no element.
+bool TakeTurns(const TensorPlan& a, const RegionPart& of_a, const TensorPlan& b,
+               const RegionPart& of_b) {
+  if (!a.paged.has_value() || !b.paged.has_value() || a.output_dtype != a.dtype) return false;
+  const auto bytes = static_cast<int64_t>(of_b.offset) - static_cast<int64_t>(of_a.offset);
+  const int64_t element_bytes = kernels::ElementBytes(a.dtype);
+  return bytes % element_bytes == 0 && AreInterleaved(a, b, bytes / element_bytes);
 }
 
 absl::Status CheckOverlaps(const std::vector<TensorPlan>& tensors) {
@@ -100,12 +104,18 @@ absl::Status CheckOverlaps(const std::vector<TensorPlan>& tensors) {
     if (tensors[i].place.region == nullptr) continue;
     for (size_t other = 0; other < i; ++other) {
       if (!Overlap(tensors[i].place, tensors[other].place)) continue;
+      if (TakeTurns(tensors[i], tensors[i].place, tensors[other], tensors[other].place)) continue;
       return InvalidField(name(i), absl::StrCat("a place that overlaps the ", name(other)),
                           "one of its own");
     }
     for (size_t j = 0; j < tensors.size(); ++j) {
       if (!Overlap(tensors[i].place, tensors[j].source)) continue;
+      if (i == j && tensors[i].paged.has_value() && InPlace(tensors[i])) {
+        ROPE_RETURN_IF_ERROR(CheckTargets(tensors[i], absl::StrCat("tensors[", i, "]")));
+        continue;
+      }
       if (i == j && InPlace(tensors[i])) continue;
+      if (TakeTurns(tensors[i], tensors[i].place, tensors[j], tensors[j].source)) continue;
       return InvalidField(name(i), absl::StrCat("a place that overlaps the input tensors[", j, "]"),
                           "exactly that of its own input, or none of any");
     }
@@ -134,6 +144,10 @@ absl::Status RegionResolver::Place() {
   if (regions.empty()) {
     if (output.strides_size() > 0) {
       return InvalidField("output.strides", "strides without output.regions", "both or none");
+    }
+    const auto is_paged = [](const TensorPlan& tensor) { return tensor.paged.has_value(); };
+    if (!output.in_place() && std::ranges::any_of(tensors, is_paged)) {
+      return InvalidField("output", "neither in_place nor regions", "one of them, for pages");
     }
     if (!output.in_place()) return absl::OkStatus();
     for (size_t i = 0; i < tensors.size(); ++i) ROPE_RETURN_IF_ERROR(PlaceOnInput(i, tensors[i]));

@@ -50,7 +50,8 @@ std::string ArrayText(const Request& request, size_t index) {
 }
 
 // The tensor up to its array.
-std::string HeadText(const v1::Tensor& asked, const TensorPlan& plan) {
+std::string HeadText(const v1::Tensor& asked, const TensorPlan& plan,
+                     const std::atomic<int64_t>* saturated) {
   std::string text;
   proto::AppendVarint(v1::Tensor::kRoleFieldNumber, asked.role(), text);
   if (!plan.output_letters.empty()) {
@@ -62,6 +63,9 @@ std::string HeadText(const v1::Tensor& asked, const TensorPlan& plan) {
   if (kernels::IsFloat8(plan.output_dtype)) {
     const double scale = plan.output_scale;
     proto::AppendDoubles(v1::Tensor::kFp8ScalesFieldNumber, {&scale, 1}, text);
+  }
+  if (saturated != nullptr) {
+    proto::AppendVarint(v1::Tensor::kSaturatedFieldNumber, static_cast<uint64_t>(*saturated), text);
   }
   return text;
 }
@@ -112,7 +116,8 @@ void AppendReplyTensor(const Request& request, size_t tensor, std::string& text)
   }
   const int64_t raw_bytes = HasReplyPayload(request, tensor) ? plan.output_bytes() : 0;
   proto::AppendTensor(v1::RotateResponse::kTensorsFieldNumber,
-                      {.tensor = HeadText(request.fixed().tensors(static_cast<int>(tensor)), plan),
+                      {.tensor = HeadText(request.fixed().tensors(static_cast<int>(tensor)), plan,
+                                          request.run.SaturatedOf(tensor)),
                        .array = array,
                        .raw_bytes = static_cast<size_t>(raw_bytes)},
                       text);

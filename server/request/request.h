@@ -171,6 +171,12 @@ struct Run {
   // One for each tensor, from the first slice on; of 0 bytes unless the destination takes a buffer.
   absl::InlinedVector<PooledBuffer, 2> outputs;
   std::string_view device;  // the name of the backend, which outlives requests
+  // For each tensor, elements of an fp8 result beyond the largest number. Null: no such result.
+  std::unique_ptr<std::atomic<int64_t>[]> saturated;
+
+  std::atomic<int64_t>* SaturatedOf(size_t tensor) const {
+    return saturated == nullptr ? nullptr : &saturated[tensor];
+  }
 };
 
 struct Request {

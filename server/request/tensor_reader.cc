@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/models/model.h"
 #include "server/request/array_reader.h"
 #include "server/request/limits.h"
+#include "server/request/pages.h"
 
 namespace rope::server {
 namespace {
@@ -87,6 +89,10 @@ absl::Status ReadFp8Scales(const v1::Tensor& tensor, const std::string& field, T
     return InvalidField(
         field, absl::StrCat("it with output of ", v1::DType_Name(MessageDType(plan.output_dtype))),
         "output.dtype DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2 as well");
+  }
+  if (kernels::IsFloat8(plan.dtype)) {
+    return MakeError(Reason::kNotBuilt, field, "a scale of the result of an FP8 input",
+                     "none: the result has the scale of its input");
   }
   if (tensor.fp8_scales_size() > 1) {
     return MakeError(Reason::kNotBuilt, field, absl::StrCat(tensor.fp8_scales_size(), " scales"),
@@ -233,7 +239,7 @@ absl::Status ReadShape(const v1::Tensor& tensor, absl::Span<const int64_t> shape
 absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output& output,
                                       const std::string& path) {
   TensorPlan plan;
-  ROPE_ASSIGN_OR_RETURN(plan.dtype, ReadTensorDType(tensor.array(), path + ".array"));
+  ROPE_ASSIGN_OR_RETURN(plan.dtype, ReadOutputDType(tensor.array().dtype(), path + ".array.dtype"));
   plan.output_dtype = plan.dtype;
   if (output.dtype() != v1::DTYPE_UNSPECIFIED) {
     ROPE_ASSIGN_OR_RETURN(plan.output_dtype, ReadOutputDType(output.dtype(), "output.dtype"));
@@ -246,6 +252,7 @@ absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output
     plan.rotary_offset = tensor.rotary_offset();
   }
   ROPE_ASSIGN_OR_RETURN(plan.heads, ReadHeads(tensor, plan.layout.heads, path));
+  if (tensor.has_paged_tokens()) ROPE_RETURN_IF_ERROR(ReadPaging(tensor, path, plan));
   return plan;
 }
 
@@ -376,6 +383,10 @@ absl::Status ReadElements(const v1::RotateRequest& values, ArraySource& source, 
   int64_t copied = 0;
   for (int i = 0; i < values.tensors_size(); ++i) {
     TensorPlan& tensor = plan.tensors[static_cast<size_t>(i)];
+    if (tensor.paged.has_value()) {
+      ROPE_RETURN_IF_ERROR(ReadPages(values.tensors(i), source, static_cast<size_t>(i), plan));
+      continue;
+    }
     ROPE_RETURN_IF_ERROR(ReadElementsOf(values.tensors(i).array(), source,
                                         absl::StrCat("tensors[", i, "].array"), tensor));
     if (!tensor.strides.has_value() || tensor.input.fragments.size() <= 1) continue;

@@ -38,6 +38,19 @@ absl::Status CheckReposition(const v1::RotateRequest& message, v1::Operation ope
              : InvalidField("reposition", "nothing", "the current positions of the tensors");
 }
 
+// How far tokens move is said once: by a difference, or by the positions before and after.
+absl::Status CheckBy(const v1::RotateRequest& fixed, const v1::RotateRequest& values) {
+  if (!values.reposition().has_by()) return absl::OkStatus();
+  for (const auto& [is_set, field] : {std::pair(values.has_positions(), "positions"),
+                                      std::pair(values.reposition().has_from(), "from"),
+                                      std::pair(fixed.reposition().has_from_rope(), "from_rope")}) {
+    if (is_set) {
+      return InvalidField("reposition.by", absl::StrCat("it together with ", field), "it alone");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRequestId(const v1::RotateRequest& message) {
   const auto bytes = static_cast<int64_t>(message.request_id().size());
   if (bytes <= limits::kRequestIdBytesMax) return absl::OkStatus();
@@ -110,6 +123,20 @@ bool MakesMany(const Ropes& ropes, const Plan& plan) {
   return plan.tokens > limits::kLengthTokensHereMax || ropes.resolved->rotary_dim() > kWidthHereMax;
 }
 
+// A reposition by a difference.
+absl::Status PlanMove(const v1::RotateRequest& values, const Ropes& ropes, ArraySource& source,
+                      Plan& plan) {
+  for (const ResolvedPtr& layer : ropes.layers.by_layer()) {
+    if (!layer->DependsOnSeqLen()) continue;
+    return InvalidField("reposition.by", "it with frequencies that follow the length",
+                        "positions and reposition.from");
+  }
+  TokenPositions from;
+  TokenPositions to;
+  ROPE_RETURN_IF_ERROR(ReadMoves(values.reposition().by(), source, plan.tensors.front(), from, to));
+  return PlanReposition(ropes, std::move(from), std::move(to), plan);
+}
+
 }  // namespace
 
 absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
@@ -150,6 +177,7 @@ absl::Status PlanElements(const v1::RotateRequest& fixed, const v1::RotateReques
   ROPE_RETURN_IF_ERROR(CheckRequestId(values));
   ROPE_RETURN_IF_ERROR(CheckLabels(values));
   ROPE_RETURN_IF_ERROR(CheckReposition(values, fixed.operation()));
+  ROPE_RETURN_IF_ERROR(CheckBy(fixed, values));
   return ReadElements(values, source, plan);
 }
 
@@ -157,7 +185,8 @@ absl::Status PlanPositions(const v1::RotateRequest& fixed, const v1::RotateReque
                            const Ropes& ropes, ArraySource& source, Plan& plan) {
   const v1::Operation operation = fixed.operation();
   if (!plan.may_take_long && MakesMany(ropes, plan)) return NeedsSideThread();
-  if (fixed.has_rows()) return PlanExplicitRows(values, source, plan);
+  if (fixed.has_rows()) return PlanExplicitRows(fixed, values, source, plan);
+  if (values.reposition().has_by()) return PlanMove(values, ropes, source, plan);
   const Layout& layout = plan.tensors.front().layout;
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
                         ReadPositions(values.positions(), source, layout,

@@ -25,6 +25,10 @@ inline v1::PrepareRequest PrepareOf(const v1::RotateRequest& whole) {
   rotate.clear_positions();
   if (rotate.has_reposition()) rotate.mutable_reposition()->clear_from();
   if (rotate.has_output()) rotate.mutable_output()->clear_regions();
+  if (rotate.has_rows()) {
+    rotate.mutable_rows()->mutable_cos()->clear_raw();
+    rotate.mutable_rows()->mutable_sin()->clear_raw();
+  }
   for (v1::Tensor& tensor : *rotate.mutable_tensors()) {
     tensor.mutable_array()->clear_raw();
     tensor.mutable_array()->clear_numbers();
@@ -44,6 +48,10 @@ inline v1::RotateRequest CallOf(const v1::RotateRequest& whole, const std::strin
   if (whole.has_reposition()) call.mutable_reposition();
   if (whole.reposition().has_from()) {
     *call.mutable_reposition()->mutable_from() = whole.reposition().from();
+  }
+  if (whole.has_rows()) {
+    call.mutable_rows()->mutable_cos()->set_raw(whole.rows().cos().raw());
+    call.mutable_rows()->mutable_sin()->set_raw(whole.rows().sin().raw());
   }
   for (const v1::RegionSpan& span : whole.output().regions()) {
     *call.mutable_output()->add_regions() = span;

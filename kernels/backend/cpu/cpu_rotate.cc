@@ -33,8 +33,13 @@ float RoundedTo32(double value, DType dtype) {
 
 // Applies the job's arithmetic to the pairs of a head of floats. -ffp-contract=off keeps the
 // compiler from fusing the steps.
-void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
+void ApplyToHead(const RotateJob& job, int64_t token, float* head) {
   const PairGeometry& geometry = job.geometry;
+  std::vector<float> composed(job.move ? static_cast<size_t>(2 * geometry.pairs) : 0);
+  if (job.move) ComposeRow(*job.move, token, geometry.pairs, composed.data());
+  const RowRef row = job.move ? RowRef() : job.rows[static_cast<size_t>(token)];
+  const float* const cos = job.move ? composed.data() : row.page->Cos(row.index);
+  const float* const sin = cos + geometry.pairs;
   const bool half = geometry.pairing == Pairing::kHalf;
   const auto rounded = [&job](float value) { return RoundedTo32(value, job.dtype); };
   for (int64_t i = 0; i < geometry.pairs; ++i) {
@@ -42,8 +47,8 @@ void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
     float& second = (&first)[half ? geometry.partner : 1];
     const float a = first;
     const float b = second;
-    const float c = row.page->Cos(row.index)[i];
-    const float s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
+    const float c = cos[i];
+    const float s = job.conjugate ? -sin[i] : sin[i];
     if (job.arithmetic == PairArithmetic::kTurn) {
       first = a * c - b * s;
       second = b * c + a * s;
@@ -75,7 +80,7 @@ int64_t RotateHead(const RotateJob& job, int64_t token, const uint8_t* from, uin
     }
   }
   const size_t index = static_cast<size_t>(token);
-  ApplyToHead(job, job.rows[index], head.data());
+  ApplyToHead(job, token, head.data());
   const float scale = job.scale * (job.token_scales.empty() ? 1.0f : job.token_scales[index]);
   const bool copies = job.OnlyPairs();
   if (copies && from != to) std::memcpy(to, from, head.size() * ElementBytes(job.dtype));

@@ -22,13 +22,13 @@
 #include <cstdint>
 #include <cstring>
 
-#include "hwy/aligned_allocator.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/backend/cpu/cpu_rotate-inl.h"
 #include "kernels/backend/cpu/cpu_rotate_bfloat16-inl.h"
 #include "kernels/backend/cpu/cpu_rotate_function.h"
 #include "kernels/backend/cpu/cpu_rotate_fused-inl.h"
+#include "kernels/backend/cpu/cpu_rotate_rows-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
@@ -38,8 +38,6 @@ namespace {
 
 // Streaming stores pay off in whole cache lines only.
 constexpr size_t kLineBytes = 64;
-// Prepared rows of one block of tokens; stays in the first-level cache.
-constexpr size_t kRowBlockBytes = 16 << 10;
 
 // Distance at which input is prefetched: the hardware's prefetching stops at every memory page.
 constexpr size_t kInputAheadBytes = 4096;
@@ -79,19 +77,6 @@ struct View {
   size_t partner;
   size_t head_dim;
   bool copies;  // whether channels outside the pairs must be copied to the output
-};
-
-// Memory for prepared rows: on the stack, unless one row is larger than kRowBlockBytes.
-class RowBuffer {
- public:
-  explicit RowBuffer(size_t floats) {
-    if (floats > kRowBlockBytes / sizeof(float)) large_ = hwy::AllocateAligned<float>(floats);
-  }
-  float* get() { return large_ != nullptr ? large_.get() : small_; }
-
- private:
-  HWY_ALIGN float small_[kRowBlockBytes / sizeof(float)];
-  hwy::AlignedFreeUniquePtr<float[]> large_;
 };
 
 template <class Element>
@@ -196,22 +181,6 @@ bool CanStream(const View<Element>& view) {
   return odd % HWY_MAX(kLineBytes, hn::Lanes(U32()) * sizeof(uint32_t)) == 0;
 }
 
-template <class Format>
-HWY_INLINE void PrepareToken(const RotateJob& job, int64_t token, float* to) {
-  const RowRef& ref = job.rows[static_cast<size_t>(token)];
-  Format::PrepareRow({ref.page->Cos(ref.index), ref.page->Sin(ref.index),
-                      static_cast<size_t>(job.geometry.pairs), job.conjugate ? -1.0f : 1.0f},
-                     to);
-}
-
-// Number of floats in a token's prepared row.
-template <class Format>
-size_t RowFloats(const RotateJob& job) {
-  const size_t step = Format::PairsPerStep();
-  const size_t steps = (static_cast<size_t>(job.geometry.pairs) + step - 1) / step;
-  return HWY_MAX(steps, 1) * step * Format::kRowFloatsPerPair;
-}
-
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 size_t RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRange& range,
@@ -236,7 +205,8 @@ size_t RotateTokens(const RotateJob& job, const View<Element>& view, const Rotat
   RowBuffer row(RowFloats<Format>(job));
   size_t saturated = 0;
   for (int64_t token = range.token_begin; token < range.token_end; ++token) {
-    PrepareToken<Format>(job, token, row.get());
+    const bool is_prepared = token > range.token_begin && job.SharesRow(static_cast<size_t>(token));
+    if (!is_prepared) PrepareToken<Format>(job, token, row.get());
     saturated += RotateHeads<Format, kStream, kLoaded, kWhole>(view, token, range, row.get());
   }
   return saturated;

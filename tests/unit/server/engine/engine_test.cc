@@ -262,7 +262,8 @@ TEST(PlansHereTest, PlanningFromTheBeginningCountsOnce) {
   ASSERT_OK(finished, engine.Run(Decode(1000, "dynamic")));
   const Request& request = **finished;
   EXPECT_EQ(request.permit.bytes(), DecodedBytes(request) +
-                                        RunningBytes(request.fixed(), request.plan) +
+                                        RunningBytes(request.fixed(), request.call(),
+                                                     request.plan) +
                                         PlannedBytes(request.plan));
 }
 
@@ -453,13 +454,13 @@ TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {
   TensorPlan& tensor = plan.tensors.emplace_back();
   tensor.layout.pre = 4;
   tensor.layout.head_dim = 4;
-  EXPECT_EQ(RunningBytes({}, plan), 64);
+  EXPECT_EQ(RunningBytes({}, {}, plan), 64);
   char received = 0;
   tensor.overwritten = {&received};
-  EXPECT_EQ(RunningBytes({}, plan), 0);
+  EXPECT_EQ(RunningBytes({}, {}, plan), 0);
   tensor.overwritten.clear();
   tensor.destination = Destination::kRegion;
-  EXPECT_EQ(RunningBytes({}, plan), 0);
+  EXPECT_EQ(RunningBytes({}, {}, plan), 0);
 }
 
 TEST(RunningBytesTest, SliceOfATensorThatIsGatheredCounts) {
@@ -469,11 +470,11 @@ TEST(RunningBytesTest, SliceOfATensorThatIsGatheredCounts) {
   tensor.layout.head_dim = 4;
   tensor.destination = Destination::kRegion;
   tensor.strides = LayoutStrides{.token_axes = {4}, .head = 4, .channel = 1, .extent = 4};
-  EXPECT_EQ(RunningBytes({}, plan), 0);
+  EXPECT_EQ(RunningBytes({}, {}, plan), 0);
   tensor.strides->channel = 2;
-  EXPECT_EQ(RunningBytes({}, plan), limits::kSliceBytesMax);
+  EXPECT_EQ(RunningBytes({}, {}, plan), limits::kSliceBytesMax);
   tensor.layout.pre = 10;
-  EXPECT_EQ(RunningBytes({}, plan), 10 * 16);
+  EXPECT_EQ(RunningBytes({}, {}, plan), 10 * 16);
 }
 
 TEST(PlannedBytesTest, RowsOfOneTokenCountIfTheyAreMoreThanTwoPages) {

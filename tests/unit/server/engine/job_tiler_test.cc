@@ -53,9 +53,10 @@ class CutTensor {
   void Cut(int64_t begin, int64_t end) {
     JobTiler::Shared shared;
     shared.begin = begin;
+    shared.end = end;
     shared.rows[0] = absl::MakeConstSpan(rows_).subspan(static_cast<size_t>(begin),
                                                         static_cast<size_t>(end - begin));
-    cutter_.Cut(plan_, output_.data(), shared, jobs_);
+    cutter_.Cut(plan_, output_.data(), shared, nullptr, jobs_);
     for (; done_ < jobs_.size(); ++done_) Apply(jobs_[done_], begin, end);
   }
 
@@ -220,11 +221,12 @@ TEST(JobTilerFusedOpsTest, JobsCarryWhatTheirTensorAsksFor) {
   std::string output(8, '\0');
   JobTiler::Shared shared;
   shared.begin = 1;
+  shared.end = 4;
   shared.rows[0] = rows;
   shared.token_scales = scales;
   JobTiler cutter;
   Jobs jobs;
-  cutter.Cut(plan, output.data(), shared, jobs);
+  cutter.Cut(plan, output.data(), shared, nullptr, jobs);
   ASSERT_EQ(jobs.size(), 2U);
   for (const kernels::RotateJob& job : jobs) {
     EXPECT_EQ(job.stored(), kernels::DType::kFloat8E5M2);
@@ -238,7 +240,7 @@ TEST(JobTilerFusedOpsTest, JobsCarryWhatTheirTensorAsksFor) {
   EXPECT_THAT(jobs[1].token_scales, ::testing::ElementsAre(11, 12));
   plan.token_scaled = false;
   plan.norm_weight = nullptr;
-  cutter.Cut(plan, output.data(), shared, jobs);
+  cutter.Cut(plan, output.data(), shared, nullptr, jobs);
   EXPECT_TRUE(jobs.back().token_scales.empty());
   EXPECT_EQ(jobs.back().norm->weight, nullptr);
 }
@@ -259,8 +261,9 @@ TEST(JobTilerShapeTest, HeadsThatPassShareTheirRows) {
   const auto cut = [&](int64_t begin, size_t tokens) {
     JobTiler::Shared shared;
     shared.begin = begin;
+    shared.end = begin + static_cast<int64_t>(tokens);
     shared.rows[0] = absl::MakeConstSpan(rows).subspan(static_cast<size_t>(begin), tokens);
-    cutter.Cut(plan, output.data(), shared, jobs);
+    cutter.Cut(plan, output.data(), shared, nullptr, jobs);
     return jobs.back().rows;
   };
   const absl::Span<const kernels::RowRef> shorter = cut(0, 3);

@@ -120,13 +120,13 @@ TEST_F(ExplicitRowsTest, BackwardTurnsBack) {
 TEST_F(ExplicitRowsTest, WhatDoesNotFitIsRefusedByName) {
   v1::RotateRequest request = Sample();
   request.mutable_rows();
-  ExpectFails(request, kInvalid, "rows: got nothing, want cos and sin, or angles");
+  ExpectFails(request, kInvalid, "rows: got nothing, want cos_sin, cos and sin, or angles");
   SetNumbers(*request.mutable_rows()->mutable_cos(), Angles(3), {3, 2});
   ExpectFails(request, kInvalid, "rows.sin: got nothing, want cos and sin together");
   SetNumbers(*request.mutable_rows()->mutable_sin(), Angles(3), {2, 3});
   ExpectFails(request, kInvalid, "rows.sin.shape: got [2, 3], want [3, 2], as rows.cos");
   *request.mutable_rows()->mutable_angles() = request.rows().cos();
-  ExpectFails(request, kInvalid, "rows: got angles together with cos and sin");
+  ExpectFails(request, kInvalid, "rows: got two of angles, cos_sin, and cos and sin");
   ExpectFails(WithAngles({4}), kInvalid, "rows.shape: got [4], want [3] or [2, 3] rows");
   request = WithAngles({3});
   SetShape(*request.mutable_rows()->mutable_angles(), {6});

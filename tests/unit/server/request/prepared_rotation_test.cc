@@ -209,6 +209,28 @@ TEST_F(PreparedRotationTest, EachCallHasItsOwnPositionsAndElements) {
       IsOk());
 }
 
+TEST_F(PreparedRotationTest, ACallBringsTheElementsOfRows) {
+  v1::RotateRequest whole = Sample();
+  whole.clear_positions();
+  whole.mutable_rope()->clear_config();
+  for (v1::Array* rows :
+       {whole.mutable_rows()->mutable_cos(), whole.mutable_rows()->mutable_sin()}) {
+    rows->set_dtype(v1::DTYPE_FP32);
+    SetShape(*rows, {3, 4});
+    rows->set_raw(Floats(12));
+  }
+  const std::string id = Prepare(whole);
+  EXPECT_THAT(SendAsPrepared(whole, id), IsOk());
+  whole.mutable_rows()->mutable_sin()->set_raw(Floats(12, 2));
+  EXPECT_EQ(Prepare(whole), id);
+  EXPECT_THAT(SendAsPrepared(whole, id), IsOk());
+  v1::RotateRequest other = CallOf(whole, id);
+  other.mutable_rows()->mutable_sin()->set_dtype(v1::DTYPE_BF16);
+  EXPECT_THAT(Send(other).status, IsInvalid("rows.sin"));
+  whole.mutable_rope()->set_pairing(v1::PAIRING_INTERLEAVED);
+  EXPECT_NE(Prepare(whole), id);
+}
+
 TEST_F(PreparedRotationTest, BadValuesAreRefusedAsInTheWholeRequest) {
   const std::string id = Prepare(Sample());
   EXPECT_THAT(SendAsPrepared(Sample(-1), id), IsInvalid("positions.start"));
@@ -298,7 +320,13 @@ TEST_F(PreparedRotationTest, ValuesAreRefusedByPrepare) {
   expect_refused("positions", [](auto& r) { r.mutable_positions(); });
   expect_refused("reposition.from", [](auto& r) { r.mutable_reposition()->mutable_from(); });
   expect_refused("output.regions", [](auto& r) { r.mutable_output()->add_regions(); });
-  expect_refused("rows", [](auto& r) { r.mutable_rows(); });
+  expect_refused("rows.cos", [](auto& r) { r.mutable_rows()->mutable_cos()->set_raw("x"); });
+  expect_refused("rows.sin", [](auto& r) {
+    for (int i = 0; i < 9; ++i) r.mutable_rows()->mutable_sin()->add_shape(1);
+  });
+  expect_refused("tensors[0].paged_tokens.slots", [](auto& r) {
+    r.mutable_tensors(0)->mutable_paged_tokens()->mutable_slots()->add_numbers(1);
+  });
   expect_refused("tensors[1].array",
                  [](auto& r) { r.mutable_tensors(1)->mutable_array()->set_raw("x"); });
   expect_refused("tensors[0].array",

@@ -108,11 +108,11 @@ TEST(ValidateTest, ConfigWithoutHeadDimTakesTheTensors) {
 TEST(ValidateTensorsTest, NoneAndTooManyAreInvalid) {
   v1::RotateRequest request = Sample();
   request.clear_tensors();
-  ExpectFails(request, kInvalid, "tensors: got nothing, want 1 to 64 tensors");
+  ExpectFails(request, kInvalid, "tensors: got nothing, want 1 to 1024 tensors");
   for (int64_t i = 0; i < limits::kTensorsMax; ++i) AddTensor(request, "SD", {1, 8});
   EXPECT_THAT(Check(request), IsOk());
   AddTensor(request, "SD", {1, 8});
-  ExpectFails(request, kInvalid, "tensors: got 65, want 1 to 64 tensors");
+  ExpectFails(request, kInvalid, "tensors: got 1025, want 1 to 1024 tensors");
 }
 
 TEST(ValidateTensorsTest, MissingPartsAreNamed) {
