@@ -52,9 +52,8 @@ double ReadElement(const uint8_t* element, DType dtype);
 void WriteElement(double value, DType dtype, uint8_t* element);
 double RoundedTo(double value, DType dtype);
 
-// Whether the dtype is an 8-bit one and `value` is beyond its largest finite number. Infinities
-// are,
-// NaN is not.
+// Whether the dtype is an 8-bit one and `value` is beyond its largest finite number. An infinity is
+// beyond it, NaN is not.
 bool Saturates(double value, DType dtype);
 
 }  // namespace rope::kernels

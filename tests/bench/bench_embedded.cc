@@ -1,6 +1,7 @@
 // Rows about rotations through the engine in this process, as users call it, by a prepared call.
 // Each also prints what the kernel takes alone:
 //   embedded/rotate_bf16_*      new outputs and in place, against the fastest copy
+//   embedded/rotate_fp8_in_place elements of e4m3 a second against those of bf16
 //   embedded/rotate_*           every dtype and pairing, against the kernel
 //   embedded/channel_order_*    results in another order, against the kernel and its pass
 //   table/page_build            one page of 64 columns, for information
@@ -40,9 +41,10 @@ struct Rotation {
 };
 
 client::DType NameOf(DType dtype) {
-  return dtype == DType::kFloat32   ? client::DType::kFloat32
-         : dtype == DType::kFloat16 ? client::DType::kFloat16
-                                    : client::DType::kBFloat16;
+  return dtype == DType::kFloat32      ? client::DType::kFloat32
+         : dtype == DType::kFloat16    ? client::DType::kFloat16
+         : dtype == DType::kFloat8E4M3 ? client::DType::kFloat8E4M3
+                                       : client::DType::kBFloat16;
 }
 
 class Twins {
@@ -70,14 +72,14 @@ class Twins {
         for (int i = 0; i < repeats; ++i) function();
       };
     };
-    std::vector<double> seconds =
-        MedianSeconds({repeated([this] { ROPE_CHECK(client_.Rotate(call_).ok()); }),
-                       repeated([this] { RunKernel(); }), repeated(PlainCopy(pool_, workload_)),
-                       repeated(StreamingCopy(pool_, workload_))},
-                      41);
+    std::vector<double> seconds = MedianSeconds(
+        {repeated([this] { RunEngine(); }), repeated([this] { RunKernel(); }),
+         repeated(PlainCopy(pool_, workload_)), repeated(StreamingCopy(pool_, workload_))},
+        41);
     for (double& each : seconds) each /= repeats;
     return seconds;
   }
+  void RunEngine() { ROPE_CHECK(client_.Rotate(call_).ok()); }
   double bytes() const { return static_cast<double>(workload_.bytes()); }
   std::string detail() const { return backend_->detail(); }
 
@@ -114,6 +116,19 @@ Measurement Measure(const Rotation& rotation, Yardstick yardstick) {
           .ratio = against / seconds[0]};
 }
 
+Measurement MeasureFloat8InPlace() {
+  Twins wide({.in_place = true});
+  Twins narrow({.dtype = DType::kFloat8E4M3, .in_place = true});
+  const std::vector<double> seconds =
+      MedianSeconds({[&] { wide.RunEngine(); }, [&] { narrow.RunEngine(); }}, 41);
+  return {
+      .value = narrow.bytes() / seconds[1] * 1e-9,
+      .unit = "GB/s",
+      .yardstick = absl::StrFormat("bf16 in place %s, of two bytes an element; %s",
+                                   GigabytesPerSecond(wide.bytes(), seconds[0]), narrow.detail()),
+      .ratio = seconds[0] / seconds[1]};
+}
+
 Measurement MeasurePageBuild() {
   const kernels::Frequencies frequencies = MakeFrequencies(500000, kHeadDim / 2);
   const std::vector<double> seconds =
@@ -121,10 +136,11 @@ Measurement MeasurePageBuild() {
   return {.value = seconds[0] * 1e6, .unit = "us", .yardstick = "64 columns, 64 rows"};
 }
 
-bool HasBFloat16Instructions() {
+// Whether the CPU's kernel is for an instruction set whose name contains `name`.
+bool HasInstructions(const std::string& name) {
   const auto backend = kernels::CreateBackend("cpu", {.threads = 1});
   ROPE_CHECK(backend.ok());
-  return (*backend)->detail().find("BF16") != std::string::npos;
+  return (*backend)->detail().find(name) != std::string::npos;
 }
 
 }  // namespace
@@ -140,8 +156,10 @@ std::vector<Row> EmbeddedRows() {
   std::vector<Row> rows = {
       row("rotate_bf16_new_output", ">= 0.9", {}, Yardstick::kFastestCopy),
       row("rotate_bf16_in_place", ">= 1.2", {.in_place = true}, Yardstick::kFastestCopy),
-      row("rotate_bf16_in_cache", HasBFloat16Instructions() ? ">= 0.7" : ">= 0.45",
+      row("rotate_bf16_in_cache", HasInstructions("BF16") ? ">= 0.7" : ">= 0.45",
           {.tokens = 64, .threads = 1}, Yardstick::kMemcpy),
+      {"embedded/rotate_fp8_in_place", HasInstructions("AVX3") ? ">= 0.6" : ">= 0.3",
+       &MeasureFloat8InPlace},
       row("channel_order_4096", ">= 0.9", reordered, Yardstick::kKernel),
       row("channel_order_64", "", reordered_64, Yardstick::kKernel),
       {"table/page_build", "", &MeasurePageBuild},

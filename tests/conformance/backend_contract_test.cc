@@ -30,14 +30,15 @@ using kernels::Pairing;
 using kernels::RotateJob;
 using Layout = RotationSpec::Layout;
 
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-constexpr DType kOutputDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
-                                   DType::kFloat8E4M3, DType::kFloat8E5M2};
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3,
+                             DType::kFloat8E5M2};
 constexpr Pairing kPairings[] = {Pairing::kHalf, Pairing::kInterleaved};
 
 class BackendContractTest : public ::testing::TestWithParam<Implementation> {
  protected:
   std::unique_ptr<kernels::Backend> backend_ = GetParam().make({.threads = 2});
+  const bool takes_float8_ = GetParam().TakesFloat8();
+  const absl::Span<const DType> inputs_{kDTypes, takes_float8_ ? size_t{5} : size_t{3}};
 
   void Rotate(const Rotation& rotation) {
     const RotateJob job = rotation.job();
@@ -46,12 +47,18 @@ class BackendContractTest : public ::testing::TestWithParam<Implementation> {
   void RotateAndCheck(const RotationSpec& spec) {
     const Rotation rotation(spec);
     Rotate(rotation);
+    Check(rotation);
+  }
+  void Check(const Rotation& rotation) const {
     EXPECT_EQ(rotation.Check(), "");
+    if (takes_float8_) {
+      EXPECT_EQ(rotation.CheckSaturated(), "");
+    }
   }
   // Tests every dtype and pairing (with its geometry), in place and out of place.
   template <typename GeometryOf>
   void RotateAndCheckAll(RotationSpec spec, const GeometryOf& geometry) {
-    for (const DType dtype : kDTypes) {
+    for (const DType dtype : inputs_) {
       for (const Pairing pairing : kPairings) {
         for (const bool in_place : {false, true}) {
           spec.dtype = dtype;
@@ -185,7 +192,7 @@ TEST_P(BackendContractTest, RaggedBatchOfDifferentJobs) {
   std::vector<RotateJob> jobs;
   uint32_t seed = 1;
   for (const int64_t tokens : {1, 0, 70, 2, 513}) {
-    for (const DType dtype : kDTypes) {
+    for (const DType dtype : inputs_) {
       for (const Pairing pairing : kPairings) {
         const int64_t head_dim = 64 + 16 * (seed % 4);
         rotations.emplace_back(RotationSpec{.tokens = tokens,
@@ -203,7 +210,7 @@ TEST_P(BackendContractTest, RaggedBatchOfDifferentJobs) {
   }
   for (const Rotation& rotation : rotations) jobs.push_back(rotation.job());
   ASSERT_THAT(backend_->Rotate(jobs), IsOk());
-  for (const Rotation& rotation : rotations) EXPECT_EQ(rotation.Check(), "");
+  for (const Rotation& rotation : rotations) Check(rotation);
 }
 
 TEST_P(BackendContractTest, EmptyBatchIsOk) {
@@ -230,6 +237,13 @@ TEST_P(BackendContractTest, LargeBatch) {
                       .layout = layout,
                       .streams = true,
                       .misalignment = layout == Layout::kTokenMajor ? 0 : 2});
+      RotateAndCheck({.tokens = 300,
+                      .heads = 71,
+                      .head_dim = 256,
+                      .dtype = inputs_.back(),
+                      .geometry = {.pairing = pairing, .pairs = 64, .offset = 64, .partner = 64},
+                      .layout = layout,
+                      .streams = true});
     }
   }
 }
@@ -245,16 +259,18 @@ TEST_P(BackendContractTest, SpecialNumbersFollowTheArithmetic) {
   const double denormal = GetParam().flushes_bfloat16_denormals ? 1e-30 : 1e-40;
   const double specials[] = {infinity,      -infinity, nan,          -nan,    0.0,
                              -0.0,          denormal,  denormal / 8, -6e-8,   1.5e-7,
-                             denormal * 30, -denormal, 6e-5,         6.1e-05, 65504.0 / 4};
-  for (const DType dtype : kDTypes) {
+                             denormal * 30, -denormal, 6e-5,         6.1e-05, 65504.0 / 4,
+                             0x1p-9,        -0x5p-9,   0x3p-16,      448};
+  constexpr auto kCount = static_cast<int64_t>(std::size(specials));
+  for (const DType dtype : inputs_) {
     for (const Pairing pairing : kPairings) {
-      Rotation rotation({.tokens = 15,
-                         .heads = 15,
+      Rotation rotation({.tokens = kCount,
+                         .heads = kCount,
                          .head_dim = 72,
                          .dtype = dtype,
                          .geometry = WholeHead(pairing, 72)});
-      for (int64_t i = 0; i < 15; ++i) {
-        for (int64_t j = 0; j < 15; ++j) {
+      for (int64_t i = 0; i < kCount; ++i) {
+        for (int64_t j = 0; j < kCount; ++j) {
           for (int64_t channel = 0; channel < 36; ++channel) {
             const bool half = pairing == Pairing::kHalf;
             rotation.SetElement(i, j, half ? channel : 2 * channel, specials[i]);
@@ -263,7 +279,7 @@ TEST_P(BackendContractTest, SpecialNumbersFollowTheArithmetic) {
         }
       }
       Rotate(rotation);
-      EXPECT_EQ(rotation.Check(), "");
+      Check(rotation);
     }
   }
 }
@@ -273,13 +289,13 @@ TEST_P(BackendContractTest, NaNInARowStaysNaN) {
   for (const uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7fc00001u, 0x7f800001u}) {
     float nan = 0;
     std::memcpy(&nan, &bits, sizeof(nan));
-    for (const DType dtype : kDTypes) {
+    for (const DType dtype : inputs_) {
       for (const Pairing pairing : kPairings) {
         Rotation rotation({.head_dim = 72, .dtype = dtype, .geometry = WholeHead(pairing, 72)});
         for (int64_t pair = 0; pair < 36; pair += 3) rotation.SetRow(pair, nan, 0.5f);
         for (int64_t pair = 1; pair < 36; pair += 3) rotation.SetRow(pair, 0.5f, nan);
         Rotate(rotation);
-        EXPECT_EQ(rotation.Check(), "");
+        Check(rotation);
       }
     }
   }
@@ -328,9 +344,76 @@ TEST_P(BackendContractTest, SixteenBitNumbersRoundToNearestEven) {
   }
 }
 
+// Every 8-bit code beside every other one, in place, times factors whose products a float holds
+// exactly. Includes ties, saturation, denormals, infinities and NaN.
+TEST_P(BackendContractTest, EightBitCodesRoundToNearestEven) {
+  if (!takes_float8_) GTEST_SKIP() << "takes no fp8 tensors";
+  constexpr float kFactors[] = {1.0f, -1.0f, 0.5f, 1.0625f, 0.6640625f, 0.001953125f, 3.0f};
+  for (const DType dtype : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+    for (const Pairing pairing : kPairings) {
+      for (const float factor : kFactors) {
+        const bool half = pairing == Pairing::kHalf;
+        Rotation rotation({.tokens = 1,
+                           .heads = 256,
+                           .head_dim = 512,
+                           .dtype = dtype,
+                           .geometry = WholeHead(pairing, 512),
+                           .in_place = true});
+        int64_t saturated = 0;
+        for (int64_t pair = 0; pair < 256; ++pair) {
+          rotation.SetRow(pair, factor, 0.0f);
+          for (int64_t head = 0; head < 256; ++head) {
+            const auto code = static_cast<uint8_t>(pair);
+            rotation.SetCode(0, head, half ? pair : 2 * pair, code);
+            rotation.SetCode(0, head, half ? pair + 256 : 2 * pair + 1, static_cast<uint8_t>(head));
+          }
+        }
+        Rotate(rotation);
+        for (int64_t head = 0; head < 256; ++head) {
+          for (int64_t pair = 0; pair < 256; ++pair) {
+            const int64_t channels[] = {half ? pair : 2 * pair, half ? pair + 256 : 2 * pair + 1};
+            for (size_t i = 0; i < 2; ++i) {
+              // An infinity times the sine of 0 is NaN.
+              const double exact = rotation.Input(0, head, channels[i]) * factor +
+                                   0 * rotation.Input(0, head, channels[1 - i]);
+              const double want = kernels::RoundedTo(exact, dtype);
+              const double got = rotation.Output(0, head, channels[i]);
+              saturated += std::abs(exact) > (dtype == DType::kFloat8E4M3 ? 448 : 57344) ? 1 : 0;
+              ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
+                  << Name(dtype) << " " << exact << ": got " << got << ", want " << want;
+            }
+          }
+        }
+        EXPECT_EQ(rotation.saturated(), saturated);
+      }
+    }
+  }
+}
+
+// Channels that are copied saturate nothing, whatever they hold, nor do those of an addition.
+TEST_P(BackendContractTest, InfinitiesOutsideThePairsAreCopiedAndNotCounted) {
+  if (!takes_float8_) GTEST_SKIP() << "takes no fp8 tensors";
+  for (const auto arithmetic : {kernels::PairArithmetic::kTurn, kernels::PairArithmetic::kAdd}) {
+    for (const bool in_place : {false, true}) {
+      RotationSpec spec{.head_dim = 80,
+                        .dtype = DType::kFloat8E5M2,
+                        .geometry = {.pairs = 20, .offset = 3, .partner = 30},
+                        .in_place = in_place};
+      spec.arithmetic = arithmetic;
+      Rotation rotation(spec);
+      for (const int64_t channel : {0, 2, 23, 32, 53, 79}) {
+        rotation.SetCode(1, 1, channel, channel % 2 == 0 ? 0x7c : 0xfd);
+      }
+      Rotate(rotation);
+      EXPECT_EQ(rotation.Check(), "");
+      EXPECT_EQ(rotation.saturated(), 0);
+    }
+  }
+}
+
 TEST_P(BackendContractTest, EveryDTypeIsStoredAsEveryOther) {
-  for (const DType output : kOutputDTypes) {
-    for (const DType dtype : kDTypes) {
+  for (const DType output : kDTypes) {
+    for (const DType dtype : inputs_) {
       for (const int64_t head_dim : {64, 80, 250}) {
         RotateAndCheck({.tokens = 5,
                         .heads = 3,
@@ -354,12 +437,15 @@ TEST_P(BackendContractTest, ConversionsRoundToNearestEvenOnce) {
                              0x3p-17,  0x1p-25, 0x3p-25,     -0x1p-24,        0x1p-134,   0x3p-134,
                              3.4e38,   1e-40,   -INFINITY,   std::nan(""),    INFINITY,   0x1.fp-7};
   constexpr auto kCount = static_cast<int64_t>(std::size(specials));
-  for (const DType output : kOutputDTypes) {
-    for (const DType dtype : kDTypes) {
+  for (const DType output : kDTypes) {
+    for (const DType dtype : inputs_) {
       if (output == dtype) continue;
       Rotation rotation({.tokens = 2, .head_dim = kCount, .dtype = dtype, .output_dtype = output});
       for (int64_t i = 0; i < kCount; ++i) rotation.SetChannel(i, specials[i]);
       Rotate(rotation);
+      if (takes_float8_) {
+        EXPECT_EQ(rotation.CheckSaturated(), "");
+      }
       for (int64_t i = 0; i < kCount; ++i) {
         uint8_t rounded[4];
         WriteElement(rotation.Input(1, 1, i), output, rounded);

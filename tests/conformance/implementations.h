@@ -34,6 +34,9 @@ struct Implementation {
   std::function<std::unique_ptr<kernels::Backend>(const kernels::BackendOptions&)> make;
   // True if bf16 results below 2^-126 become 0, as backend.h allows.
   bool flushes_bfloat16_denormals = false;
+
+  // Whether it takes fp8 tensors and counts what saturates.
+  bool TakesFloat8() const { return backend_name.rfind("cuda", 0) != 0; }
 };
 
 inline void PrintTo(const Implementation& implementation, std::ostream* stream) {

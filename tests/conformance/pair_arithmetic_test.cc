@@ -77,10 +77,14 @@ class PairArithmeticTest : public ::testing::TestWithParam<Implementation> {
   template <typename Beside>
   std::vector<Rotation> EveryCombination(PairArithmetic arithmetic, int besides,
                                          const Beside& beside) {
+    std::vector<DType> dtypes(kDTypes.begin(), kDTypes.end());
+    if (arithmetic == PairArithmetic::kAdd && GetParam().TakesFloat8()) {
+      dtypes.insert(dtypes.end(), {DType::kFloat8E4M3, DType::kFloat8E5M2});
+    }
     std::vector<Rotation> rotations;
     uint32_t number = 0;
     for (const Pairing pairing : kPairings) {
-      for (const DType dtype : kDTypes) {
+      for (const DType dtype : dtypes) {
         for (const Layout layout : {Layout::kTokenMajor, Layout::kHeadMajor, Layout::kPadded}) {
           for (size_t window = 0; window < 4; ++window) {
             for (int choice = 0; choice < 4 * besides; ++choice) {

@@ -196,7 +196,8 @@ kernels::RotateJob Rotation::job() const {
           .scale = spec_.scale,
           .token_scales = spec_.token_scales ? token_scales_ : absl::Span<const float>(),
           .output_dtype = spec_.output_dtype,
-          .output_scale = spec_.output_scale};
+          .output_scale = spec_.output_scale,
+          .saturated = saturated_.get()};
 }
 
 void Rotation::SetElement(int64_t token, int64_t head, int64_t channel, double value) {
@@ -204,6 +205,12 @@ void Rotation::SetElement(int64_t token, int64_t head, int64_t channel, double v
   WriteElement(value, spec_.dtype, input_.bytes.data() + offset);
   WriteElement(value, spec_.dtype, original_.data() + offset);
   if (spec_.in_place) WriteElement(value, spec_.dtype, untouched_.data() + offset);
+}
+
+void Rotation::SetCode(int64_t token, int64_t head, int64_t channel, uint8_t code) {
+  const auto offset = static_cast<size_t>(input_.begin + Offset(token, head, channel));
+  input_.bytes[offset] = original_[offset] = code;
+  if (spec_.in_place) untouched_[offset] = code;
 }
 
 void Rotation::SetChannel(int64_t channel, double value) {
@@ -277,20 +284,15 @@ Rotation::Pair Rotation::Expected(double a, double b, double c, double s, double
   return {a * c - b * s, b * c + a * s, (1.5e-7 + norm_units) * std::hypot(c, s) * length};
 }
 
-// `turned`: the exact rotation. `error`: the error that rotation and norm may add before scaling.
-std::string Rotation::CheckChannel(int64_t token, int64_t head, int64_t channel, double turned,
-                                   double error) const {
+std::string Rotation::CheckChannel(int64_t token, int64_t head, int64_t channel,
+                                   const Channel& expected) const {
   const double factor =
       spec_.scale * token_scales_[static_cast<size_t>(token)] / double{spec_.output_scale};
-  const bool scaled = spec_.scale != 1 || spec_.token_scales;
-  const double exact = turned * factor;
-  const double arithmetic =
-      error * std::abs(factor) +
-      ((scaled ? 2 : 0) + (spec_.output_scale != 1 ? 1 : 0)) * kUnit * std::abs(exact);
-  const double want = Saturated(exact, spec_.stored());
+  const double want = Saturated(expected.exact, spec_.stored());
   // The unit may be the next larger one where the arithmetic's error crosses a power of two. A
   // denormal product rounds to 2^-149.
-  const double tolerance = arithmetic + HalfUnit(std::abs(want) + arithmetic, spec_.stored()) +
+  const double tolerance = expected.error +
+                           HalfUnit(std::abs(want) + expected.error, spec_.stored()) +
                            std::ldexp(1 + std::abs(factor), -149);
   const double got = Output(token, head, channel);
   if (std::isnan(want) ? std::isnan(got) : got == want || std::abs(got - want) <= tolerance) {
@@ -300,7 +302,7 @@ std::string Rotation::CheckChannel(int64_t token, int64_t head, int64_t channel,
                          channel, got, want, tolerance);
 }
 
-std::string Rotation::CheckHead(int64_t token, int64_t head) const {
+std::vector<Rotation::Channel> Rotation::ExpectedHead(int64_t token, int64_t head) const {
   const kernels::PairGeometry& geometry = spec_.geometry;
   const bool half = geometry.pairing == Pairing::kHalf;
   const double norm_units = spec_.norm == RotationSpec::Norm::kNone ? 0 : 3 * kUnit;
@@ -319,9 +321,24 @@ std::string Rotation::CheckHead(int64_t token, int64_t head) const {
     errors[first] = errors[second] = pair.error;
     rotated[first] = rotated[second] = true;
   }
+  const double factor =
+      spec_.scale * token_scales_[static_cast<size_t>(token)] / double{spec_.output_scale};
+  const int steps =
+      (spec_.scale != 1 || spec_.token_scales ? 2 : 0) + (spec_.output_scale != 1 ? 1 : 0);
+  std::vector<Channel> channels;
   for (size_t i = 0; i < turned.size(); ++i) {
-    if (!rotated[i] && spec_.OnlyPairs()) continue;
-    std::string wrong = CheckChannel(token, head, static_cast<int64_t>(i), turned[i], errors[i]);
+    const double exact = turned[i] * factor;
+    channels.push_back({exact, errors[i] * std::abs(factor) + steps * kUnit * std::abs(exact),
+                        !rotated[i] && spec_.OnlyPairs()});
+  }
+  return channels;
+}
+
+std::string Rotation::CheckHead(int64_t token, int64_t head) const {
+  const std::vector<Channel> channels = ExpectedHead(token, head);
+  for (size_t i = 0; i < channels.size(); ++i) {
+    if (channels[i].copied) continue;
+    std::string wrong = CheckChannel(token, head, static_cast<int64_t>(i), channels[i]);
     if (!wrong.empty()) return wrong;
   }
   return "";
@@ -370,6 +387,25 @@ std::string Rotation::Check() const {
     }
   }
   return wrong.empty() ? wrong : spec_.Describe() + ": " + wrong;
+}
+
+std::string Rotation::CheckSaturated() const {
+  const double largest = Saturated(INFINITY, spec_.stored());
+  int64_t least = 0;
+  int64_t most = 0;
+  for (int64_t token = 0; token < spec_.tokens; ++token) {
+    for (int64_t head = 0; head < spec_.heads; ++head) {
+      for (const Channel& channel : ExpectedHead(token, head)) {
+        if (channel.copied) continue;
+        const double error = std::isinf(channel.exact) ? 0 : channel.error;
+        least += std::abs(channel.exact) - error > largest ? 1 : 0;
+        most += std::abs(channel.exact) + error > largest ? 1 : 0;
+      }
+    }
+  }
+  if (saturated() >= least && saturated() <= most) return "";
+  return absl::StrFormat("%s: got %d saturated elements, want %d to %d", spec_.Describe(),
+                         saturated(), least, most);
 }
 
 }  // namespace rope::testing

@@ -2,6 +2,7 @@
 #ifndef ROPE_TESTS_CONFORMANCE_ROTATION_H_
 #define ROPE_TESTS_CONFORMANCE_ROTATION_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -59,6 +60,8 @@ class Rotation {
   // dtype.
   void SetChannel(int64_t channel, double value);
   void SetElement(int64_t token, int64_t head, int64_t channel, double value);
+  // The same with the bits of an 8-bit dtype, which may be an infinity.
+  void SetCode(int64_t token, int64_t head, int64_t channel, uint8_t code);
   // Changes the rows: cos and sin of `pair` of every token.
   void SetRow(int64_t pair, float cos, float sin);
   // Uses the output of `other` as the input.
@@ -77,6 +80,10 @@ class Rotation {
   // tolerance, a changed byte outside of the heads and, without fused operations, a channel outside
   // of the pairs that is not bit-equal to the input.
   std::string Check() const;
+  // The same of the number of elements that saturated, which may differ where an element is within
+  // its tolerance of the largest number.
+  std::string CheckSaturated() const;
+  int64_t saturated() const { return *saturated_; }
 
  private:
   struct Buffer {
@@ -99,8 +106,15 @@ class Rotation {
     double error;
   };
   Pair Expected(double a, double b, double c, double s, double norm_units) const;
-  std::string CheckChannel(int64_t token, int64_t head, int64_t channel, double turned,
-                           double error) const;
+  // A channel before it is rounded. The error: what the arithmetic may add.
+  struct Channel {
+    double exact;
+    double error;
+    bool copied;
+  };
+  std::vector<Channel> ExpectedHead(int64_t token, int64_t head) const;
+  std::string CheckChannel(int64_t token, int64_t head, int64_t channel,
+                           const Channel& expected) const;
   std::string CheckHead(int64_t token, int64_t head) const;
   std::string CheckCopies(int64_t token, int64_t head) const;
   std::string CheckGuards() const;
@@ -117,6 +131,7 @@ class Rotation {
   std::vector<float> values_;
   std::unique_ptr<kernels::TablePage> page_;
   std::vector<kernels::RowRef> rows_;
+  std::unique_ptr<std::atomic<int64_t>> saturated_ = std::make_unique<std::atomic<int64_t>>(0);
 };
 
 }  // namespace rope::testing

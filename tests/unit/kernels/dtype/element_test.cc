@@ -172,6 +172,15 @@ TEST(ElementTest, EveryDTypeReadsWhatItWroteAtAnyAddressAndNothingBeside) {
   }
 }
 
+TEST(ElementTest, OnlyEightBitTypesSaturateAndNotByNaN) {
+  EXPECT_TRUE(Saturates(448.0001, DType::kFloat8E4M3));
+  EXPECT_FALSE(Saturates(-448, DType::kFloat8E4M3));
+  EXPECT_FALSE(Saturates(449, DType::kFloat8E5M2));
+  EXPECT_TRUE(Saturates(-kInfinity, DType::kFloat8E5M2));
+  EXPECT_FALSE(Saturates(std::nan(""), DType::kFloat8E5M2));
+  EXPECT_FALSE(Saturates(kInfinity, DType::kFloat16));
+}
+
 TEST(ElementTest, WritingRoundsOnce) {
   uint8_t bytes[2] = {};
   // Just above a tie of binary16. Rounding to float first would give the tie, which rounds down.
