@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<int64_t>> SlotsOfPages(const v1::Array& pages, ArrayS
                                                   PagedPlan& paged) {
   const int64_t sequences = layout.Length('B');
   const int64_t tokens = layout.Has('T') ? layout.Length('T') : layout.Length('S');
-  const int64_t each = (tokens + paged.block_size - 1) / paged.block_size;
+  const int64_t each = tokens / paged.block_size + (tokens % paged.block_size > 0 ? 1 : 0);
   const auto check = [&](absl::Span<const int64_t> shape) {
     const bool flat = !layout.Has('B') && shape == absl::Span<const int64_t>({each});
     if (flat || shape == absl::Span<const int64_t>({sequences, each})) return absl::OkStatus();
@@ -54,10 +54,12 @@ absl::StatusOr<std::vector<int64_t>> SlotsOfPages(const v1::Array& pages, ArrayS
   slots.reserve(static_cast<size_t>(sequences * tokens));
   for (size_t i = 0; i < ids.values.size(); ++i) {
     const int64_t id = ids.values[i];
-    const auto first = id < 0 ? std::nullopt : kernels::CheckedMultiply(id, paged.block_size);
-    if (!first.has_value()) return InvalidField(path, id, "pages >= 0");
     const int64_t token = static_cast<int64_t>(i) % each * paged.block_size;
     const int64_t count = std::min(paged.block_size, tokens - token);
+    const auto first = id < 0 ? std::nullopt : kernels::CheckedMultiply(id, paged.block_size);
+    if (!first.has_value() || !kernels::CheckedAdd(*first, count).has_value()) {
+      return InvalidField(path, id, "pages >= 0, whose slots have 63 bits");
+    }
     for (int64_t k = 0; k < count; ++k) slots.push_back(*first + k);
   }
   paged.pages_shape = std::move(ids.shape);
