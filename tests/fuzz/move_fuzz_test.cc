@@ -70,8 +70,9 @@ void Damage(FuzzRandom& random, v1::RotateRequest& request) {
   std::string& raw = *array.mutable_raw();
   if (random.OneIn(8)) return random.Damage(raw);
   const int64_t number = Number(random);
-  const size_t at = random.Below(raw.size() / sizeof(number)) * sizeof(number);
-  if (at + sizeof(number) <= raw.size()) std::memcpy(raw.data() + at, &number, sizeof(number));
+  const size_t numbers = raw.size() / sizeof(number);
+  if (numbers == 0) return;
+  std::memcpy(raw.data() + random.Below(numbers) * sizeof(number), &number, sizeof(number));
 }
 
 TEST(MoveFuzzTest, WhatIsRefusedHasChangedNoByte) {
