@@ -8,7 +8,6 @@
 #include "client/python/core/errors.h"
 
 namespace rope::python {
-namespace {
 
 namespace nb = nanobind;
 
@@ -17,6 +16,8 @@ std::string TextOf(const std::vector<int64_t>& shape) {
   for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return text + ")";
 }
+
+namespace {
 
 // As Python names it.
 std::string NameOf(client::DType dtype) {
@@ -37,11 +38,6 @@ std::vector<int64_t> ResultShape(const client::TensorView& view) {
   return shape;
 }
 
-void CheckDType(const Array& array, client::DType want) {
-  if (array.dtype() != want)
-    RaiseInvalid(array.name() + ".dtype", NameOf(array.dtype()), NameOf(want));
-}
-
 // The result of a call in place has the place of its input.
 void CheckInPlace(const client::TensorView& view, const Array& array, client::DType result) {
   CheckDType(array, result);
@@ -50,6 +46,11 @@ void CheckInPlace(const client::TensorView& view, const Array& array, client::DT
 }
 
 }  // namespace
+
+void CheckDType(const Array& array, client::DType want) {
+  if (array.dtype() != want)
+    RaiseInvalid(array.name() + ".dtype", NameOf(array.dtype()), NameOf(want));
+}
 
 void Request::Add(client::TensorView view, const std::string& name, nb::handle input,
                   nb::handle output, nb::handle norm) {
