@@ -14,20 +14,14 @@
 #include "client/transport/fork.h"
 #include "client/transport/target.h"
 #include "client/transport/waiter.h"
+#include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
 
 namespace rope::client {
 
 const char* Name(ServingStatus status) {
-  switch (status) {
-    case ServingStatus::kServing:
-      return "SERVING";
-    case ServingStatus::kNotServing:
-      return "NOT_SERVING";
-    case ServingStatus::kUnknown:
-      break;
-  }
-  return "UNKNOWN";
+  constexpr const char* kNames[] = {"UNKNOWN", "SERVING", "NOT_SERVING"};
+  return kNames[static_cast<size_t>(status)];
 }
 
 namespace {
@@ -42,9 +36,8 @@ Result<Client> ConnectInProcess(const ConnectOptions& options) {
     return MakeError(Reason::kWrongState, "target", kInProcessTarget,
                      "a call of rope::embedded::Enable before it");
   }
-  Result<std::shared_ptr<Connection>> connection = connect(options);
-  if (!connection.ok()) return connection.status();
-  return Client(*std::move(connection));
+  ROPE_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection, connect(options));
+  return Client(std::move(connection));
 }
 
 }  // namespace
@@ -62,16 +55,14 @@ bool Client::is_of_parent() const {
 
 Result<Client> Client::Connect(const std::string& target, const ConnectOptions& options) {
   if (target == kInProcessTarget) return ConnectInProcess(options);
-  const Result<std::string> read = ReadTarget(target);
-  if (!read.ok()) return read.status();
-  const std::string& address = *read;
+  ROPE_ASSIGN_OR_RETURN(const std::string address, ReadTarget(target));
   if (!NoteConnect()) return ForkedAfterConnect();
   const auto timeout = BoundedTimeout(options.timeout);
   const auto begin = std::chrono::steady_clock::now();
   ConnectOptions secured = options;
   secured.tls.enabled = options.tls.enabled || AsksForTls(target);
   auto connection = std::make_shared<RemoteConnection>(address, secured);
-  if (Status status = connection->Connect(timeout); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(connection->Connect(timeout));
   Client client(std::move(connection));
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
       begin + timeout - std::chrono::steady_clock::now());
@@ -156,19 +147,12 @@ Result<DescribeReply> Client::Describe(const DescribeRequest& request,
 
 Result<std::string> Client::DescribeJson(const DescribeRequest& request,
                                          const CallOptions& options) const {
-  const Result<DescribeReply> reply = Describe(request, options);
-  if (!reply.ok()) return reply.status();
-  return ToJson(*reply);
+  ROPE_ASSIGN_OR_RETURN(const DescribeReply reply, Describe(request, options));
+  return ToJson(reply);
 }
 
 Result<std::string> ToJson(const DescribeReply& reply) {
   return ToJson(proto::WriteDescribeReply(reply));
-}
-
-Result<std::string> Client::FingerprintJson(const FingerprintRequest& request,
-                                            const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->FingerprintJson(request, options);
 }
 
 Result<std::string> Client::CallJson(const std::string& method, const std::string& request,

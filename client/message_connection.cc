@@ -12,6 +12,7 @@
 #include "client/codec/messages.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 
@@ -24,7 +25,7 @@ Result<PreparedRotation> MessageConnection::Prepare(const RotateRequest& request
 Result<PreparedRotation> MessageConnection::PrepareJson(const std::string& request,
                                                         const CallOptions& options) {
   v1::PrepareRequest message;
-  if (Status status = FromJson(request, message); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(FromJson(request, message));
   const auto preparation = Preparation::Create(std::move(message));
   if (!preparation.ok()) return Within("rotate", preparation.status());
   return Prepare(preparation, options);
@@ -33,11 +34,11 @@ Result<PreparedRotation> MessageConnection::PrepareJson(const std::string& reque
 Result<PreparedRotation> MessageConnection::Prepare(
     const Result<std::shared_ptr<const Preparation>>& preparation, const CallOptions& options) {
   if (!preparation.ok()) return preparation.status();
-  auto prepared =
+  ROPE_ASSIGN_OR_RETURN(
+      auto prepared,
       ReadPrepared(*preparation, CallMethod("Prepare", BytesOf((*preparation)->message()),
-                                            /*idempotent=*/true, options));
-  if (!prepared.ok()) return prepared.status();
-  return PreparedState::RotationOf(*std::move(prepared));
+                                            /*idempotent=*/true, options)));
+  return PreparedState::RotationOf(std::move(prepared));
 }
 
 namespace {
@@ -60,46 +61,31 @@ Result<std::string> MessageConnection::CallJson(const std::string& method,
     return InvalidField("method", method, "a unary method of rope.v1.RopeService");
   }
   const auto message = NewMessage(found->input_type());
-  if (Status status = FromJson(request, *message); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(FromJson(request, *message));
   // Rotations may be in place, and a region is registered once.
   const bool idempotent = method != "Rotate" && !absl::EndsWith(method, "Region");
   const auto answer = NewMessage(found->output_type());
-  Status status =
-      ReadMessage(CallMethod(method.c_str(), BytesOf(*message), idempotent, options), *answer);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(
+      ReadMessage(CallMethod(method.c_str(), BytesOf(*message), idempotent, options), *answer));
   return ToJson(*answer);
-}
-
-template <typename Reply, typename Message, typename Request>
-Result<Reply> MessageConnection::CallAndConvert(const char* method, const Result<Request>& request,
-                                                const CallOptions& options) {
-  if (!request.ok()) return request.status();
-  const Result<Message> reply =
-      MessageOf<Message>(CallMethod(method, BytesOf(*request), /*idempotent=*/true, options));
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
 }
 
 Result<DescribeReply> MessageConnection::Describe(const DescribeRequest& request,
                                                   const CallOptions& options) {
-  return CallAndConvert<DescribeReply, v1::DescribeResponse>("Describe", ToMessage(request),
-                                                             options);
-}
-
-Result<std::string> MessageConnection::FingerprintJson(const FingerprintRequest& request,
-                                                       const CallOptions& options) {
-  const Result<v1::FingerprintRequest> message = ToMessage(request);
-  if (!message.ok()) return message.status();
-  const auto reply = MessageOf<v1::FingerprintResponse>(
-      CallMethod("Fingerprint", BytesOf(*message), /*idempotent=*/true, options));
-  if (!reply.ok()) return reply.status();
-  return ToJson(*reply);
+  ROPE_ASSIGN_OR_RETURN(const v1::DescribeRequest message, ToMessage(request));
+  ROPE_ASSIGN_OR_RETURN(const auto reply,
+                        MessageOf<v1::DescribeResponse>(CallMethod("Describe", BytesOf(message),
+                                                                   /*idempotent=*/true, options)));
+  return FromMessage(reply);
 }
 
 Result<TablesReply> MessageConnection::GetTables(const TablesRequest& request,
                                                  const CallOptions& options) {
-  return CallAndConvert<TablesReply, v1::GetTablesResponse>("GetTables", ToMessage(request),
-                                                            options);
+  ROPE_ASSIGN_OR_RETURN(const v1::GetTablesRequest message, ToMessage(request));
+  ROPE_ASSIGN_OR_RETURN(const auto reply,
+                        MessageOf<v1::GetTablesResponse>(CallMethod("GetTables", BytesOf(message),
+                                                                    /*idempotent=*/true, options)));
+  return FromMessage(reply);
 }
 
 }  // namespace rope::client

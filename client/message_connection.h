@@ -28,8 +28,6 @@ class MessageConnection : public Connection {
                                const CallOptions& options) override;
   Result<DescribeReply> Describe(const DescribeRequest& request,
                                  const CallOptions& options) override;
-  Result<std::string> FingerprintJson(const FingerprintRequest& request,
-                                      const CallOptions& options) override;
   Result<TablesReply> GetTables(const TablesRequest& request, const CallOptions& options) override;
 
  protected:
@@ -41,10 +39,6 @@ class MessageConnection : public Connection {
  private:
   Result<PreparedRotation> Prepare(const Result<std::shared_ptr<const Preparation>>& preparation,
                                    const CallOptions& options);
-  // Calls `method` with `request`, unless that is an error, and converts the reply.
-  template <typename Reply, typename Message, typename Request>
-  Result<Reply> CallAndConvert(const char* method, const Result<Request>& request,
-                               const CallOptions& options);
 };
 
 }  // namespace rope::client

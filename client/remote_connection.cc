@@ -15,6 +15,7 @@
 #include "client/codec/preparation.h"
 #include "client/error.h"
 #include "client/transport/fork.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 
@@ -41,7 +42,7 @@ template <typename Reply, typename Attempt>
 Result<Reply> RemoteConnection::Retry(Connector& connector, const CallOptions& options,
                                       const Attempt& attempt) {
   Attempts attempts(options);
-  if (Status status = attempts.Check(); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(attempts.Check());
   for (;;) {
     const Result<std::shared_ptr<const Link>> link = connector.Get();
     if (!link.ok()) {
@@ -172,13 +173,12 @@ Status RemoteConnection::Fence(const CallOptions& options) {
 // and ask it again whether a connection that shared the arena was lost. No lock is held.
 Status RemoteConnection::FenceOn(Connector& connector,
                                  std::chrono::steady_clock::time_point deadline) {
-  const Result<std::shared_ptr<const Link>> link = connector.GetForFence();
-  if (!link.ok()) return link.status();
-  const Region& region = (*link)->region;
+  ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<const Link> link, connector.GetForFence());
+  const Region& region = link->region;
   if (region.ids == nullptr || region.is_staging) return {};
-  const Status status = AwaitFence((*link)->stub, *region.ids, deadline);
+  const Status status = AwaitFence(link->stub, *region.ids, deadline);
   if (status.ok()) return status;
-  connector.Note(**link, status);
+  connector.Note(*link, status);
   const Result<std::shared_ptr<const Link>> now =
       connector.GetForFence();  // UNAVAILABLE if the failure was a lost connection
   if (!now.ok()) return now.status();

@@ -1,7 +1,8 @@
 #include "server/core.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -9,12 +10,13 @@
 #include "kernels/status_macros.h"
 #include "proto/version.h"
 #include "server/control/admin.h"
-#include "server/control/limits.h"
-#include "server/control_methods.h"
+#include "server/control/describe.h"
+#include "server/control/tables.h"
 #include "server/error.h"
 #include "server/grpc/limits.h"
 #include "server/limits.h"
 #include "server/memory/limits.h"
+#include "server/memory/peers.h"
 #include "server/models/limits.h"
 #include "server/request/limits.h"
 
@@ -36,6 +38,85 @@ std::vector<std::string> ModelNames(const ModelRegistry& registry) {
   std::vector<std::string> names;
   for (const auto& [name, model] : registry.models()) names.push_back(name);
   return names;
+}
+
+using Caller = RopeService::Caller;
+
+template <typename Out>
+using Done = RopeService::Done<Out>;
+// Answers in one step.
+template <typename In, typename Out>
+using Answer = std::function<absl::StatusOr<Out>(const In&, const Caller&)>;
+// Plans an answer of several steps.
+template <typename In, typename Out>
+using Planner = std::function<absl::StatusOr<Steps<Out>>(const In&, const Caller&)>;
+
+// A call on the side thread, which its first step plans.
+template <typename In, typename Out>
+class CallWork final : public SideThread::Work {
+ public:
+  CallWork(const Planner<In, Out>& plan, const In& request, const Caller& caller, Done<Out> done)
+      : plan_([plan, &request, caller] { return plan(request, caller); }), done_(std::move(done)) {}
+
+  absl::StatusOr<bool> Step() override {
+    if (steps_ == nullptr) {
+      ROPE_ASSIGN_OR_RETURN(steps_, plan_());
+      plan_ = nullptr;  // frees the request, unless the steps need it
+    }
+    return steps_(response_);
+  }
+  void End(const absl::Status& status) override {
+    if (!status.ok()) return done_(status);
+    done_(std::move(response_));
+  }
+
+ private:
+  std::function<absl::StatusOr<Steps<Out>>()> plan_;
+  const Done<Out> done_;
+  Steps<Out> steps_;
+  Out response_;
+};
+
+template <typename In, typename Out>
+void AddSteps(Method method, const Planner<In, Out>& plan, SideThread& side_thread,
+              RopeService& service) {
+  service.AddMethod<In, Out>(
+      method, [plan, &side_thread](const In& request, const Caller& caller, const Done<Out>& done) {
+        side_thread.StartCall(caller.session, caller.owner,
+                              std::make_unique<CallWork<In, Out>>(plan, request, caller, done),
+                              caller.cancelled);
+      });
+}
+
+// Adds a method that may take longer than a slice.
+template <typename In, typename Out>
+void AddStep(Method method, const Answer<In, Out>& answer, SideThread& side_thread,
+             RopeService& service) {
+  const auto plan = [answer](const In& request, const Caller& caller) -> Steps<Out> {
+    return [answer, &request, caller](Out& response) -> absl::StatusOr<bool> {
+      ROPE_ASSIGN_OR_RETURN(response, answer(request, caller));
+      return true;
+    };
+  };
+  AddSteps<In, Out>(method, plan, side_thread, service);
+}
+
+// Adds a method that is answered on the thread that received the call: it is quick, and answered
+// while the server is busy or drains.
+template <typename In, typename Out>
+void AddImmediate(Method method, const Answer<In, Out>& answer, RopeService& service) {
+  service.AddMethod<In, Out>(
+      method, [answer](const In& request, const Caller& caller, const Done<Out>& done) {
+        done(answer(request, caller));
+      });
+}
+
+// Admits the memory of a call's answer.
+auto AdmitFor(Admission& admission, const Caller& caller) {
+  return [&admission, &caller](int64_t bytes) {
+    return admission.Extend(caller.session, bytes, "request", *caller.permit,
+                            caller.identity == nullptr ? nullptr : caller.identity->use);
+  };
 }
 
 }  // namespace
@@ -85,21 +166,109 @@ absl::Status Core::Build() {
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   prepared_ =
       std::make_unique<PreparedRotations>(PreparedRotations::Options{.bytes_max = shares.prepared});
-  const int64_t overwritten_min = options_.overwrites_received
-                                      ? limits::kOverwriteBytesMin
-                                      : std::numeric_limits<int64_t>::max();
   engine_ = std::make_unique<Engine>(
       *registry_, *prepared_, *admission_, *batcher_, *regions_, clock_,
-      Engine::Options{.reply_bytes_max = shares.message,
-                      .overwritten = {overwritten_min, devices_->accelerator_bytes_min()}});
+      Engine::Options{
+          .reply_bytes_max = shares.message,
+          .overwritten = {limits::kOverwriteBytesMin, devices_->accelerator_bytes_min()}});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
-                         shares.message, admission_.get(), options_.logger});
-  AddControlMethods({registry_.get(), prepared_.get(), regions_.get(), &connections_,
-                     &engine_->side_thread(), admission_.get(), shares.message,
-                     options_.info ? options_.info : [this] { return Info(Budgets()); }},
-                    *rope_service_);
+                         shares.message, admission_.get(), options_.logs_requests});
+  AddPlannedMethods();
+  AddImmediateMethods();
   return absl::OkStatus();
+}
+
+void Core::AddPlannedMethods() {
+  const int64_t bytes_max = options_.shares.message;
+  AddSteps<v1::DescribeRequest, v1::DescribeResponse>(
+      Method::kDescribe,
+      [this, bytes_max](const auto& request, const Caller& caller) {
+        return Describe(request, *registry_, bytes_max, AdmitFor(*admission_, caller));
+      },
+      side_thread(), *rope_service_);
+  AddStep<v1::FingerprintRequest, v1::FingerprintResponse>(
+      Method::kFingerprint,
+      [this](const auto& request, const Caller& caller) {
+        return Fingerprint(request, *registry_, AdmitFor(*admission_, caller));
+      },
+      side_thread(), *rope_service_);
+  AddSteps<v1::GetTablesRequest, v1::GetTablesResponse>(
+      Method::kGetTables,
+      [this, bytes_max](const auto& request, const Caller& caller) {
+        return GetTables(request, caller.payloads, *registry_, bytes_max,
+                         AdmitFor(*admission_, caller));
+      },
+      side_thread(), *rope_service_);
+  AddStep<v1::PrepareRequest, v1::PrepareResponse>(
+      Method::kPrepare,
+      [this](const auto& request, const Caller& caller) -> absl::StatusOr<v1::PrepareResponse> {
+        ROPE_ASSIGN_OR_RETURN(auto prepared, Prepare(request, caller.payloads, *registry_));
+        v1::PrepareResponse response;
+        response.set_prepared_id(prepared->id);
+        for (const std::string& warning : prepared->plan.warnings) response.add_warnings(warning);
+        ROPE_RETURN_IF_ERROR(prepared_->Keep(std::move(prepared), caller.session));
+        return response;
+      },
+      side_thread(), *rope_service_);
+}
+
+// A region belongs to the connection whose call is on its thread: a later call might be answered
+// when the connection has closed, and another one has its number.
+void Core::AddImmediateMethods() {
+  AddImmediate<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
+      Method::kRegisterRegion,
+      [this](const auto& request,
+             const Caller& caller) -> absl::StatusOr<v1::RegisterRegionResponse> {
+        v1::RegisterRegionResponse response;
+        ROPE_ASSIGN_OR_RETURN(const uint64_t id,
+                              regions_->AddId(caller.session, request.region_id()));
+        response.set_region_id(id);
+        return response;
+      },
+      *rope_service_);
+  rope_service_->AddMethod<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
+      Method::kUnregisterRegion, [this](const auto& request, const Caller& caller,
+                                        const Done<v1::UnregisterRegionResponse>& done) {
+        RegionTable::Released released;
+        if (request.wait()) released = [done] { done(v1::UnregisterRegionResponse()); };
+        const absl::Status status =
+            regions_->Unregister(caller.session, request.region_id(), std::move(released));
+        if (!status.ok()) return done(status);
+        if (!request.wait()) done(v1::UnregisterRegionResponse());
+      });
+  AddImmediate<v1::ListRegionsRequest, v1::ListRegionsResponse>(
+      Method::kListRegions,
+      [this](const auto&, const Caller& caller) {
+        v1::ListRegionsResponse response;
+        for (const RegionTable::Listed& listed : regions_->List(caller.session)) {
+          v1::Region& region = *response.add_regions();
+          region.set_region_id(listed.id);
+          region.set_byte_size(listed.bytes);
+          region.set_kind("memfd");
+        }
+        return response;
+      },
+      *rope_service_);
+  AddImmediate<v1::ListModelsRequest, v1::ListModelsResponse>(
+      Method::kListModels,
+      [this](const auto& request, const Caller&) { return ListModels(request, *registry_); },
+      *rope_service_);
+  AddImmediate<v1::ListConnectionsRequest, v1::ListConnectionsResponse>(
+      Method::kListConnections,
+      [this](const auto& request, const Caller& caller) {
+        // An identity that may call this sees what the server's own user sees.
+        const bool has_identity = caller.identity != nullptr;
+        return ListConnections(request, has_identity ? OwnerOfUser(geteuid()) : caller.owner,
+                               connections_);
+      },
+      *rope_service_);
+  AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
+      Method::kGetServerInfo,
+      [this](const auto&, const Caller&) {
+        return options_.info ? options_.info() : Info(Budgets());
+      },
+      *rope_service_);
 }
 
 std::vector<std::string> Core::HealthNames() const {
@@ -154,9 +323,9 @@ v1::GetServerInfoResponse Core::Info(const std::vector<BudgetUse>& budgets) cons
       {"tensors_max", limits::kTensorsMax},
       {"tokens_max", limits::kTokensMax},
       {"config_json_bytes_max", limits::kConfigJsonBytesMax},
-      {"describe_positions_max", limits::kDescribePositionsMax},
-      {"tables_rows_max", limits::kTablesRowsMax},
-      {"tables_bytes_max", std::min(limits::kTablesBytesMax, options_.shares.message)},
+      {"describe_positions_max", kDescribePositionsMax},
+      {"tables_rows_max", kTablesRowsMax},
+      {"tables_bytes_max", std::min(kTablesBytesMax, options_.shares.message)},
       {"concurrent_streams_max", limits::kConcurrentStreamsMax},
       {"regions_max", options_.regions.regions_max},
       {"session_memory_bytes", options_.regions.session_bytes_max},

@@ -9,8 +9,6 @@
 #ifndef ROPE_SERVER_CORE_H_
 #define ROPE_SERVER_CORE_H_
 
-#include <spdlog/logger.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,7 +31,7 @@
 #include "server/memory/admission.h"
 #include "server/memory/buffer_pool.h"
 #include "server/memory/connections.h"
-#include "server/memory/memory_limit.h"
+#include "server/memory/limits.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
@@ -54,14 +52,11 @@ class Core {
     Access* access = nullptr;  // null: everybody may do everything
     // Whether one session may have only half of the requests and their bytes.
     bool shares_by_session = true;
-    // Whether results may overwrite what was received. The memory of a caller in this process may
-    // not be.
-    bool overwrites_received = true;
     // The device determines direct_slots and caps direct_bytes_max.
     Batcher::Options batches = {};
     DeviceRouter::OnFault on_fault = {};
-    // Of the lines about requests.
-    std::shared_ptr<spdlog::logger> logger = {};
+    // Whether the log has lines about requests.
+    bool logs_requests = false;
     std::string revision = "unknown";  // of the sources, for the metrics
     // What GetServerInfo answers. Null: Info of Budgets.
     std::function<v1::GetServerInfoResponse()> info = {};
@@ -89,7 +84,6 @@ class Core {
   Metrics& metrics() { return *metrics_; }
   RegionTable& regions() { return *regions_; }
   Connections& connections() { return connections_; }
-  const Connections& connections() const { return connections_; }
   BufferPool& pool() { return *pool_; }
   MessageReads& reads() { return reads_; }
   const QueueCall::Parts& calls() const { return calls_; }
@@ -97,11 +91,14 @@ class Core {
   Batcher& batcher() { return *batcher_; }
   SideThread& side_thread() { return engine_->side_thread(); }
   RopeService& rope_service() { return *rope_service_; }
-  const RopeService& rope_service() const { return *rope_service_; }
 
  private:
   Core(Options options, const Clock& clock);
   absl::Status Build();
+  // Add the methods of the control plane, before the service is armed: those that the side thread
+  // answers, and those that the thread of the call answers.
+  void AddPlannedMethods();
+  void AddImmediateMethods();
 
   const Options options_;
   const Clock& clock_;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "absl/time/time.h"
+
 namespace rope::server::limits {
 
 inline constexpr int64_t kKiB = 1024;
@@ -23,6 +25,10 @@ inline constexpr int64_t kErrorPartBytesMax = 256;
 inline constexpr int64_t kRetryDelayMs = 20;
 // Concurrent calls of one connection. gRPC buffers calls before the server accepts them.
 inline constexpr int kConcurrentStreamsMax = 128;
+// Default of --handshake_timeout.
+inline constexpr absl::Duration kHandshakeTimeout = absl::Seconds(10);
+// The largest --max_connections: more than a process can open files for.
+inline constexpr int64_t kMaxConnectionsCeiling = int64_t{1} << 30;
 
 static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 

@@ -27,6 +27,10 @@
 
 namespace {
 
+using rope::server::Log;
+using rope::server::LogKind;
+using rope::server::LogLine;
+
 // The device that --device names is lost: only a new process gets another context of it.
 constexpr int kExitDeviceLost = 3;
 
@@ -66,16 +70,14 @@ sigset_t BlockSignals() {
 // Protobuf's messages about a client's bytes, at debug level: the client gets them in its answer,
 // and clients must not be able to fill the log.
 void LogProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
-  using rope::server::LogKind;
-  rope::server::LogLimited(LogKind::kProtobuf, spdlog::level::debug, "protobuf: {}",
-                           rope::server::Quoted(message));
+  rope::server::LogLimited(LogKind::kProtobuf, spdlog::level::debug,
+                           LogLine("protobuf: " + rope::server::Quoted(message)));
 }
 
 // gRPC's error lines.
 void LogGrpc(gpr_log_func_args* line) {
-  using rope::server::LogKind;
-  rope::server::LogLimited(LogKind::kGrpc, spdlog::level::warn, "grpc: {}",
-                           rope::server::Quoted(line->message));
+  rope::server::LogLimited(LogKind::kGrpc, spdlog::level::warn,
+                           LogLine("grpc: " + rope::server::Quoted(line->message)));
 }
 
 // Sends all log lines of the process through `logger`, because the writers of the libraries block
@@ -99,11 +101,13 @@ int AwaitStopSignal(sigset_t signals, rope::server::Server& server) {
     sigwait(&all, &received);
     if (sigismember(&signals, received) == 1) return received;
     if (received == SIGHUP) {
-      spdlog::info("SIGHUP: reads the files of access and TLS again; flags stay");
+      Log(spdlog::level::info,
+          LogLine("SIGHUP: reads the files of access and TLS again; flags stay"));
       server.Reload();
       continue;
     }
-    spdlog::warn("SIGXFSZ: ignored, a file has reached its limit (RLIMIT_FSIZE)");
+    Log(spdlog::level::warn,
+        LogLine("SIGXFSZ: ignored, a file has reached its limit (RLIMIT_FSIZE)"));
     sigdelset(&all, received);
   }
 }
@@ -113,7 +117,8 @@ int WaitForStop(const sigset_t& signals, rope::server::Server& server, absl::Dur
   const int received = AwaitStopSignal(signals, server);
   const bool device_lost = received == DeviceLostSignal();
   const std::string why = device_lost ? "device lost" : "signal " + std::to_string(received);
-  spdlog::info("{}: not serving, draining after {}", why, absl::FormatDuration(lead));
+  Log(spdlog::level::info,
+      LogLine(why + ": not serving, draining after " + absl::FormatDuration(lead)));
   server.StopAdvertising();
   const timespec wait = absl::ToTimespec(lead);
   sigtimedwait(&signals, nullptr, &wait);
@@ -127,7 +132,7 @@ void Drain(const sigset_t& signals, rope::server::Server& server, absl::Duration
     const timespec period = absl::ToTimespec(absl::Milliseconds(50));
     while (!drained) {
       if (sigtimedwait(&signals, nullptr, &period) < 0) continue;
-      spdlog::info("signal: not waiting any longer");
+      Log(spdlog::level::info, LogLine("signal: not waiting any longer"));
       server.EndDrain();
     }
   });
@@ -153,7 +158,7 @@ int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
   std::fflush(stdout);
   const int status = WaitForStop(signals, **server, options.drain_lead);
   Drain(signals, **server, options.drain_timeout);
-  spdlog::info("drained");
+  Log(spdlog::level::info, LogLine("drained"));
   return status;
 }
 

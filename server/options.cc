@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "proto/flags/flags.h"
@@ -23,18 +24,15 @@
 #include "server/memory/limits.h"
 #include "server/memory/peers.h"
 #include "server/models/limits.h"
-#include "server/telemetry/process.h"
 
 namespace rope::server {
 namespace {
 
+using proto::Check;
 using proto::DurationBetween;
 using proto::IntegerBetween;
 using proto::Refuse;
 using proto::SizeBetween;
-
-// A check of CLI11: empty text where the value is right.
-using Check = std::function<std::string(const std::string& value)>;
 
 // HOST:PORT only; CheckListen also accepts unix:PATH.
 std::string CheckHostPort(const std::string& address) {
@@ -78,11 +76,9 @@ std::string CheckModel(const std::string& value) {
 }
 
 Check OneOf(std::vector<std::string> choices) {
-  std::string want = choices.front();
-  for (size_t i = 1; i < choices.size(); ++i) absl::StrAppend(&want, ", ", choices[i]);
-  return [choices = std::move(choices), want](const std::string& value) {
-    const bool known = std::find(choices.begin(), choices.end(), value) != choices.end();
-    return known ? std::string() : Refuse(value, want);
+  return [choices = std::move(choices)](const std::string& value) {
+    const bool known = std::ranges::count(choices, value) > 0;
+    return known ? std::string() : Refuse(value, absl::StrJoin(choices, ", "));
   };
 }
 
@@ -106,30 +102,30 @@ class Flags {
   explicit Flags(CLI::App& app) : app_(app) {}
 
   // The last of several counts.
-  CLI::Option* Text(const std::string& name, const std::string& value, const std::string& help,
-                    const CLI::Validator& check, std::function<void(const std::string&)> set) {
-    return app_.add_option_function<std::string>("--" + name, std::move(set), help)
+  void Text(const std::string& name, const std::string& value, const std::string& help,
+            const Check& check, std::function<void(const std::string&)> set) {
+    app_.add_option_function<std::string>("--" + name, std::move(set), help)
         ->type_name(value)
         ->check(check)
         ->take_last();
   }
-  CLI::Option* Text(const std::string& name, const std::string& value, const std::string& help,
-                    const Check& check, std::function<void(const std::string&)> set) {
-    return Text(name, value, help, CLI::Validator(check, ""), std::move(set));
+  void Text(const std::string& name, const std::string& value, const std::string& help,
+            const Check& check, std::string& text) {
+    Text(name, value, help, check, [&text](const std::string& given) { text = given; });
   }
   // One value each time it is given.
   void Texts(const std::string& name, const std::string& value, const std::string& help,
              const Check& check, std::vector<std::string>& values) {
     app_.add_option("--" + name, values, help)
         ->type_name(value)
-        ->check(CLI::Validator(check, ""))
+        ->check(check)
         ->allow_extra_args(false);
   }
+  template <typename Number>
   void Integer(const std::string& name, const std::string& help, int64_t min, int64_t max,
-               const std::function<void(int64_t)>& set) {
-    Text(name, "N", help, IntegerBetween(min, max), [set](const std::string& text) {
-      int64_t number = 0;
-      if (absl::SimpleAtoi(text, &number)) set(number);
+               Number& number) {
+    Text(name, "N", help, IntegerBetween(min, max), [&number](const std::string& text) {
+      static_cast<void>(absl::SimpleAtoi(text, &number));
     });
   }
   template <typename Size>
@@ -151,7 +147,7 @@ class Flags {
   CLI::App& app_;
 };
 
-void AddAddresses(Flags& flags, ServerOptions& options, Given& given) {
+void AddConnections(Flags& flags, ServerOptions& options, Given& given) {
   flags.Texts("listen", "HOST:PORT|unix:PATH",
               "Serve here; repeatable; port 0 takes a free one (default 127.0.0.1:50051).",
               CheckListen, given.listen);
@@ -160,57 +156,49 @@ void AddAddresses(Flags& flags, ServerOptions& options, Given& given) {
              [&options](const std::string& text) {
                options.socket_mode = static_cast<mode_t>(std::stoul(text, nullptr, 8));
              });
-}
-
-void AddAccess(Flags& flags, ServerOptions& options, Given& given) {
-  const auto file = [&flags](const char* name, const char* help, std::string& path) {
-    flags.Text(name, "FILE", help, AnyText(), [&path](const std::string& text) { path = text; });
-  };
-  file("tls_cert", "TLS on TCP: the server's certificate chain, PEM; replaced files are seen.",
-       options.tls.cert);
-  file("tls_key", "The key of --tls_cert, PEM.", options.tls.key);
-  file("tls_client_ca", "Mutual TLS: clients need a certificate of one of these, PEM.",
-       options.tls.client_ca);
-  file("access_file", "Who may do what, JSON; read again when it changes (default all all).",
-       options.access_file);
+  flags.Text("tls_cert", "FILE",
+             "TLS on TCP: the server's certificate chain, PEM; replaced files are seen.", AnyText(),
+             options.tls.cert);
+  flags.Text("tls_key", "FILE", "The key of --tls_cert, PEM.", AnyText(), options.tls.key);
+  flags.Text("tls_client_ca", "FILE",
+             "Mutual TLS: clients need a certificate of one of these, PEM.", AnyText(),
+             options.tls.client_ca);
+  flags.Text("access_file", "FILE",
+             "Who may do what, JSON; read again when it changes (default all all).", AnyText(),
+             options.access_file);
   flags.Switch("insecure_listen", "Allow TCP beyond loopback without TLS (default off).",
                given.insecure_listen);
-  flags.Switch("enable_reflection", "Serve reflection, which grpcurl uses (default on).",
+  flags.Switch("enable_reflection",
+               "Serve reflection, which grpcurl uses, to everybody (default on without "
+               "--access_file).",
                options.reflection);
-}
-
-void AddConnections(Flags& flags, ServerOptions& options) {
   flags.Texts("trusted_proxy", "uid:N|ip:ADDRESS",
               "Believe this proxy's x-forwarded-client-cert and x-forwarded-for; repeatable.",
               CheckOwner, options.trusted_proxies);
   flags.Integer("max_connections",
                 "Most connections at a time; one user or address gets half of them (default a "
                 "quarter of the files that may be open).",
-                2, limits::kMaxConnectionsCeiling,
-                [&options](int64_t n) { options.max_connections = n; });
+                2, limits::kMaxConnectionsCeiling, options.max_connections);
 }
 
 void AddWork(Flags& flags, ServerOptions& options, Given& given) {
   flags.Text("device", "auto|cpu|cuda", "Where to rotate (default auto).",
-             OneOf({"auto", "cpu", "cuda", "reference"}),
-             [&options](const std::string& text) { options.device = text; });
+             OneOf({"auto", "cpu", "cuda", "reference"}), options.device);
   flags.Texts("model", "NAME=CONFIG.json",
               "Serve this Hugging Face config.json as NAME; repeatable.", CheckModel, given.models);
   flags.Text("model_dir", "DIR", "Serve each NAME.json of this folder as NAME.", AnyText(),
-             [&given](const std::string& text) { given.model_dir = text; });
+             given.model_dir);
   flags.Integer("threads", "Processors to use; 0 all there are (default 0).", 0, 1024,
-                [&options](int64_t n) { options.threads = static_cast<int>(n); });
-  flags.Integer("poll_spin_us",
-                "Poll this long before sleeping, microseconds; 0 never (default 200).", 0,
-                1'000'000, [&options](int64_t n) { options.poll_spin = absl::Microseconds(n); });
-}
-
-void AddTelemetry(Flags& flags, ServerOptions& options) {
+                options.threads);
+  flags.Text("poll_spin_us", "N",
+             "Poll this long before sleeping, microseconds; 0 never (default 200).",
+             IntegerBetween(0, 1'000'000), [&options](const std::string& text) {
+               options.poll_spin = absl::Microseconds(std::stoll(text));
+             });
   flags.Text("metrics_listen", "HOST:PORT", "Prometheus metrics at /metrics (default off).",
-             CheckHostPort, [&options](const std::string& text) { options.metrics_listen = text; });
+             CheckHostPort, options.metrics_listen);
   flags.Text("log_level", "LEVEL", "debug, info, warn or error (default info).",
-             OneOf({"debug", "info", "warn", "error"}),
-             [&options](const std::string& text) { options.log_level = text; });
+             OneOf({"debug", "info", "warn", "error"}), options.log_level);
   flags.Text("log_format", "FORMAT", "logfmt or json (default logfmt).", OneOf({"logfmt", "json"}),
              [&options](const std::string& text) {
                options.log_format = text == "json" ? LogFormat::kJson : LogFormat::kLogfmt;
@@ -235,7 +223,7 @@ void AddTimes(Flags& flags, ServerOptions& options) {
                  absl::Milliseconds(100), options.idle_timeout);
 }
 
-void AddMemory(Flags& flags, ServerOptions& options) {
+void AddMemory(Flags& flags, ServerOptions& options, Given& given) {
   flags.Bytes("memory_bytes",
               "Messages, requests, replies, tables and buffers together (default 3/4 of what "
               "there is).",
@@ -245,11 +233,8 @@ void AddMemory(Flags& flags, ServerOptions& options) {
   flags.Bytes("table_cache_bytes",
               "Budget of the cos/sin tables (default 256MiB, at most 1/24 of memory_bytes).", 0,
               1024 * limits::kGiB, options.table_cache_bytes);
-}
-
-void AddSharedMemory(Flags& flags, RegionTable::Options& options, Given& given) {
   flags.Switch("enable_shared_memory", "Let clients register memory regions (default off).",
-               options.enabled);
+               options.shared_memory.enabled);
   flags.Bytes(
       "shared_memory_bytes",
       "Memory regions of all clients (default what memory_bytes leaves of what there is, at "
@@ -265,14 +250,10 @@ void AddSharedMemory(Flags& flags, RegionTable::Options& options, Given& given) 
 std::unique_ptr<CLI::App> MakeApp(ServerOptions& options, Given& given) {
   auto app = proto::NewApp("rope_server", "rope_server: rotary position embeddings over gRPC");
   Flags flags(*app);
-  AddAddresses(flags, options, given);
-  AddAccess(flags, options, given);
-  AddConnections(flags, options);
+  AddConnections(flags, options, given);
   AddWork(flags, options, given);
-  AddTelemetry(flags, options);
   AddTimes(flags, options);
-  AddMemory(flags, options);
-  AddSharedMemory(flags, options.shared_memory, given);
+  AddMemory(flags, options, given);
   app->set_config("--config_file", "", "Flags as lines NAME=VALUE; the command line wins.")
       ->type_name("FILE");
   proto::ReadEnvironment(*app);
@@ -381,46 +362,24 @@ absl::Status CheckMemory(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
-// Flags that were given without effect, or have one that their reader may not expect.
-std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& options) {
-  const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, "unix:"); };
-  const RegionTable::Options& shared = options.shared_memory;
-  const int processors = ProcessorCount();
-  struct Rule {
-    const char* flag;
-    bool is_idle;
-    std::string reason;
-  };
-  const std::string off = "has no effect without --enable_shared_memory";
+// Flags whose effect their reader may not expect.
+std::vector<std::string> Warnings(const ServerOptions& options) {
+  std::vector<std::string> warnings;
   const auto is_address = [](const std::string& owner) { return absl::StartsWith(owner, "ip:"); };
-  const Rule rules[] = {
-      {"--socket_mode", std::ranges::none_of(options.listen, is_unix),
-       "has no effect: no --listen is unix:PATH"},
-      {"--trusted_proxy",
-       !options.access_file.empty() && options.tls.client_ca.empty() &&
-           std::ranges::any_of(options.trusted_proxies, is_address),
-       "by address, without --tls_client_ca: whoever calls from there may pass for any certificate "
-       "of --access_file"},
-      {"--shared_memory_bytes", !shared.enabled, off},
-      {"--session_memory_bytes", !shared.enabled, off},
-      {"--session_memory_bytes", shared.enabled && shared.session_bytes_max > shared.bytes_max,
-       absl::StrCat("has no effect above --shared_memory_bytes, which is ", shared.bytes_max)},
-      {"--threads", options.threads > processors,
-       absl::StrCat("is ", options.threads, ", more than the processors: ", processors)},
-      {"--max_connections", options.max_connections > 2 * DefaultMaxConnections(),
-       absl::StrCat("is ", options.max_connections, ", with two files for each, but only ",
-                    4 * DefaultMaxConnections(), " may be open")},
-      {"--poll_spin_us", (options.threads > 0 ? options.threads : processors) == 1,
-       "has no effect with one processor"},
-      {"--table_cache_bytes", options.table_cache_bytes == 0,
-       "is 0: every request computes its rows again"},
-  };
-  std::vector<std::string> idle;
-  for (const Rule& rule : rules) {
-    const bool is_given = app.get_option(rule.flag)->count() > 0;
-    if (is_given && rule.is_idle) idle.push_back(absl::StrCat(rule.flag, " ", rule.reason));
+  if (!options.access_file.empty() && options.tls.client_ca.empty() &&
+      std::ranges::any_of(options.trusted_proxies, is_address)) {
+    warnings.push_back(
+        "--trusted_proxy by address, without --tls_client_ca: whoever calls from there may pass "
+        "for any certificate of --access_file");
   }
-  return idle;
+  if (options.max_connections > 2 * DefaultMaxConnections()) {
+    warnings.push_back(absl::StrCat("--max_connections is ", options.max_connections,
+                                    ", with two files for each, but only ",
+                                    4 * DefaultMaxConnections(), " may be open"));
+  }
+  std::string memory = SharedMemoryWarning(options);
+  if (!memory.empty()) warnings.push_back(std::move(memory));
+  return warnings;
 }
 
 }  // namespace
@@ -440,6 +399,8 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
   const std::unique_ptr<CLI::App> app = MakeApp(options, given);
   ROPE_RETURN_IF_ERROR(proto::ParseFlags(*app, arguments));
   AddListen(given.listen, options.listen);
+  const bool is_given = app->get_option("--enable_reflection")->count() > 0;
+  if (!is_given) options.reflection = options.access_file.empty();  // it asks for no right
   for (const std::string& value : given.models) {
     ROPE_ASSIGN_OR_RETURN(ModelRegistry::ModelFile model, ReadModel(value));
     options.models.push_back(std::move(model));
@@ -451,9 +412,7 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
   ROPE_RETURN_IF_ERROR(CheckMemory(options));
   DivideSharedMemory(given, options);
   options.warnings = proto::MisspeltVariables(*app);
-  for (std::string& idle : IdleFlags(*app, options)) options.warnings.push_back(std::move(idle));
-  std::string memory = SharedMemoryWarning(options);
-  if (!memory.empty()) options.warnings.push_back(std::move(memory));
+  for (std::string& warning : Warnings(options)) options.warnings.push_back(std::move(warning));
   return options;
 }
 

@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/grpc/tls_credentials.h"
-#include "server/ipc/limits.h"
-#include "server/memory/memory_limit.h"
+#include "server/limits.h"
+#include "server/memory/limits.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/telemetry/log.h"
@@ -33,7 +33,7 @@ struct ServerOptions {
   std::optional<mode_t> socket_mode;  // of Unix sockets; none: what the umask leaves
   TlsFiles tls;                       // of TCP; none: without TLS
   std::string access_file;            // who may do what (access.h); empty: everybody everything
-  bool reflection = true;             // serve gRPC's reflection
+  bool reflection = true;             // serve gRPC's reflection, which asks for no right
   std::string device = "auto";        // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;
   std::string metrics_listen;  // HOST:PORT; empty: off
@@ -54,7 +54,7 @@ struct ServerOptions {
   int threads = 0;  // 0: as many as there are processors
   std::string log_level = "info";
   LogFormat log_format = LogFormat::kLogfmt;
-  // Flags that change nothing, or not what they seem to, each with the reason.
+  // Flags whose effect their reader may not expect, each with the reason.
   std::vector<std::string> warnings;
 
   MemoryShares memory_shares() const {

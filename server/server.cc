@@ -1,9 +1,9 @@
 #include "server/server.h"
 
+#include <google/protobuf/message.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <string>
@@ -11,13 +11,18 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "google/rpc/error_details.pb.h"
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "rope/v1/rope_service.grpc.pb.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/limits.h"
+#include "server/grpc/reflection.h"
 #include "server/limits.h"
 #include "server/start_log.h"
+#include "server/telemetry/log.h"
 #include "server/telemetry/process.h"
 
 namespace rope::server {
@@ -29,6 +34,10 @@ constexpr absl::Duration kCloseGrace = absl::Milliseconds(500);
 
 // Time for clients to take their replies once no request runs.
 constexpr absl::Duration kReplyGrace = absl::Seconds(1);
+
+// gRPC's own, of reflection: one waits for calls, and each open stream takes one.
+constexpr int kGrpcThreadsMax = 4;
+constexpr char kReflectionName[] = "grpc.reflection.v1alpha.ServerReflection";
 
 }  // namespace
 
@@ -63,13 +72,9 @@ absl::Status Server::Build(const Batcher::Options& batches) {
                     [this] { return core_->admission().refusals().bytes; }),
       core_->reads(), *connection_watch_, core_->pool(), clock_);
   health_ = std::make_unique<Health>(core_->HealthNames(), core_->calls());
-  reflection_ = std::make_unique<Reflection>(
-      Reflection::Services{
-          v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService"),
-          grpc::health::v1::HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")},
-      core_->calls());
-  std::vector<std::string> services = reflection_->service_names();
-  if (!options_.reflection) services.pop_back();  // its own is the last
+  std::vector<std::string> services = {v1::RopeService::service_full_name(),
+                                       grpc::health::v1::Health::service_full_name()};
+  if (options_.reflection) services.emplace_back(kReflectionName);
   unknown_methods_ = std::make_unique<UnknownMethods>(services, core_->calls(), core_->metrics());
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   BuildGrpcServer(threads);
@@ -104,7 +109,7 @@ absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
   options.on_fault = [this](std::string_view device, const absl::Status& status) {
     OnDeviceFault(device, status);
   };
-  options.logger = spdlog::default_logger();
+  options.logs_requests = true;
   options.revision = Revision();
   options.info = [this] { return Info(); };
   ROPE_ASSIGN_OR_RETURN(core_, Core::Create(std::move(options), clock_));
@@ -154,11 +159,17 @@ void Server::BuildGrpcServer(int threads) {
   SetChannelArguments(shares_.message, builder);
   // The last resort: a bound on what gRPC holds of messages and keeps for each connection's next
   // one. It is a soft bound, and gRPC enforces it by ending a random stream.
-  builder.SetResourceQuota(
-      grpc::ResourceQuota("rope").Resize(static_cast<size_t>(shares_.transport)));
+  builder.SetResourceQuota(grpc::ResourceQuota("rope")
+                               .Resize(static_cast<size_t>(shares_.transport))
+                               .SetMaxThreads(kGrpcThreadsMax));
+  if (options_.reflection) {
+    // The linker then keeps the schema by which tools print the details of errors.
+    google::protobuf::LinkMessageReflection<google::rpc::ErrorInfo>();
+  } else {
+    builder.SetOption(std::make_unique<WithoutReflection>());
+  }
   builder.RegisterService(&core_->rope_service().service());
   builder.RegisterService(&health_->service());
-  if (options_.reflection) builder.RegisterService(&reflection_->service());
   builder.RegisterAsyncGenericService(&unknown_methods_->service());
   poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
     // A read has started: poll once more, so that its request can gather with the others.
@@ -216,7 +227,6 @@ void Server::ArmAndStart() {
   for (const auto& queue : poll_loop_->queues()) {
     core_->rope_service().Arm(*queue, limits::kArmedCalls);
     health_->Arm(*queue);
-    if (options_.reflection) reflection_->Arm(*queue);
     unknown_methods_->Arm(*queue);
   }
   poll_loop_->Start();
@@ -276,8 +286,9 @@ void Server::EndDrain() {
 
 void Server::OnDeviceFault(std::string_view device, const absl::Status& status) {
   const std::string name(device);
-  spdlog::error("device {}: {}; its work goes to {}", name, status.ToString(),
-                std::string(core_->devices().host().name()));
+  Log(spdlog::level::err,
+      LogLine(absl::StrCat("device ", name, ": ", status.ToString(), "; its work goes to ",
+                           std::string(core_->devices().host().name()))));
   core_->metrics().CountDeviceFault(device);
   health_->SetFaulted(name);
   if (options_.device == "auto") return;

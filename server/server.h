@@ -34,12 +34,11 @@
 #include "server/grpc/health.h"
 #include "server/grpc/memory_watch.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/reflection.h"
 #include "server/grpc/tls_credentials.h"
 #include "server/grpc/unknown_methods.h"
 #include "server/ipc/listener.h"
 #include "server/ipc/ring.h"
-#include "server/memory/memory_limit.h"
+#include "server/memory/limits.h"
 #include "server/options.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_endpoint.h"
@@ -104,7 +103,6 @@ class Server {
   std::unique_ptr<Core> core_;
   std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory
   std::unique_ptr<Health> health_;
-  std::unique_ptr<Reflection> reflection_;
   std::unique_ptr<UnknownMethods> unknown_methods_;
   std::unique_ptr<PollLoop> poll_loop_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> tls_acceptor_;  // null: no TLS

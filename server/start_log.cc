@@ -1,6 +1,5 @@
 #include "server/start_log.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "proto/version.h"
 #include "server/error.h"
-#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
@@ -39,37 +37,42 @@ const char* TlsOf(const TlsFiles& tls) {
 
 }  // namespace
 
-std::vector<std::string> LinesOf(const FileReport& file) {
-  std::vector<std::string> lines;
-  const std::string model = absl::StrCat("model=", file.name);
-  if (file.replaces_preset) lines.push_back(model + " replaces the preset of this name");
+std::vector<LogLine> LinesOf(const FileReport& file) {
+  std::vector<LogLine> lines;
+  const auto add = [&]() -> LogLine& { return lines.emplace_back().Word("model", file.name); };
+  if (file.replaces_preset) add().Words("replaces the preset of this name");
   const size_t shown = std::min(file.warnings.size(), kWarningsShown);
-  for (size_t i = 0; i < shown; ++i) {
-    lines.push_back(absl::StrCat(model, " warning=", Quoted(ShortText(file.warnings[i]))));
-  }
+  for (size_t i = 0; i < shown; ++i) add().Text("warning", ShortText(file.warnings[i]));
   const size_t left_out = file.warnings.size() - shown;
-  if (left_out > 0) lines.push_back(absl::StrCat(model, " warnings_left_out=", left_out));
+  if (left_out > 0) add().Number("warnings_left_out", static_cast<int64_t>(left_out));
   return lines;
 }
 
 void LogStart(const Started& started) {
   const ServerOptions& options = started.options;
   const MemoryShares& shares = started.shares;
-  const int64_t shared = options.shared_memory.enabled ? options.shared_memory.bytes_max : 0;
   const std::vector<FileReport>& files = started.models.file_reports();
-  spdlog::info(
-      "started version={} revision={} pid={} devices={} threads={} memory_bytes={} "
-      "max_message_bytes={} table_cache_bytes={} shared_memory_bytes={} listen={} "
-      "metrics_listen={} tls={} access={} models={} model_files={}",
-      proto::kVersion, Revision(), getpid(), DevicesOf(started.devices), started.threads,
-      options.memory_bytes, shares.message, shares.tables, shared,
-      absl::StrJoin(started.addresses, ","),
-      started.metrics_address.empty() ? "off" : started.metrics_address, TlsOf(options.tls),
-      options.access_file.empty() ? "everybody" : "file", started.models.models().size(),
-      files.empty() ? "none" : FilesOf(files));
-  for (const std::string& flag : options.warnings) spdlog::warn("{}", flag);
+  Log(spdlog::level::info,
+      LogLine("started")
+          .Word("version", proto::kVersion)
+          .Word("revision", Revision())
+          .Number("pid", getpid())
+          .Word("devices", DevicesOf(started.devices))
+          .Number("threads", started.threads)
+          .Number("memory_bytes", options.memory_bytes)
+          .Number("max_message_bytes", shares.message)
+          .Number("table_cache_bytes", shares.tables)
+          .Number("shared_memory_bytes",
+                  options.shared_memory.enabled ? options.shared_memory.bytes_max : 0)
+          .Word("listen", absl::StrJoin(started.addresses, ","))
+          .Word("metrics_listen", started.metrics_address.empty() ? "off" : started.metrics_address)
+          .Word("tls", TlsOf(options.tls))
+          .Word("access", options.access_file.empty() ? "everybody" : "file")
+          .Number("models", static_cast<int64_t>(started.models.models().size()))
+          .Word("model_files", files.empty() ? "none" : FilesOf(files)));
+  for (const std::string& flag : options.warnings) Log(spdlog::level::warn, LogLine(flag));
   for (const FileReport& file : files) {
-    for (const std::string& line : LinesOf(file)) spdlog::warn("{}", line);
+    for (const LogLine& line : LinesOf(file)) Log(spdlog::level::warn, line);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "server/engine/device_router.h"
 #include "server/models/model_registry.h"
 #include "server/options.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 
@@ -36,10 +37,10 @@ struct Started {
 };
 
 // The lines about a model file.
-std::vector<std::string> LinesOf(const ModelRegistry::FileReport& file);
+std::vector<LogLine> LinesOf(const ModelRegistry::FileReport& file);
 
 // Level info: version, revision, limits, devices, addresses, models with the number of their
-// warnings. Level warn: flags without effect, presets that a file replaces, warnings of files.
+// warnings. Level warn: warnings of flags, presets that a file replaces, warnings of files.
 void LogStart(const Started& started);
 
 }  // namespace rope::server

@@ -15,7 +15,7 @@ fail() {
 }
 
 # What ThreadSanitizer can check: none of these calls runs on gRPC's threads.
-on_grpcs_threads='Health*:GrpcStatus*:*PollLoop*:UnaryCall*:ReceivedSlices*:Reflection*'
+on_grpcs_threads='Health*:GrpcStatus*:*PollLoop*:UnaryCall*:ReceivedSlices*'
 thread_programs=(unit_kernels_threads unit_kernels_cuda unit_proto
   unit_client_ring "unit_server:-$on_grpcs_threads" 'fuzz:Ring*' 'conformance:*PropertyTest*')
 

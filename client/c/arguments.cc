@@ -7,44 +7,34 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/c/dlpack.h"
 #include "client/c/error.h"
+#include "client/codec/messages.h"
 #include "client/codec/preparation.h"
+#include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::c {
 namespace {
 
+using client::ArrayView;
+using client::DType;
+using client::InvalidField;
 using client::Positions;
 using client::Preparation;
 
-// What an argument has to be: a tensor, or its result.
-struct Operand {
-  const std::string& layout;
-  client::DType dtype;
-  const std::vector<int64_t>& shape;
-  const std::vector<int64_t>& strides;  // empty: packed
-};
-
-Operand InputOf(const Preparation::Tensor& tensor) {
-  return {tensor.view.layout, tensor.view.dtype, tensor.view.shape, tensor.view.strides};
-}
-
-Operand ResultOf(const Preparation::Tensor& tensor) {
-  return {tensor.wanted.layout, tensor.wanted.dtype, tensor.wanted.shape, tensor.wanted.strides};
-}
-
 Status Unknown(const std::string& name) {
-  return Invalid(name, "an argument", "a name that rope.h lists");
+  return InvalidField(name, "an argument", "a name that rope.h lists");
 }
 
 Status GivenTwice(const std::string& name) {
-  return Invalid(name, "a second argument of this name", "one");
+  return InvalidField(name, "a second argument of this name", "one");
 }
 
-std::string TextOf(const int64_t* numbers, size_t count) {
-  std::string text = "[";
-  for (size_t i = 0; i < count; ++i) text += (i > 0 ? ", " : "") + std::to_string(numbers[i]);
-  return text + "]";
+std::string TextOf(const std::vector<int64_t>& numbers) {
+  return absl::StrCat("[", absl::StrJoin(numbers, ", "), "]");
 }
 
 // Takes a prefix off.
@@ -75,53 +65,52 @@ std::optional<size_t> TakeTensor(const v1::RotateRequest& request, std::string_v
   return found;
 }
 
-// Whether elements lie as prepared. The stride of an axis of one element says nothing.
-bool HasStrides(const DlpackView& view, const std::vector<int64_t>& want) {
-  if (view.data == nullptr) return true;
-  if (want.empty()) return view.strides == nullptr;
-  int64_t packed = 1;
-  for (auto i = static_cast<size_t>(view.rank); i > 0; --i) {
-    const int64_t stride = view.strides == nullptr ? packed : view.strides[i - 1];
-    if (view.shape[i - 1] != 1 && stride != want[i - 1]) return false;
-    packed *= view.shape[i - 1];
-  }
-  return true;
+ArrayView ArrayOf(const DlpackView& view) {
+  ArrayView array{
+      .dtype = view.dtype, .shape = {view.shape, view.shape + view.rank}, .data = view.data};
+  if (view.strides != nullptr) array.strides.assign(view.strides, view.strides + view.rank);
+  return array;
 }
 
-// Shapes are those of the preparation. `length` is that of the open axis, as the arguments before
-// this one had it.
-Status ReadMemory(const Operand& operand, const std::string& open_axis, const DLTensor& tensor,
-                  const std::string& name, std::optional<int64_t>* length, void** memory) {
+// `operand`: a tensor (TensorView) or its result (WantedTensor), as it was prepared. `pool_bytes`:
+// of a pool of pages, however its axes are cut; 0: it is none.
+template <typename Operand>
+Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& tensor,
+                  const std::string& name, OpenAxis* open, void** memory) {
   DlpackView view;
-  if (Status status = ReadDlpack(tensor, name, &view); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(ReadDlpack(WithFloat8(tensor, operand.dtype), name, &view));
   if (view.dtype != operand.dtype) {
-    return Invalid(name + ".dtype", Name(view.dtype), Name(operand.dtype));
-  }
-  const size_t rank = operand.shape.size();
-  bool same = static_cast<size_t>(view.rank) == rank && operand.layout.size() == rank;
-  for (size_t i = 0; same && i < rank; ++i) {
-    const int64_t given = view.shape[i];
-    if (open_axis.empty() || operand.layout[i] != open_axis[0]) {
-      same = given == operand.shape[i];
-    } else {
-      same = given <= operand.shape[i] && given == length->value_or(given);
-      *length = given;
-    }
-  }
-  if (!same) {
-    return Invalid(
-        name + ".shape", TextOf(view.shape, static_cast<size_t>(view.rank)),
-        TextOf(operand.shape.data(), rank) +
-            (open_axis.empty() ? "" : ", with " + open_axis + " up to that, alike in all"));
-  }
-  if (!HasStrides(view, operand.strides)) {
-    return Invalid(name + ".strides", "other strides",
-                   operand.strides.empty()
-                       ? "a packed tensor"
-                       : TextOf(operand.strides.data(), operand.strides.size()));
+    return InvalidField(name + ".dtype", Name(view.dtype), Name(operand.dtype));
   }
   *memory = view.data;
-  return {};
+  if (pool_bytes > 0) {
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, client::ArrayBytes(name, ArrayOf(view)));
+    if (bytes >= pool_bytes) return {};
+    return InvalidField(name + ".shape", absl::StrCat(bytes, " bytes"),
+                        absl::StrCat("the ", pool_bytes, " of pool_elements"));
+  }
+  if (!HasShape(view, operand.layout, operand.shape, open)) {
+    const std::string& letter = open->letter;
+    return InvalidField(
+        name + ".shape", TextOf({view.shape, view.shape + view.rank}),
+        TextOf(operand.shape) +
+            (letter.empty() ? "" : ", with " + letter + " up to that, alike in all"));
+  }
+  if (HasStrides(tensor, operand.strides)) return {};
+  return InvalidField(name + ".strides", "other strides",
+                      operand.strides.empty() ? "a packed tensor" : TextOf(operand.strides));
+}
+
+Status ReadSlots(const DLTensor& tensor, const std::string& name, std::string_view member,
+                 std::optional<client::PagedTokens>* paged) {
+  if (!paged->has_value()) paged->emplace();
+  std::vector<int64_t>* const list = member == "pages"          ? &(*paged)->pages
+                                     : member == "slots"        ? &(*paged)->slots
+                                     : member == "target_slots" ? &(*paged)->target_slots
+                                                                : nullptr;
+  if (list == nullptr) return Unknown(name);
+  if (!list->empty()) return GivenTwice(name);
+  return ReadIntegers(tensor, name, list);
 }
 
 // A number without axes.
@@ -129,17 +118,17 @@ template <typename T>
 Status SetNumber(const DLTensor& tensor, const std::string& name, int64_t value,
                  std::optional<T>* number) {
   if (number->has_value()) return GivenTwice(name);
-  if (tensor.ndim != 0) return Invalid(name + ".ndim", std::to_string(tensor.ndim), "0");
+  if (tensor.ndim != 0) return InvalidField(name + ".ndim", tensor.ndim, "0");
   *number = static_cast<T>(value);
   if (**number == value) return {};
-  return Invalid(name, std::to_string(value), "a number of 32 bits");
+  return InvalidField(name, value, "a number of 32 bits");
 }
 
 // `member`: what follows "positions" or "reposition.from" in the name.
 Status ReadPositions(const DLTensor& tensor, const std::string& name, std::string_view member,
                      Positions* positions) {
   std::vector<int64_t> values;
-  if (Status status = ReadIntegers(tensor, name, &values); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(ReadIntegers(tensor, name, &values));
   const int64_t first = values.empty() ? 0 : values[0];
   if (member.empty() && tensor.ndim == 0) return SetNumber(tensor, name, first, &positions->start);
   if (member == ".cp_size") return SetNumber(tensor, name, first, &positions->cp_size);
@@ -158,34 +147,58 @@ Status ReadPositions(const DLTensor& tensor, const std::string& name, std::strin
   return {};
 }
 
-Status ReadArgument(const Preparation& preparation, const rope_argument& argument,
-                    std::optional<int64_t>* length, client::RotateRequest* call) {
-  if (Status status = CheckGiven(argument.name, "arguments.name"); !status.ok()) return status;
+Status ReadArgument(const Preparation& preparation, const rope_argument& argument, OpenAxis* open,
+                    client::RotateRequest* call) {
+  ROPE_RETURN_IF_ERROR(CheckGiven({{argument.name, "arguments.name"}}));
+  ROPE_RETURN_IF_ERROR(CheckGiven({{argument.tensor, argument.name}}));
   const std::string name = argument.name;
-  if (Status status = CheckGiven(argument.tensor, argument.name); !status.ok()) return status;
   std::string_view rest = name;
   if (Take("positions", &rest)) {
     return ReadPositions(*argument.tensor, name, rest, &call->positions);
   }
-  if (Take("reposition.from", &rest)) {
+  if (Take("reposition.", &rest)) {
     if (!call->reposition.has_value()) call->reposition.emplace();
-    return ReadPositions(*argument.tensor, name, rest, &call->reposition->from);
+    client::Reposition& move = *call->reposition;
+    if (Take("from", &rest)) return ReadPositions(*argument.tensor, name, rest, &move.from);
+    if (rest != "by") return Unknown(name);
+    if (!move.by.empty()) return GivenTwice(name);
+    ROPE_RETURN_IF_ERROR(ReadIntegers(*argument.tensor, name, &move.by));
+    move.by_shape.assign(argument.tensor->shape, argument.tensor->shape + argument.tensor->ndim);
+    return {};
+  }
+  if (name == "open_axis") {
+    std::vector<int64_t> values;
+    ROPE_RETURN_IF_ERROR(ReadIntegers(*argument.tensor, name, &values));
+    return SetNumber(*argument.tensor, name, values.empty() ? 0 : values[0], &open->length);
+  }
+  for (const client::RowArray& each : client::kRowArrays) {
+    if (name != each.field) continue;
+    if (!call->rows.has_value()) call->rows.emplace();
+    std::optional<ArrayView>& rows = *call->rows.*each.view;
+    if (rows.has_value()) return GivenTwice(name);
+    DlpackView view;
+    ROPE_RETURN_IF_ERROR(ReadDlpack(*argument.tensor, name, &view));
+    rows = ArrayOf(view);
+    return {};
   }
   const std::optional<size_t> index = TakeTensor(preparation.message().rotate(), &rest);
+  if (index.has_value() && Take(".paged_tokens.", &rest)) {
+    return ReadSlots(*argument.tensor, name, rest, &call->tensors[*index].paged);
+  }
   const bool is_output = rest == ".output";
   if (!index.has_value() || !(is_output || rest.empty())) return Unknown(name);
   const Preparation::Tensor& tensor = preparation.tensors()[*index];
   client::TensorView& view = call->tensors[*index];
   if ((is_output ? view.output : view.data) != nullptr) return GivenTwice(name);
+  const bool is_paged = tensor.view.paged.has_value();
+  if (is_output) {
+    return ReadMemory(tensor.wanted, is_paged ? tensor.wanted.output_bytes : 0, *argument.tensor,
+                      name, open, &view.output);
+  }
   void* memory = nullptr;
   Status status =
-      ReadMemory(is_output ? ResultOf(tensor) : InputOf(tensor), preparation.message().open_axis(),
-                 *argument.tensor, name, length, &memory);
-  if (is_output) {
-    view.output = memory;
-  } else {
-    view.data = memory;
-  }
+      ReadMemory(tensor.view, is_paged ? tensor.bytes : 0, *argument.tensor, name, open, &memory);
+  view.data = memory;
   return status;
 }
 
@@ -196,21 +209,20 @@ Status ReadArguments(const client::PreparedRotation& rotation, const rope_argume
   const Preparation& preparation = *client::PreparedState::Of(rotation)->preparation;
   const std::vector<Preparation::Tensor>& tensors = preparation.tensors();
   call->tensors.resize(tensors.size());
-  std::optional<int64_t> length;
+  OpenAxis open = {.letter = preparation.message().open_axis()};
   for (size_t i = 0; i < count; ++i) {
-    Status status = ReadArgument(preparation, arguments[i], &length, call);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(ReadArgument(preparation, arguments[i], &open, call));
   }
-  call->prepared = length.has_value() ? rotation.WithLength(*length) : rotation;
+  call->prepared = open.length.has_value() ? rotation.WithLength(*open.length) : rotation;
   for (size_t i = 0; i < tensors.size(); ++i) {
     client::TensorView& view = call->tensors[i];
     if (view.output != nullptr) continue;
-    const Operand input = InputOf(tensors[i]);
-    const Operand result = ResultOf(tensors[i]);
+    const client::TensorView& input = tensors[i].view;
+    const client::WantedTensor& result = tensors[i].wanted;
     if (input.dtype != result.dtype || input.layout != result.layout ||
         input.strides != result.strides) {
-      return Invalid("tensors[" + std::to_string(i) + "].output", "nothing",
-                     "memory for a result of another type, layout or strides");
+      return InvalidField(absl::StrCat("tensors[", i, "].output"), "nothing",
+                          "memory for a result of another type, layout or strides");
     }
     view.output = const_cast<void*>(view.data);
   }

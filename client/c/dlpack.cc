@@ -1,15 +1,16 @@
 #include "client/c/dlpack.h"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 
-#include "client/c/error.h"
+#include "absl/strings/str_cat.h"
+#include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::c {
 namespace {
 
 using client::DType;
+using client::InvalidField;
 
 constexpr int32_t kAxesMax = 8;
 
@@ -17,50 +18,42 @@ struct TypeOfDType {
   DType dtype;
   uint8_t code;
   uint8_t bits;
-  const char* name;
 };
 constexpr TypeOfDType kTypes[] = {
-    {DType::kFloat32, kDLFloat, 32, "fp32"},
-    {DType::kFloat16, kDLFloat, 16, "fp16"},
-    {DType::kFloat64, kDLFloat, 64, "fp64"},
-    {DType::kBFloat16, kDLBfloat, 16, "bf16"},
-    {DType::kFloat8E4M3, kDLFloat8_e4m3fn, 8, "fp8_e4m3"},
-    {DType::kFloat8E5M2, kDLFloat8_e5m2, 8, "fp8_e5m2"},
+    {DType::kFloat32, kDLFloat, 32},           {DType::kFloat16, kDLFloat, 16},
+    {DType::kFloat64, kDLFloat, 64},           {DType::kBFloat16, kDLBfloat, 16},
+    {DType::kFloat8E4M3, kDLFloat8_e4m3fn, 8}, {DType::kFloat8E5M2, kDLFloat8_e5m2, 8},
 };
 
-std::string Indexed(const std::string& field, int64_t index) {
-  return field + "[" + std::to_string(index) + "]";
-}
-
 Status BadType(const DLDataType& type, const std::string& name, const std::string& want) {
-  if (type.lanes != 1) return Invalid(name + ".dtype.lanes", std::to_string(type.lanes), "1");
-  return Invalid(
-      name + ".dtype",
-      "code " + std::to_string(type.code) + " with " + std::to_string(type.bits) + " bits", want);
+  if (type.lanes != 1) return InvalidField(name + ".dtype.lanes", type.lanes, "1");
+  return InvalidField(name + ".dtype",
+                      absl::StrCat("code ", type.code, " with ", type.bits, " bits"), want);
 }
 
 Status CheckDevice(const DLDevice& device, const std::string& name) {
   if (device.device_type == kDLCPU) return {};
   if (device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged) {
-    return Invalid(name + ".device", "memory of CUDA device " + std::to_string(device.device_id),
-                   "host memory (kDLCPU): copy the tensor to the host");
+    return InvalidField(name + ".device",
+                        "memory of CUDA device " + std::to_string(device.device_id),
+                        "host memory (kDLCPU): copy the tensor to the host");
   }
-  return Invalid(name + ".device",
-                 "device type " + std::to_string(static_cast<int>(device.device_type)),
-                 "host memory (kDLCPU)");
+  return InvalidField(name + ".device",
+                      "device type " + std::to_string(static_cast<int>(device.device_type)),
+                      "host memory (kDLCPU)");
 }
 
 Status CheckAxes(const DLTensor& tensor, const std::string& name, int32_t axes_min) {
   if (tensor.ndim < axes_min || tensor.ndim > kAxesMax) {
-    return Invalid(name + ".ndim", std::to_string(tensor.ndim),
-                   std::to_string(axes_min) + " to " + std::to_string(kAxesMax));
+    return InvalidField(name + ".ndim", tensor.ndim,
+                        std::to_string(axes_min) + " to " + std::to_string(kAxesMax));
   }
   if (tensor.ndim > 0 && tensor.shape == nullptr) {
-    return Invalid(name + ".shape", "null", "a pointer");
+    return InvalidField(name + ".shape", "null", "a pointer");
   }
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (tensor.shape[i] >= 0) continue;
-    return Invalid(Indexed(name + ".shape", i), std::to_string(tensor.shape[i]), "0 or more");
+    return InvalidField(absl::StrCat(name, ".shape[", i, "]"), tensor.shape[i], "0 or more");
   }
   return {};
 }
@@ -70,30 +63,19 @@ bool IsEmpty(const DLTensor& tensor) {
                      [](int64_t length) { return length == 0; });
 }
 
-// Whether the elements lie one after another. The stride of an axis of one element says nothing.
-bool IsPacked(const DLTensor& tensor) {
-  if (tensor.strides == nullptr || IsEmpty(tensor)) return true;
-  int64_t packed = 1;
-  for (int32_t i = tensor.ndim - 1; i >= 0; --i) {
-    if (tensor.shape[i] != 1 && tensor.strides[i] != packed) return false;
-    if (packed > std::numeric_limits<int64_t>::max() / tensor.shape[i]) return false;
-    packed *= tensor.shape[i];
-  }
-  return true;
-}
-
 // Where the elements begin: null if there are none.
 Status MemoryOf(const DLTensor& tensor, int64_t element_bytes, const std::string& name,
                 void** memory) {
   *memory = nullptr;
   if (IsEmpty(tensor)) return {};
-  if (tensor.data == nullptr) return Invalid(name + ".data", "null", "a pointer");
+  if (tensor.data == nullptr) return InvalidField(name + ".data", "null", "a pointer");
   *memory = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   const uintptr_t past =
       reinterpret_cast<uintptr_t>(*memory) % static_cast<uintptr_t>(element_bytes);
   if (past == 0) return {};
-  return Invalid(name + ".data", "an address " + std::to_string(past) + " bytes past a multiple",
-                 "a multiple of the " + std::to_string(element_bytes) + " bytes of an element");
+  return InvalidField(
+      name + ".data", "an address " + std::to_string(past) + " bytes past a multiple",
+      "a multiple of the " + std::to_string(element_bytes) + " bytes of an element");
 }
 
 template <typename Integer>
@@ -104,15 +86,41 @@ void CopyIntegers(const void* memory, std::vector<int64_t>* values) {
 
 }  // namespace
 
-const char* Name(DType dtype) {
-  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                  [dtype](const auto& known) { return known.dtype == dtype; });
-  return type->name;
+bool HasShape(const DlpackView& view, const std::string& layout, const std::vector<int64_t>& shape,
+              OpenAxis* open) {
+  if (static_cast<size_t>(view.rank) != shape.size()) return false;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const int64_t given = view.shape[i];
+    const bool is_open = i < layout.size() && layout.compare(i, 1, open->letter) == 0;
+    if (!is_open && given != shape[i]) return false;
+    if (!is_open) continue;
+    if (given > shape[i] || given != open->length.value_or(given)) return false;
+    open->length = given;
+  }
+  return true;
+}
+
+bool HasStrides(const DLTensor& tensor, const std::vector<int64_t>& strides) {
+  if (IsEmpty(tensor) || (tensor.strides == nullptr && strides.empty())) return true;
+  int64_t packed = 1;
+  for (auto i = static_cast<size_t>(tensor.ndim); i-- > 0;) {
+    const int64_t given = tensor.strides == nullptr ? packed : tensor.strides[i];
+    const int64_t wanted = strides.empty() ? packed : strides[i];
+    if (tensor.shape[i] != 1 && given != wanted) return false;
+    if (__builtin_mul_overflow(packed, tensor.shape[i], &packed)) return false;
+  }
+  return true;
+}
+
+DLTensor WithFloat8(DLTensor tensor, DType dtype) {
+  if (tensor.dtype.code != kDLUInt || tensor.dtype.bits != 8) return tensor;
+  if (dtype == DType::kFloat8E4M3) tensor.dtype.code = kDLFloat8_e4m3fn;
+  if (dtype == DType::kFloat8E5M2) tensor.dtype.code = kDLFloat8_e5m2;
+  return tensor;
 }
 
 Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view) {
-  Status status = CheckDevice(tensor.device, name);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
   const auto* type =
       std::find_if(std::begin(kTypes), std::end(kTypes), [&tensor](const TypeOfDType& known) {
         return known.code == tensor.dtype.code && known.bits == tensor.dtype.bits;
@@ -122,31 +130,29 @@ Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* v
                    "float of 16, 32 or 64 bits, bfloat of 16, float8 e4m3fn or e5m2");
   }
   *view = {.dtype = type->dtype, .rank = tensor.ndim, .shape = tensor.shape};
-  status = CheckAxes(tensor, name, 1);
-  if (status.ok()) {
-    status = MemoryOf(tensor, client::ElementBytes(type->dtype), name, &view->data);
-  }
-  if (!status.ok() || IsPacked(tensor)) return status;
+  ROPE_RETURN_IF_ERROR(CheckAxes(tensor, name, 1));
+  ROPE_RETURN_IF_ERROR(MemoryOf(tensor, client::ElementBytes(type->dtype), name, &view->data));
+  if (HasStrides(tensor, {})) return {};
   view->strides = tensor.strides;
   for (int32_t i = 0; i < tensor.ndim; ++i) {
     if (tensor.strides[i] >= 0) continue;
-    return Invalid(Indexed(name + ".strides", i), std::to_string(tensor.strides[i]), "0 or more");
+    return InvalidField(absl::StrCat(name, ".strides[", i, "]"), tensor.strides[i], "0 or more");
   }
   return {};
 }
 
 Status ReadIntegers(const DLTensor& tensor, const std::string& name, std::vector<int64_t>* values) {
-  Status status = CheckDevice(tensor.device, name);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
   const uint8_t bits = tensor.dtype.bits;
   if (tensor.dtype.code != kDLInt || (bits != 32 && bits != 64) || tensor.dtype.lanes != 1) {
     return BadType(tensor.dtype, name, "integers of 32 or 64 bits");
   }
   void* memory = nullptr;
-  status = CheckAxes(tensor, name, 0);
-  if (status.ok()) status = MemoryOf(tensor, bits / 8, name, &memory);
-  if (!status.ok()) return status;
-  if (!IsPacked(tensor)) return Invalid(name + ".strides", "other strides", "packed integers");
+  ROPE_RETURN_IF_ERROR(CheckAxes(tensor, name, 0));
+  ROPE_RETURN_IF_ERROR(MemoryOf(tensor, bits / 8, name, &memory));
+  if (!HasStrides(tensor, {})) {
+    return InvalidField(name + ".strides", "other strides", "packed integers");
+  }
   size_t count = 1;
   for (int32_t i = 0; i < tensor.ndim; ++i) count *= static_cast<size_t>(tensor.shape[i]);
   values->resize(count);

@@ -9,6 +9,7 @@
 #define ROPE_CLIENT_C_DLPACK_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,12 +27,26 @@ struct DlpackView {
   const int64_t* strides = nullptr;  // null: packed
 };
 
-// "fp32" and so on.
-const char* Name(client::DType dtype);
+// Libraries that have no type for fp8 say uint8, which then stands for `dtype`.
+DLTensor WithFloat8(DLTensor tensor, client::DType dtype);
 
 // `name` is that of the tensor, for errors. Floats of 16, 32 and 64 bits, bfloat of 16, float8
 // e4m3fn and e5m2.
 Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view);
+
+// The axis whose length each call of a prepared rotation chooses, up to the one that was prepared.
+struct OpenAxis {
+  std::string letter = {};             // empty: none
+  std::optional<int64_t> length = {};  // as the tensors before had it
+};
+
+// Whether the lengths are those of `shape`, but for that of the open axis, which is set.
+bool HasShape(const DlpackView& view, const std::string& layout, const std::vector<int64_t>& shape,
+              OpenAxis* open);
+
+// Whether elements lie as `strides` say; empty: packed. The stride of an axis of one element says
+// nothing. REQUIRES: ReadDlpack has read it.
+bool HasStrides(const DLTensor& tensor, const std::vector<int64_t>& strides);
 
 // Packed integers of 32 or 64 bits; no axes are allowed.
 Status ReadIntegers(const DLTensor& tensor, const std::string& name, std::vector<int64_t>* values);

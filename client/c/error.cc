@@ -1,15 +1,12 @@
 #include "client/c/error.h"
 
-#include <utility>
+#include <new>
+#include <stdexcept>
+
+#include "client/error.h"
 
 namespace rope::c {
 namespace {
-
-Status WithParts(StatusCode code, Reason reason, const std::string& field, const std::string& got,
-                 const std::string& want) {
-  return Status(code, field + ": got " + got + ", want " + want,
-                {.field = field, .got = got, .want = want, .reason = reason});
-}
 
 rope_error OutOfMemoryError(bool may_have_executed) {
   return {Status(StatusCode::kResourceExhausted, "not enough memory",
@@ -18,6 +15,10 @@ rope_error OutOfMemoryError(bool may_have_executed) {
 
 rope_error out_of_memory[] = {OutOfMemoryError(false), OutOfMemoryError(true)};
 
+rope_error* OutOfMemory(bool may_have_executed) {
+  return &out_of_memory[may_have_executed ? 1 : 0];
+}
+
 const ErrorDetail& DetailOf(const rope_error* error) {
   static const ErrorDetail none;
   return error == nullptr ? none : error->status.detail();
@@ -25,16 +26,11 @@ const ErrorDetail& DetailOf(const rope_error* error) {
 
 }  // namespace
 
-Status Invalid(const std::string& field, const std::string& got, const std::string& want) {
-  return WithParts(StatusCode::kInvalidArgument, Reason::kInvalidField, field, got, want);
-}
-
-Status WrongState(const std::string& field, const std::string& got, const std::string& want) {
-  return WithParts(StatusCode::kFailedPrecondition, Reason::kWrongState, field, got, want);
-}
-
-rope_error* OutOfMemory(bool may_have_executed) noexcept {
-  return &out_of_memory[may_have_executed ? 1 : 0];
+Status CheckGiven(std::initializer_list<std::pair<const void*, const char*>> pointers) {
+  for (const auto& [pointer, name] : pointers) {
+    if (pointer == nullptr) return client::InvalidField(name, "null", "a pointer");
+  }
+  return {};
 }
 
 rope_error* NewError(Status status) noexcept {
@@ -44,9 +40,14 @@ rope_error* NewError(Status status) noexcept {
   return error == nullptr ? OutOfMemory(may_have_executed) : error;
 }
 
-rope_error* NewError(const std::exception& unexpected, bool may_have_executed) noexcept {
+rope_error* NewError(const std::exception& thrown, bool may_have_executed) noexcept {
+  // The second is of a count that no container can have.
+  if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr ||
+      dynamic_cast<const std::length_error*>(&thrown) != nullptr) {
+    return OutOfMemory(may_have_executed);
+  }
   try {
-    return NewError(Status(StatusCode::kInternal, unexpected.what(),
+    return NewError(Status(StatusCode::kInternal, thrown.what(),
                            {.may_have_executed = may_have_executed, .reason = Reason::kInternal}));
   } catch (const std::bad_alloc&) {
     return OutOfMemory(may_have_executed);
@@ -56,6 +57,7 @@ rope_error* NewError(const std::exception& unexpected, bool may_have_executed) n
 }  // namespace rope::c
 
 using rope::c::DetailOf;
+using rope::c::OutOfMemory;
 
 const char* rope_error_code(const rope_error* error) {
   return rope::Name(error == nullptr ? rope::StatusCode::kOk : error->status.code());
@@ -90,7 +92,5 @@ int32_t rope_error_may_have_executed(const rope_error* error) {
 }
 
 void rope_error_free(rope_error* error) {
-  const bool is_static =
-      error == rope::c::OutOfMemory(false) || error == rope::c::OutOfMemory(true);
-  if (!is_static) delete error;
+  if (error != OutOfMemory(false) && error != OutOfMemory(true)) delete error;
 }

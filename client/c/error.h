@@ -5,9 +5,8 @@
 #define ROPE_CLIENT_C_ERROR_H_
 
 #include <exception>
-#include <new>
-#include <stdexcept>
-#include <string>
+#include <initializer_list>
+#include <utility>
 
 #include "rope/rope.h"
 #include "rope/status.h"
@@ -18,35 +17,22 @@ struct rope_error {
 
 namespace rope::c {
 
-// INVALID_ARGUMENT, "<field>: got <got>, want <want>".
-Status Invalid(const std::string& field, const std::string& got, const std::string& want);
-// FAILED_PRECONDITION, of an object in a state that does not allow the call.
-Status WrongState(const std::string& field, const std::string& got, const std::string& want);
+// INVALID_ARGUMENT: one of these pointers, with their names, is null.
+Status CheckGiven(std::initializer_list<std::pair<const void*, const char*>> pointers);
 
-inline Status CheckGiven(const void* pointer, const char* field) {
-  return pointer != nullptr ? Status() : Invalid(field, "null", "a pointer");
-}
-
-// Null for OK. Never throws: without memory it returns OutOfMemory().
+// Null for OK. Without memory: RESOURCE_EXHAUSTED, an error that exists from the start.
 rope_error* NewError(Status status) noexcept;
-// INTERNAL, of an exception that the library does not throw on purpose.
-rope_error* NewError(const std::exception& unexpected, bool may_have_executed) noexcept;
-// RESOURCE_EXHAUSTED. It exists from the start, and rope_error_free leaves it alone.
-rope_error* OutOfMemory(bool may_have_executed = false) noexcept;
+// As without memory, or INTERNAL, of an exception that the library does not throw on purpose.
+rope_error* NewError(const std::exception& thrown, bool may_have_executed) noexcept;
 
 // Runs `call`, which returns a Status, and turns what it returns or throws into an error. A call
 // sets `*began` before it asks for a rotation: what is thrown then may have executed.
 template <typename Call>
 rope_error* Guarded(const Call& call, const bool* began = nullptr) noexcept {
-  const auto has_begun = [began] { return began != nullptr && *began; };
   try {
     return NewError(call());
-  } catch (const std::bad_alloc&) {
-    return OutOfMemory(has_begun());
-  } catch (const std::length_error&) {  // a count that no container can have
-    return OutOfMemory(has_begun());
-  } catch (const std::exception& error) {
-    return NewError(error, has_begun());
+  } catch (const std::exception& thrown) {
+    return NewError(thrown, began != nullptr && *began);
   }
 }
 

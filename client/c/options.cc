@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "client/c/error.h"
+#include "client/error.h"
 
 namespace rope::c {
 namespace {
@@ -66,8 +66,8 @@ bool Set(const Value& value, std::vector<client::Transport>* target) {
 }
 
 // An object of names and texts.
-template <typename Pairs>
-bool SetPairs(const Value& value, Pairs* target) {
+template <typename Pair>
+bool Set(const Value& value, std::vector<Pair>* target) {
   for (const auto& [name, text] : value.struct_value().fields()) {
     if (!text.has_string_value()) return false;
     target->push_back({name, text.string_value()});
@@ -75,20 +75,14 @@ bool SetPairs(const Value& value, Pairs* target) {
   return value.has_struct_value();
 }
 
-bool Set(const Value& value, client::Metadata* target) {
-  return SetPairs(value, target);
-}
-
-bool Set(const Value& value, std::vector<embedded::Options::ModelConfig>* target) {
-  return SetPairs(value, target);
-}
-
 class Reader {
  public:
   explicit Reader(const char* json) {
     if (json == nullptr) return;
     const auto read = google::protobuf::util::JsonStringToMessage(json, &object_);
-    if (!read.ok()) status_ = Invalid("options", std::string(read.message()), "a JSON object");
+    if (!read.ok()) {
+      status_ = client::InvalidField("options", std::string(read.message()), "a JSON object");
+    }
   }
 
   // Reads an option if it is given.
@@ -97,8 +91,8 @@ class Reader {
     const auto given = object_.fields().find(name);
     if (!status_.ok() || given == object_.fields().end()) return *this;
     if (!Set(given->second, target)) {
-      status_ =
-          Invalid(std::string("options.") + name, "a value of another kind", "one as rope.h shows");
+      status_ = client::InvalidField(std::string("options.") + name, "a value of another kind",
+                                     "one as rope.h shows");
     }
     object_.mutable_fields()->erase(name);
     return *this;
@@ -107,8 +101,8 @@ class Reader {
   // After all options have been read.
   Status End() const {
     if (!status_.ok() || object_.fields().empty()) return status_;
-    return Invalid("options." + object_.fields().begin()->first, "an unknown option",
-                   "one that rope.h shows");
+    return client::InvalidField("options." + object_.fields().begin()->first, "an unknown option",
+                                "one that rope.h shows");
   }
 
  private:

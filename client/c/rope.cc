@@ -10,6 +10,8 @@
 #include "client/c/error.h"
 #include "client/c/options.h"
 #include "client/codec/json.h"
+#include "client/error.h"
+#include "kernels/status_macros.h"
 #include "rope/client.h"
 #include "rope/embedded.h"
 #include "rope/v1/prepare.pb.h"
@@ -56,6 +58,10 @@ Status Give(Result<T> result, Object** object) {
 
 }  // namespace
 
+const char* rope_version(void) {
+  return ROPE_VERSION_TEXT;
+}
+
 void rope_text_free(char* text) {
   delete[] text;
 }
@@ -63,10 +69,8 @@ void rope_text_free(char* text) {
 rope_error* rope_connect(const char* target, const char* options, rope_client** client) {
   return Guarded([&]() -> Status {
     ConnectOptions connect;
-    Status status = CheckGiven(target, "target");
-    if (status.ok()) status = CheckGiven(client, "client");
-    if (status.ok()) status = ReadOptions(options, &connect);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckGiven({{target, "target"}, {client, "client"}}));
+    ROPE_RETURN_IF_ERROR(ReadOptions(options, &connect));
     EnableInProcess();
     return Give(Client::Connect(target, connect), client);
   });
@@ -76,9 +80,8 @@ rope_error* rope_connect_embedded(const char* options, rope_client** client) {
   return Guarded([&]() -> Status {
     rope::embedded::Options engine;
     ConnectOptions connect;
-    Status status = CheckGiven(client, "client");
-    if (status.ok()) status = ReadOptions(options, &engine, &connect);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckGiven({{client, "client"}}));
+    ROPE_RETURN_IF_ERROR(ReadOptions(options, &engine, &connect));
     return Give(rope::embedded::Connect(engine, connect), client);
   });
 }
@@ -102,17 +105,13 @@ rope_error* rope_call(const rope_client* client, const char* method, const char*
   bool began = false;
   const auto call_it = [&]() -> Status {
     CallOptions call;
-    Status status = CheckGiven(client, "client");
-    if (status.ok()) status = CheckGiven(method, "method");
-    if (status.ok()) status = CheckGiven(request, "request");
-    if (status.ok()) status = CheckGiven(reply, "reply");
-    if (status.ok()) status = ReadOptions(options, &call);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckGiven(
+        {{client, "client"}, {method, "method"}, {request, "request"}, {reply, "reply"}}));
+    ROPE_RETURN_IF_ERROR(ReadOptions(options, &call));
     began = true;
-    const Result<std::string> text = client->client.CallJson(method, request, call);
-    if (!text.ok()) return text.status();
-    auto copy = std::make_unique<char[]>(text->size() + 1);
-    std::memcpy(copy.get(), text->c_str(), text->size() + 1);
+    ROPE_ASSIGN_OR_RETURN(const std::string text, client->client.CallJson(method, request, call));
+    auto copy = std::make_unique<char[]>(text.size() + 1);
+    std::memcpy(copy.get(), text.c_str(), text.size() + 1);
     *reply = copy.release();
     return {};
   };
@@ -123,20 +122,16 @@ rope_error* rope_prepare(const rope_client* client, const char* request, const c
                          rope_prepared** prepared) {
   return Guarded([&]() -> Status {
     CallOptions call;
-    Status status = CheckGiven(client, "client");
-    if (status.ok()) status = CheckGiven(request, "request");
-    if (status.ok()) status = CheckGiven(prepared, "prepared");
-    if (status.ok()) status = ReadOptions(options, &call);
-    if (!status.ok()) return status;
-    auto rotation = client->client.PrepareJson(request, call);
-    if (!rotation.ok()) return rotation.status();
+    ROPE_RETURN_IF_ERROR(
+        CheckGiven({{client, "client"}, {request, "request"}, {prepared, "prepared"}}));
+    ROPE_RETURN_IF_ERROR(ReadOptions(options, &call));
+    ROPE_ASSIGN_OR_RETURN(auto rotation, client->client.PrepareJson(request, call));
     rope::v1::PrepareResponse answer;
-    answer.set_prepared_id(rotation->id());
-    for (const std::string& warning : rotation->warnings()) answer.add_warnings(warning);
-    auto text = rope::client::ToJson(answer);
-    if (!text.ok()) return text.status();
-    *prepared = std::make_unique<rope_prepared>(rope_prepared{client->client, *std::move(rotation),
-                                                              std::move(call), *std::move(text)})
+    answer.set_prepared_id(rotation.id());
+    for (const std::string& warning : rotation.warnings()) answer.add_warnings(warning);
+    ROPE_ASSIGN_OR_RETURN(auto text, rope::client::ToJson(answer));
+    *prepared = std::make_unique<rope_prepared>(rope_prepared{client->client, std::move(rotation),
+                                                              std::move(call), std::move(text)})
                     .release();
     return {};
   });
@@ -154,15 +149,14 @@ rope_error* rope_rotate(const rope_prepared* prepared, const rope_argument* argu
                         size_t argument_count, void* stream) {
   bool began = false;
   const auto call_it = [&]() -> Status {
-    Status status = CheckGiven(prepared, "prepared");
-    if (status.ok() && argument_count > 0) status = CheckGiven(arguments, "arguments");
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckGiven({{prepared, "prepared"}}));
+    if (argument_count > 0) ROPE_RETURN_IF_ERROR(CheckGiven({{arguments, "arguments"}}));
     if (stream != nullptr) {
-      return rope::c::Invalid("stream", "a stream", "null, for tensors in host memory");
+      return rope::client::InvalidField("stream", "a stream", "null, for tensors in host memory");
     }
     rope::client::RotateRequest call;
-    status = rope::c::ReadArguments(prepared->rotation, arguments, argument_count, &call);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(
+        rope::c::ReadArguments(prepared->rotation, arguments, argument_count, &call));
     began = true;
     return prepared->client.Rotate(call, prepared->options).status();
   };
@@ -171,9 +165,7 @@ rope_error* rope_rotate(const rope_prepared* prepared, const rope_argument* argu
 
 rope_error* rope_allocate(const rope_client* client, int64_t bytes, rope_memory** memory) {
   return Guarded([&]() -> Status {
-    Status status = CheckGiven(client, "client");
-    if (status.ok()) status = CheckGiven(memory, "memory");
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckGiven({{client, "client"}, {memory, "memory"}}));
     return Give(client->client.arena().Allocate(bytes), memory);
   });
 }
@@ -189,9 +181,8 @@ void rope_memory_free(rope_memory* memory) {
 rope_error* rope_fence(const rope_client* client, const char* options) {
   return Guarded([&]() -> Status {
     CallOptions call;
-    Status status = CheckGiven(client, "client");
-    if (status.ok()) status = ReadOptions(options, &call);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckGiven({{client, "client"}}));
+    ROPE_RETURN_IF_ERROR(ReadOptions(options, &call));
     return client->client.Fence(call);
   });
 }

@@ -7,6 +7,7 @@
 #include "client/calls/prepare_call.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 
@@ -82,24 +83,21 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
 // is kept and encoded again for the next attempt.
 Status AsyncCall::Encode(const RotateRequest& request) {
   const auto encode = is_forgotten_ ? &EncodeWhole : &EncodeRotate;
-  Result<EncodedRotate> encoded = encode(request, link_->region, link_->rotate->route(), borrowed_);
-  if (!encoded.ok()) return encoded.status();
-  encoded_ = *std::move(encoded);
+  ROPE_ASSIGN_OR_RETURN(encoded_,
+                        encode(request, link_->region, link_->rotate->route(), borrowed_));
   if (encoded_.uses_region || request.prepared.has_value()) return Keep(request);
   return {};
 }
 
 Status AsyncCall::Keep(const RotateRequest& request) {
   if (kept_ != nullptr) return {};
-  auto kept = KeptRequest::Of(request);
-  if (!kept.ok()) return kept.status();
-  kept_ = *std::move(kept);
+  ROPE_ASSIGN_OR_RETURN(kept_, client::Keep(request, link_ == nullptr ? Region() : link_->region));
   return {};
 }
 
 void AsyncCall::StartNext() {
   if (kept_ == nullptr) return StartAttempt(nullptr);
-  StartAttempt(&kept_->Get());
+  StartAttempt(&kept_->request);
 }
 
 void AsyncCall::StartAlarm(microseconds delay) {
@@ -137,13 +135,13 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
 }
 
 bool AsyncCall::WasById() const {
-  return !is_forgotten_ && kept_ != nullptr && kept_->Get().prepared.has_value();
+  return !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
 }
 
 void AsyncCall::StartWhole() {
   is_forgotten_ = true;
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  StartPrepareAgain(link_, queue_, *kept_->Get().prepared, attempts_.metadata(), random_);
+  StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata(), random_);
   StartNext();
 }
 

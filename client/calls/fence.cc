@@ -7,6 +7,7 @@
 #include "client/codec/message_call.h"
 #include "client/error.h"
 #include "client/transport/waiter.h"
+#include "kernels/status_macros.h"
 #include "rope/v1/admin.pb.h"
 
 namespace rope::client {
@@ -50,10 +51,10 @@ Status AwaitFence(const Stub& stub, RegionIds& ids, RegionIds::Clock::time_point
   if (!turn.has_value()) return TooLate(kOtherFence);
   v1::RegisterRegionRequest request;
   request.set_region_id(*ids.Acquire());
-  const auto next = MessageOf<v1::RegisterRegionResponse>(
-      stub.Call(RopeMethod("RegisterRegion"), BytesOf(request), {Until(deadline)}));
-  if (!next.ok()) return next.status();
-  ids.Replace(next->region_id());
+  ROPE_ASSIGN_OR_RETURN(const auto next,
+                        MessageOf<v1::RegisterRegionResponse>(stub.Call(
+                            RopeMethod("RegisterRegion"), BytesOf(request), {Until(deadline)})));
+  ids.Replace(next.region_id());
   if (!ids.AwaitGivenBack(deadline)) return TooLate(kCallsLeft);
   const std::vector<uint64_t> replaced = ids.replaced();
   for (const uint64_t id : replaced) {

@@ -1,7 +1,6 @@
 #include "client/calls/prepare_call.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "client/codec/message_call.h"
@@ -15,11 +14,6 @@ using std::chrono::microseconds;
 using State = std::shared_ptr<const PreparedState>;
 
 constexpr std::chrono::milliseconds kPrepareMax{500};
-
-const std::string& PrepareMethod() {
-  static const std::string method = RopeMethod("Prepare");
-  return method;
-}
 
 // Holds the right to ask until it is destroyed. Begin returns null while another holder asks. The
 // answer is not read: its id is the same.
@@ -54,7 +48,7 @@ class PrepareCall final : public LiveCall, private EventHandler {
 
   // REQUIRES: the queue has it.
   void Start(const Stub& stub, const grpc::ByteBuffer& message, const Metadata& metadata) {
-    stub.Start(PrepareMethod(), message, {kPrepareMax, &metadata}, queue_->queue(),
+    stub.Start(RopeMethod("Prepare"), message, {kPrepareMax, &metadata}, queue_->queue(),
                static_cast<EventHandler*>(this), attempt_);
   }
   void Cancel() override { attempt_.context.TryCancel(); }
@@ -79,7 +73,7 @@ void PrepareAgain(const Link& link, const PreparedRotation& rotation, const RpcO
   const auto deadline = Clock::now() + std::min<microseconds>(options.timeout, kPrepareMax);
   for (int left = QuestionsTo(link, random); left > 0 && Clock::now() < deadline; --left) {
     const auto timeout = std::chrono::duration_cast<microseconds>(deadline - Clock::now());
-    static_cast<void>(link.stub.Call(PrepareMethod(), message, {timeout, options.metadata}));
+    static_cast<void>(link.stub.Call(RopeMethod("Prepare"), message, {timeout, options.metadata}));
   }
 }
 

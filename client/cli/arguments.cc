@@ -8,7 +8,6 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -49,13 +48,11 @@ std::string WantOf(FlagKind kind, const std::string& value) {
   return {};
 }
 
-CLI::Validator CheckOf(FlagKind kind) {
-  return CLI::Validator(
-      [kind](const std::string& value) {
-        const std::string want = WantOf(kind, value);
-        return want.empty() ? want : absl::StrCat("got ", value, ", want ", want);
-      },
-      "");
+proto::Check CheckOf(FlagKind kind) {
+  return [kind](const std::string& value) {
+    const std::string want = WantOf(kind, value);
+    return want.empty() ? want : absl::StrCat("got ", value, ", want ", want);
+  };
 }
 
 struct Values {

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -79,8 +78,6 @@ class Arguments {
 Result<std::string> ReadFile(const std::string& path, int64_t bytes_max);
 
 Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second);
-
-// JSON as every command prints it.
 
 inline constexpr Flag kJsonFlag = {"json", FlagKind::kSwitch, "", "Print JSON."};
 

@@ -182,15 +182,11 @@ int Print(const Result<std::vector<DescribeReply>>& replies, const RopeSpec& spe
   return kExitOk;
 }
 
-Result<DescribeReply> Ask(const DescribeRequest& request, const Arguments& arguments) {
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return client.status();
-  return client->Describe(request, CallOptionsOf(arguments));
-}
-
 Result<std::vector<DescribeReply>> DescribeThere(const DescribeRequest& request,
                                                  const Arguments& arguments) {
-  Result<DescribeReply> reply = Ask(request, arguments);
+  const Result<Client> client = ConnectTo(arguments);
+  Result<DescribeReply> reply = client.ok() ? client->Describe(request, CallOptionsOf(arguments))
+                                            : Result<DescribeReply>(client.status());
   if (reply.ok()) return std::vector<DescribeReply>{*std::move(reply)};
   // The server that is not there was not asked for: the name is what is wrong.
   const bool named = arguments.Has("target") || request.rope.model.empty();

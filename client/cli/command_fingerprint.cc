@@ -6,12 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/npy.h"
+#include "client/cli/json_text.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -37,39 +39,36 @@ std::optional<T> Of(size_t which, const std::vector<T>& values) {
   return values[std::min(which, values.size() - 1)];
 }
 
-Result<std::optional<DType>> DTypeNamed(const std::string& name) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    if (NameOf(dtype) == name) return std::optional<DType>(dtype);
-  }
-  return Misused(absl::StrCat("--dtype: got ", name, ", want fp32, fp16 or bf16"));
-}
-
-Result<RopeSpec> SpecOf(const Arguments& arguments, size_t which) {
-  RopeSpec spec = {.model = arguments.Text("model")};
-  spec.sub_config = arguments.Text("sub_config");
+// These two are messages of rope.v1: RopeSpec and KeySource.
+Result<Json> RopeOf(const Arguments& arguments, size_t which) {
+  const std::string model = arguments.Text("model");
   const std::vector<std::string>& paths = arguments.positional();
-  if (paths.empty() == spec.model.empty()) {
-    return Misused(absl::StrCat("got ", paths.size(), " files", spec.model.empty() ? "" : " and a ",
-                                spec.model.empty() ? "" : "--model", ", want CONFIG or --model"));
+  if (paths.empty() == model.empty()) {
+    return Misused(absl::StrCat("got ", paths.size(), " files",
+                                model.empty() ? "" : " and a --model", ", want CONFIG or --model"));
   }
-  if (paths.empty()) return spec;
-  Result<std::string> text = ReadConfig(paths[std::min(which, paths.size() - 1)]);
-  if (!text.ok()) return text.status();
-  spec.config_json = *std::move(text);
-  return spec;
+  Json rope = {{"sub_config", arguments.Text("sub_config")}};
+  if (paths.empty()) {
+    rope["model"] = model;
+    return rope;
+  }
+  ROPE_ASSIGN_OR_RETURN(rope["config_json"], ReadConfig(paths[std::min(which, paths.size() - 1)]));
+  return rope;
 }
 
-Result<KeySource> KeyOf(const Arguments& arguments, size_t which) {
-  Result<RopeSpec> spec = SpecOf(arguments, which);
-  if (!spec.ok()) return spec.status();
-  KeySource key = {.rope = *std::move(spec),
-                   .engine = Of(which, arguments.Texts("engine")).value_or(""),
-                   .max_model_len = Of(which, arguments.Integers("max_model_len")),
-                   .head_dim = arguments.Integer("head_dim")};
-  if (const auto name = Of(which, arguments.Texts("dtype")); name.has_value()) {
-    const Result<std::optional<DType>> dtype = DTypeNamed(*name);
-    if (!dtype.ok()) return dtype.status();
-    key.dtype = *dtype;
+Result<Json> KeyOf(const Arguments& arguments, size_t which) {
+  ROPE_ASSIGN_OR_RETURN(Json rope, RopeOf(arguments, which));
+  Json key = {{"rope", std::move(rope)},
+              {"engine", Of(which, arguments.Texts("engine")).value_or("")}};
+  if (const auto length = Of(which, arguments.Integers("max_model_len"))) {
+    key["max_model_len"] = *length;
+  }
+  if (const auto head_dim = arguments.Integer("head_dim")) key["head_dim"] = *head_dim;
+  if (const auto dtype = Of(which, arguments.Texts("dtype"))) {
+    if (*dtype != "fp32" && *dtype != "fp16" && *dtype != "bf16") {
+      return Misused(absl::StrCat("--dtype: got ", *dtype, ", want fp32, fp16 or bf16"));
+    }
+    key["dtype"] = absl::StrCat("DTYPE_", absl::AsciiStrToUpper(*dtype));
   }
   return key;
 }
@@ -93,19 +92,13 @@ Status CheckCounts(const Arguments& arguments, size_t count) {
 }
 
 Result<std::string> Ask(const Arguments& arguments, size_t count) {
-  if (const Status status = CheckCounts(arguments, count); !status.ok()) return status;
-  FingerprintRequest request;
-  Result<KeySource> key = KeyOf(arguments, 0);
-  if (!key.ok()) return key.status();
-  request.key = *std::move(key);
-  if (count > 1) {
-    Result<KeySource> other = KeyOf(arguments, 1);
-    if (!other.ok()) return other.status();
-    request.other = *std::move(other);
+  ROPE_RETURN_IF_ERROR(CheckCounts(arguments, count));
+  Json request;
+  for (size_t which = 0; which < count; ++which) {
+    ROPE_ASSIGN_OR_RETURN(request[which == 0 ? "key" : "other"], KeyOf(arguments, which));
   }
-  const Result<Client> client = ConnectToAny(arguments);
-  if (!client.ok()) return client.status();
-  return client->FingerprintJson(request, CallOptionsOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
+  return client.CallJson("Fingerprint", JsonText(request), CallOptionsOf(arguments));
 }
 
 constexpr absl::string_view kSame = "KEY_MATCH_SAME";

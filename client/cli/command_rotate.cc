@@ -1,7 +1,7 @@
 // rotate, reposition: .npy files through the server.
 #include <algorithm>
+#include <deque>
 #include <iterator>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -12,6 +12,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/json_text.h"
 #include "client/cli/npy.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -19,15 +20,10 @@ namespace {
 constexpr int64_t kNpyBytesMax = int64_t{2} << 30;  // more does not fit in a message
 constexpr double kNormEps = 1e-6;
 
-struct NpyFile {
-  std::string bytes;
-  NpyArray array;
-};
-
-// A request, and the files that its memory is.
+// A request, and the bytes of the files that its memory is.
 struct Job {
   RotateRequest request;
-  std::vector<std::unique_ptr<NpyFile>> files;
+  std::deque<std::string> files;
 };
 
 Result<DType> DTypeOf(const NpyArray& array, bool is_bf16) {
@@ -38,16 +34,6 @@ Result<DType> DTypeOf(const NpyArray& array, bool is_bf16) {
   }
   return Misused(absl::StrCat("npy descr: got ", array.descr, ", want ",
                               is_bf16 ? "<u2 (bf16 bits)" : "<f4, <f2, or --dtype=bf16 with <u2"));
-}
-
-// REQUIRES: an operation other than reposition, which is a command of its own.
-Result<Operation> OperationOf(const Arguments& arguments) {
-  return ChoiceOf<Operation>(arguments, "operation",
-                             {{"", Operation::kRotate},
-                              {"rotate", Operation::kRotate},
-                              {"inverse", Operation::kInverse},
-                              {"backward", Operation::kBackward},
-                              {"add_sinusoidal", Operation::kAddSinusoidal}});
 }
 
 Positions PositionsOf(const Arguments& arguments, const std::string& prefix) {
@@ -66,25 +52,22 @@ Result<RotateRequest> RequestOf(const Arguments& arguments) {
       if (flag.name == "pairing" || !arguments.Has(flag.name)) continue;
       return Misused(absl::StrCat("--cos: got it and --", flag.name, ", want one of them"));
     }
-    const auto pairing = PairingOf(arguments);
-    if (!pairing.ok()) return pairing.status();
-    request.rope.pairing = *pairing;
+    ROPE_ASSIGN_OR_RETURN(request.rope.pairing, PairingOf(arguments));
   } else {
-    Result<RopeSpec> spec = RopeSpecOf(arguments);
-    if (!spec.ok()) return spec.status();
-    request.rope = std::move(*spec);
-    const auto first_layer = LayerOf(arguments, "first_layer");
-    if (!first_layer.ok()) return first_layer.status();
-    request.rope.first_layer = *first_layer;
+    ROPE_ASSIGN_OR_RETURN(request.rope, RopeSpecOf(arguments));
+    ROPE_ASSIGN_OR_RETURN(request.rope.first_layer, LayerOf(arguments, "first_layer"));
   }
-  const Result<Operation> operation = OperationOf(arguments);
-  if (!operation.ok()) return operation.status();
-  const auto output_dtype = DTypeOf(
-      arguments, "output_dtype",
-      {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3, DType::kFloat8E5M2});
-  if (!output_dtype.ok()) return output_dtype.status();
-  request.operation = *operation;
-  request.output_dtype = *output_dtype;
+  ROPE_ASSIGN_OR_RETURN(request.operation,
+                        ChoiceOf<Operation>(arguments, "operation",
+                                            {{"", Operation::kRotate},
+                                             {"rotate", Operation::kRotate},
+                                             {"inverse", Operation::kInverse},
+                                             {"backward", Operation::kBackward},
+                                             {"add_sinusoidal", Operation::kAddSinusoidal}}));
+  ROPE_ASSIGN_OR_RETURN(request.output_dtype,
+                        DTypeOf(arguments, "output_dtype",
+                                {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
+                                 DType::kFloat8E4M3, DType::kFloat8E5M2}));
   request.skip_attention_factor = arguments.Has("skip_attention_factor");
   request.positions = PositionsOf(arguments, "");
   return request;
@@ -118,48 +101,40 @@ Status InFile(const std::string& path, const Status& status) {
 }
 
 // Reads a file, whose memory the job keeps.
-Result<const NpyArray*> ReadNpy(const std::string& path, Job& job) {
-  Result<std::string> bytes = ReadFile(path, kNpyBytesMax);
-  if (!bytes.ok()) return bytes.status();
-  auto file = std::make_unique<NpyFile>();
-  file->bytes = std::move(*bytes);
-  Result<NpyArray> array = ParseNpy(file->bytes);
+Result<NpyArray> ReadNpy(const std::string& path, Job& job) {
+  ROPE_ASSIGN_OR_RETURN(std::string bytes, ReadFile(path, kNpyBytesMax));
+  Result<NpyArray> array = ParseNpy(job.files.emplace_back(std::move(bytes)));
   if (!array.ok()) return InFile(path, array.status());
-  file->array = std::move(*array);
-  job.files.push_back(std::move(file));
-  return static_cast<const NpyArray*>(&job.files.back()->array);
+  return array;
 }
 
 // The array in the file that flag `name` gives: float64, float32 or float16.
 Result<ArrayView> ReadArray(const Arguments& arguments, absl::string_view name, Job& job) {
   const std::string path = arguments.Text(name);
-  const Result<const NpyArray*> array = ReadNpy(path, job);
-  if (!array.ok()) return array.status();
-  const Result<DType> dtype = (*array)->descr == "<f8" ? Result<DType>(DType::kFloat64)
-                                                       : DTypeOf(**array, /*is_bf16=*/false);
+  ROPE_ASSIGN_OR_RETURN(const NpyArray array, ReadNpy(path, job));
+  const Result<DType> dtype =
+      array.descr == "<f8" ? Result<DType>(DType::kFloat64) : DTypeOf(array, /*is_bf16=*/false);
   if (!dtype.ok()) return InFile(path, dtype.status());
-  return ArrayView{.dtype = *dtype, .shape = (*array)->shape, .data = (*array)->data.data()};
+  return ArrayView{.dtype = *dtype, .shape = array.shape, .data = array.data.data()};
 }
 
 Status AddTensor(const Arguments& arguments, Role role, Job& job) {
   const std::string name = role == Role::kQ ? "q" : "k";
   const std::string path = arguments.Text(name);
-  const Result<const NpyArray*> array = ReadNpy(path, job);
-  if (!array.ok()) return array.status();
-  const Result<DType> dtype = DTypeOf(**array, arguments.Has("dtype"));
+  ROPE_ASSIGN_OR_RETURN(const NpyArray array, ReadNpy(path, job));
+  const Result<DType> dtype = DTypeOf(array, arguments.Has("dtype"));
   if (!dtype.ok()) return InFile(path, dtype.status());
   TensorView tensor{.role = role,
                     .layout = arguments.Text("layout"),
                     .dtype = *dtype,
-                    .shape = (*array)->shape,
-                    .data = (*array)->data.data(),
+                    .shape = array.shape,
+                    .data = array.data.data(),
                     .output_layout = arguments.Text("output_layout"),
                     .rotary_offset = arguments.Integer("rotary_offset")};
   if (arguments.Has("norm_" + name)) {
-    Result<ArrayView> weight = ReadArray(arguments, "norm_" + name, job);
-    if (!weight.ok()) return weight.status();
-    tensor.norm = {.eps = arguments.Number("norm_eps").value_or(kNormEps),
-                   .weight = *std::move(weight)};
+    HeadNorm& norm = tensor.norm.emplace();
+    norm.eps = arguments.Number("norm_eps").value_or(kNormEps);
+    ROPE_ASSIGN_OR_RETURN(norm.weight, ReadArray(arguments, "norm_" + name, job));
   }
   if (role == Role::kQ) tensor.scale = arguments.Number("scale_q");
   job.request.tensors.push_back(std::move(tensor));
@@ -168,11 +143,9 @@ Status AddTensor(const Arguments& arguments, Role role, Job& job) {
 
 Status AddRows(const Arguments& arguments, Job& job) {
   if (!arguments.Has("cos")) return {};
-  Result<ArrayView> cos = ReadArray(arguments, "cos", job);
-  if (!cos.ok()) return cos.status();
-  Result<ArrayView> sin = ReadArray(arguments, "sin", job);
-  if (!sin.ok()) return sin.status();
-  job.request.rows = {.cos = *std::move(cos), .sin = *std::move(sin)};
+  Rows& rows = job.request.rows.emplace();
+  ROPE_ASSIGN_OR_RETURN(rows.cos, ReadArray(arguments, "cos", job));
+  ROPE_ASSIGN_OR_RETURN(rows.sin, ReadArray(arguments, "sin", job));
   return {};
 }
 

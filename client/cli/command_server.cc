@@ -19,6 +19,7 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/json_text.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -29,31 +30,29 @@ constexpr std::chrono::nanoseconds kNoWait{0};
 constexpr std::chrono::hours kWaitMax{24};
 
 Result<ServingStatus> AskHealth(const Arguments& arguments) {
-  const Result<Client> client = ConnectTo(arguments, {.require_serving = false});
-  if (!client.ok()) return client.status();
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectTo(arguments, {.require_serving = false}));
   const std::string service =
       arguments.positional().empty() ? std::string() : arguments.positional().front();
-  return client->Health(service, CallOptionsOf(arguments));
+  return client.Health(service, CallOptionsOf(arguments));
 }
 
 Result<Json> Ask(const Client& client, const Arguments& arguments, const std::string& method,
                  const std::string& request = "{}") {
-  const Result<std::string> reply = client.CallJson(method, request, CallOptionsOf(arguments));
-  if (!reply.ok()) return reply.status();
-  return Json::parse(*reply);
+  ROPE_ASSIGN_OR_RETURN(const std::string reply,
+                        client.CallJson(method, request, CallOptionsOf(arguments)));
+  return Json::parse(reply);
 }
 
 // The answer with all pages of its list.
 Result<Json> AskAll(const Client& client, const Arguments& arguments, const std::string& method,
                     const char* list) {
-  Result<Json> all = Ask(client, arguments, method);
-  if (!all.ok()) return all;
-  Json token = all->at("next_page_token");
+  ROPE_ASSIGN_OR_RETURN(Json all, Ask(client, arguments, method));
+  Json token = all.at("next_page_token");
   while (token != "") {
-    const Result<Json> page = Ask(client, arguments, method, Json({{"page_token", token}}).dump());
-    if (!page.ok()) return page;
-    for (const Json& item : page->at(list)) all->at(list).push_back(item);
-    token = page->at("next_page_token");
+    ROPE_ASSIGN_OR_RETURN(const Json page,
+                          Ask(client, arguments, method, Json({{"page_token", token}}).dump()));
+    for (const Json& item : page.at(list)) all.at(list).push_back(item);
+    token = page.at("next_page_token");
   }
   return all;
 }

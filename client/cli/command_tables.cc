@@ -13,6 +13,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/json_text.h"
 #include "client/cli/npy.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -23,20 +24,6 @@ using Json = nlohmann::ordered_json;
 // of 16 MiB.
 constexpr int64_t kRowsPerCall = 1024;
 constexpr int64_t kRowsMax = int64_t{1} << 22;
-
-Result<std::optional<DType>> DTypeOf(const Arguments& arguments) {
-  return DTypeOf(arguments, "dtype",
-                 {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64});
-}
-
-Result<TableLayout> LayoutOf(const Arguments& arguments) {
-  return ChoiceOf<TableLayout>(arguments, "layout",
-                               {{"", TableLayout::kCosSinCache},
-                                {"cos_sin_cache", TableLayout::kCosSinCache},
-                                {"cos_sin", TableLayout::kCosSin},
-                                {"duplicated", TableLayout::kDuplicated},
-                                {"complex", TableLayout::kComplex}});
-}
 
 bool HasTwoArrays(TableLayout layout) {
   return layout == TableLayout::kCosSin || layout == TableLayout::kDuplicated;
@@ -104,32 +91,29 @@ int64_t LengthOf(const std::vector<int64_t>& positions) {
 
 Result<Table> TableOf(const Arguments& arguments) {
   Table table;
-  Result<RopeSpec> rope = RopeSpecOf(arguments);
-  if (!rope.ok()) return rope.status();
-  const Result<std::optional<DType>> dtype = DTypeOf(arguments);
-  if (!dtype.ok()) return dtype.status();
-  const Result<TableLayout> layout = LayoutOf(arguments);
-  if (!layout.ok()) return layout.status();
-  const Status outputs = CheckOutputs(arguments, *layout);
-  if (!outputs.ok()) return outputs;
-  Result<std::vector<int64_t>> positions = PositionsOf(arguments);
-  if (!positions.ok()) return positions.status();
-  Result<std::vector<int64_t>> from = FromPositionsOf(arguments, positions->size());
-  if (!from.ok()) return from.status();
-  table.request.rope = *std::move(rope);
-  table.request.dtype = dtype->value_or(DType::kFloat32);
-  table.request.layout = *layout;
-  table.request.seq_len = arguments.Integer("seq_len").value_or(LengthOf(*positions));
+  ROPE_ASSIGN_OR_RETURN(table.request.rope, RopeSpecOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(
+      const std::optional<DType> dtype,
+      DTypeOf(arguments, "dtype",
+              {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}));
+  table.request.dtype = dtype.value_or(DType::kFloat32);
+  ROPE_ASSIGN_OR_RETURN(table.request.layout,
+                        ChoiceOf<TableLayout>(arguments, "layout",
+                                              {{"", TableLayout::kCosSinCache},
+                                               {"cos_sin_cache", TableLayout::kCosSinCache},
+                                               {"cos_sin", TableLayout::kCosSin},
+                                               {"duplicated", TableLayout::kDuplicated},
+                                               {"complex", TableLayout::kComplex}}));
+  ROPE_RETURN_IF_ERROR(CheckOutputs(arguments, table.request.layout));
+  ROPE_ASSIGN_OR_RETURN(table.positions, PositionsOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(table.from_positions, FromPositionsOf(arguments, table.positions.size()));
+  table.request.seq_len = arguments.Integer("seq_len").value_or(LengthOf(table.positions));
   table.request.head_dim = arguments.Integer("head_dim");
   table.request.skip_attention_factor = arguments.Has("skip_attention_factor");
-  table.positions = *std::move(positions);
-  table.from_positions = *std::move(from);
   if (table.from_positions.empty()) return table;
   table.request.reposition.emplace().from_seq_len = LengthOf(table.from_positions);
   if (!HasFromRope(arguments)) return table;
-  Result<RopeSpec> from_rope = NamedRopeOf(arguments, "from_");
-  if (!from_rope.ok()) return from_rope.status();
-  table.request.reposition->from_rope = *std::move(from_rope);
+  ROPE_ASSIGN_OR_RETURN(table.request.reposition->from_rope, NamedRopeOf(arguments, "from_"));
   return table;
 }
 
@@ -144,8 +128,7 @@ void Append(const TableArray& part, TableArray& whole) {
 }
 
 Result<TablesReply> AskFor(Table table, const Arguments& arguments) {
-  const Result<Client> client = ConnectToAny(arguments);
-  if (!client.ok()) return client.status();
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
   TablesReply whole;
   const auto rows = static_cast<int64_t>(table.positions.size());
   for (int64_t begin = 0; begin < rows; begin += kRowsPerCall) {
@@ -157,15 +140,13 @@ Result<TablesReply> AskFor(Table table, const Arguments& arguments) {
     if (table.request.reposition.has_value()) {
       table.request.reposition->from.position_ids = part_of(table.from_positions);
     }
-    Result<TablesReply> part = client->GetTables(table.request, CallOptionsOf(arguments));
-    if (!part.ok()) return part.status();
-    Append(part->table, whole.table);
-    Append(part->cos, whole.cos);
-    Append(part->sin, whole.sin);
-    part->table = std::move(whole.table);
-    part->cos = std::move(whole.cos);
-    part->sin = std::move(whole.sin);
-    whole = *std::move(part);  // with the warnings of the last rows, which have the largest range
+    ROPE_ASSIGN_OR_RETURN(TablesReply part,
+                          client.GetTables(table.request, CallOptionsOf(arguments)));
+    for (const auto array : {&TablesReply::table, &TablesReply::cos, &TablesReply::sin}) {
+      Append(part.*array, whole.*array);
+      std::swap(part.*array, whole.*array);
+    }
+    whole = std::move(part);  // with the warnings of the last rows, which have the largest range
   }
   return whole;
 }
@@ -177,8 +158,8 @@ Status WriteTable(const TableArray& array, const std::string& path) {
 
 Status WriteTables(const TablesReply& reply, const Arguments& arguments) {
   if (arguments.Has("output")) return WriteTable(reply.table, arguments.Text("output"));
-  const Status status = WriteTable(reply.cos, arguments.Text("output_cos"));
-  return status.ok() ? WriteTable(reply.sin, arguments.Text("output_sin")) : status;
+  ROPE_RETURN_IF_ERROR(WriteTable(reply.cos, arguments.Text("output_cos")));
+  return WriteTable(reply.sin, arguments.Text("output_sin"));
 }
 
 void PrintTables(const TablesReply& reply, bool as_json) {

@@ -18,6 +18,7 @@
 #include "client/cli/golden.h"
 #include "client/cli/json_text.h"
 #include "client/cli/npy.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -52,11 +53,10 @@ Result<Deviation> Measure(const Client& client, const CallOptions& call, const G
                                .shape = {golden.tokens, tensor.heads, golden.head_dim},
                                .data = inputs.back().data()});
   }
-  const Result<RotateReply> reply = client.Rotate(request, call);
-  if (!reply.ok()) return reply.status();
+  ROPE_ASSIGN_OR_RETURN(const RotateReply reply, client.Rotate(request, call));
   Deviation worst;
   for (size_t i = 0; i < golden.tensors.size(); ++i) {
-    Deviation deviation = Compare(golden, golden.tensors[i], dtype, reply->tensors[i].data);
+    Deviation deviation = Compare(golden, golden.tensors[i], dtype, reply.tensors[i].data);
     if (deviation.ratio > worst.ratio) worst = std::move(deviation);
   }
   return worst;

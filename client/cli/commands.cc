@@ -17,6 +17,7 @@
 #include "client/cli/local_describe.h"
 #include "client/cli/npy.h"
 #include "kernels/config/presets.h"
+#include "kernels/status_macros.h"
 #include "proto/nearest_name.h"
 #include "proto/version.h"
 #include "rope/embedded.h"
@@ -85,8 +86,7 @@ Usage UsageOf(const Command& command) {
 
 const Command* FindCommand(absl::string_view name) {
   const auto commands = Commands();
-  const auto it = std::find_if(commands.begin(), commands.end(),
-                               [name](const Command& command) { return command.name == name; });
+  const auto it = std::ranges::find(commands, name, &Command::name);
   return it == commands.end() ? nullptr : &*it;
 }
 
@@ -245,12 +245,6 @@ Result<std::optional<Pairing>> PairingOf(const Arguments& arguments) {
 
 namespace {
 
-// Of the config file; empty: none is named.
-std::string ConfigPathOf(const Arguments& arguments) {
-  if (arguments.Has("config")) return arguments.Text("config");
-  return arguments.positional().empty() ? "" : arguments.positional().front();
-}
-
 // `files`: configs that are named without a flag.
 Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& prefix,
                                size_t files) {
@@ -267,34 +261,24 @@ Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& pr
   spec.config_id = arguments.Text(prefix + "config_id");
   spec.layer_type = arguments.Text(prefix + "layer_type");
   spec.sub_config = arguments.Text(prefix + "sub_config");
-  const auto layer = LayerOf(arguments, prefix + "layer");
-  if (!layer.ok()) return layer.status();
-  spec.layer = *layer;
-  const auto pairing = PairingOf(arguments);
-  if (!pairing.ok()) return pairing.status();
-  spec.pairing = *pairing;
-  const auto compat = ChoiceOf<Compat>(arguments, "compat",
-                                       {{"", Compat::kDefault},
-                                        {"hf", Compat::kHf},
-                                        {"vllm", Compat::kVllm},
-                                        {"llamacpp", Compat::kLlamacpp},
-                                        {"deepseek", Compat::kDeepseek}});
-  if (!compat.ok()) return compat.status();
-  spec.compat = *compat;
-  const auto precision = ChoiceOf<std::optional<Precision>>(
-      arguments, "precision",
-      {{"", std::nullopt}, {"exact", Precision::kExact}, {"hf", Precision::kHf}});
-  if (!precision.ok()) return precision.status();
-  spec.precision = *precision;
-  return spec;
-}
-
-// Adds the text of the config file, if there is one.
-Result<RopeSpec> WithConfig(Result<RopeSpec> spec, const std::string& path) {
-  if (!spec.ok() || path.empty()) return spec;
-  Result<std::string> text = ReadConfig(path);
-  if (!text.ok()) return text.status();
-  spec->config_json = std::move(*text);
+  ROPE_ASSIGN_OR_RETURN(spec.layer, LayerOf(arguments, prefix + "layer"));
+  ROPE_ASSIGN_OR_RETURN(spec.pairing, PairingOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(spec.compat, ChoiceOf<Compat>(arguments, "compat",
+                                                      {{"", Compat::kDefault},
+                                                       {"hf", Compat::kHf},
+                                                       {"vllm", Compat::kVllm},
+                                                       {"llamacpp", Compat::kLlamacpp},
+                                                       {"deepseek", Compat::kDeepseek}}));
+  ROPE_ASSIGN_OR_RETURN(
+      spec.precision,
+      ChoiceOf<std::optional<Precision>>(
+          arguments, "precision",
+          {{"", std::nullopt}, {"exact", Precision::kExact}, {"hf", Precision::kHf}}));
+  const std::string path =
+      files > 0 ? arguments.positional().front() : arguments.Text(prefix + "config");
+  if (!path.empty()) {
+    ROPE_ASSIGN_OR_RETURN(spec.config_json, ReadConfig(path));
+  }
   return spec;
 }
 
@@ -318,12 +302,11 @@ Result<std::string> ReadConfig(const std::string& path) {
 }
 
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
-  return WithConfig(ReadRopeFlags(arguments, "", arguments.positional().size()),
-                    ConfigPathOf(arguments));
+  return ReadRopeFlags(arguments, "", arguments.positional().size());
 }
 
 Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& prefix) {
-  return WithConfig(ReadRopeFlags(arguments, prefix, 0), arguments.Text(prefix + "config"));
+  return ReadRopeFlags(arguments, prefix, 0);
 }
 
 std::vector<Flag> FromRopeFlags() {
@@ -338,9 +321,8 @@ std::vector<Flag> FromRopeFlags() {
 }
 
 bool HasFromRope(const Arguments& arguments) {
-  const std::vector<Flag> flags = FromRopeFlags();
-  return std::any_of(flags.begin(), flags.end(),
-                     [&](const Flag& flag) { return arguments.Has(flag.name); });
+  return std::ranges::any_of(FromRopeFlags(),
+                             [&](const Flag& flag) { return arguments.Has(flag.name); });
 }
 
 int Fail(const Status& status) {

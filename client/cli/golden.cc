@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -57,12 +58,7 @@ class Fields {
 
   std::vector<double> Numbers(const char* key, int64_t count) {
     std::vector<double> numbers;
-    const Json* value = Get(key);
-    if (value == nullptr || !CheckArray(key, *value, count)) return numbers;
-    for (const Json& element : *value) {
-      if (!element.is_number()) Fail(key, "another type in it", "numbers");
-      numbers.push_back(element.is_number() ? element.get<double>() : 0);
-    }
+    if (const Json* value = Get(key)) Append(key, *value, count, numbers);
     return numbers;
   }
 
@@ -72,11 +68,11 @@ class Fields {
     if (value == nullptr) return;
     if (!value->is_array() || value->empty() || !value->front().is_array()) {
       golden.positions_shape = {tokens};
-      return AppendIntegers("positions", *value, tokens, golden.positions);
+      return Append("positions", *value, tokens, golden.positions);
     }
     golden.positions_shape = {3, tokens};
     if (!CheckArray("positions", *value, 3)) return;
-    for (const Json& row : *value) AppendIntegers("positions", row, tokens, golden.positions);
+    for (const Json& row : *value) Append("positions", row, tokens, golden.positions);
   }
 
   void Fail(absl::string_view key, absl::string_view got, absl::string_view want) {
@@ -96,12 +92,14 @@ class Fields {
     return false;
   }
 
-  void AppendIntegers(const char* key, const Json& value, int64_t count,
-                      std::vector<int64_t>& out) {
+  template <typename Number>
+  void Append(const char* key, const Json& value, int64_t count, std::vector<Number>& out) {
+    constexpr bool kIsInteger = std::is_integral_v<Number>;
     if (!CheckArray(key, value, count)) return;
     for (const Json& element : value) {
-      if (!element.is_number_integer()) Fail(key, "another type in it", "integers");
-      out.push_back(element.is_number_integer() ? element.get<int64_t>() : 0);
+      const bool legal = kIsInteger ? element.is_number_integer() : element.is_number();
+      if (!legal) Fail(key, "another type in it", kIsInteger ? "integers" : "numbers");
+      out.push_back(legal ? element.get<Number>() : 0);
     }
   }
 

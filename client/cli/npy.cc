@@ -1,18 +1,21 @@
 #include "client/cli/npy.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "client/cli/arguments.h"
 
 namespace rope::client {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kMagic = "\x93NUMPY";
 constexpr size_t kHeaderBytesMax = 64 << 10;
@@ -23,84 +26,38 @@ Status Bad(absl::string_view what) {
   return Status(StatusCode::kInvalidArgument, absl::StrCat("npy ", what));
 }
 
-// Reads the Python literal in a .npy header: a dict of strings, booleans and tuples of integers.
-class HeaderReader {
- public:
-  explicit HeaderReader(absl::string_view text) : text_(text) {}
-
-  bool Consume(absl::string_view token) {
-    text_ = absl::StripLeadingAsciiWhitespace(text_);
-    return absl::ConsumePrefix(&text_, token);
-  }
-  bool AtEnd() const { return absl::StripAsciiWhitespace(text_).empty(); }
-
-  std::optional<std::string> ReadString() {
-    const char quote = Consume("'") ? '\'' : Consume("\"") ? '"' : '\0';
-    const size_t end = quote == '\0' ? absl::string_view::npos : text_.find(quote);
-    if (end == absl::string_view::npos) return std::nullopt;
-    std::string value(text_.substr(0, end));
-    text_.remove_prefix(end + 1);
-    return value;
-  }
-
-  std::optional<std::vector<int64_t>> ReadShape() {
-    if (!Consume("(")) return std::nullopt;
-    std::vector<int64_t> shape;
-    while (!Consume(")")) {
-      size_t digits = 0;
-      text_ = absl::StripLeadingAsciiWhitespace(text_);
-      while (digits < text_.size() && absl::ascii_isdigit(text_[digits])) ++digits;
-      int64_t length = 0;
-      if (!absl::SimpleAtoi(text_.substr(0, digits), &length)) return std::nullopt;
-      text_.remove_prefix(digits);
-      shape.push_back(length);
-      if (shape.size() > kAxesMax) return std::nullopt;
-      if (!Consume(",") && !absl::StartsWith(absl::StripLeadingAsciiWhitespace(text_), ")")) {
-        return std::nullopt;
-      }
-    }
-    return shape;
-  }
-
- private:
-  absl::string_view text_;
-};
-
 struct Header {
-  std::optional<std::string> descr;
-  std::optional<bool> fortran_order;
-  std::optional<std::vector<int64_t>> shape;
+  std::string descr;
+  bool fortran_order = false;
+  std::vector<int64_t> shape;
 };
 
-// Reads one entry of the dict; false if it is malformed.
-bool ReadEntryInto(HeaderReader& reader, Header& header) {
-  const std::optional<std::string> key = reader.ReadString();
-  if (!key.has_value() || !reader.Consume(":")) return false;
-  if (*key == "descr") {
-    header.descr = reader.ReadString();
-    return header.descr.has_value();
-  }
-  if (*key == "fortran_order") {
-    header.fortran_order = reader.Consume("True");
-    return *header.fortran_order || reader.Consume("False");
-  }
-  if (*key != "shape") return false;
-  header.shape = reader.ReadShape();
-  return header.shape.has_value();
-}
-
+// A .npy header is a Python literal with a string, a boolean and a tuple of integers. It is read as
+// JSON, with brackets in place of parentheses and without a comma at the end of a list.
 std::optional<Header> ParseHeader(absl::string_view text) {
-  HeaderReader reader(text);
-  Header header;
-  if (!reader.Consume("{")) return std::nullopt;
-  while (!reader.Consume("}")) {
-    if (!ReadEntryInto(reader, header)) return std::nullopt;
-    reader.Consume(",");
-  }
-  if (!reader.AtEnd() || !header.descr || !header.fortran_order || !header.shape) {
+  const std::string as_json = absl::StrReplaceAll(text, {{"'", "\""},
+                                                         {"True", "true"},
+                                                         {"False", "false"},
+                                                         {"(", "["},
+                                                         {")", "]"},
+                                                         {",)", "]"},
+                                                         {", )", "]"},
+                                                         {",}", "}"},
+                                                         {", }", "}"}});
+  const Json json = Json::parse(as_json, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || json.size() != 3) return std::nullopt;
+  const Json descr = json.value("descr", Json());
+  const Json fortran_order = json.value("fortran_order", Json());
+  const Json shape = json.value("shape", Json());
+  const auto is_length = [](const Json& length) {
+    return length.is_number_unsigned() && length.get<uint64_t>() <= INT64_MAX;
+  };
+  if (!descr.is_string() || !fortran_order.is_boolean() || !shape.is_array() ||
+      shape.size() > kAxesMax || !std::all_of(shape.begin(), shape.end(), is_length)) {
     return std::nullopt;
   }
-  return header;
+  return Header{descr.get<std::string>(), fortran_order.get<bool>(),
+                shape.get<std::vector<int64_t>>()};
 }
 
 // Bytes per element: the digits at the end of the type.
@@ -115,22 +72,12 @@ struct DTypeNames {
   absl::string_view descr;
 };
 
-DTypeNames NamesOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return {"fp32", "<f4"};
-    case DType::kFloat16:
-      return {"fp16", "<f2"};
-    case DType::kBFloat16:
-      return {"bf16", "<u2"};
-    case DType::kFloat64:
-      return {"fp64", "<f8"};
-    case DType::kFloat8E4M3:
-      return {"fp8_e4m3", "|u1"};
-    case DType::kFloat8E5M2:
-      break;
-  }
-  return {"fp8_e5m2", "|u1"};
+// In the order of DType.
+constexpr DTypeNames kNames[] = {{"fp32", "<f4"}, {"fp16", "<f2"},     {"bf16", "<u2"},
+                                 {"fp64", "<f8"}, {"fp8_e4m3", "|u1"}, {"fp8_e5m2", "|u1"}};
+
+const DTypeNames& NamesOf(DType dtype) {
+  return kNames[static_cast<size_t>(dtype)];
 }
 
 uint32_t LittleEndian(absl::string_view bytes) {
@@ -162,18 +109,18 @@ Result<NpyArray> ParseNpy(absl::string_view bytes) {
   if (!header.has_value())
     return Bad("header: got other text, want descr, fortran_order and shape");
   bytes.remove_prefix(header_bytes);
-  if (*header->fortran_order) return Bad("fortran_order: got True, want False");
-  int64_t want = ItemBytes(*header->descr);
-  if (want == 0 || (*header->descr)[0] == '>') {
-    return Bad(absl::StrCat("descr: got ", *header->descr, ", want a little-endian number"));
+  if (header->fortran_order) return Bad("fortran_order: got True, want False");
+  int64_t want = ItemBytes(header->descr);
+  if (want == 0 || header->descr[0] == '>') {
+    return Bad(absl::StrCat("descr: got ", header->descr, ", want a little-endian number"));
   }
-  for (const int64_t length : *header->shape) {
+  for (const int64_t length : header->shape) {
     if (__builtin_mul_overflow(want, length, &want)) return Bad("shape: got more than 2^63 bytes");
   }
   if (want != static_cast<int64_t>(bytes.size())) {
     return Bad(absl::StrCat("data: got ", bytes.size(), " bytes, want ", want));
   }
-  return NpyArray{*header->descr, *header->shape, bytes};
+  return NpyArray{header->descr, header->shape, bytes};
 }
 
 std::string NpyHeader(absl::string_view descr, const std::vector<int64_t>& shape) {

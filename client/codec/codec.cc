@@ -14,6 +14,7 @@
 #include "client/codec/placement.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/ipc/ring.h"
 #include "proto/wire/message_join.h"
@@ -25,11 +26,6 @@ Status Unreadable(absl::string_view field, const absl::AlphaNum& got,
                   const absl::AlphaNum& want = "") {
   return MakeError(Reason::kInternal, field.empty() ? "reply" : absl::StrCat("reply: ", field), got,
                    want);
-}
-
-Status Unreadable(const absl::Status& status) {
-  const proto::ErrorParts parts = proto::PartsOf(status);
-  return Unreadable(parts.field, parts.got, parts.want);
 }
 
 // Checks that a returned tensor has the shape, type and number of bytes that the request implies.
@@ -63,40 +59,36 @@ void CopyRows(const std::byte* packed, const RotatedTensor& tensor, std::byte* o
   }
 }
 
+void CopyResult(const void* packed, const RotatedTensor& tensor, void* output) {
+  if (tensor.strides.empty()) {
+    std::memcpy(output, packed, static_cast<size_t>(tensor.bytes));
+  } else {
+    CopyRows(static_cast<const std::byte*>(packed), tensor, static_cast<std::byte*>(output));
+  }
+}
+
 RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& message,
                              WantedTensor wanted, OutputPool& pool) {
   void* out = wanted.output;
-  const void* const staged = wanted.staged;
-  RotatedTensor tensor = ResultOf(std::move(wanted));
-  if (head.fp8_scales_size() > 0) tensor.fp8_scale = head.fp8_scales(0);
   const bool has_payload = proto::HasPayload(head.array());
-  if (!has_payload && staged == nullptr) return tensor;
-  if (!tensor.strides.empty()) {
-    OutputMemory packed;
-    const void* from = staged;
-    if (has_payload) {
-      packed = pool.Allocate(tensor.bytes);
-      proto::PayloadOf(head.array(), message).CopyTo(packed.get());
-      from = packed.get();
-    }
-    CopyRows(static_cast<const std::byte*>(from), tensor, static_cast<std::byte*>(out));
-    return tensor;
+  OutputMemory owned;
+  if (out == nullptr && (has_payload || wanted.staged != nullptr)) {
+    owned = pool.Allocate(wanted.bytes);
+    wanted.output = out = owned.get();
   }
-  if (out == nullptr) {
-    tensor.owned = pool.Allocate(tensor.bytes);
-    out = tensor.owned.get();
-    tensor.data = out;
-  }
-  if (has_payload) {
+  RotatedTensor tensor = ResultOf(std::move(wanted));
+  tensor.owned = std::move(owned);
+  if (head.fp8_scales_size() > 0) tensor.fp8_scale = head.fp8_scales(0);
+  tensor.saturated = head.saturated();
+  if (!has_payload) return tensor;
+  if (tensor.strides.empty()) {
     proto::PayloadOf(head.array(), message).CopyTo(out);
   } else {
-    std::memcpy(out, staged, static_cast<size_t>(tensor.bytes));
+    const OutputMemory packed = pool.Allocate(tensor.bytes);
+    proto::PayloadOf(head.array(), message).CopyTo(packed.get());
+    CopyResult(packed.get(), tensor, out);
   }
   return tensor;
-}
-
-Status FromMessage(const v1::Error& error) {
-  return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
 }
 
 void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
@@ -111,18 +103,15 @@ void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.warnings.assign(head.warnings().begin(), head.warnings().end());
 }
 
-// Whether the reply has no tensor bytes. An empty tensor has none, wherever it lies.
-bool StayInRegion(const std::vector<WantedTensor>& wanted) {
-  return std::ranges::all_of(
-      wanted, [](const WantedTensor& tensor) { return tensor.in_region || tensor.bytes == 0; });
-}
-
 // Whether request and reply fit through a ring: neither contains tensor bytes, and the request has
-// at most kRingRequestBytes.
+// at most kRingRequestBytes. An empty tensor has no bytes, wherever it lies.
 bool FitRing(const std::vector<proto::MessagePart>& message,
              const std::vector<WantedTensor>& wanted) {
   return message.size() == 1 && message.front().payload.empty() &&
-         message.front().header.size() <= proto::kRingRequestBytes && StayInRegion(wanted);
+         message.front().header.size() <= proto::kRingRequestBytes &&
+         std::ranges::all_of(wanted, [](const WantedTensor& tensor) {
+           return tensor.in_region || tensor.bytes == 0;
+         });
 }
 
 grpc::ByteBuffer BufferOfParts(const std::vector<proto::MessagePart>& message,
@@ -140,36 +129,42 @@ grpc::ByteBuffer BufferOfParts(const std::vector<proto::MessagePart>& message,
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-// Whether strides of the result are those of the tensor. Empty strides are packed.
+// Whether strides of the result are those of the tensor.
 bool HasStridesOf(const TensorView& view, const std::vector<int64_t>& strides) {
-  if (strides == view.strides) return true;
-  if (!strides.empty() && !view.strides.empty()) return false;
-  int64_t packed = 1;  // of the axis, from D on
-  const std::vector<int64_t>& given = strides.empty() ? view.strides : strides;
-  if (given.size() != view.shape.size()) return false;
-  for (size_t i = given.size(); i > 0; --i) {
-    if (given[i - 1] != packed) return false;
-    if (__builtin_mul_overflow(packed, view.shape[i - 1], &packed)) return false;
-  }
-  return true;
+  return strides == view.strides ||
+         StridesOf(view.shape, strides) == StridesOf(view.shape, view.strides);
 }
 
-// A request on its way to bytes: where its tensors are.
+// An array of rows.
+struct RowPlace {
+  const RowArray* array = nullptr;
+  const ArrayView* view = nullptr;
+  std::string_view raw = {};
+  std::optional<RegionRange> range = {};  // set: named, not sent
+};
+
+// A request on its way to its receiver: where its tensors and rows are.
 struct Draft {
   std::vector<Place> places = {};
+  std::vector<RowPlace> rows = {};
   Placement placement = {};
   EncodedRotate encoded = {};
 
   // Adds a tensor of `bytes` bytes with the data and the output of `memory`.
   Status Add(const TensorView& view, int64_t bytes, WantedTensor wanted, const TensorView& memory) {
-    Status status = CheckData(memory.data, bytes, places.size());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckData(memory.data, bytes, places.size()));
     if (!wanted.strides.empty() && memory.output == nullptr && wanted.bytes > 0) {
       return InvalidField(absl::StrCat("tensors[", places.size(), "].output"), "null",
                           "memory with the output_strides");
     }
+    const bool is_paged = view.paged.has_value();
+    if (is_paged && memory.output == nullptr) {
+      return InvalidField(absl::StrCat("tensors[", places.size(), "].output"), "null",
+                          "the pool of pages, or another one");
+    }
     wanted.output = memory.output;
     for (size_t i = 0; wanted.output != nullptr && i < encoded.wanted.size(); ++i) {
+      if (is_paged || places[i].is_paged) continue;  // the server compares slots
       if (encoded.wanted[i].output == nullptr || !ShareMemory(encoded.wanted[i], wanted)) continue;
       return InvalidField(absl::StrCat("output of tensors[", places.size(), "]"),
                           absl::StrCat("a place that overlaps the output of tensors[", i, "]"),
@@ -181,13 +176,30 @@ struct Draft {
                       .output_bytes = wanted.output_bytes,
                       .is_alike = wanted.layout == view.layout && wanted.dtype == view.dtype &&
                                   HasStridesOf(view, wanted.strides),
-                      .is_packed = view.strides.empty()});
+                      .is_packed = view.strides.empty(),
+                      .is_paged = is_paged});
+    encoded.tensor_bytes += is_paged ? std::min(bytes, wanted.bytes) : bytes;
     encoded.wanted.push_back(std::move(wanted));
-    encoded.tensor_bytes += bytes;
+    return {};
+  }
+  // `given` outlives the draft.
+  Status AddRows(const std::optional<Rows>& given) {
+    if (!given.has_value()) return {};
+    for (const RowArray& each : kRowArrays) {
+      const std::optional<ArrayView>& view = *given.*each.view;
+      if (!view.has_value()) continue;
+      ROPE_ASSIGN_OR_RETURN(const int64_t bytes, ArrayBytes(each.field, *view));
+      rows.push_back(
+          {&each, &*view, {static_cast<const char*>(view->data), static_cast<size_t>(bytes)}});
+    }
     return {};
   }
   // The server writes with strides only to places that the request names, not to staged ones.
-  bool writes_strides() const { return placement.has_outputs && encoded.staged.data() == nullptr; }
+  bool writes_strides() const {
+    return placement.has_outputs &&
+           std::ranges::none_of(
+               encoded.wanted, [](const WantedTensor& wanted) { return wanted.staged != nullptr; });
+  }
   bool wants_strides() const {
     return std::ranges::any_of(encoded.wanted,
                                [](const WantedTensor& wanted) { return !wanted.strides.empty(); });
@@ -198,41 +210,78 @@ struct Draft {
 // No tensor that the engine takes has a larger result.
 constexpr int64_t kOwnedBytesMax = int64_t{1} << 40;
 
-// Gives results without an output memory of the process. The engine refuses those without any.
-void OwnOutputs(OutputPool& pool, Draft& draft) {
+// Gives results without an output memory of the process; and, if `is_staged`, all others, which
+// come to their outputs when all are there. The engine refuses those without any.
+void OwnOutputs(OutputPool& pool, bool is_staged, Draft& draft) {
+  draft.encoded.owned.resize(draft.places.size());
   for (size_t i = 0; i < draft.places.size(); ++i) {
-    OutputMemory& owned = draft.encoded.owned.emplace_back();
-    const int64_t bytes = draft.encoded.wanted[i].bytes;
-    if (draft.places[i].output != nullptr || bytes > kOwnedBytesMax) continue;
-    owned = pool.Allocate(bytes);
-    draft.places[i].output = draft.encoded.wanted[i].output = owned.get();
+    OutputMemory& owned = draft.encoded.owned[i];
+    WantedTensor& wanted = draft.encoded.wanted[i];
+    Place& place = draft.places[i];
+    if (place.output != nullptr && (!is_staged || owned != nullptr || place.is_paged)) continue;
+    if (wanted.bytes > kOwnedBytesMax) continue;
+    owned = pool.Allocate(wanted.bytes);
+    if (place.output == nullptr) {
+      wanted.output = owned.get();
+    } else {
+      wanted.staged = owned.get();
+    }
+    place.output = owned.get();
+    place.output_bytes = wanted.bytes;
   }
 }
 
-// Decides which tensors and results are in the region. The steps depend on each other: staging
-// moves the tensors into the region before their ranges are looked up; the id is acquired before
-// any message names it, so that a fence waits for this call; and it is released again if nothing
-// uses the region. An in-place request is not idempotent, unless it is staged: the caller's tensors
-// then stay as they are.
-void Settle(const Region& region, Route route, Draft& draft) {
+// A tensor of pages is in the region, and so are then all results.
+Status CheckPages(const Region& region, const Draft& draft) {
+  const std::vector<Place>& places = draft.places;
+  if (std::ranges::none_of(places, &Place::is_paged)) return {};
+  for (size_t i = 0; i < places.size(); ++i) {
+    const bool has_data = !places[i].is_paged || draft.placement.inputs[i].has_value();
+    if (has_data && RangeIn(region, places[i].output, places[i].output_bytes).has_value()) continue;
+    return InvalidField(
+        absl::StrCat("tensors[", i, "].", has_data ? "output" : "data"),
+        absl::StrCat(places[i].is_paged ? "pages" : "a result beside pages", " in other memory"),
+        "memory that the server shares (arena, imported memory or in process)");
+  }
+  if (draft.placement.has_outputs) return {};
+  return InvalidField("tensors", "a result that overlaps a tensor, beside one of pages", "none");
+}
+
+// Decides which tensors, rows and results are in the region. The steps depend on each other:
+// staging moves the tensors into the region before their ranges are looked up; the id is acquired
+// before any message names it, so that a fence waits for this call; and it is released again if
+// nothing uses the region. An in-place request is not idempotent, unless it is staged: the caller's
+// tensors then stay as they are.
+Status Settle(const Region& region, Route route, Draft& draft) {
   EncodedRotate& encoded = draft.encoded;
-  if (region.process_outputs != nullptr) OwnOutputs(*region.process_outputs, draft);
-  if (region.is_staging) {
+  OutputPool* const pool = region.process_outputs.get();
+  if (pool != nullptr) OwnOutputs(*pool, /*is_staged=*/false, draft);
+  if (region.is_staging && std::ranges::none_of(draft.places, &Place::is_paged)) {
     const int64_t bytes_min = route == Route::kRing ? 1 : kStagedBytesMin;
     encoded.staged = Stage(region, bytes_min, encoded.wanted, draft.places);
   }
   if (region.ids != nullptr) encoded.region_id = region.ids->Acquire();
   draft.placement = PlacementOf(region, draft.places);
+  if (pool != nullptr && !draft.placement.has_outputs) {  // one would overwrite an input
+    OwnOutputs(*pool, /*is_staged=*/true, draft);
+    draft.placement = PlacementOf(region, draft.places);
+  }
+  ROPE_RETURN_IF_ERROR(CheckPages(region, draft));
   for (const auto& input : draft.placement.inputs) encoded.uses_region |= input.has_value();
   encoded.uses_region |= !draft.placement.outputs.empty();
+  for (RowPlace& row : draft.rows) {
+    row.range = RangeIn(region, row.raw.data(), static_cast<int64_t>(row.raw.size()));
+    encoded.uses_region |= row.range.has_value();
+  }
   if (!encoded.uses_region) encoded.region_id.reset();
-  if (!draft.placement.has_outputs) return;
+  if (!draft.placement.has_outputs) return {};
   const bool is_staged = encoded.staged.data() != nullptr;
   for (size_t i = 0; i < draft.places.size(); ++i) {
     encoded.wanted[i].in_region = true;
     if (is_staged) encoded.wanted[i].staged = draft.places[i].output;
   }
   encoded.idempotent = is_staged || !draft.placement.is_in_place;
+  return {};
 }
 
 void SetSpan(const Draft& draft, const RegionRange& range, v1::RegionSpan& span) {
@@ -246,32 +295,54 @@ void SetOutputRegions(const Draft& draft, v1::RotateRequest& head) {
   }
 }
 
-// Names the places in the region, and joins the messages with the bytes of the other tensors.
-std::vector<proto::MessagePart> JoinWhole(const Draft& draft, v1::RotateRequest& head,
-                                          const std::vector<v1::Tensor*>& tensors) {
+// The elements of rows; and their shapes, which a call may lack.
+void SetRows(const Draft& draft, bool has_shapes, v1::RotateRequest& head) {
+  for (const RowPlace& row : draft.rows) {
+    v1::Array& array = *(head.mutable_rows()->*row.array->mutable_array)();
+    if (has_shapes) SetShape(row.view->shape, array);
+    if (row.range.has_value()) {
+      SetSpan(draft, *row.range, *array.mutable_region());
+    } else {
+      array.set_raw(row.raw.data(), row.raw.size());
+    }
+  }
+}
+
+// Names the places in the region.
+void SetPlaces(const Draft& draft, v1::RotateRequest& head) {
+  for (size_t i = 0; i < draft.places.size(); ++i) {
+    const std::optional<RegionRange>& input = draft.placement.inputs[i];
+    if (!input.has_value()) continue;
+    SetSpan(draft, *input,
+            *head.mutable_tensors(static_cast<int>(i))->mutable_array()->mutable_region());
+  }
+  SetOutputRegions(draft, head);
+}
+
+// Joins the message with the bytes of the tensors that are not in the region.
+std::vector<proto::MessagePart> JoinWhole(const Draft& draft, v1::RotateRequest& head) {
+  std::vector<v1::Tensor*> tensors(draft.places.size());
+  head.mutable_tensors()->UnsafeArenaExtractSubrange(0, head.tensors_size(), tensors.data());
   std::vector<proto::TensorPart> parts;
   parts.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     parts.push_back({.tensor = tensors[i]});
-    const std::optional<RegionRange>& input = draft.placement.inputs[i];
-    if (input.has_value()) {
-      SetSpan(draft, *input, *tensors[i]->mutable_array()->mutable_region());
-    } else {
-      parts.back().raw = draft.places[i].raw();
-    }
-  }
-  SetOutputRegions(draft, head);
-  if (draft.writes_strides() && draft.wants_strides()) {
-    const std::vector<WantedTensor>& wanted = draft.encoded.wanted;
-    SetOutputStrides(
-        wanted.size(), [&wanted](size_t i) -> const WantedTensor& { return wanted[i]; },
-        *head.mutable_output());
+    if (!draft.placement.inputs[i].has_value()) parts.back().raw = draft.places[i].raw();
   }
   return proto::Join(head, parts);
 }
 
 constexpr size_t kBytesUsual = 192;         // of a call with few tensors
 constexpr size_t kCallMessageBytes = 2048;  // of its message, parsed
+
+CallMessage NewMessage() {
+  using google::protobuf::Arena;
+  google::protobuf::ArenaOptions options;
+  options.start_block_size = kCallMessageBytes;
+  CallMessage call = {.arena = std::make_unique<Arena>(options)};
+  call.head = Arena::CreateMessage<v1::RotateRequest>(call.arena.get());
+  return call;
+}
 
 bool HasStartOnly(const Positions& positions) {
   return positions.start.has_value() && positions.starts.empty() &&
@@ -281,29 +352,21 @@ bool HasStartOnly(const Positions& positions) {
 }
 
 // A decode step has a start and nothing else. A start of 0 is written too: it is of a oneof.
-Status AppendPositions(int number, const Positions& positions, absl::string_view field,
-                       std::string& out) {
+Status AppendPositions(const Positions& positions, std::string& out) {
+  constexpr int kNumber = v1::RotateRequest::kPositionsFieldNumber;
   if (HasStartOnly(positions)) {
     std::string body;
     proto::AppendVarint(v1::Positions::kStartFieldNumber, static_cast<uint64_t>(*positions.start),
                         body);
     if (body.empty()) body = {v1::Positions::kStartFieldNumber << 3, '\0'};
-    proto::AppendField(number, body, out);
+    proto::AppendField(kNumber, body, out);
     return {};
   }
   v1::Positions message;
-  if (Status status = SetPositions(positions, field, message); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetPositions(positions, "positions", message));
   const std::string body = message.SerializeAsString();
-  if (!body.empty()) proto::AppendField(number, body, out);
+  if (!body.empty()) proto::AppendField(kNumber, body, out);
   return {};
-}
-
-Status AppendReposition(const Reposition& reposition, std::string& out) {
-  std::string body;
-  Status status =
-      AppendPositions(v1::Reposition::kFromFieldNumber, reposition.from, "reposition.from", body);
-  if (status.ok()) proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, body, out);
-  return status;
 }
 
 void AppendRange(int number, const Draft& draft, const RegionRange& range, std::string& out) {
@@ -319,27 +382,35 @@ void AppendOutput(const Draft& draft, std::string& out) {
   proto::AppendField(v1::RotateRequest::kOutputFieldNumber, body, out);
 }
 
-void AppendLabels(const RotateRequest& request, std::string& out) {
-  if (request.labels.empty()) return;
-  v1::RotateRequest labels;
-  labels.mutable_labels()->insert(request.labels.begin(), request.labels.end());
-  labels.AppendToString(&out);
+void AppendRowsAndLabels(const Draft& draft, bool has_shapes, const RotateRequest& request,
+                         std::string& out) {
+  if (draft.rows.empty() && request.labels.empty()) return;
+  v1::RotateRequest message;
+  message.mutable_labels()->insert(request.labels.begin(), request.labels.end());
+  SetRows(draft, has_shapes, message);
+  message.AppendToString(&out);
 }
 
-// Appends a tensor up to the bytes of its elements, if these are sent. `shape` may be null.
-void AppendTensor(const Draft& draft, size_t index, const std::vector<int64_t>* shape,
-                  std::string& out) {
+// Appends a tensor up to the bytes of its elements, if these are sent.
+void AppendTensor(const Draft& draft, size_t index, const TensorView& view, bool has_shape,
+                  const std::optional<PagedTokens>& paged, std::string& out) {
+  std::string tensor;
   std::string array;
-  if (shape != nullptr) {
+  if (paged.has_value()) {
+    v1::Tensor message;
+    SetSlots(view, paged, {.shape = has_shape, .elements = true}, message);
+    message.AppendToString(&tensor);
+  }
+  if (has_shape) {
     v1::Array message;
-    SetShape(*shape, message);
+    SetShape(view.shape, message);
     message.AppendToString(&array);
   }
   const std::optional<RegionRange>& range = draft.placement.inputs[index];
   if (range.has_value()) AppendRange(v1::Array::kRegionFieldNumber, draft, *range, array);
   const size_t raw_bytes = range.has_value() ? 0 : draft.places[index].raw().size();
   proto::AppendTensor(v1::RotateRequest::kTensorsFieldNumber,
-                      {.tensor = {}, .array = array, .raw_bytes = raw_bytes}, out);
+                      {.tensor = tensor, .array = array, .raw_bytes = raw_bytes}, out);
 }
 
 // A message that names a preparation: its id and the values of one call. It is written field by
@@ -353,20 +424,21 @@ Result<std::vector<proto::MessagePart>> JoinPrepared(
   if (!request.request_id.empty()) {
     proto::AppendField(v1::RotateRequest::kRequestIdFieldNumber, request.request_id, header);
   }
-  Status status = AppendPositions(v1::RotateRequest::kPositionsFieldNumber, request.positions,
-                                  "positions", header);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(AppendPositions(request.positions, header));
   if (request.reposition.has_value()) {
-    if (status = AppendReposition(*request.reposition, header); !status.ok()) return status;
+    v1::Reposition message;
+    ROPE_RETURN_IF_ERROR(SetReposition(*request.reposition, message));
+    proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, message.SerializeAsString(),
+                       header);
   }
+  // The server knows the shapes, unless calls differ in the length of an axis.
+  const bool has_shapes = state.preparation->has_open_axis();
   AppendOutput(draft, header);
-  AppendLabels(request, header);
+  AppendRowsAndLabels(draft, has_shapes, request, header);
   proto::AppendField(v1::RotateRequest::kPreparedIdFieldNumber, state.id, header);
   std::vector<proto::MessagePart> parts;
   for (size_t i = 0; i < draft.places.size(); ++i) {
-    // The server knows the shapes, unless calls differ in the length of an axis.
-    const bool has_shape = state.preparation->has_open_axis();
-    AppendTensor(draft, i, has_shape ? &tensors[i].view.shape : nullptr, header);
+    AppendTensor(draft, i, tensors[i].view, has_shapes, request.tensors[i].paged, header);
     if (draft.placement.inputs[i].has_value() || draft.places[i].bytes == 0) continue;
     parts.push_back({std::move(header), draft.places[i].raw()});
     header.clear();
@@ -375,44 +447,59 @@ Result<std::vector<proto::MessagePart>> JoinPrepared(
   return parts;
 }
 
-// Views instead of copies: the caller's request outlives a call in process.
-void LendPositions(const Positions& positions, v1::Positions& message, proto::SplitMessage& split) {
-  const auto lend = [&split](const std::vector<int64_t>& values, v1::Array& array) {
-    if (array.raw().empty()) return;
-    proto::SetPayload({reinterpret_cast<const char*>(values.data()), array.raw().size()}, array,
-                      split);
-  };
-  if (message.has_starts()) lend(positions.starts, *message.mutable_starts());
-  if (message.has_position_ids()) lend(positions.position_ids, *message.mutable_position_ids());
-  if (message.has_cu_seqlens()) lend(positions.cu_seqlens, *message.mutable_cu_seqlens());
+// A receiver has the elements of arrays as payloads.
+void TakeElements(v1::Array& array, CallMessage& call) {
+  if (array.raw().empty()) return;
+  using google::protobuf::Arena;
+  const std::string& bytes =
+      *Arena::Create<std::string>(call.arena.get(), std::move(*array.mutable_raw()));
+  proto::SetPayload(bytes, array, call.split);
+}
+
+void TakePositions(v1::Positions& positions, CallMessage& call) {
+  if (positions.has_starts()) TakeElements(*positions.mutable_starts(), call);
+  if (positions.has_position_ids()) TakeElements(*positions.mutable_position_ids(), call);
+  if (positions.has_cu_seqlens()) TakeElements(*positions.mutable_cu_seqlens(), call);
+}
+
+void TakeSlots(v1::PagedTokens& paged, CallMessage& call) {
+  if (paged.has_pages()) TakeElements(*paged.mutable_pages(), call);
+  if (paged.has_slots()) TakeElements(*paged.mutable_slots(), call);
+  if (paged.has_target_slots()) TakeElements(*paged.mutable_target_slots(), call);
+}
+
+// Ends a message for an engine in this process. Tensors and rows are in its region.
+EncodedRotate InProcess(CallMessage call, Draft draft) {
+  v1::RotateRequest& head = *call.head;
+  if (head.has_positions()) TakePositions(*head.mutable_positions(), call);
+  if (head.reposition().has_from()) {
+    TakePositions(*head.mutable_reposition()->mutable_from(), call);
+  }
+  if (head.reposition().has_by()) TakeElements(*head.mutable_reposition()->mutable_by(), call);
+  for (v1::Tensor& tensor : *head.mutable_tensors()) {
+    if (tensor.norm().has_weight()) TakeElements(*tensor.mutable_norm()->mutable_weight(), call);
+    if (tensor.has_paged_tokens()) TakeSlots(*tensor.mutable_paged_tokens(), call);
+  }
+  draft.encoded.call = std::move(call);
+  return std::move(draft.encoded);
 }
 
 // What JoinPrepared writes, as a message. INVALID_ARGUMENT: as SetValues.
-Result<CallMessage> FillPrepared(const Draft& draft, const RotateRequest& request,
-                                 const std::vector<Preparation::Tensor>& tensors) {
-  using google::protobuf::Arena;
-  google::protobuf::ArenaOptions options;
-  options.start_block_size = kCallMessageBytes;
-  CallMessage call = {.arena = std::make_unique<Arena>(options)};
-  call.head = Arena::CreateMessage<v1::RotateRequest>(call.arena.get());
-  v1::RotateRequest& head = *call.head;
-  if (Status status = SetValues(request, head); !status.ok()) return status;
-  if (head.has_positions()) {
-    LendPositions(request.positions, *head.mutable_positions(), call.split);
-  }
-  if (request.reposition.has_value()) {
-    LendPositions(request.reposition->from, *head.mutable_reposition()->mutable_from(), call.split);
-  }
-  SetOutputRegions(draft, head);
+Status FillPrepared(const RotateRequest& request, const std::vector<Preparation::Tensor>& tensors,
+                    const Draft& draft, v1::RotateRequest& head) {
+  ROPE_RETURN_IF_ERROR(SetValues(request, head));
   const PreparedState& state = *PreparedState::Of(*request.prepared);
+  const bool has_shapes = state.preparation->has_open_axis();
   head.set_prepared_id(state.id);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    v1::Array& array = *head.add_tensors()->mutable_array();
-    if (state.preparation->has_open_axis()) SetShape(tensors[i].view.shape, array);
-    const std::optional<RegionRange>& input = draft.placement.inputs[i];
-    if (input.has_value()) SetSpan(draft, *input, *array.mutable_region());
+    v1::Tensor& tensor = *head.add_tensors();
+    const TensorView& view = tensors[i].view;
+    if (has_shapes) SetShape(view.shape, *tensor.mutable_array());
+    SetSlots(view, request.tensors[i].paged, {.shape = has_shapes, .elements = true}, tensor);
   }
-  return call;
+  SetRows(draft, has_shapes, head);
+  SetPlaces(draft, head);
+  return {};
 }
 
 EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Route route,
@@ -425,94 +512,67 @@ EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Rout
   return std::move(draft.encoded);
 }
 
-// Of a prepared call; in `changed` if its open axis has a length, or a tensor strides.
-Result<const std::vector<Preparation::Tensor>*> TensorsOf(
-    const RotateRequest& request, std::vector<Preparation::Tensor>& changed) {
-  const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
-  if (!LengthOf(request).has_value() && std::ranges::none_of(request.tensors, HasStrides)) {
-    return &preparation.tensors();
-  }
-  auto tensors = preparation.TensorsOf(request);
-  if (!tensors.ok()) return tensors.status();
-  changed = *std::move(tensors);
-  return &changed;
-}
-
 Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
                                      Route route, BorrowedSlices& borrowed) {
-  std::vector<Preparation::Tensor> changed;
-  const auto found = TensorsOf(request, changed);
-  if (!found.ok()) return found.status();
-  const std::vector<Preparation::Tensor>& tensors = **found;
+  ROPE_ASSIGN_OR_RETURN(const auto found,
+                        PreparedState::Of(*request.prepared)->preparation->TensorsOf(request));
+  const std::vector<Preparation::Tensor>& tensors = *found;
   Draft draft;
   draft.places.reserve(tensors.size());
   draft.encoded.wanted.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Preparation::Tensor& tensor = tensors[i];
-    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
   }
-  Settle(region, route, draft);
+  ROPE_RETURN_IF_ERROR(draft.AddRows(request.rows));
+  ROPE_RETURN_IF_ERROR(Settle(region, route, draft));
   // The prepared request has the strides, which say nothing about results in the answer.
   if (draft.wants_strides() && !draft.writes_strides()) {
     draft = {};
     return EncodeWhole(request, region, route, borrowed);
   }
-  const bool has_text = !request.request_id.empty() || !request.labels.empty();
-  if (route == Route::kInProcess && !has_text && StayInRegion(draft.encoded.wanted)) {
-    Result<CallMessage> call = FillPrepared(draft, request, tensors);
-    if (!call.ok()) return call.status();
-    draft.encoded.call = *std::move(call);
-    return std::move(draft.encoded);
+  if (route == Route::kInProcess) {
+    CallMessage call = NewMessage();
+    ROPE_RETURN_IF_ERROR(FillPrepared(request, tensors, draft, *call.head));
+    return InProcess(std::move(call), std::move(draft));
   }
-  auto message = JoinPrepared(draft, request, tensors);
-  if (!message.ok()) return message.status();
-  return Encoded(std::move(draft), *std::move(message), route, borrowed);
+  ROPE_ASSIGN_OR_RETURN(auto message, JoinPrepared(draft, request, tensors));
+  return Encoded(std::move(draft), std::move(message), route, borrowed);
 }
 
-// These two fill the message of a whole request, but for places, and a tensor's on `arena`.
-Status FillWhole(const RotateRequest& request, google::protobuf::Arena& arena,
-                 v1::RotateRequest& head, std::vector<v1::Tensor*>& tensors, Draft& draft) {
-  Status status = SetConstants(request, head);
-  if (status.ok()) status = SetValues(request, head);
-  if (!status.ok()) return status;
+// These two fill the message of a whole request, but for places and rows.
+Status FillWhole(const RotateRequest& request, v1::RotateRequest& head, Draft& draft) {
+  ROPE_RETURN_IF_ERROR(SetConstants(request, head));
+  ROPE_RETURN_IF_ERROR(SetValues(request, head));
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& view = request.tensors[i];
-    const Result<int64_t> bytes = TensorBytes(view, i);
-    if (!bytes.ok()) return bytes.status();
-    Result<WantedTensor> wanted = WantedOf(view, request.output_dtype, i);
-    if (!wanted.ok()) return wanted.status();
-    status = draft.Add(view, *bytes, *std::move(wanted), view);
-    if (!status.ok()) return status;
-    tensors.push_back(google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena));
-    if (status = SetTensor(view, i, *tensors.back()); !status.ok()) return status;
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(view, i));
+    ROPE_ASSIGN_OR_RETURN(WantedTensor wanted, WantedOf(view, request.output_dtype, i));
+    ROPE_RETURN_IF_ERROR(draft.Add(view, bytes, std::move(wanted), view));
+    v1::Tensor& tensor = *head.add_tensors();
+    ROPE_RETURN_IF_ERROR(SetTensor(view, i, tensor));
+    SetSlots(view, view.paged, {.elements = true}, tensor);
   }
   return {};
 }
 
 // REQUIRES: EncodeRotate has accepted the request.
-Status FillWholePrepared(const RotateRequest& request, google::protobuf::Arena& arena,
-                         v1::RotateRequest& head, std::vector<v1::Tensor*>& tensors, Draft& draft) {
+Status FillWholePrepared(const RotateRequest& request, v1::RotateRequest& head, Draft& draft) {
   const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
   const v1::RotateRequest& prepared = preparation.message().rotate();
-  std::vector<Preparation::Tensor> changed;
-  const auto found = TensorsOf(request, changed);
-  if (!found.ok()) return found.status();
+  ROPE_ASSIGN_OR_RETURN(const auto found, preparation.TensorsOf(request));
   head = prepared;
-  head.clear_tensors();
-  if (head.has_output()) head.mutable_output()->clear_strides();  // JoinWhole sets them
+  if (head.has_output()) head.mutable_output()->clear_strides();  // EncodeWhole sets them
   if (head.output().ByteSizeLong() == 0) head.clear_output();
-  if (Status status = SetValues(request, head); !status.ok()) return status;
-  for (size_t i = 0; i < (*found)->size(); ++i) {
-    const Preparation::Tensor& tensor = (**found)[i];
-    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
-    if (!status.ok()) return status;
-    tensors.push_back(google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena));
-    *tensors.back() = prepared.tensors(static_cast<int>(i));
-    v1::Array& array = *tensors.back()->mutable_array();
-    array.clear_shape();
+  ROPE_RETURN_IF_ERROR(SetValues(request, head));
+  for (size_t i = 0; i < found->size(); ++i) {
+    const Preparation::Tensor& tensor = (*found)[i];
+    ROPE_RETURN_IF_ERROR(draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
+    v1::Tensor& message = *head.mutable_tensors(static_cast<int>(i));
+    v1::Array& array = *message.mutable_array();
     SetShape(tensor.view.shape, array);
     array.mutable_strides()->Assign(tensor.view.strides.begin(), tensor.view.strides.end());
+    SetSlots(tensor.view, request.tensors[i].paged, {.shape = true, .elements = true}, message);
   }
   return {};
 }
@@ -520,6 +580,7 @@ Status FillWholePrepared(const RotateRequest& request, google::protobuf::Arena& 
 }  // namespace
 
 RotatedTensor ResultOf(WantedTensor wanted) {
+  const void* const staged = wanted.staged;
   RotatedTensor tensor;
   tensor.role = wanted.role;
   tensor.layout = std::move(wanted.layout);
@@ -528,26 +589,36 @@ RotatedTensor ResultOf(WantedTensor wanted) {
   tensor.strides = std::move(wanted.strides);
   tensor.data = wanted.output;
   tensor.bytes = wanted.bytes;
+  if (staged != nullptr) CopyResult(staged, tensor, wanted.output);
   return tensor;
 }
 
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed) {
-  google::protobuf::Arena arena;
-  auto& head = *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
-  std::vector<v1::Tensor*> tensors;
+  CallMessage call = NewMessage();
+  v1::RotateRequest& head = *call.head;
   Draft draft;
   const auto fill = request.prepared.has_value() ? &FillWholePrepared : &FillWhole;
-  if (Status status = fill(request, arena, head, tensors, draft); !status.ok()) return status;
-  Settle(region, route, draft);
-  std::vector<proto::MessagePart> message = JoinWhole(draft, head, tensors);
+  ROPE_RETURN_IF_ERROR(fill(request, head, draft));
+  ROPE_RETURN_IF_ERROR(draft.AddRows(request.rows));
+  ROPE_RETURN_IF_ERROR(Settle(region, route, draft));
+  SetRows(draft, /*has_shapes=*/true, head);
+  SetPlaces(draft, head);
+  if (draft.writes_strides() && draft.wants_strides()) {
+    const std::vector<WantedTensor>& wanted = draft.encoded.wanted;
+    SetOutputStrides(
+        wanted.size(), [&wanted](size_t i) -> const WantedTensor& { return wanted[i]; },
+        *head.mutable_output());
+  }
+  if (route == Route::kInProcess) return InProcess(std::move(call), std::move(draft));
+  std::vector<proto::MessagePart> message = JoinWhole(draft, head);
   return Encoded(std::move(draft), std::move(message), route, borrowed);
 }
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
                                    BorrowedSlices& borrowed) {
   if (!request.prepared.has_value()) return EncodeWhole(request, region, route, borrowed);
-  if (Status status = CheckPreparedCall(request); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckPreparedCall(request));
   if (std::ranges::any_of(request.tensors, HasStrides)) {
     return EncodeWhole(request, region, route, borrowed);
   }
@@ -566,7 +637,10 @@ Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
     fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
-  if (!message.ok()) return Unreadable(message.status());
+  if (!message.ok()) {
+    const proto::ErrorParts parts = proto::PartsOf(message.status());
+    return Unreadable(parts.field, parts.got, parts.want);
+  }
   reply.message_ = *std::move(message);
   if (!reply.head_->ParseFromString(reply.message_.skeleton)) {
     return Unreadable("", "malformed bytes");
@@ -587,20 +661,22 @@ Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
 }
 
 Status ReceivedReply::error() const {
-  return head().error().code() == 0 ? Status() : FromMessage(head().error());
+  const v1::Error& error = head().error();
+  if (error.code() == 0) return {};
+  return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
 }
 
 // Checks every tensor before it writes any: a reply that is not valid leaves all outputs untouched.
 Result<RotateReply> ReceivedReply::ToReply(std::vector<WantedTensor> wanted,
                                            OutputPool& pool) const {
-  if (Status status = error(); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(error());
   const auto count = static_cast<size_t>(head().tensors_size());
   if (count != wanted.size()) {
     return Unreadable("tensors", count, wanted.size());
   }
   for (size_t i = 0; i < count; ++i) {
     const v1::Array& array = head().tensors(static_cast<int>(i)).array();
-    if (Status status = CheckTensor(array, message_, wanted[i], i); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckTensor(array, message_, wanted[i], i));
   }
   RotateReply reply;
   ReadHead(head(), reply);

@@ -1,16 +1,18 @@
 // Encodes rotate requests and decodes their replies. Tensor bytes never enter a protobuf message:
 // encoding lends them to gRPC, decoding copies them once, from the received slices to the output.
 //
-// With a region, a tensor in it is named by offset instead of sent. The results stay in the region
-// if all outputs of the request lie there and none overlaps an input (except in place). With a
-// staging region, the tensors of a request (kStagedBytesMin or more) are first copied to the
+// With a region, tensors and rows in it are named by offset instead of sent. The results stay in
+// the region if all outputs of the request lie there and none overlaps an input (except in place).
+// With a staging region, the tensors of a request (kStagedBytesMin or more) are first copied to the
 // region, and the results are copied from it to their outputs. The caller's tensors do not change
-// until then, so a staged request may be sent again.
+// until then, so a staged request may be sent again. In process, everything is in the region, and
+// results that would overwrite an input are staged.
 //
 // Threading:  Functions only.
-// Errors:     Encoding: as messages.h. Decoding: INTERNAL if the reply is not a
-//             RotateResponse that answers the request (no output is written then); else the status
-//             in the reply's `error`.
+// Errors:     Encoding: as messages.h; INVALID_ARGUMENT: a tensor of pages outside the region, or
+//             beside a result outside it. Decoding: INTERNAL if the reply is not a RotateResponse
+//             that answers the request (no output is written then); else the status in the reply's
+//             `error`.
 #ifndef ROPE_CLIENT_CODEC_CODEC_H_
 #define ROPE_CLIENT_CODEC_CODEC_H_
 
@@ -47,20 +49,18 @@ enum class Route { kRpc, kRing, kInProcess };
 // Requests for a ring are staged whatever their size.
 inline constexpr int64_t kStagedBytesMin = 64 << 10;
 
-// The message of a prepared call as a receiver has it, for an engine in this process. Its arrays
-// are views of the caller's request.
+// The message of a call as a receiver has it, for an engine in this process.
 struct CallMessage {
   std::unique_ptr<google::protobuf::Arena> arena;
   v1::RotateRequest* head = nullptr;  // on `arena`
-  proto::SplitMessage split = {};     // payloads of `head`
+  proto::SplitMessage split = {};     // payloads of `head`, on `arena`
 };
 
 // An encoded request, and what is needed to decode its reply.
 struct EncodedRotate {
   grpc::ByteBuffer message;  // for an RPC; empty if one of the next two is set
   std::string ring_message;  // the whole message, if it may go through a ring; else empty
-  // In process, a prepared call without id and labels whose results stay where they are written.
-  std::optional<CallMessage> call = {};
+  std::optional<CallMessage> call = {};  // in process
   std::vector<WantedTensor> wanted;
   int64_t tensor_bytes = 0;  // of all inputs
   bool uses_region = false;  // names a region, so it is valid on that region's connection only
@@ -68,7 +68,8 @@ struct EncodedRotate {
   StagedRun staged = {};     // REQUIRES: kept until the reply has been decoded
   // The lease of the region id in the message. REQUIRES: kept until the call has ended.
   RegionIds::Lease region_id = nullptr;
-  // In process: memory of the results without an output of the caller, empty for the others.
+  // In process: memory of the results that are not written to an output of the caller, empty for
+  // the others. REQUIRES: kept until ResultOf.
   std::vector<OutputMemory> owned = {};
 };
 
@@ -86,7 +87,7 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& r
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed);
 
-// The tensor of a reply whose result is where `wanted` says.
+// The tensor of a reply whose result is where `wanted` says: in its output, or staged for it.
 RotatedTensor ResultOf(WantedTensor wanted);
 
 // A parsed RotateResponse whose tensors still lie in the received slices. A moved-from object may

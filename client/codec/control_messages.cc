@@ -9,6 +9,7 @@
 #include "client/codec/message_call.h"
 #include "client/codec/messages.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -28,41 +29,21 @@ Status SetPositions(const TablePositions& positions, absl::string_view field,
   if (has_range) {
     return InvalidField(field, "a range and position_ids", "exactly one of them");
   }
-  v1::Array& array = *message.mutable_position_ids();
-  array.set_dtype(v1::DTYPE_INT64);
-  array.add_shape(static_cast<int64_t>(positions.position_ids.size()));
-  array.set_raw(positions.position_ids.data(),
-                positions.position_ids.size() * sizeof(positions.position_ids[0]));
+  SetIntegers(positions.position_ids, *message.mutable_position_ids());
   return {};
 }
 
 Status SetReposition(const TableReposition& reposition, v1::TableReposition& message) {
-  Status status = SetPositions(reposition.from, "reposition.from", *message.mutable_from());
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetPositions(reposition.from, "reposition.from", *message.mutable_from()));
   if (reposition.from_seq_len.has_value()) message.set_from_seq_len(*reposition.from_seq_len);
   if (!reposition.from_rope.has_value()) return {};
   return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
 }
 
-std::optional<DType> TableDType(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_FP32:
-      return DType::kFloat32;
-    case v1::DTYPE_FP16:
-      return DType::kFloat16;
-    case v1::DTYPE_BF16:
-      return DType::kBFloat16;
-    case v1::DTYPE_FP64:
-      return DType::kFloat64;
-    default:
-      return std::nullopt;
-  }
-}
-
 // Sets `table` if the message has the array. False: the array does not fit its shape.
 bool ReadTable(bool has_array, const v1::Array& array, TableArray& table) {
   if (!has_array) return true;
-  const std::optional<DType> dtype = TableDType(array.dtype());
+  const std::optional<DType> dtype = DTypeNumbered(array.dtype());
   if (!dtype.has_value()) return false;
   int64_t bytes = ElementBytes(*dtype);
   for (const int64_t length : array.shape()) {
@@ -100,13 +81,10 @@ Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
 
 Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
   v1::GetTablesRequest message;
-  Status status = SetRope(request.rope, "rope", *message.mutable_rope());
-  if (!status.ok()) return status;
-  status = SetPositions(request.positions, "positions", *message.mutable_positions());
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
+  ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *message.mutable_positions()));
   if (request.reposition.has_value()) {
-    status = SetReposition(*request.reposition, *message.mutable_reposition());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetReposition(*request.reposition, *message.mutable_reposition()));
   }
   message.set_dtype(ToMessage(request.dtype));
   // The client's enumerators begin at 0, those of the schema at 1.
@@ -114,9 +92,7 @@ Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
   if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
   if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
   message.set_skip_attention_factor(request.skip_attention_factor);
-  if (request.role.has_value()) {
-    message.set_role(*request.role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K);
-  }
+  if (request.role.has_value()) message.set_role(ToMessage(*request.role));
   return message;
 }
 

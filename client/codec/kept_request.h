@@ -1,9 +1,9 @@
 // KeptRequest: what an asynchronous call keeps of its request, to encode it again for another
 // attempt after the caller's request has gone.
 //
-// Threading:  Immutable; usable from any thread.
-// Ownership:  Owns copies of everything, rows and norm weights included, but for the memory of the
-//             tensors, which it borrows.
+// Threading:  A value.
+// Ownership:  Owns copies of everything, norm weights included, but for the memory of the tensors
+//             and of rows in the region, which it borrows.
 #ifndef ROPE_CLIENT_CODEC_KEPT_REQUEST_H_
 #define ROPE_CLIENT_CODEC_KEPT_REQUEST_H_
 
@@ -11,27 +11,19 @@
 #include <memory>
 #include <string>
 
+#include "client/memory/region.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
 
 namespace rope::client {
 
-class KeptRequest {
- public:
-  // INVALID_ARGUMENT: an array without data, or with a shape whose size in bytes is not defined.
-  static Result<std::unique_ptr<const KeptRequest>> Of(const RotateRequest& request);
-
-  // The request. Its arrays lie in this object.
-  const RotateRequest& Get() const { return request_; }
-
- private:
-  explicit KeptRequest(const RotateRequest& request) : request_(request) {}
-  Status CopyArrays();
-  Status CopyArray(const std::string& field, ArrayView& view);
-
-  RotateRequest request_;
-  std::deque<std::string> arrays_;  // stay where they are while others are added
+struct KeptRequest {
+  RotateRequest request;
+  std::deque<std::string> arrays;  // of the request; they stay where they are
 };
+
+// INVALID_ARGUMENT: an array without data, or with a shape whose size in bytes is not defined.
+Result<std::unique_ptr<const KeptRequest>> Keep(const RotateRequest& request, const Region& region);
 
 }  // namespace rope::client
 

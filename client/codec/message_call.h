@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -65,7 +66,7 @@ inline Status ReadMessage(const Result<grpc::ByteBuffer>& buffer,
 template <typename Reply>
 Result<Reply> MessageOf(const Result<grpc::ByteBuffer>& buffer) {
   Reply reply;
-  if (Status status = ReadMessage(buffer, reply); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(ReadMessage(buffer, reply));
   return reply;
 }
 

@@ -13,11 +13,21 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/wire/rope_config.h"
 
 namespace rope::client {
 namespace {
+
+// By DType.
+constexpr v1::DType kDTypes[] = {v1::DTYPE_FP32, v1::DTYPE_FP16,     v1::DTYPE_BF16,
+                                 v1::DTYPE_FP64, v1::DTYPE_FP8_E4M3, v1::DTYPE_FP8_E5M2};
+
+// By Operation.
+constexpr v1::Operation kOperations[] = {v1::OPERATION_ROTATE, v1::OPERATION_INVERSE,
+                                         v1::OPERATION_BACKWARD, v1::OPERATION_ADD_SINUSOIDAL,
+                                         v1::OPERATION_REPOSITION};
 
 template <typename T, typename Field>
 std::vector<T> ToVector(const Field& field) {
@@ -39,21 +49,24 @@ Status BadConfig(const absl::Status& status) {
 }  // namespace
 
 v1::DType ToMessage(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return v1::DTYPE_FP32;
-    case DType::kFloat16:
-      return v1::DTYPE_FP16;
-    case DType::kBFloat16:
-      return v1::DTYPE_BF16;
-    case DType::kFloat64:
-      return v1::DTYPE_FP64;
-    case DType::kFloat8E4M3:
-      return v1::DTYPE_FP8_E4M3;
-    case DType::kFloat8E5M2:
-      return v1::DTYPE_FP8_E5M2;
-  }
-  return v1::DTYPE_UNSPECIFIED;
+  return kDTypes[static_cast<size_t>(dtype)];
+}
+
+std::optional<DType> DTypeNumbered(v1::DType number) {
+  const auto* const found = std::find(std::begin(kDTypes), std::end(kDTypes), number);
+  if (found == std::end(kDTypes)) return std::nullopt;
+  return static_cast<DType>(found - std::begin(kDTypes));
+}
+
+v1::Role ToMessage(Role role) {
+  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
+}
+
+void SetIntegers(const std::vector<int64_t>& values, v1::Array& array,
+                 const std::vector<int64_t>& shape) {
+  array.set_dtype(v1::DTYPE_INT64);
+  SetShape(shape.empty() ? std::vector{static_cast<int64_t>(values.size())} : shape, array);
+  array.set_raw(values.data(), values.size() * sizeof(int64_t));
 }
 
 Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given) {
@@ -69,11 +82,10 @@ Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char
 }
 
 Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message) {
-  Status status = CheckOneOf(field, {{"model", !spec.model.empty()},
-                                     {"config_id", !spec.config_id.empty()},
-                                     {"config", spec.config.has_value()},
-                                     {"config_json", !spec.config_json.empty()}});
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckOneOf(field, {{"model", !spec.model.empty()},
+                                          {"config_id", !spec.config_id.empty()},
+                                          {"config", spec.config.has_value()},
+                                          {"config_json", !spec.config_json.empty()}}));
   if (!spec.model.empty()) message.set_model(spec.model);
   if (!spec.config_id.empty()) message.set_config_id(spec.config_id);
   if (!spec.config_json.empty()) message.set_config_json(spec.config_json);
@@ -96,8 +108,7 @@ Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& mess
 
 Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
   v1::DescribeRequest message;
-  Status status = SetRope(request.rope, "rope", *message.mutable_rope());
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
   if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
   message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
   if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
@@ -173,61 +184,6 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
 
 namespace {
 
-Status SetKey(const KeySource& key, absl::string_view field, v1::KeySource& message) {
-  Status status = SetRope(key.rope, field, *message.mutable_rope());
-  if (!status.ok()) return status;
-  message.set_engine(key.engine);
-  if (key.max_model_len.has_value()) message.set_max_model_len(*key.max_model_len);
-  if (key.dtype.has_value()) message.set_dtype(ToMessage(*key.dtype));
-  if (key.head_dim.has_value()) message.set_head_dim(*key.head_dim);
-  return {};
-}
-
-}  // namespace
-
-Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request) {
-  v1::FingerprintRequest message;
-  Status status = SetKey(request.key, "key.rope", *message.mutable_key());
-  if (status.ok() && request.other.has_value()) {
-    status = SetKey(*request.other, "other.rope", *message.mutable_other());
-  }
-  if (!status.ok()) return status;
-  return message;
-}
-
-namespace {
-
-v1::Operation ToMessage(Operation operation) {
-  switch (operation) {
-    case Operation::kRotate:
-      return v1::OPERATION_ROTATE;
-    case Operation::kInverse:
-      return v1::OPERATION_INVERSE;
-    case Operation::kBackward:
-      return v1::OPERATION_BACKWARD;
-    case Operation::kAddSinusoidal:
-      return v1::OPERATION_ADD_SINUSOIDAL;
-    case Operation::kReposition:
-      return v1::OPERATION_REPOSITION;
-  }
-  return v1::OPERATION_UNSPECIFIED;
-}
-
-void SetIntegers(const std::vector<int64_t>& values, const std::vector<int64_t>& shape,
-                 v1::Array& array) {
-  array.set_dtype(v1::DTYPE_INT64);
-  if (shape.empty()) {
-    array.add_shape(static_cast<int64_t>(values.size()));
-  } else {
-    array.mutable_shape()->Add(shape.begin(), shape.end());
-  }
-  array.set_raw(values.data(), values.size() * sizeof(int64_t));
-}
-
-v1::Role ToMessage(Role role) {
-  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
-}
-
 Status TooLarge(const char* field) {
   return InvalidField(
       field, absl::StrCat("more than ", std::numeric_limits<int64_t>::max(), " bytes"), "fewer");
@@ -285,18 +241,36 @@ Status CheckMemory(const void* data, int64_t bytes) {
   return InvalidField("data", "null", absl::StrCat(bytes, " bytes"));
 }
 
-Status SetRows(const Rows& rows, v1::Rows& message) {
-  if (rows.angles.has_value()) {
-    Status status = SetArray("rows.angles", *rows.angles, *message.mutable_angles());
-    if (!status.ok()) return status;
-  }
-  if (rows.cos.has_value()) {
-    Status status = SetArray("rows.cos", *rows.cos, *message.mutable_cos());
-    if (!status.ok()) return status;
-  }
-  if (!rows.sin.has_value()) return {};
-  return SetArray("rows.sin", *rows.sin, *message.mutable_sin());
+// `view`: an ArrayView or TensorView.
+template <typename View>
+void SetArrayType(const View& view, v1::Array& array) {
+  array.set_dtype(ToMessage(view.dtype));
+  SetShape(view.shape, array);
+  array.mutable_strides()->Assign(view.strides.begin(), view.strides.end());
 }
+
+// The shape of `count` pages, or slots, for the tokens of `view`. The server rejects a wrong count.
+std::vector<int64_t> SlotShape(const TensorView& view, int64_t count, bool is_pages) {
+  const auto length = [&view](char axis) {
+    const size_t at = view.layout.find(axis);
+    return at < view.shape.size() ? view.shape[at] : 1;
+  };
+  const auto has = [&view](char axis) { return view.layout.find(axis) != std::string::npos; };
+  const int64_t sequences = length('B');
+  const bool is_flat = is_pages ? has('T') : !has('B');
+  if (is_flat || sequences < 1 || count % sequences != 0) return {count};
+  if (!is_pages && count / sequences != length('S')) return {count};
+  return {sequences, count / sequences};
+}
+
+struct SlotArray {
+  std::vector<int64_t> PagedTokens::*slots;
+  v1::Array* (v1::PagedTokens::*mutable_array)();
+};
+constexpr SlotArray kSlotArrays[] = {
+    {&PagedTokens::pages, &v1::PagedTokens::mutable_pages},
+    {&PagedTokens::slots, &v1::PagedTokens::mutable_slots},
+    {&PagedTokens::target_slots, &v1::PagedTokens::mutable_target_slots}};
 
 // Reorders `shape` from the letters of `from` to those of `to`. Returns it unchanged if the letters
 // differ: the server rejects such a request.
@@ -346,30 +320,33 @@ Status CheckOutputStrides(const WantedTensor& wanted) {
 
 }  // namespace
 
-Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
-  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape);
+Result<int64_t> ArrayBytes(const std::string& field, const ArrayView& view) {
+  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape, view.strides);
   if (!bytes.ok()) return Within(field, bytes.status());
   if (Status status = CheckMemory(view.data, *bytes); !status.ok()) return Within(field, status);
-  array.set_dtype(ToMessage(view.dtype));
-  array.mutable_shape()->Add(view.shape.begin(), view.shape.end());
-  array.set_raw(view.data, static_cast<size_t>(*bytes));
+  return bytes;
+}
+
+Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
+  ROPE_ASSIGN_OR_RETURN(const int64_t bytes, ArrayBytes(field, view));
+  SetArrayType(view, array);
+  array.set_raw(view.data, static_cast<size_t>(bytes));
   return {};
 }
 
 Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message) {
   const bool has_ids = !positions.position_ids.empty() || !positions.position_ids_shape.empty();
-  Status status = CheckOneOf(field, {{"start", positions.start.has_value()},
-                                     {"starts", !positions.starts.empty()},
-                                     {"position_ids", has_ids}});
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckOneOf(field, {{"start", positions.start.has_value()},
+                                          {"starts", !positions.starts.empty()},
+                                          {"position_ids", has_ids}}));
   if (positions.start.has_value()) message.set_start(*positions.start);
-  if (!positions.starts.empty()) SetIntegers(positions.starts, {}, *message.mutable_starts());
+  if (!positions.starts.empty()) SetIntegers(positions.starts, *message.mutable_starts());
   if (has_ids) {
-    SetIntegers(positions.position_ids, positions.position_ids_shape,
-                *message.mutable_position_ids());
+    SetIntegers(positions.position_ids, *message.mutable_position_ids(),
+                positions.position_ids_shape);
   }
   if (!positions.cu_seqlens.empty()) {
-    SetIntegers(positions.cu_seqlens, {}, *message.mutable_cu_seqlens());
+    SetIntegers(positions.cu_seqlens, *message.mutable_cu_seqlens());
   }
   message.mutable_seq_lens()->Add(positions.seq_lens.begin(), positions.seq_lens.end());
   if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
@@ -380,30 +357,37 @@ Status SetPositions(const Positions& positions, absl::string_view field, v1::Pos
 Status SetValues(const RotateRequest& request, v1::RotateRequest& head) {
   head.set_request_id(request.request_id);
   head.mutable_labels()->insert(request.labels.begin(), request.labels.end());
-  Status status = SetPositions(request.positions, "positions", *head.mutable_positions());
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *head.mutable_positions()));
   if (head.positions().ByteSizeLong() == 0) head.clear_positions();
   if (!request.reposition.has_value()) return {};
-  return SetPositions(request.reposition->from, "reposition.from",
-                      *head.mutable_reposition()->mutable_from());
+  return SetReposition(*request.reposition, *head.mutable_reposition());
+}
+
+Status SetReposition(const Reposition& reposition, v1::Reposition& message) {
+  const bool has_by = !reposition.by.empty() || !reposition.by_shape.empty();
+  if (has_by) SetIntegers(reposition.by, *message.mutable_by(), reposition.by_shape);
+  Status status = SetPositions(reposition.from, "reposition.from", *message.mutable_from());
+  if (has_by && message.from().ByteSizeLong() == 0) message.clear_from();
+  return status;
 }
 
 Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
-  Status status = SetRope(request.rope, "rope", *head.mutable_rope());
-  if (!status.ok()) return status;
-  head.set_operation(ToMessage(request.operation));
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *head.mutable_rope()));
+  head.set_operation(kOperations[static_cast<size_t>(request.operation)]);
   head.set_skip_attention_factor(request.skip_attention_factor);
   if (request.reposition.has_value()) {
     v1::Reposition& reposition = *head.mutable_reposition();
     if (request.reposition->from_rope.has_value()) {
-      status = SetRope(*request.reposition->from_rope, "reposition.from_rope",
-                       *reposition.mutable_from_rope());
-      if (!status.ok()) return status;
+      ROPE_RETURN_IF_ERROR(SetRope(*request.reposition->from_rope, "reposition.from_rope",
+                                   *reposition.mutable_from_rope()));
     }
   }
   if (request.rows.has_value()) {
-    status = SetRows(*request.rows, *head.mutable_rows());
-    if (!status.ok()) return status;
+    v1::Rows& rows = *head.mutable_rows();
+    for (const RowArray& each : kRowArrays) {
+      const std::optional<ArrayView>& view = *request.rows.*each.view;
+      if (view.has_value()) SetArrayType(*view, *(rows.*each.mutable_array)());
+    }
   }
   if (request.output_dtype.has_value()) {
     head.mutable_output()->set_dtype(ToMessage(*request.output_dtype));
@@ -421,8 +405,24 @@ Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
   return {};
 }
 
+std::vector<int64_t> StridesOf(const std::vector<int64_t>& shape,
+                               const std::vector<int64_t>& strides) {
+  if (!strides.empty()) return strides;
+  std::vector<int64_t> packed(shape.size(), 1);
+  for (size_t i = shape.size(); i > 1; --i) {
+    static_cast<void>(__builtin_mul_overflow(packed[i - 1], shape[i - 1], &packed[i - 2]));
+  }
+  return packed;
+}
+
 Result<int64_t> TensorBytes(const TensorView& view, size_t index) {
-  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape, view.strides);
+  if (view.paged.has_value() && view.paged->pool_elements < 1) {
+    return InvalidField(absl::StrCat("tensors[", index, "].paged_tokens.pool_elements"),
+                        view.paged->pool_elements, "those of the whole pool");
+  }
+  const Result<int64_t> bytes = view.paged.has_value()
+                                    ? BytesOf(view.dtype, {view.paged->pool_elements})
+                                    : BytesOf(view.dtype, view.shape, view.strides);
   if (!bytes.ok()) return Within(absl::StrCat("tensors[", index, "].array"), bytes.status());
   return bytes;
 }
@@ -433,7 +433,24 @@ Status CheckData(const void* data, int64_t bytes, size_t index) {
 }
 
 void SetShape(const std::vector<int64_t>& shape, v1::Array& array) {
-  array.mutable_shape()->Add(shape.begin(), shape.end());
+  array.mutable_shape()->Assign(shape.begin(), shape.end());
+}
+
+void SetSlots(const TensorView& view, const std::optional<PagedTokens>& paged,
+              const SlotParts& parts, v1::Tensor& head) {
+  if (!paged.has_value()) return;
+  v1::PagedTokens& message = *head.mutable_paged_tokens();
+  for (const SlotArray& each : kSlotArrays) {
+    const std::vector<int64_t>& slots = *paged.*each.slots;
+    if (slots.empty()) continue;
+    v1::Array& array = *(message.*each.mutable_array)();
+    if (parts.dtype) array.set_dtype(v1::DTYPE_INT64);
+    if (parts.shape) {
+      const bool is_pages = each.slots == &PagedTokens::pages;
+      SetShape(SlotShape(view, static_cast<int64_t>(slots.size()), is_pages), array);
+    }
+    if (parts.elements) array.set_raw(slots.data(), slots.size() * sizeof(int64_t));
+  }
 }
 
 Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
@@ -447,9 +464,8 @@ Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
   head.set_layout(view.layout);
   if (view.norm.has_value()) {
     head.mutable_norm()->set_eps(view.norm->eps);
-    Status status = SetArray(absl::StrCat("tensors[", index, "].norm.weight"), view.norm->weight,
-                             *head.mutable_norm()->mutable_weight());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(SetArray(absl::StrCat("tensors[", index, "].norm.weight"),
+                                  view.norm->weight, *head.mutable_norm()->mutable_weight()));
   }
   if (view.scale.has_value()) head.set_scale(*view.scale);
   if (view.llama4_scaling_beta.has_value()) {
@@ -457,9 +473,17 @@ Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
   }
   if (view.fp8_scale.has_value()) head.add_fp8_scales(*view.fp8_scale);
   if (view.rotary_offset.has_value()) head.set_rotary_offset(*view.rotary_offset);
-  head.mutable_array()->set_dtype(ToMessage(view.dtype));
-  SetShape(view.shape, *head.mutable_array());
-  head.mutable_array()->mutable_strides()->Add(view.strides.begin(), view.strides.end());
+  if (view.paged.has_value()) {
+    v1::PagedTokens& paged = *head.mutable_paged_tokens();
+    paged.set_block_size(view.paged->block_size);
+    paged.set_page_stride(view.paged->page_stride);
+    paged.set_token_stride(view.paged->token_stride);
+    paged.set_head_stride(view.paged->head_stride);
+    paged.set_layer_stride(view.paged->layer_stride);
+    paged.set_pool_elements(view.paged->pool_elements);
+    SetSlots(view, view.paged, {.dtype = true, .shape = true}, head);
+  }
+  SetArrayType(view, *head.mutable_array());
   return {};
 }
 
@@ -474,6 +498,11 @@ Result<WantedTensor> WantedOf(const TensorView& view, std::optional<DType> outpu
   // Strides of 0 can describe a result that is too large to exist; the server rejects it.
   wanted.bytes = bytes.ok() ? *bytes : std::numeric_limits<int64_t>::max();
   wanted.output_bytes = wanted.bytes;
+  if (view.paged.has_value()) {
+    const Result<int64_t> pool = BytesOf(wanted.dtype, {view.paged->pool_elements});
+    if (!pool.ok()) return Within(absl::StrCat("tensors[", index, "].output"), pool.status());
+    wanted.output_bytes = *pool;
+  }
   if (view.output_strides.empty()) return wanted;
   const std::string path = absl::StrCat("tensors[", index, "]");
   const Result<int64_t> extent =

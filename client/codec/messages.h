@@ -2,7 +2,7 @@
 // tensor bytes (codec.h adds those), and describes the expected answer to a rotate request.
 //
 // Threading:  Functions only.
-// Ownership:  Messages hold copies, including those of positions, rows and norm weights.
+// Ownership:  Messages hold copies, including those of positions and norm weights.
 // Errors:     INVALID_ARGUMENT, of a rotate request: an array without data; a tensor or array with
 //             a shape or strides whose size in bytes is not defined. The server checks the rest.
 #ifndef ROPE_CLIENT_CODEC_MESSAGES_H_
@@ -27,6 +27,12 @@
 namespace rope::client {
 
 v1::DType ToMessage(DType dtype);
+// nullopt: no dtype of the client's.
+std::optional<DType> DTypeNumbered(v1::DType number);
+v1::Role ToMessage(Role role);
+// An empty shape is one axis.
+void SetIntegers(const std::vector<int64_t>& values, v1::Array& array,
+                 const std::vector<int64_t>& shape = {});
 // The error of alternatives of which more than one is given; OK for at most one. `given` pairs each
 // alternative's name with whether it is set.
 Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given);
@@ -36,25 +42,55 @@ Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char
 Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message);
 // INVALID_ARGUMENT: as SetRope.
 Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request);
-Result<v1::FingerprintRequest> ToMessage(const FingerprintRequest& request);
 
 // INTERNAL: a config that this library cannot read.
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message);
 
-// These two fill a rotate request, except its tensors: what stays the same when it repeats, and
-// the values of one call, except places in regions. INVALID_ARGUMENT: alternatives of which more
-// than one is given. REQUIRES: `head` has no such field yet.
+// The arrays of Rows: a field, and where the structs have it.
+struct RowArray {
+  const char* field;
+  std::optional<ArrayView> Rows::*view;
+  const v1::Array& (v1::Rows::*array)() const;
+  v1::Array* (v1::Rows::*mutable_array)();
+};
+inline constexpr RowArray kRowArrays[] = {
+    {"rows.cos_sin", &Rows::cos_sin, &v1::Rows::cos_sin, &v1::Rows::mutable_cos_sin},
+    {"rows.angles", &Rows::angles, &v1::Rows::angles, &v1::Rows::mutable_angles},
+    {"rows.cos", &Rows::cos, &v1::Rows::cos, &v1::Rows::mutable_cos},
+    {"rows.sin", &Rows::sin, &v1::Rows::sin, &v1::Rows::mutable_sin}};
+
+// These two fill a rotate request, except its tensors and the elements of rows: what stays the same
+// when it repeats, and the values of one call, except places in regions. INVALID_ARGUMENT:
+// alternatives of which more than one is given. REQUIRES: `head` has no such field yet.
 Status SetConstants(const RotateRequest& request, v1::RotateRequest& head);
 Status SetValues(const RotateRequest& request, v1::RotateRequest& head);
+// Two of the values. REQUIRES: `message` has neither positions nor `by`.
 Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message);
+Status SetReposition(const Reposition& reposition, v1::Reposition& message);
 
-// Fills one tensor without its elements. REQUIRES: `head` is empty.
+// Fills one tensor without its elements, and without those of pages and slots. REQUIRES: `head` is
+// empty.
 Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head);
 void SetShape(const std::vector<int64_t>& shape, v1::Array& array);
-// Copies rows or weights into `array`. `field` names them in errors.
+// Sets what `parts` says of the pages and slots that `paged` has. `view`: of the tokens.
+struct SlotParts {
+  bool dtype = false;
+  bool shape = false;
+  bool elements = false;
+};
+void SetSlots(const TensorView& view, const std::optional<PagedTokens>& paged,
+              const SlotParts& parts, v1::Tensor& head);
+// Copies weights into `array`. `field` names them in errors.
 Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array);
+// The size of the elements of rows or weights in bytes, with gaps. INVALID_ARGUMENT: no data.
+Result<int64_t> ArrayBytes(const std::string& field, const ArrayView& view);
 
-// The size of the elements in bytes.
+// Strides as they are given; without any, those of a packed tensor. Of one that is too large to
+// exist they are undefined.
+std::vector<int64_t> StridesOf(const std::vector<int64_t>& shape,
+                               const std::vector<int64_t>& strides);
+
+// The size of the elements in bytes; of pages, that of their pool.
 Result<int64_t> TensorBytes(const TensorView& view, size_t index);
 // INVALID_ARGUMENT: null, of a tensor of more than 0 bytes.
 Status CheckData(const void* data, int64_t bytes, size_t index);
@@ -67,7 +103,7 @@ struct WantedTensor {
   std::vector<int64_t> shape = {};
   std::vector<int64_t> strides = {};  // of `output`; empty: packed
   int64_t bytes = 0;                  // of the elements
-  int64_t output_bytes = 0;           // from the first to the end of the last in `output`
+  int64_t output_bytes = 0;           // from the first to the end of the last in `output`; its pool
   void* output = nullptr;             // null: the reply allocates memory
   bool in_region = false;  // the server writes it to the region; the answer holds no bytes
   // Where the server writes it in staging memory. Null: directly to `output`, or in the answer.

@@ -11,28 +11,17 @@
 namespace rope::client {
 namespace {
 
-std::optional<RegionRange> RangeIn(const Region& region, const void* data, int64_t bytes) {
-  if (region.ids == nullptr || data == nullptr || bytes == 0) return std::nullopt;
-  if (region.process_outputs != nullptr) {
-    return RegionRange{proto::ProcessMemoryOffset(data), bytes};
-  }
-  const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
-  if (!offset.has_value()) return std::nullopt;
-  return RegionRange{*offset, bytes};
-}
-
 // How often each stride may be taken, the largest stride first.
 using Steps = std::map<int64_t, int64_t, std::greater<>>;
 
-// Whether steps from `step` on lead exactly that far.
-bool Reach(const Steps& steps, Steps::const_iterator step, int64_t distance) {
-  if (step == steps.end() || distance <= 0) return distance == 0;
-  const auto [stride, most] = *step++;
-  int64_t rest = 0;  // how far smaller steps lead
-  for (auto each = step; each != steps.end(); ++each) rest += each->first * each->second;
-  int64_t taken = std::min(most, distance / stride);
-  for (; taken >= 0 && distance - taken * stride <= rest; --taken) {
-    if (Reach(steps, step, distance - taken * stride)) return true;
+// Whether steps from `step` on, which lead up to `most`, lead exactly that far.
+bool Reach(Steps::const_iterator step, int64_t most, int64_t distance) {
+  if (distance == 0 || distance == most) return true;
+  const auto [stride, count] = *step++;
+  most -= stride * count;
+  int64_t taken = std::min(count, distance / stride);
+  for (; taken >= 0 && distance - taken * stride <= most; --taken) {
+    if (Reach(step, most, distance - taken * stride)) return true;
   }
   return false;
 }
@@ -69,9 +58,11 @@ bool PlaceOutputs(const Region& region, const std::vector<Place>& places, Placem
     if (!output.has_value()) return false;
     for (size_t j = 0; j < places.size(); ++j) {
       const std::optional<RegionRange>& input = placement.inputs[j];
+      const bool overlaps = input.has_value() && input->Overlaps(*output);
       const bool is_own = i == j && input == output && places[i].is_alike;
-      placement.is_in_place |= is_own;
-      if (!is_own && input.has_value() && input->Overlaps(*output)) return false;
+      const bool is_paged = places[i].is_paged && places[j].is_paged;
+      placement.is_in_place |= is_own || (is_paged && overlaps);
+      if (overlaps && !is_own && !is_paged) return false;
     }
     placement.outputs.push_back(*output);
   }
@@ -80,26 +71,37 @@ bool PlaceOutputs(const Region& region, const std::vector<Place>& places, Placem
 
 }  // namespace
 
+std::optional<RegionRange> RangeIn(const Region& region, const void* data, int64_t bytes) {
+  if (region.ids == nullptr) return std::nullopt;
+  if (region.process_outputs != nullptr) {
+    if (bytes == 0) return RegionRange{};
+    if (data == nullptr) return std::nullopt;
+    return RegionRange{proto::ProcessMemoryOffset(data), bytes};
+  }
+  if (data == nullptr || bytes == 0) return std::nullopt;
+  const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
+  if (!offset.has_value()) return std::nullopt;
+  return RegionRange{*offset, bytes};
+}
+
 bool ShareMemory(const WantedTensor& a, const WantedTensor& b) {
   constexpr int64_t kBytesMax = int64_t{1} << 47;  // more are in no memory, and refused elsewhere
   const int64_t distance =
       proto::ProcessMemoryOffset(b.output) - proto::ProcessMemoryOffset(a.output);
   if (distance >= a.output_bytes || -distance >= b.output_bytes) return false;
-  if (std::max(a.output_bytes, b.output_bytes) > kBytesMax) return false;
+  if (std::max(a.output_bytes, b.output_bytes) > kBytesMax || std::min(a.bytes, b.bytes) == 0)
+    return false;
   // They do if steps from the first byte of `a` meet steps back from the last of `b`.
   Steps steps;
   for (const WantedTensor* wanted : {&a, &b}) {
-    if (wanted->bytes == 0) return false;
     const int64_t element_bytes = ElementBytes(wanted->dtype);
-    int64_t packed = element_bytes;
-    for (size_t i = wanted->shape.size(); i-- > 0; packed *= wanted->shape[i]) {
-      const bool is_packed = wanted->strides.empty();
-      if (wanted->shape[i] == 1) continue;
-      steps[is_packed ? packed : wanted->strides[i] * element_bytes] += wanted->shape[i] - 1;
+    const std::vector<int64_t> strides = StridesOf(wanted->shape, wanted->strides);
+    for (size_t i = 0; i < strides.size(); ++i) {
+      if (wanted->shape[i] > 1) steps[strides[i] * element_bytes] += wanted->shape[i] - 1;
     }
     steps[1] += element_bytes - 1;
   }
-  return Reach(steps, steps.begin(), distance + b.output_bytes - 1);
+  return Reach(steps.begin(), a.output_bytes + b.output_bytes - 2, distance + b.output_bytes - 1);
 }
 
 StagedRun Stage(const Region& region, int64_t bytes_min, const std::vector<WantedTensor>& wanted,

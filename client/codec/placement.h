@@ -27,6 +27,7 @@ struct Place {
   int64_t output_bytes = 0;  // of `output`, with its gaps
   bool is_alike = false;     // the result has the input's layout, type and strides
   bool is_packed = true;     // the input
+  bool is_paged = false;     // `data` and `output` are pools of pages
 
   std::string_view raw() const {
     return {static_cast<const char*>(data), static_cast<size_t>(bytes)};
@@ -49,10 +50,14 @@ struct Placement {
   std::vector<std::optional<RegionRange>> inputs;  // nullopt: memory outside the region
   std::vector<RegionRange> outputs;                // empty unless has_outputs
   // The results are placed in the region: every output lies there and overlaps no input except its
-  // own, exactly. Otherwise all results come in the message.
+  // own, exactly. Otherwise all results come in the message. Pools of pages may overlap: the server
+  // compares their slots.
   bool has_outputs = false;
   bool is_in_place = false;  // an output is an input
 };
+
+// Where memory lies in the region. nullopt: elsewhere. In process, all memory does.
+std::optional<RegionRange> RangeIn(const Region& region, const void* data, int64_t bytes);
 
 // Copies the tensors to one run of staging memory and redirects `places` to it. A result takes the
 // place of its input if it fits, else the memory after it. Changes nothing if there is no room, or

@@ -1,34 +1,65 @@
 #include "client/codec/preparation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/message_call.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
 #include "rope/v1/rotate.pb.h"
 
 namespace rope::client {
 namespace {
 
-// Whether a tensor has no more than `data` and `output`, and strides of both.
-bool IsMemoryAlone(const TensorView& view) {
+bool IsSlotsAlone(const PagedTokens& paged) {
+  static const PagedTokens empty;
+  return paged.block_size == empty.block_size && paged.page_stride == 0 &&
+         paged.token_stride == 0 && paged.head_stride == 0 && paged.layer_stride == 0 &&
+         paged.pool_elements == 0;
+}
+
+// Whether a tensor has no more than `data` and `output`, and strides of both, or slots if
+// `prepared` has pages.
+bool IsMemoryAlone(const TensorView& view, const TensorView& prepared) {
   static const TensorView empty;
   return view.role == empty.role && view.layout.empty() && view.dtype == empty.dtype &&
          view.shape.empty() && view.head_ranges.empty() && view.output_layout.empty() &&
          !view.norm.has_value() && !view.scale.has_value() &&
          !view.llama4_scaling_beta.has_value() && !view.fp8_scale.has_value() &&
-         !view.rotary_offset.has_value();
+         !view.rotary_offset.has_value() &&
+         (!view.paged.has_value() || (prepared.paged.has_value() && IsSlotsAlone(*view.paged)));
+}
+
+// The rows of a call are those that were prepared, with elements. Only an open axis has another
+// length.
+Status CheckRows(const RotateRequest& request, const Preparation& preparation) {
+  static const Rows none;
+  const Rows& rows = request.rows.has_value() ? *request.rows : none;
+  for (const RowArray& each : kRowArrays) {
+    const std::optional<ArrayView>& view = rows.*each.view;
+    const v1::Array& want = (preparation.message().rotate().rows().*each.array)();
+    const bool is_alike =
+        view.has_value()
+            ? want.dtype() == ToMessage(view->dtype) &&
+                  std::ranges::equal(want.strides(), view->strides) &&
+                  (preparation.has_open_axis() || std::ranges::equal(want.shape(), view->shape))
+            : want.dtype() == v1::DTYPE_UNSPECIFIED;
+    if (is_alike) continue;
+    return InvalidField(each.field, view.has_value() ? "another array" : "nothing",
+                        "the dtype, shape and strides that were prepared");
+  }
+  return {};
 }
 
 Status ReadDType(v1::DType number, const std::string& field, DType& dtype) {
-  for (const DType known : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
-                            DType::kFloat8E4M3, DType::kFloat8E5M2}) {
-    if (ToMessage(known) != number) continue;
-    dtype = known;
-    return {};
+  const std::optional<DType> known = DTypeNumbered(number);
+  if (!known.has_value()) {
+    return InvalidField(field, proto::DTypeName(number), "the dtype of a tensor");
   }
-  return InvalidField(field, proto::DTypeName(number), "the dtype of a tensor");
+  dtype = *known;
+  return {};
 }
 
 }  // namespace
@@ -36,18 +67,16 @@ Status ReadDType(v1::DType number, const std::string& field, DType& dtype) {
 Result<std::shared_ptr<const Preparation>> Preparation::Create(const RotateRequest& request,
                                                                const std::string& open_axis) {
   std::shared_ptr<Preparation> preparation(new Preparation());
-  std::vector<Tensor>& tensors = preparation->tensors_;
+  std::vector<Tensor>& tensors = *preparation->tensors_;
   preparation->output_dtype_ = request.output_dtype;
   preparation->message_.set_open_axis(open_axis);
   v1::RotateRequest& rotate = *preparation->message_.mutable_rotate();
   for (const TensorView& view : request.tensors) {
-    Result<Tensor> tensor = preparation->TensorOf(view, tensors.size());
-    if (!tensor.ok()) return tensor.status();
-    Status status = SetTensor(view, tensors.size(), *rotate.add_tensors());
-    if (!status.ok()) return status;
-    tensors.push_back(*std::move(tensor));
+    ROPE_ASSIGN_OR_RETURN(Tensor tensor, preparation->TensorOf(view, tensors.size()));
+    ROPE_RETURN_IF_ERROR(SetTensor(view, tensors.size(), *rotate.add_tensors()));
+    tensors.push_back(std::move(tensor));
   }
-  if (Status status = SetConstants(request, rotate); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(SetConstants(request, rotate));
   SetOutputStrides(
       tensors.size(), [&](size_t i) -> const WantedTensor& { return tensors[i].wanted; },
       *rotate.mutable_output());
@@ -63,8 +92,8 @@ Result<std::shared_ptr<const Preparation>> Preparation::Create(v1::PrepareReques
     return InvalidField("output.in_place", "true", "output.strides, where tensors have strides");
   }
   if (output.dtype() != v1::DTYPE_UNSPECIFIED) {
-    Status status = ReadDType(output.dtype(), "output.dtype", preparation->output_dtype_.emplace());
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(
+        ReadDType(output.dtype(), "output.dtype", preparation->output_dtype_.emplace()));
   }
   for (int i = 0; i < rotate.tensors_size(); ++i) {
     const v1::Tensor& tensor = rotate.tensors(i);
@@ -73,17 +102,19 @@ Result<std::shared_ptr<const Preparation>> Preparation::Create(v1::PrepareReques
                     .layout = tensor.layout(),
                     .shape = {array.shape().begin(), array.shape().end()},
                     .strides = {array.strides().begin(), array.strides().end()}};
-    Status status =
-        ReadDType(array.dtype(), absl::StrCat("tensors[", i, "].array.dtype"), view.dtype);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(
+        ReadDType(array.dtype(), absl::StrCat("tensors[", i, "].array.dtype"), view.dtype));
     if (i < output.layouts_size()) view.output_layout = output.layouts(i);
+    if (tensor.has_paged_tokens()) {
+      view.paged.emplace().pool_elements = tensor.paged_tokens().pool_elements();
+    }
     if (i < output.strides_size()) {
       const auto& strides = output.strides(i).values();
       view.output_strides.assign(strides.begin(), strides.end());
     }
-    Result<Tensor> read = preparation->TensorOf(std::move(view), static_cast<size_t>(i));
-    if (!read.ok()) return read.status();
-    preparation->tensors_.push_back(*std::move(read));
+    ROPE_ASSIGN_OR_RETURN(Tensor read,
+                          preparation->TensorOf(std::move(view), static_cast<size_t>(i)));
+    preparation->tensors_->push_back(std::move(read));
   }
   preparation->message_ = std::move(message);
   return std::shared_ptr<const Preparation>(std::move(preparation));
@@ -94,32 +125,32 @@ Result<Preparation::Tensor> Preparation::TensorOf(TensorView view, size_t index)
   tensor.view.data = nullptr;
   tensor.view.output = nullptr;
   tensor.view.norm.reset();
-  const Result<int64_t> bytes = TensorBytes(tensor.view, index);
-  if (!bytes.ok()) return bytes.status();
-  tensor.bytes = *bytes;
-  Result<WantedTensor> wanted = WantedOf(tensor.view, output_dtype_, index);
-  if (!wanted.ok()) return wanted.status();
-  tensor.wanted = *std::move(wanted);
+  if (tensor.view.paged.has_value()) {
+    tensor.view.paged = PagedTokens{.pool_elements = tensor.view.paged->pool_elements};
+  }
+  ROPE_ASSIGN_OR_RETURN(tensor.bytes, TensorBytes(tensor.view, index));
+  ROPE_ASSIGN_OR_RETURN(tensor.wanted, WantedOf(tensor.view, output_dtype_, index));
   return tensor;
 }
 
-Result<std::vector<Preparation::Tensor>> Preparation::TensorsOf(const RotateRequest& call) const {
+Result<Preparation::Tensors> Preparation::TensorsOf(const RotateRequest& call) const {
   const std::optional<int64_t> length = LengthOf(call);
-  std::vector<Tensor> tensors;
-  tensors.reserve(tensors_.size());
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    TensorView view = tensors_[i].view;
+  if (!length.has_value() && std::ranges::none_of(call.tensors, HasStrides)) {
+    return Tensors(tensors_);
+  }
+  auto changed = std::make_shared<std::vector<Tensor>>();
+  for (size_t i = 0; i < tensors().size(); ++i) {
+    TensorView view = tensors()[i].view;
     const size_t axis = view.layout.find(message_.open_axis());
     if (length.has_value() && axis < view.shape.size()) view.shape[axis] = *length;
     if (HasStrides(call.tensors[i])) {
       view.strides = call.tensors[i].strides;
       view.output_strides = call.tensors[i].output_strides;
     }
-    Result<Tensor> tensor = TensorOf(std::move(view), i);
-    if (!tensor.ok()) return tensor.status();
-    tensors.push_back(*std::move(tensor));
+    ROPE_ASSIGN_OR_RETURN(Tensor tensor, TensorOf(std::move(view), i));
+    changed->push_back(std::move(tensor));
   }
-  return tensors;
+  return Tensors(std::move(changed));
 }
 
 std::optional<int64_t> LengthOf(const RotateRequest& request) {
@@ -140,16 +171,16 @@ Status CheckPreparedCall(const RotateRequest& request) {
   if (request.skip_attention_factor) return unwanted("skip_attention_factor");
   if (request.output_dtype.has_value()) return unwanted("output_dtype");
   if (request.channel_order != empty.channel_order) return unwanted("channel_order");
-  if (request.rows.has_value()) return unwanted("rows");
   const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
+  ROPE_RETURN_IF_ERROR(CheckRows(request, preparation));
   const size_t tensors = preparation.tensors().size();
   if (request.tensors.size() != tensors) {
     return InvalidField("tensors", request.tensors.size(), tensors);
   }
   for (size_t i = 0; i < tensors; ++i) {
-    if (IsMemoryAlone(request.tensors[i])) continue;
-    return InvalidField(absl::StrCat("tensors[", i, "]"), "more than data, output and strides",
-                        "these beside `prepared`");
+    if (IsMemoryAlone(request.tensors[i], preparation.tensors()[i].view)) continue;
+    return InvalidField(absl::StrCat("tensors[", i, "]"),
+                        "more than data, output, and strides or slots", "these beside `prepared`");
   }
   const std::optional<int64_t> length = LengthOf(request);
   if (!length.has_value() || preparation.has_open_axis()) return {};
@@ -161,20 +192,18 @@ Result<std::shared_ptr<const Preparation>> PreparationOf(const RotateRequest& re
   if (request.prepared.has_value()) {
     return InvalidField("prepared", "a prepared rotation", "a whole request");
   }
-  if (request.rows.has_value()) return InvalidField("rows", "a table", "none");
   return Preparation::Create(request, open_axis);
 }
 
 Result<std::shared_ptr<const PreparedState>> ReadPrepared(
     std::shared_ptr<const Preparation> preparation, const Result<grpc::ByteBuffer>& answer) {
-  const Result<v1::PrepareResponse> message = MessageOf<v1::PrepareResponse>(answer);
-  if (!message.ok()) return message.status();
-  if (message->prepared_id().empty()) {
+  ROPE_ASSIGN_OR_RETURN(const v1::PrepareResponse message, MessageOf<v1::PrepareResponse>(answer));
+  if (message.prepared_id().empty()) {
     return MakeError(Reason::kInternal, "reply: prepared_id", "nothing", "an id");
   }
-  const auto& warnings = message->warnings();
+  const auto& warnings = message.warnings();
   return std::make_shared<const PreparedState>(
-      std::move(preparation), message->prepared_id(),
+      std::move(preparation), message.prepared_id(),
       std::vector<std::string>(warnings.begin(), warnings.end()));
 }
 
@@ -185,10 +214,9 @@ PreparedRotation::PreparedRotation(std::shared_ptr<const PreparedState> state)
 // sends the whole request.
 Result<PreparedRotation> PreparedRotation::CreateLocal(const RotateRequest& request,
                                                        const std::string& open_axis) {
-  auto preparation = PreparationOf(request, open_axis);
-  if (!preparation.ok()) return preparation.status();
+  ROPE_ASSIGN_OR_RETURN(auto preparation, PreparationOf(request, open_axis));
   return PreparedRotation(
-      std::make_shared<const PreparedState>(*std::move(preparation), std::string(32, '0')));
+      std::make_shared<const PreparedState>(std::move(preparation), std::string(32, '0')));
 }
 
 const std::string& PreparedRotation::id() const {

@@ -29,8 +29,9 @@ class Preparation {
  public:
   // A tensor of every call.
   struct Tensor {
-    TensorView view = {};  // its type, shape and layout; of its result layout and strides
-    int64_t bytes = 0;     // of its elements
+    // Its type, shape and layout; of its result layout and strides; of pages the pool's size.
+    TensorView view = {};
+    int64_t bytes = 0;  // of its elements
     WantedTensor wanted = {};
   };
 
@@ -45,9 +46,11 @@ class Preparation {
   const v1::PrepareRequest& message() const { return message_; }
 
   bool has_open_axis() const { return !message_.open_axis().empty(); }
-  const std::vector<Tensor>& tensors() const { return tensors_; }
-  // Of a call with a length of the open axis or strides. INVALID_ARGUMENT: as TensorBytes.
-  Result<std::vector<Tensor>> TensorsOf(const RotateRequest& call) const;
+  const std::vector<Tensor>& tensors() const { return *tensors_; }
+  // Of a call: others, if it has a length of the open axis or strides. INVALID_ARGUMENT: as
+  // TensorBytes.
+  using Tensors = std::shared_ptr<const std::vector<Tensor>>;
+  Result<Tensors> TensorsOf(const RotateRequest& call) const;
 
  private:
   Preparation() = default;
@@ -55,7 +58,7 @@ class Preparation {
 
   v1::PrepareRequest message_;
   std::optional<DType> output_dtype_;
-  std::vector<Tensor> tensors_;
+  std::shared_ptr<std::vector<Tensor>> tensors_ = std::make_shared<std::vector<Tensor>>();
 };
 
 // What a PreparedRotation refers to: a preparation and the server's answer to it.
@@ -87,7 +90,7 @@ inline bool HasStrides(const TensorView& view) {
 }
 
 // INVALID_ARGUMENT: a request with `prepared` that has another field than those of values, another
-// number of tensors, or a length that its preparation does not take.
+// number of tensors, other rows than its preparation, or a length that this does not take.
 Status CheckPreparedCall(const RotateRequest& request);
 // Of the open axis; nullopt: the request gives none.
 std::optional<int64_t> LengthOf(const RotateRequest& request);

@@ -9,15 +9,16 @@
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/memory/shared_memory.h"
+#include "kernels/status_macros.h"
 #include "rope/arena.h"
 
 namespace rope::client {
 
 Result<std::shared_ptr<ArenaMemory>> ArenaMemory::Create(int64_t bytes, SharedMemory::Use use) {
   if (bytes == 0) return std::make_shared<ArenaMemory>(nullptr);
-  Result<std::unique_ptr<SharedMemory>> shared = SharedMemory::CreateMemfd(bytes, use);
-  if (!shared.ok()) return shared.status();
-  return std::make_shared<ArenaMemory>(*std::move(shared));
+  ROPE_ASSIGN_OR_RETURN(std::unique_ptr<SharedMemory> shared,
+                        SharedMemory::CreateMemfd(bytes, use));
+  return std::make_shared<ArenaMemory>(std::move(shared));
 }
 
 ArenaMemory::ArenaMemory(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {
@@ -105,10 +106,9 @@ Arena::Arena(std::shared_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {
 
 Result<Arena> Arena::CreateLocal(int64_t bytes) {
   if (bytes < 0) return InvalidField("bytes", bytes, "0 or more");
-  Result<std::shared_ptr<ArenaMemory>> memory =
-      ArenaMemory::Create(bytes, SharedMemory::Use::kArena);
-  if (!memory.ok()) return memory.status();
-  return Arena(*std::move(memory));
+  ROPE_ASSIGN_OR_RETURN(std::shared_ptr<ArenaMemory> memory,
+                        ArenaMemory::Create(bytes, SharedMemory::Use::kArena));
+  return Arena(std::move(memory));
 }
 
 Result<Slot> Arena::Allocate(int64_t bytes) const {
@@ -116,9 +116,8 @@ Result<Slot> Arena::Allocate(int64_t bytes) const {
     return InvalidField("slot", absl::StrCat(bytes, " bytes"), "0 or more");
   }
   if (bytes == 0) return Slot();
-  const Result<std::byte*> data = memory_->Allocate(bytes);
-  if (!data.ok()) return data.status();
-  return Slot(memory_, *data, bytes);
+  ROPE_ASSIGN_OR_RETURN(std::byte* const data, memory_->Allocate(bytes));
+  return Slot(memory_, data, bytes);
 }
 
 int Arena::fd() const {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -43,7 +44,7 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateMemfd(int64_t bytes, U
   proto::FileDescriptor file(memfd_create("rope_arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.ok()) return Unavailable("memfd_create");
   std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(file)));  // owned by memory
-  if (Status status = memory->Fill(bytes, use); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(memory->Fill(bytes, use));
   if (fcntl(memory->fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return Unavailable("F_ADD_SEALS");
   }
@@ -67,8 +68,7 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::Import(const MemoryFile& fil
   memory->data_ = static_cast<std::byte*>(file.mapped);
   if (file.mapped != nullptr) return memory;
   // A file of huge pages is mapped from the start of one; st_blksize is their size.
-  const Status status = memory->Map(std::max<int64_t>(PageBytes(), about.st_blksize), 0);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(memory->Map(std::max<int64_t>(PageBytes(), about.st_blksize), 0));
   return memory;
 }
 

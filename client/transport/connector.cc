@@ -13,6 +13,7 @@
 #include "client/transport/channel.h"
 #include "client/transport/target.h"
 #include "client/transport/waiter.h"
+#include "kernels/status_macros.h"
 #include "proto/ipc/hello.h"
 
 namespace rope::client {
@@ -54,17 +55,8 @@ bool HasLostHalf(const Region& region) {
 }  // namespace
 
 const char* Name(Transport transport) {
-  switch (transport) {
-    case Transport::kInline:
-      return "inline";
-    case Transport::kMemfd:
-      return "memfd";
-    case Transport::kRing:
-      return "ring";
-    case Transport::kInProcess:
-      return "in_process";
-  }
-  return "unknown";
+  constexpr const char* kNames[] = {"inline", "memfd", "ring", "in_process"};
+  return kNames[static_cast<size_t>(transport)];
 }
 
 Connector::Connector(std::string target, const ConnectOptions& options)
@@ -130,10 +122,8 @@ bool Connector::MayStage() const {
 }
 
 Status Connector::Connect(microseconds timeout) {
-  if (Status status = CheckOptions(); !status.ok()) return status;
-  Result<std::shared_ptr<BearerToken>> token = BearerToken::Make(options_);
-  if (!token.ok()) return token.status();
-  token_ = *std::move(token);
+  ROPE_RETURN_IF_ERROR(CheckOptions());
+  ROPE_ASSIGN_OR_RETURN(token_, BearerToken::Make(options_));
   const auto deadline = Clock::now() + timeout;
   Result<Dialed> dialed = MayShareMemory()
                               ? ConnectShared(deadline)
@@ -153,10 +143,9 @@ Status Connector::Connect(microseconds timeout) {
 }
 
 Status Connector::ConnectImported(microseconds timeout) {
-  Result<Dialed> dialed = ConnectShared(Clock::now() + timeout);
-  if (!dialed.ok()) return dialed.status();
+  ROPE_ASSIGN_OR_RETURN(Dialed dialed, ConnectShared(Clock::now() + timeout));
   const proto::MutexLock lock(&mu_);
-  Set(*std::move(dialed));
+  Set(std::move(dialed));
   return {};
 }
 
@@ -167,9 +156,7 @@ void Connector::Set(Dialed dialed) {
 
 Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
                                                    const std::string& reason) {
-  auto arena = NewArena();
-  if (!arena.ok()) return arena.status();
-  arena_ = *std::move(arena);
+  ROPE_ASSIGN_OR_RETURN(arena_, NewArena());
   return Dialed{InlineLink(deadline), {Transport::kInline, reason}};
 }
 
@@ -194,10 +181,9 @@ Result<Connector::Dialed> Connector::ConnectShared(Clock::time_point deadline) {
   // The other half is for the steps after a server that does not answer.
   microseconds timeout = TimeLeft(deadline) / 2;
   if (!has_arena) timeout = std::min<microseconds>(timeout, kRedialMax);
-  Result<proto::FileDescriptor> socket = AwaitUnixSocket(target_, deadline, timeout);
-  if (!socket.ok()) return socket.status();
+  ROPE_ASSIGN_OR_RETURN(proto::FileDescriptor socket, AwaitUnixSocket(target_, deadline, timeout));
   auto arena = NewArena();
-  Result<Dialed> dialed = Greet(*std::move(socket), has_arena ? arena : NewStaging());
+  Result<Dialed> dialed = Greet(std::move(socket), has_arena ? arena : NewStaging());
   if (dialed.ok()) arena_ = *std::move(arena);
   return dialed;
 }
@@ -211,9 +197,7 @@ Result<Connector::Dialed> Connector::Greet(
   if (!memory.ok()) return memory.status();
   std::shared_ptr<Ring> ring;
   if (IsAllowed(Transport::kRing)) {
-    Result<std::unique_ptr<Ring>> created = Ring::Create(SpinOf(options_));
-    if (!created.ok()) return created.status();
-    ring = *std::move(created);
+    ROPE_ASSIGN_OR_RETURN(ring, Ring::Create(SpinOf(options_)));
   }
   const SharedMemory& shared = *(*memory)->shared();
   proto::ClientHello hello = {.bytes = static_cast<uint64_t>(shared.file_bytes())};
@@ -297,12 +281,12 @@ Result<std::shared_ptr<const Link>> Connector::Get() {
 }
 
 Result<Connector::Dialed> Connector::Redial(const Link& lost) const {
-  Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
-  if (!socket.ok()) return socket.status();
+  ROPE_ASSIGN_OR_RETURN(proto::FileDescriptor socket,
+                        ConnectSocket(*UnixPathOf(target_), kRedialMax));
   if (lost.region.ids == nullptr) {
-    return Dialed{LinkOn(*std::move(socket), {}, nullptr), transport()};
+    return Dialed{LinkOn(std::move(socket), {}, nullptr), transport()};
   }
-  Result<Dialed> dialed = Greet(*std::move(socket), lost.region.is_staging ? NewStaging() : arena_);
+  Result<Dialed> dialed = Greet(std::move(socket), lost.region.is_staging ? NewStaging() : arena_);
   if (dialed.ok() || !IsAllowed(Transport::kInline)) return dialed;
   return Dialed{OwnChannel(),
                 {Transport::kInline, absl::StrCat("memfd: ", dialed.status().ToString())}};

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 
 namespace rope::client {
@@ -43,7 +44,7 @@ Status CheckTls(const std::string& target, const TlsOptions& tls) {
   for (const auto& [field, path] :
        {std::pair("tls.ca_file", &tls.ca_file), std::pair("tls.cert_file", &tls.cert_file),
         std::pair("tls.key_file", &tls.key_file)}) {
-    if (Status status = CheckFile(field, *path); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(CheckFile(field, *path));
   }
   return {};
 }
@@ -68,8 +69,8 @@ Result<std::shared_ptr<BearerToken>> BearerToken::Make(const ConnectOptions& opt
     return InvalidField("token_file", "it and token", "one of them");
   }
   const std::shared_ptr<BearerToken> token(new BearerToken(options.token_file));  // owned by itself
-  Status status = options.token_file.empty() ? token->Set(options.token, "token") : token->Read();
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(options.token_file.empty() ? token->Set(options.token, "token")
+                                                  : token->Read());
   return token;
 }
 
@@ -88,7 +89,7 @@ Status BearerToken::Set(const std::string& token, const char* field) {
 }
 
 Status BearerToken::Read() {
-  if (Status status = CheckFile("token_file", file_); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(CheckFile("token_file", file_));
   std::string line;
   std::getline(std::ifstream(file_), line);
   absl::StripAsciiWhitespace(&line);

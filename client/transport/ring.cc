@@ -9,6 +9,7 @@
 
 #include "client/error.h"
 #include "client/transport/waiter.h"
+#include "kernels/status_macros.h"
 #include "proto/ipc/ring.h"
 
 namespace rope::client {
@@ -49,10 +50,10 @@ Result<ReceivedReply> ReplyIn(const proto::RingSlot& slot) {
 }  // namespace
 
 Result<std::unique_ptr<Ring>> Ring::Create(microseconds spin) {
-  Result<std::unique_ptr<SharedMemory>> memory =
-      SharedMemory::CreateMemfd(sizeof(proto::Ring), SharedMemory::Use::kStaging);
-  if (!memory.ok()) return memory.status();
-  return std::unique_ptr<Ring>(new Ring(*std::move(memory), spin));  // owned by the result
+  ROPE_ASSIGN_OR_RETURN(
+      std::unique_ptr<SharedMemory> memory,
+      SharedMemory::CreateMemfd(sizeof(proto::Ring), SharedMemory::Use::kStaging));
+  return std::unique_ptr<Ring>(new Ring(std::move(memory), spin));  // owned by the result
 }
 
 Ring::Ring(std::unique_ptr<SharedMemory> memory, microseconds spin)

@@ -66,8 +66,8 @@ class HostMemory {
 //               u * |result|           for an output_scale: the division
 //             in units of the output, before it is rounded. PairArithmetic::kTurnStepwise has one
 //             right answer: the same bits on every backend, denormals kept (NaN: any payload). kAdd
-//             has an error of u * |result| before rounding. fp8 saturates: larger values and
-//             infinities become the largest finite number.
+//             has an error of u * |result| before rounding. fp8 inputs are widened exactly. fp8
+//             outputs saturate: larger values and infinities become the largest finite number.
 
 class Backend {
  public:

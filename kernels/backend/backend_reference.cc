@@ -81,7 +81,8 @@ void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head
   }
 }
 
-void RotateHead(const RotateJob& job, int64_t token, int64_t head) {
+// Returns the number of elements that saturate.
+int64_t RotateHead(const RotateJob& job, int64_t token, int64_t head) {
   const int64_t bytes = ElementBytes(job.dtype);
   const uint8_t* const input = InputHead(job, token, head);
   uint8_t* const output = OutputHead(job, token, head);
@@ -95,11 +96,15 @@ void RotateHead(const RotateJob& job, int64_t token, int64_t head) {
   const double token_scale = job.token_scales.empty() ? 1.0 : job.token_scales[token_index];
   const bool copies = job.OnlyPairs();  // channels outside the pairs are copied bit for bit
   if (copies && input != output) std::memcpy(output, input, values.size() * bytes);
+  int64_t saturated = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     if (copies && !job.geometry.Holds(static_cast<int64_t>(i))) continue;
-    WriteElement(values[i] * job.scale * token_scale / job.output_scale, job.stored(),
+    const double value = values[i] * job.scale * token_scale / job.output_scale;
+    saturated += Saturates(value, job.stored()) ? 1 : 0;
+    WriteElement(value, job.stored(),
                  output + static_cast<int64_t>(i) * ElementBytes(job.stored()));
   }
+  return saturated;
 }
 
 class ReferenceBackend : public Backend {
@@ -110,9 +115,11 @@ class ReferenceBackend : public Backend {
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
     for (const RotateJob& job : jobs) {
       CheckJob(job);
+      int64_t saturated = 0;
       for (int64_t token = 0; token < job.tokens; ++token) {
-        for (int64_t head = 0; head < job.heads; ++head) RotateHead(job, token, head);
+        for (int64_t head = 0; head < job.heads; ++head) saturated += RotateHead(job, token, head);
       }
+      job.AddSaturated(saturated);
     }
     return absl::OkStatus();
   }

@@ -2,6 +2,7 @@
 #ifndef ROPE_KERNELS_BACKEND_ROTATE_JOB_H_
 #define ROPE_KERNELS_BACKEND_ROTATE_JOB_H_
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -71,7 +72,7 @@ struct RotateJob {
   int64_t tokens = 0;
   int64_t heads = 0;
   int64_t head_dim = 0;
-  DType dtype = DType::kFloat32;  // the input's; not fp8
+  DType dtype = DType::kFloat32;  // the input's; not fp8 with kTurnStepwise
   PairGeometry geometry;
   bool conjugate = false;
   PairArithmetic arithmetic = PairArithmetic::kTurn;  // kTurnStepwise excludes a norm
@@ -89,10 +90,17 @@ struct RotateJob {
   std::optional<DType> output_dtype = {};     // unset: the input's dtype
   float output_scale = 1;                     // finite, above 0
 
+  // Null, or counts the elements of an fp8 output that are beyond its largest finite number before
+  // they are rounded: infinities are, NaN and channels that are copied are not. Jobs may share it.
+  // A cuda backend does not count.
+  std::atomic<int64_t>* saturated = nullptr;
+
   // Whether a token has the row of the token before it.
   bool SharesRow(size_t token) const {
     if (token == 0) return false;
-    if (move) return move->from[token] == move->from[token - 1] && move->to[token] == move->to[token - 1];
+    if (move) {
+      return move->from[token] == move->from[token - 1] && move->to[token] == move->to[token - 1];
+    }
     return rows[token].page == rows[token - 1].page && rows[token].index == rows[token - 1].index;
   }
   DType stored() const { return output_dtype.value_or(dtype); }
@@ -102,6 +110,11 @@ struct RotateJob {
   }
   // Whether the job is a plain rotation in float32, the case that backends optimise.
   bool OnlyTurns() const { return arithmetic == PairArithmetic::kTurn && OnlyPairs(); }
+  // Adds to `saturated`.
+  void AddSaturated(int64_t elements) const {
+    if (saturated == nullptr || elements == 0) return;
+    saturated->fetch_add(elements, std::memory_order_relaxed);
+  }
   // Bytes of the input.
   int64_t bytes() const { return tokens * heads * head_dim * ElementBytes(dtype); }
 };

@@ -109,12 +109,9 @@ AttentionScale HuggingFace(const Model& model) {
 // -- vLLM -----------------------------------------------------------------------------------------
 // model_executor/models/deepseek_v2.py, DeepseekV2MLAAttention: a type other than default becomes
 // deepseek_yarn, whose mscale_all_dim scales the softmax, or a type that does not. minicpm3.py,
-// bailing_moe_linear.py and hy_v4 multiply by nothing. Unset: the rule is not known.
-enum class VllmRule {
-  kApplyScale,       // until 0.29.0: apply_yarn_scaling false switches it off
-  kAlways,           // 0.30.0: params.json loses apply_scale
-  kAttentionFactor,  // from 0.31.0 on: an attention_factor of 1 switches it off
-};
+// bailing_moe_linear.py and hy_v4 multiply by nothing. Until 0.29.0 apply_yarn_scaling false
+// switches it off, and from 0.31.0 on an attention_factor of 1; in 0.30.0 params.json loses
+// apply_scale.
 
 // The models that deepseek_v2.py runs.
 bool IsDeepSeeks(const Model& model) {
@@ -122,28 +119,29 @@ bool IsDeepSeeks(const Model& model) {
                               "glm_moe_dsa", "kimi_k2", "longcat_flash"});
 }
 
-std::optional<double> VllmSoftmax(const Model& model, VllmRule rule) {
+// Unset: the rule is not known.
+std::optional<double> VllmSoftmax(const Model& model, std::string_view version) {
   if (!IsMla(model) || IsOneOf(model.type, {"minicpm3", "bailing_hybrid", "hy_v4"})) return 1;
   const RopeType type = model.config.rope_type;
   if (type == RopeType::kLinear || type == RopeType::kDynamic) return std::nullopt;  // it fails
   if (!IsDeepSeeks(model)) return std::nullopt;
   if (!model.scaled()) return 1;
+  const auto release = ParseRelease(version);
   const bool off =
-      rule == VllmRule::kAttentionFactor
+      release > ParseRelease("0.30.0")
           ? model.config.attention_factor == 1.0
-          : rule == VllmRule::kApplyScale && !model.keys().apply_yarn_scaling.value_or(true);
+          : release < ParseRelease("0.30.0") && !model.keys().apply_yarn_scaling.value_or(true);
   return off ? 1 : SquaredMagnitude(model);
 }
 
 // models/llama4.py takes the switch from the length that it is started with. models/mistral.py and
 // deepseek_v2.py read the top-level llama_4_scaling; that of rope_parameters nothing reads.
-template <VllmRule kRule>
-std::optional<AttentionScale> Vllm(const Model& model) {
+std::optional<AttentionScale> Vllm(const Model& model, std::string_view version) {
   constexpr int64_t kTunedFrom = 32768;
   // Models of its Transformers backend.
   if (IsOneOf(model.type, {"mistral4", "axk2", "youtu"})) return HuggingFace(model);
   AttentionScale scale;
-  const std::optional<double> softmax = VllmSoftmax(model, kRule);
+  const std::optional<double> softmax = VllmSoftmax(model, version);
   if (!softmax.has_value()) return std::nullopt;
   scale.softmax = *softmax;
   if (model.config.max_position_embeddings.value_or(kTunedFrom + 1) > kTunedFrom) {
@@ -158,24 +156,17 @@ std::optional<AttentionScale> Vllm(const Model& model) {
 // -- SGLang ---------------------------------------------------------------------------------------
 // models/deepseek_v2.py, DeepseekV2AttentionMLA: from 0.5.16 on apply_scale or apply_yarn_scaling
 // false switches it off; 0.5.9 loses the key. models/minicpm3.py multiplies by nothing.
-// models/ministral3.py divides by the top-level original_max_position_embeddings, else 16384.
-enum class SglangRule {
-  kLosesScale,  // 0.5.9, which has no hy_v4
-  kNoHyV4,      // 0.5.16
-  kNewest,
-};
-
-template <SglangRule kRule>
-std::optional<AttentionScale> Sglang(const Model& model) {
-  if (kRule != SglangRule::kNewest && model.type == "hy_v4") return std::nullopt;
+// models/ministral3.py divides by the top-level original_max_position_embeddings, else 16384. 0.5.9
+// and 0.5.16 have no hy_v4.
+std::optional<AttentionScale> Sglang(const Model& model, std::string_view version) {
+  if (version != "0.5.23" && model.type == "hy_v4") return std::nullopt;
   if (IsOneOf(model.type,
               {"axk1", "axk2", "youtu", "mistral4", "mistral_large4", "mistral_large4_text"})) {
     return std::nullopt;  // it has no such class
   }
   AttentionScale scale;
-  const bool off =
-      kRule != SglangRule::kLosesScale &&
-      !(model.keys().apply_yarn_scaling.value_or(true) && model.keys().apply_scale.value_or(true));
+  const bool off = version != "0.5.9" && !(model.keys().apply_yarn_scaling.value_or(true) &&
+                                           model.keys().apply_scale.value_or(true));
   if (IsMla(model) && model.type != "minicpm3" && model.scaled() && !off) {
     scale.softmax = SquaredMagnitude(model);
   }
@@ -193,7 +184,7 @@ std::optional<AttentionScale> Sglang(const Model& model) {
 // M(mscale)^2. glm-dsa.cpp does not load mscale_all_dim. deepseek2.cpp takes mscale as
 // mscale_all_dim unless that is 1. conversion/mistral.py writes 1 for params.json, whatever
 // apply_scale says. src/models/mistral3.cpp has Ministral's temperature, llama4.cpp constants.
-std::optional<AttentionScale> LlamaCpp(const Model& model) {
+std::optional<AttentionScale> LlamaCpp(const Model& model, std::string_view) {
   AttentionScale scale;
   if (IsOneOf(model.type, {"axk1", "axk2", "longcat_flash", "bailing_hybrid", "mistral_large4",
                            "mistral_large4_text"})) {
@@ -219,11 +210,12 @@ struct ScaleEntry {
   std::string_view engine;
   std::string_view first;
   std::string_view last;
-  std::optional<AttentionScale> (*rule)(const Model&);  // unset: how it scales was not checked
+  // The result is unset: how it scales was not checked.
+  std::optional<AttentionScale> (*rule)(const Model&, std::string_view version);
   std::string_view executed = {};  // versions whose modules were run (tests/peers/engines)
 };
 
-std::optional<AttentionScale> OfHuggingFace(const Model& model) {
+std::optional<AttentionScale> OfHuggingFace(const Model& model, std::string_view) {
   // It does not read params.json.
   if (model.large3 || (model.mistral && model.keys().mistral_beta.has_value())) return std::nullopt;
   return HuggingFace(model);
@@ -231,14 +223,14 @@ std::optional<AttentionScale> OfHuggingFace(const Model& model) {
 
 constexpr ScaleEntry kScaleEntries[] = {
     {"hf", "5.23.0", "5.23.0", OfHuggingFace, "5.23.0"},
-    {"vllm", "0.31.0", "0.33.0", Vllm<VllmRule::kAttentionFactor>, "0.32.0"},
-    {"vllm", "0.30.0", "0.30.0", Vllm<VllmRule::kAlways>},
-    {"vllm", "0.29.0", "0.29.0", Vllm<VllmRule::kApplyScale>},
-    {"vllm", "0.21.0", "0.21.0", Vllm<VllmRule::kApplyScale>},
-    {"vllm", "0.13.0", "0.13.0", Vllm<VllmRule::kApplyScale>},
-    {"sglang", "0.5.23", "0.5.23", Sglang<SglangRule::kNewest>},
-    {"sglang", "0.5.16", "0.5.16", Sglang<SglangRule::kNoHyV4>},
-    {"sglang", "0.5.9", "0.5.9", Sglang<SglangRule::kLosesScale>},
+    {"vllm", "0.31.0", "0.33.0", Vllm, "0.32.0"},
+    {"vllm", "0.30.0", "0.30.0", Vllm},
+    {"vllm", "0.29.0", "0.29.0", Vllm},
+    {"vllm", "0.21.0", "0.21.0", Vllm},
+    {"vllm", "0.13.0", "0.13.0", Vllm},
+    {"sglang", "0.5.23", "0.5.23", Sglang},
+    {"sglang", "0.5.16", "0.5.16", Sglang},
+    {"sglang", "0.5.9", "0.5.9", Sglang},
     {"llamacpp", "0c1e57098", "0c1e57098", LlamaCpp},
 };
 
@@ -289,7 +281,7 @@ std::optional<AttentionScale> ScaleAs(const LayerConfig& layer, const EngineVers
     if (entry.engine != engine.engine) continue;
     const std::string_view version = engine.version.empty() ? entry.last : engine.version;
     if (!IsBetween(entry.first, version, entry.last)) continue;
-    std::optional<AttentionScale> scale = entry.rule({layer, layer.config});
+    std::optional<AttentionScale> scale = entry.rule({layer, layer.config}, entry.last);
     if (scale.has_value()) scale->logits = LogitsOf(layer, scale->softmax, attention_factor);
     return scale;
   }
@@ -302,7 +294,7 @@ std::vector<ScaleReading> ScaleReadings(const LayerConfig& layer, const RopeConf
   if (layer.names.model_type.empty()) return readings;
   const Model model = {layer, stated};
   for (const ScaleEntry& entry : kScaleEntries) {
-    std::optional<AttentionScale> scale = entry.rule(model);
+    std::optional<AttentionScale> scale = entry.rule(model, entry.last);
     if (!scale.has_value()) continue;
     scale->logits = LogitsOf(layer, scale->softmax, FactorOf(entry, model, attention_factor));
     std::string difference = DifferenceOf(*scale, own);

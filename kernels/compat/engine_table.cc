@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "kernels/config/model_types.h"
+#include "kernels/check.h"
+#include "kernels/config/embedded_data.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -80,14 +83,16 @@ absl::Status ClaimNothingButYarn(std::string_view, CompatConfig& result) {
 }
 
 // DeepSeek's class makes yarn of every other rope_type, from its factor and its two lengths.
-absl::Status MakeYarn(std::string_view who, bool with_defaults, CompatConfig& result) {
+// kWithDefaults: a missing factor is 1, a missing original length is max_position_embeddings.
+template <bool kWithDefaults>
+absl::Status YarnOfEveryType(std::string_view who, CompatConfig& result) {
   const RopeConfig& config = result.config;
   if (config.rope_type == RopeType::kDefault || IsYarn(result)) return absl::OkStatus();
   if (result.model_type.empty()) {  // hardly one of DeepSeek's
     return NotChecked(StrCat("rope_type ", Name(config.rope_type), " of this model"));
   }
   const std::optional<int64_t> original = config.original_max_position_embeddings;
-  if (!with_defaults && (!config.factor.has_value() || !original.has_value())) {
+  if (!kWithDefaults && (!config.factor.has_value() || !original.has_value())) {
     return Lacks(StrCat("rope_type ", Name(config.rope_type),
                         " of this model without a factor and an original length"));
   }
@@ -102,15 +107,6 @@ absl::Status MakeYarn(std::string_view who, bool with_defaults, CompatConfig& re
       StrCat(who, " makes yarn of rope_type ", Name(config.rope_type), " for this model"));
   result.config = std::move(yarn);
   return absl::OkStatus();
-}
-
-absl::Status YarnOfEveryType(std::string_view who, CompatConfig& result) {
-  return MakeYarn(who, /*with_defaults=*/false, result);
-}
-
-// A missing factor is 1, a missing original length is max_position_embeddings.
-absl::Status YarnOfEveryTypeWithDefaults(std::string_view who, CompatConfig& result) {
-  return MakeYarn(who, /*with_defaults=*/true, result);
 }
 
 absl::Status ClaimNoDynamic(std::string_view, CompatConfig& result) {
@@ -270,15 +266,11 @@ absl::Status TurnAQuarter(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
-// yarn: fields that the engine does not read.
-absl::Status RefuseYarnWithoutFactor(std::string_view, CompatConfig& result) {
+// yarn: fields that the engine does not read. kAnswer: Lacks or NotChecked.
+template <absl::Status (*kAnswer)(std::string_view)>
+absl::Status YarnWithoutFactor(std::string_view, CompatConfig& result) {
   if (!IsYarn(result) || result.config.factor.has_value()) return absl::OkStatus();
-  return Lacks("yarn without factor");
-}
-
-absl::Status ClaimNoYarnWithoutFactor(std::string_view, CompatConfig& result) {
-  if (!IsYarn(result) || result.config.factor.has_value()) return absl::OkStatus();
-  return NotChecked("yarn without factor");
+  return kAnswer("yarn without factor");
 }
 
 absl::Status RefuseBetaZero(std::string_view, CompatConfig& result) {
@@ -338,14 +330,6 @@ absl::Status DropMscale(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
-// yarn: everything but factor and the original length.
-absl::Status DropYarnDetails(std::string_view who, CompatConfig& result) {
-  constexpr ReadingStep kSteps[] = {DropAttentionFactor, DropAttnFactor, DropMscale, DropBetas,
-                                    DropTruncate};
-  for (const ReadingStep step : kSteps) ROPE_RETURN_IF_ERROR(step(who, result));
-  return absl::OkStatus();
-}
-
 // An absent mscale is 1, an absent mscale_all_dim is 0: DeepSeek's formula.
 absl::Status MscaleOneAllDimZero(std::string_view who, CompatConfig& result) {
   if (!IsYarn(result)) return absl::OkStatus();
@@ -402,293 +386,112 @@ absl::Status RefuseMropeMscale(std::string_view, CompatConfig& result) {
   return Lacks("mscale and mscale_all_dim with mrope");
 }
 
-// Every claim names the file it was read from. Paths of vLLM are below vllm/, of SGLang below
-// sglang/srt/, of Transformers below transformers/, in the packages of PyPI; those of llama.cpp are
-// below its root at commit 0c1e57098.
+// The words of engines.json.
+struct NamedStep {
+  std::string_view name;
+  ReadingStep step;
+};
+constexpr NamedStep kSteps[] = {{"ClaimNoDynamic", ClaimNoDynamic},
+                                {"ClaimNoLongrope", ClaimNoLongrope},
+                                {"ClaimNoYarnWithoutFactor", YarnWithoutFactor<NotChecked>},
+                                {"ClaimNothingButYarn", ClaimNothingButYarn},
+                                {"DecideByBatch", DecideByBatch},
+                                {"DefaultTheta10000", DefaultTheta<10000>},
+                                {"DefaultTheta1000000", DefaultTheta<1000000>},
+                                {"DropAllButLongrope", DropAllButLongrope},
+                                {"DropAttentionFactor", DropAttentionFactor},
+                                {"DropAttnFactor", DropAttnFactor},
+                                {"DropBetas", DropBetas},
+                                {"DropMscale", DropMscale},
+                                {"DropProportionalFactor", DropProportionalFactor},
+                                {"DropScaling", DropScaling},
+                                {"DropTruncate", DropTruncate},
+                                {"DropUnwritten", DropUnwritten},
+                                {"DropUnwrittenButLlama3", DropUnwrittenButLlama3},
+                                {"DynamicBaseOfFactor", DynamicBaseOfFactor},
+                                {"DynamicUnscaled", DynamicUnscaled},
+                                {"LinearOfFactor", LinearOfFactor},
+                                {"LongropeByContext", LongropeByContext},
+                                {"LongropeFactorOfLengths", LongropeFactorOfLengths},
+                                {"MropeRampOfFourLengths", MropeRampOfFourLengths},
+                                {"MscaleIsAllDim", MscaleIsAllDim},
+                                {"MscaleIsOne", MscaleIsOne},
+                                {"MscaleOneAllDimZero", MscaleOneAllDimZero},
+                                {"MscaleZeroCounts", MscaleZeroCounts},
+                                {"RefuseBetaZero", RefuseBetaZero},
+                                {"RefuseFourthAxis", RefuseFourthAxis},
+                                {"RefuseModel", RefuseModel},
+                                {"RefuseMropeMscale", RefuseMropeMscale},
+                                {"RefuseYarnWithoutFactor", YarnWithoutFactor<Lacks>},
+                                {"TurnAQuarter", TurnAQuarter},
+                                {"YarnOfEveryType", YarnOfEveryType<false>},
+                                {"YarnOfEveryTypeWithDefaults", YarnOfEveryType<true>}};
 
-using enum Family;
+ReadingStep StepNamed(std::string_view name) {
+  const auto* const found =
+      std::find_if(std::begin(kSteps), std::end(kSteps),
+                   [name](const NamedStep& each) { return each.name == name; });
+  ROPE_CHECK(found != std::end(kSteps));
+  return found->step;
+}
 
-// -- Hugging Face ---------------------------------------------------------------------------------
-// modeling_rope_utils.py, dynamic_rope_update: dynamic and longrope follow the largest position of
-// the call. _compute_yarn_parameters reads no attn_factor, nor does a file in models/. Its
-// attention_factor and mscale are the fields of RopeConfig.
-constexpr ReadingStep kHuggingFace[] = {DecideByBatch, DropAttnFactor};
-
-// -- vLLM -----------------------------------------------------------------------------------------
-// Models of its Transformers backend (model_family.cc) have the modules of the installed
-// Transformers: kHuggingFace. get_rope never runs for them.
-//
-// model_executor/models/deepseek_v2.py, DeepseekV2Attention and DeepseekV2MLAAttention: a rope_type
-// other than default becomes deepseek_yarn or deepseek_llama_scaling, whose cos and sin are equal:
-// layers/rotary_embedding/__init__.py, get_rope, passes neither attention_factor nor truncate, and
-// deepseek_scaling_rope.py has the defaults mscale 1 and mscale_all_dim 0. Until 0.29.0 it
-// multiplies by attn_factor.
-constexpr ReadingStep kVllmDeepSeek[] = {
-    YarnOfEveryType, RefuseYarnWithoutFactor, RefuseBetaZero, DropAttentionFactor, DropAttnFactor,
-    DropTruncate,    MscaleOneAllDimZero};
-constexpr ReadingStep kVllm29DeepSeek[] = {YarnOfEveryType, RefuseYarnWithoutFactor,
-                                           RefuseBetaZero,  DropAttentionFactor,
-                                           DropTruncate,    MscaleOneAllDimZero};
-
-// From 0.30.0 on get_rope passes mscale, mscale_all_dim and attention_factor, and no attn_factor;
-// yarn_scaling_rope.py treats them as Hugging Face does. dynamic_ntk_scaling_rope.py scales by
-// max_trained_positions, which get_rope takes to be max_position if the config has none.
-// phi3_long_rope_scaled_rope.py: the list by max_model_len, the factor by the two lengths.
-// gemma4_rope.py has no factor.
-constexpr ReadingStep kVllm[] = {
-    DynamicUnscaled,         LongropeByContext, LongropeFactorOfLengths, DropProportionalFactor,
-    RefuseYarnWithoutFactor, RefuseBetaZero,    DropAttnFactor};
-// mrope.py, MRotaryEmbedding: max_position_embeddings of the ramp times positions_factor, which is
-// 4; from 0.32.0 on 1 for models/qwen3_vl.py and its relatives, without video pruning.
-constexpr ReadingStep kVllmMrope[] = {
-    DynamicUnscaled,         LongropeByContext, LongropeFactorOfLengths, DropProportionalFactor,
-    RefuseYarnWithoutFactor, RefuseBetaZero,    DropAttnFactor,          MropeRampOfFourLengths};
-// models/gpt_oss.py passes theta, factor, the original length, betas and truncate of yarn only.
-constexpr ReadingStep kVllmGptOss[] = {ClaimNothingButYarn, RefuseYarnWithoutFactor, RefuseBetaZero,
-                                       DropAttentionFactor, DropAttnFactor,          DropMscale};
-// Until 0.29.0 get_rope passes attn_factor, and neither mscale nor attention_factor.
-constexpr ReadingStep kVllm29[] = {
-    DynamicUnscaled,         LongropeByContext, LongropeFactorOfLengths, DropProportionalFactor,
-    RefuseYarnWithoutFactor, RefuseBetaZero,    DropAttentionFactor,     DropMscale,
-    MropeRampOfFourLengths};
-// Until 0.21.0 dynamic_ntk_scaling_rope.py takes the base of max_position_embeddings * factor.
-constexpr ReadingStep kVllm21[] = {DynamicBaseOfFactor,
-                                   LongropeByContext,
-                                   LongropeFactorOfLengths,
-                                   RefuseYarnWithoutFactor,
-                                   RefuseBetaZero,
-                                   DropAttentionFactor,
-                                   DropMscale,
-                                   MropeRampOfFourLengths};
-// Until 0.11.2 get_rope passes no truncate.
-constexpr ReadingStep kVllm11[] = {DynamicBaseOfFactor,
-                                   LongropeByContext,
-                                   LongropeFactorOfLengths,
-                                   RefuseYarnWithoutFactor,
-                                   RefuseBetaZero,
-                                   DropAttentionFactor,
-                                   DropMscale,
-                                   DropTruncate,
-                                   MropeRampOfFourLengths};
-constexpr ReadingStep kVllm11GptOss[] = {ClaimNothingButYarn, RefuseYarnWithoutFactor,
-                                         RefuseBetaZero,      DropAttentionFactor,
-                                         DropAttnFactor,      DropMscale,
-                                         DropTruncate};
-// Until 0.11.0 phi3_long_rope_scaled_rope.py takes the list by the largest position of the call.
-constexpr ReadingStep kVllm10[] = {DynamicBaseOfFactor,
-                                   DecideByBatch,
-                                   LongropeFactorOfLengths,
-                                   RefuseYarnWithoutFactor,
-                                   RefuseBetaZero,
-                                   DropAttentionFactor,
-                                   DropMscale,
-                                   DropTruncate,
-                                   MropeRampOfFourLengths};
-
-// -- SGLang ---------------------------------------------------------------------------------------
-// models/deepseek_v2.py, DeepseekV2AttentionMLA: rope_type becomes deepseek_yarn.
-// layers/rotary_embedding/factory.py, get_rope, and rope_variant.py: as vLLM until 0.29.0.
-constexpr ReadingStep kSglangDeepSeek[] = {YarnOfEveryTypeWithDefaults,
-                                           ClaimNoYarnWithoutFactor,
-                                           RefuseBetaZero,
-                                           DropAttentionFactor,
-                                           DropTruncate,
-                                           MscaleOneAllDimZero};
-// Until 0.5.15 it reads the factor and the original length without defaults.
-constexpr ReadingStep kSglang15DeepSeek[] = {YarnOfEveryType, ClaimNoYarnWithoutFactor,
-                                             RefuseBetaZero,  DropAttentionFactor,
-                                             DropTruncate,    MscaleOneAllDimZero};
-// get_rope passes attn_factor, truncate, mscale and mscale_all_dim. yarn.py uses the last two if
-// neither is None; mrope.py, YaRNScalingMRotaryEmbedding, has no such parameters.
-// rope_variant.py: dynamic has the base of max_position_embeddings * factor; longrope takes the
-// list by the largest position of the call and the factor by the two lengths.
-constexpr ReadingStep kSglang[] = {
-    DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths, DropProportionalFactor,
-    ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,       DropAttentionFactor,
-    MscaleZeroCounts};
-// configs/laguna.py turns attention_factor into an attn_factor of the same product.
-constexpr ReadingStep kSglangLaguna[] = {
-    DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths, DropProportionalFactor,
-    ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,       MscaleZeroCounts};
-// models/exaone4.py: getattr(config, "rope_theta", 1000000).
-constexpr ReadingStep kSglangExaone4[] = {
-    DefaultTheta<1000000>,  DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths,
-    DropProportionalFactor, ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,
-    DropAttentionFactor,    MscaleZeroCounts};
-// model_family.cc says which classes call get_rope without rope_scaling, and which it lacks.
-constexpr ReadingStep kUnscaledSteps[] = {DropScaling};
-constexpr ReadingStep kAbsentSteps[] = {RefuseModel};
-constexpr ReadingStep kSglangUnscaledQuarter[] = {DropScaling, TurnAQuarter};
-// Until 0.5.15 get_rope passes no mscale to yarn.
-constexpr ReadingStep kSglang15[] = {DynamicBaseOfFactor,
-                                     DecideByBatch,
-                                     LongropeFactorOfLengths,
-                                     ClaimNoYarnWithoutFactor,
-                                     RefuseBetaZero,
-                                     DropAttentionFactor,
-                                     DropMscale};
-
-// -- llama.cpp ------------------------------------------------------------------------------------
-// conversion/base.py, TextModel.set_gguf_parameters, writes no scaling for rope_type dynamic, ntk,
-// and yarn without factor, and of longrope its name only. ggml/src/ggml.c,
-// ggml_rope_yarn_corr_dims, always rounds. src/llama-context.cpp computes yarn's attention factor
-// from factor and yarn_log_multiplier alone, and overwrites the one of the file. Only
-// src/models/{mistral3,deepseek2,deepseek32}.cpp load yarn_log_multiplier, and of the models here
-// only mistral3.cpp loads the betas. ggml/src/ggml-cpu/ops.cpp, ggml_mrope_cache_init, has the
-// fourth row of positions.
-constexpr ReadingStep kLlamaCpp[] = {RefuseFourthAxis, DropUnwrittenButLlama3, DropYarnDetails};
-// llama3: generate_extra_tensors of conversion/{llama,exaone,deci,step3}.py alone write of it.
-constexpr ReadingStep kLlamaCppBase[] = {RefuseFourthAxis, DropUnwritten, DropYarnDetails};
-// conversion/hunyuan.py has its own default of alpha.
-constexpr ReadingStep kLlamaCppHunyuan[] = {RefuseFourthAxis, ClaimNoDynamic, DropUnwritten,
-                                            DropYarnDetails};
-// conversion/gemma.py: the factors of proportional are 1, and 1e30 where nothing rotates.
-constexpr ReadingStep kLlamaCppGemma4[] = {RefuseFourthAxis, DropUnwritten, DropProportionalFactor,
-                                           DropYarnDetails};
-// conversion/phi.py, Phi3MiniModel: both lists, the attention factor of the two lengths, and
-// nothing of another rope_type. src/llama-model.cpp, get_rope_factors: the list by the context
-// (n_ctx_seq).
-constexpr ReadingStep kLlamaCppPhi3[] = {DropAllButLongrope, LongropeByContext,
-                                         LongropeFactorOfLengths};
-// conversion/minicpm.py writes both lists, but neither the original length nor a factor.
-constexpr ReadingStep kLlamaCppMiniCpm[] = {RefuseFourthAxis, ClaimNoLongrope, DropUnwritten,
-                                            DropYarnDetails};
-// conversion/mistral3.py asserts yarn and writes mscale_all_dim. src/llama-context.cpp takes mscale
-// as 1.
-constexpr ReadingStep kLlamaCppMinistral3[] = {
-    RefuseFourthAxis, ClaimNothingButYarn, ClaimNoYarnWithoutFactor,
-    RefuseBetaZero,   DropAttentionFactor, DropAttnFactor,
-    MscaleIsOne,      DropTruncate};
-// conversion/deepseek.py writes mscale_all_dim.
-constexpr ReadingStep kLlamaCppDeepSeek32[] = {RefuseFourthAxis, DropUnwritten, DropAttentionFactor,
-                                               DropAttnFactor,   MscaleIsOne,   DropBetas,
-                                               DropTruncate};
-// src/llama-context.cpp: LLM_ARCH_DEEPSEEK2 takes mscale as mscale_all_dim.
-constexpr ReadingStep kLlamaCppDeepSeek[] = {RefuseFourthAxis, DropUnwritten,  DropAttentionFactor,
-                                             DropAttnFactor,   MscaleIsAllDim, DropBetas,
-                                             DropTruncate};
-// conversion/nemotron.py: linear, if rope_parameters have a factor.
-constexpr ReadingStep kLlamaCppLinear[] = {LinearOfFactor};
-// conversion/{gemma,stablelm}.py write neither rope_theta nor a scaling, and src/llama-model.cpp
-// has the default 10000.
-constexpr ReadingStep kLlamaCppDefaultTheta[] = {DefaultTheta<10000>, DropScaling};
-
-// -- DeepSeek -------------------------------------------------------------------------------------
-// deepseek-ai/DeepSeek-VL2 at 8ed2d7f, deepseek_vl2/models/modeling_deepseek.py:
-// DeepseekV2Attention._init_rope and DeepseekV2YarnRotaryEmbedding.
-constexpr ReadingStep kDeepSeekCode[] = {
-    RefuseYarnWithoutFactor, RefuseBetaZero, DropAttentionFactor,
-    DropAttnFactor,          DropTruncate,   MscaleOneAllDimZero};
-
-// -- Models ---------------------------------------------------------------------------------------
-// Models join a list where the versions that have them begin.
-template <Family kFamily>
-constexpr Family kOnly[] = {kFamily};
-constexpr Family kDeepSeekLike[] = {kDeepSeek, kDeepSeek32, kGlm4MoeLite, kGlmMoeDsa, kLongcat};
-constexpr Family kDeepSeekOnly[] = {kDeepSeek, kGlm4MoeLite};
-constexpr Family kOrdinary[] = {kOther,   kMinistral3, kLaguna, kPhi3,
-                                kMiniCpm, kHunyuan,    kGemma4, kQwen3Vl};
-constexpr Family kOrdinaryWithoutQwen3Vl[] = {kOther,   kMinistral3, kLaguna, kPhi3,
-                                              kMiniCpm, kHunyuan,    kGemma4};
-constexpr Family kOrdinary20[] = {kOther, kMinistral3, kPhi3, kMiniCpm, kHunyuan, kQwen3Vl};
-constexpr Family kOrdinaryOld[] = {kOther, kPhi3, kMiniCpm, kHunyuan, kQwen3Vl};
-constexpr Family kOrdinarySglang[] = {kOther,   kMinistral3, kGptOss,  kPhi3,
-                                      kMiniCpm, kHunyuan,    kQwen3Vl, kGemma4};
-constexpr Family kOrdinarySglangOld[] = {kOther,   kMinistral3, kGptOss, kPhi3,
-                                         kMiniCpm, kHunyuan,    kQwen3Vl};
-constexpr Family kOrdinaryLlamaCpp[] = {kGptOss, kLaguna, kQwen3Vl, kGlmMoeDsa, kBaseConverter};
-
-constexpr EngineEntry kEntries[] = {
-    {"hf", "5.23.0", "5.23.0", {}, kHuggingFace},
-
-    {"vllm", "0.10.2", "0.33.0", kOnly<kTransformers>, kHuggingFace},
-    {"vllm", "0.10.2", "0.33.0", kOnly<kAbsent>, kAbsentSteps},
-    {"vllm", "0.10.2", "0.11.2", kOnly<kUnscaled>, kUnscaledSteps},
-    {"vllm", "0.30.0", "0.33.0", kDeepSeekLike, kVllmDeepSeek},
-    {"vllm", "0.22.0", "0.29.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "0.10.2", "0.21.0", kOnly<kDeepSeek>, kVllm29DeepSeek},
-    {"vllm", "0.12.0", "0.33.0", kOnly<kGptOss>, kVllmGptOss},
-    {"vllm", "0.10.2", "0.11.2", kOnly<kGptOss>, kVllm11GptOss},
-    {"vllm", "0.32.0", "0.33.0", kOnly<kQwen3Vl>, kVllm},
-    {"vllm", "0.32.0", "0.33.0", kOrdinaryWithoutQwen3Vl, kVllmMrope},
-    {"vllm", "0.30.0", "0.31.0", kOrdinary, kVllmMrope},
-    {"vllm", "0.22.0", "0.29.0", kOrdinary, kVllm29},
-    {"vllm", "0.20.0", "0.21.0", kOrdinary20, kVllm21},
-    {"vllm", "0.12.0", "0.19.1", kOrdinaryOld, kVllm21},
-    {"vllm", "0.11.1", "0.11.2", kOrdinaryOld, kVllm11},
-    {"vllm", "0.10.2", "0.11.0", kOrdinaryOld, kVllm10},
-
-    {"sglang", "0.5.9", "0.5.23", kOnly<kTransformers>, kHuggingFace},
-    {"sglang", "0.5.9", "0.5.23", kOnly<kAbsent>, kAbsentSteps},
-    {"sglang", "0.5.16", "0.5.23", kOnly<kDefaultTheta>, kSglangExaone4},
-    {"sglang", "0.5.9", "0.5.23", kOnly<kUnscaled>, kUnscaledSteps},
-    {"sglang", "0.5.9", "0.5.23", kOnly<kUnscaledQuarter>, kSglangUnscaledQuarter},
-    {"sglang", "0.5.16", "0.5.23", kDeepSeekLike, kSglangDeepSeek},
-    {"sglang", "0.5.9", "0.5.15", kDeepSeekLike, kSglang15DeepSeek},
-    {"sglang", "0.5.16", "0.5.23", kOnly<kLaguna>, kSglangLaguna},
-    {"sglang", "0.5.16", "0.5.23", kOrdinarySglang, kSglang},
-    {"sglang", "0.5.9", "0.5.15", kOrdinarySglangOld, kSglang15},
-
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kAbsent>, kAbsentSteps},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kUnscaled>, kUnscaledSteps},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kDefaultTheta>, kLlamaCppDefaultTheta},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kLinearOfFactor>, kLlamaCppLinear},
-    {"llamacpp", "0c1e57098", "0c1e57098", kDeepSeekOnly, kLlamaCppDeepSeek},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kDeepSeek32>, kLlamaCppDeepSeek32},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kMinistral3>, kLlamaCppMinistral3},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kMiniCpm>, kLlamaCppMiniCpm},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kPhi3>, kLlamaCppPhi3},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kGemma4>, kLlamaCppGemma4},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kHunyuan>, kLlamaCppHunyuan},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOrdinaryLlamaCpp, kLlamaCppBase},
-    {"llamacpp", "0c1e57098", "0c1e57098", kOnly<kOther>, kLlamaCpp},
-
-    {"deepseek", "VL2-8ed2d7f", "VL2-8ed2d7f", kOnly<kDeepSeek>, kDeepSeekCode},
+// An engine of engines.json.
+struct Engine {
+  std::string name;
+  std::string who;
+  // Ranges of versions that were compared, the newest first. A range begins where an entry begins,
+  // or a fact of the models.
+  std::vector<std::pair<std::string, std::string>> versions;
+  // Those whose code was run. Each has a file in tests/peers/engines/data.
+  std::vector<std::string> executed;
+  std::vector<EngineEntry> readings;
 };
 
-// The versions that were compared. A range begins where an entry begins, or a fact of
-// model_family.cc.
+Engine ReadEngine(const nlohmann::json& data) {
+  Engine engine;
+  data.at("engine").get_to(engine.name);
+  data.at("who").get_to(engine.who);
+  data.at("versions").get_to(engine.versions);
+  data.at("executed").get_to(engine.executed);
+  for (const nlohmann::json& reading : data.at("readings")) {
+    EngineEntry& entry = engine.readings.emplace_back();
+    reading.at("first").get_to(entry.first);
+    reading.at("last").get_to(entry.last);
+    for (const nlohmann::json& family : reading.at("families")) {
+      entry.families.push_back(FamilyNamed(family.get<std::string>()));
+    }
+    for (const nlohmann::json& step : reading.at("steps")) {
+      entry.steps.push_back(StepNamed(step.get<std::string>()));
+    }
+  }
+  return engine;
+}
+
+std::vector<Engine> ReadEngines() {
+  std::vector<Engine> engines;
+  const nlohmann::json data = nlohmann::json::parse(kEnginesJson);
+  for (const nlohmann::json& engine : data.at("engines")) engines.push_back(ReadEngine(engine));
+  return engines;
+}
+
+const std::vector<Engine>& Engines() {
+  static const std::vector<Engine> engines = ReadEngines();
+  return engines;
+}
+
 std::vector<EngineVersions> MakeTable() {
-  std::vector<EngineVersions> table = {
-      {"hf", "Hugging Face", "5.23.0", "5.23.0"},
-      {"vllm", "vLLM", "0.32.0", "0.33.0"},
-      {"vllm", "vLLM", "0.30.0", "0.31.0"},
-      {"vllm", "vLLM", "0.29.0", "0.29.0"},
-      {"vllm", "vLLM", "0.27.0", "0.28.0"},
-      {"vllm", "vLLM", "0.26.0", "0.26.0"},
-      {"vllm", "vLLM", "0.25.0", "0.25.1"},
-      {"vllm", "vLLM", "0.22.0", "0.24.0"},
-      {"vllm", "vLLM", "0.20.0", "0.21.0"},
-      {"vllm", "vLLM", "0.19.0", "0.19.1"},
-      {"vllm", "vLLM", "0.12.0", "0.18.1"},
-      {"vllm", "vLLM", "0.11.1", "0.11.2"},
-      {"vllm", "vLLM", "0.10.2", "0.11.0"},
-      {"sglang", "SGLang", "0.5.16", "0.5.23"},
-      {"sglang", "SGLang", "0.5.10", "0.5.15"},
-      {"sglang", "SGLang", "0.5.9", "0.5.9"},
-      {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098"},
-      {"deepseek", "DeepSeek's code", "VL2-8ed2d7f", "VL2-8ed2d7f"},
-  };
-  for (EngineVersions& versions : table) {
-    for (const EngineEntry& entry : kEntries) {
-      if (entry.engine != versions.engine) continue;
-      if (IsBetween(entry.first, versions.first, entry.last)) versions.entries.push_back(&entry);
+  std::vector<EngineVersions> table;
+  for (const Engine& engine : Engines()) {
+    for (const auto& [first, last] : engine.versions) {
+      EngineVersions& versions = table.emplace_back();
+      versions = {.engine = engine.name, .who = engine.who, .first = first, .last = last};
+      for (const EngineEntry& entry : engine.readings) {
+        if (IsBetween(entry.first, first, entry.last)) versions.entries.push_back(&entry);
+      }
     }
   }
   return table;
 }
-
-// -- Versions whose code was run -----------------------------------------------------------------
-// Each has a file in tests/peers/engines/data, the oldest first within an engine.
-struct ExecutedVersion {
-  std::string_view engine;
-  std::string_view version;
-};
-constexpr ExecutedVersion kExecuted[] = {
-    {"hf", "5.23.0"},    {"vllm", "0.11.2"},   {"vllm", "0.21.0"},
-    {"vllm", "0.29.0"},  {"vllm", "0.32.0"},   {"vllm", "0.33.0"},
-    {"sglang", "0.5.9"}, {"sglang", "0.5.23"}, {"llamacpp", "0c1e57098"},
-};
 
 }  // namespace
 
@@ -717,7 +520,7 @@ absl::StatusOr<CompatConfig> Convert(const EngineVersions& versions, const Engin
                          .max_model_len = max_model_len};
   const auto& [engine, who, first, last, entries] = versions;
   ROPE_RETURN_IF_ERROR(CheckOldName(engine, first, names));
-  const bool own = entry.families.empty() || !entry.Covers(kTransformers);
+  const bool own = entry.families.empty() || !entry.Covers(Family::kTransformers);
   ROPE_RETURN_IF_ERROR(ReadFile({engine, who, first, own && engine != "hf"}, names, result));
   for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(who, result));
   return result;
@@ -725,9 +528,7 @@ absl::StatusOr<CompatConfig> Convert(const EngineVersions& versions, const Engin
 
 std::vector<std::string> EngineNames() {
   std::vector<std::string> names;
-  for (const EngineVersions& versions : EngineTable()) {
-    if (names.empty() || names.back() != versions.engine) names.emplace_back(versions.engine);
-  }
+  for (const Engine& engine : Engines()) names.push_back(engine.name);
   return names;
 }
 
@@ -743,9 +544,12 @@ std::vector<std::string> ComparedVersions(std::string_view engine) {
 std::string ExecutedVersions(std::string_view engine, std::string_view first,
                              std::string_view last) {
   std::string versions;
-  for (const ExecutedVersion& executed : kExecuted) {
-    if (executed.engine != engine || !IsBetween(first, executed.version, last)) continue;
-    versions += StrCat(versions.empty() ? "" : ", ", executed.version);
+  for (const Engine& each : Engines()) {
+    if (each.name != engine) continue;
+    for (const std::string& version : each.executed) {
+      if (!IsBetween(first, version, last)) continue;
+      versions += StrCat(versions.empty() ? "" : ", ", version);
+    }
   }
   return versions;
 }

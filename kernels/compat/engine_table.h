@@ -1,5 +1,5 @@
-// The table of engines: who reads a config how, in which versions, for which models. One entry is
-// one reading; a new reading is a new entry, and a test.
+// The table of engines: who reads a config how, in which versions, for which models. It is data, in
+// engines.json: one entry is one reading; a new reading is a new entry, and a test.
 //
 // Threading:  Constants and pure functions; any thread.
 #ifndef ROPE_KERNELS_COMPAT_ENGINE_TABLE_H_
@@ -25,12 +25,11 @@ using ReadingStep = absl::Status (*)(std::string_view who, CompatConfig& result)
 
 // How models of some families are read.
 struct EngineEntry {
-  std::string_view engine;  // "vllm"
   // The oldest and the newest version that read them so.
-  std::string_view first;
-  std::string_view last;
-  std::span<const Family> families;  // empty: every model, also one without names
-  std::span<const ReadingStep> steps;
+  std::string first;
+  std::string last;
+  std::vector<Family> families;  // empty: every model, also one without names
+  std::vector<ReadingStep> steps;
 
   bool Covers(Family family) const;
 };

@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
 #include "kernels/config/model_types.h"
 #include "kernels/error.h"
@@ -56,157 +57,64 @@ namespace {
 
 using enum Family;
 
-// An empty name is none.
-struct KnownModel {
-  std::string_view architecture;
-  std::string_view model_type;
-  Family family;
-};
-
-// Sources: the registries of vLLM 0.33.0 (model_executor/models/registry.py) and SGLang 0.5.23
-// (EntryClass of each models/*.py), and the classes that llama.cpp 0c1e57098 registers in
-// conversion/*.py.
-constexpr KnownModel kModels[] = {
-    {"AXK1ForCausalLM", "axk1", kUnchecked},
-    {"DeepseekOCRForCausalLM", "deepseek_ocr", kUnchecked},
-    {"DeepseekV2ForCausalLM", "deepseek_v2", kDeepSeek},
-    {"DeepseekV32ForCausalLM", "deepseek_v32", kDeepSeek32},
-    {"DeepseekV3ForCausalLM", "deepseek_v3", kDeepSeek},
-    {"DeepseekV41ForCausalLM", "", kUnchecked},
-    {"DeepseekV4ForCausalLM", "deepseek_v4", kUnchecked},
-    {"DeepseekVLV2ForCausalLM", "deepseek_vl_v2", kDeepSeek},
-    {"Gemma4ForCausalLM", "gemma4", kGemma4},
-    {"Glm4MoeLiteForCausalLM", "glm4_moe_lite", kGlm4MoeLite},
-    {"Glm5NextForCausalLM", "glm5_next", kUnchecked},
-    {"GlmMoeDsaForCausalLM", "glm_moe_dsa", kGlmMoeDsa},
-    {"GptOssForCausalLM", "gpt_oss", kGptOss},
-    {"Grok1ForCausalLM", "grok", kUnchecked},
-    {"Grok1ModelForCausalLM", "", kUnchecked},
-    {"HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", kHunyuan},
-    {"HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", kHunyuan},
-    {"KimiLinearForCausalLM", "kimi_linear", kUnchecked},
-    {"LagunaForCausalLM", "laguna", kLaguna},
-    {"LongcatFlashForCausalLM", "longcat_flash", kLongcat},
-    {"MiniCPM3ForCausalLM", "minicpm3", kMiniCpm},
-    {"MiniCPMForCausalLM", "minicpm", kMiniCpm},
-    {"Ministral3ForCausalLM", "ministral3", kMinistral3},
-    {"Mistral4ForCausalLM", "mistral4", kUnchecked},
-    {"MistralLarge3ForCausalLM", "", kUnchecked},
-    {"Phi3ForCausalLM", "phi3", kPhi3},
-    {"Phi4ForCausalLMV", "", kUnchecked},
-    {"PhiMoEForCausalLM", "phimoe", kUnchecked},
-    {"SarvamMLAForCausalLM", "sarvam_mla", kUnchecked},
-    {"YoutuForCausalLM", "youtu", kUnchecked},
-    {"", "axk2", kUnchecked},
-    {"", "bailing_hybrid", kUnchecked},
-    {"", "dots3_note", kUnchecked},
-    {"", "hunyuan_vl", kHunyuan},
-    {"", "hy_v4", kUnchecked},
-    {"", "kimi_k2", kDeepSeek},
-    {"", "kimi_k3", kUnchecked},
-    {"", "mellum", kUnchecked},
-    {"", "mistral_large4", kUnchecked},
-    {"", "phi4_multimodal", kUnchecked},
-    {"", "phi4mm", kUnchecked},
-    {"", "qwen3_5", kQwen3Vl},
-    {"", "qwen3_5_moe", kQwen3Vl},
-    {"", "qwen3_vl", kQwen3Vl},
-    {"", "qwen3_vl_moe", kQwen3Vl},
-};
+// The words of engines.json, in the order of Family.
+constexpr std::string_view kFamilyNames[] = {
+    "other",          "deepseek",   "deepseek32",       "glm4_moe_lite", "glm_moe_dsa",
+    "longcat",        "ministral3", "gpt_oss",          "laguna",        "phi3",
+    "minicpm",        "hunyuan",    "gemma4",           "qwen3_vl",      "unchecked",
+    "transformers",   "unscaled",   "unscaled_quarter", "default_theta", "linear_of_factor",
+    "base_converter", "absent"};
+static_assert(std::size(kFamilyNames) == static_cast<size_t>(kAbsent) + 1);
 
 // A model that one engine treats in another way than the rest, in the versions since one.
 struct EngineModel {
-  std::string_view engine;
-  std::string_view architecture;
-  std::string_view model_type;
-  std::string_view since;
+  std::string engine;
+  std::string architecture;
+  std::string model_type;
+  std::string since;
+  std::string until;  // the last of them; empty: the newest
   Family family;
-  std::string_view until = {};  // the last of them; empty: the newest
 };
 
-// vLLM: _TRANSFORMERS_SUPPORTED_MODELS of model_executor/models/registry.py, in each minor version
-// from 0.18.0 to 0.33.0, and in 0.10.2, 0.11.0, 0.11.2, 0.12.0 and 0.16.0. Models that no older
-// registry has (Kolibri1, Nanbeige) were served in the same way before.
-// Until 0.11.2 its classes below call get_rope without rope_scaling; from 0.12.0 on none does.
-// SGLang: each get_rope call of models/*.py without rope_scaling, in 0.5.9, 0.5.15, 0.5.16 and
-// 0.5.23; and architectures of Transformers without an EntryClass, which
-// model_loader/utils.py:resolve_transformers_arch gives to models/transformers.py, in 0.5.9 and
-// 0.5.23.
-// llama.cpp: the classes of conversion/{command_r,gemma,stablelm,nemotron}.py, and those that were
-// run and have no generate_extra_tensors.
-constexpr EngineModel kEngineModels[] = {
-    {"vllm", "SmolLM3ForCausalLM", "smollm3", "0.10.2", kTransformers},
-    {"vllm", "Kolibri1ForCausalLM", "kolibri1", "0.10.2", kTransformers},
-    {"vllm", "NanbeigeForCausalLM", "nanbeige", "0.10.2", kTransformers},
-    {"vllm", "GPTBigCodeForCausalLM", "gpt_bigcode", "0.25.0", kTransformers},
-    {"vllm", "Starcoder2ForCausalLM", "starcoder2", "0.25.0", kTransformers},
-    {"vllm", "OlmoForCausalLM", "olmo", "0.26.0", kTransformers},
-    {"vllm", "Olmo2ForCausalLM", "olmo2", "0.26.0", kTransformers},
-    {"vllm", "VaultGemmaForCausalLM", "vaultgemma", "0.27.0", kTransformers},
-    {"vllm", "FlexOlmoForCausalLM", "flex_olmo", "0.29.0", kTransformers},
-    {"vllm", "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", "0.29.0", kTransformers},
-    {"vllm", "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", "0.29.0", kTransformers},
-    {"vllm", "Olmo3ForCausalLM", "olmo3", "0.29.0", kTransformers},
-    {"vllm", "ArceeForCausalLM", "arcee", "0.32.0", kTransformers},
-    {"vllm", "CwmForCausalLM", "cwm", "0.32.0", kTransformers},
-    {"vllm", "GlmForCausalLM", "glm", "0.32.0", kTransformers},
-    {"vllm", "GPTNeoXForCausalLM", "gpt_neox", "0.32.0", kTransformers},
-    {"vllm", "Jais2ForCausalLM", "jais2", "0.32.0", kTransformers},
-    {"vllm", "MellumForCausalLM", "mellum", "0.32.0", kTransformers},
-    {"vllm", "PhiForCausalLM", "phi", "0.32.0", kTransformers},
-    {"vllm", "SeedOssForCausalLM", "seed_oss", "0.32.0", kTransformers},
-    {"vllm", "ArcticForCausalLM", "arctic", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "BaichuanForCausalLM", "baichuan", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "DbrxForCausalLM", "dbrx", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "FalconForCausalLM", "falcon", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "Gemma2ForCausalLM", "gemma2", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "GemmaForCausalLM", "gemma", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "GPTJForCausalLM", "gptj", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "GPTNeoXForCausalLM", "gpt_neox", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "MiniMaxText01ForCausalLM", "minimax_text_01", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "MixtralForCausalLM", "mixtral", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "MolmoForCausalLM", "molmo", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "OlmoForCausalLM", "olmo", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "PersimmonForCausalLM", "persimmon", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "PhiForCausalLM", "phi", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "StableLmForCausalLM", "stablelm", "0.10.2", kUnscaled, "0.11.2"},
-    {"vllm", "Starcoder2ForCausalLM", "starcoder2", "0.10.2", kUnscaled, "0.11.2"},
-    {"sglang", "SeedOssForCausalLM", "seed_oss", "0.5.9", kTransformers},
-    {"sglang", "SmolLM3ForCausalLM", "smollm3", "0.5.9", kTransformers},
-    {"sglang", "GPTNeoXForCausalLM", "gpt_neox", "0.5.16", kTransformers},
-    {"sglang", "NemotronForCausalLM", "nemotron", "0.5.16", kTransformers},
-    {"sglang", "Exaone4ForCausalLM", "exaone4", "0.5.16", kDefaultTheta},
-    {"sglang", "DbrxForCausalLM", "dbrx", "0.5.9", kUnscaled},
-    {"sglang", "Gemma2ForCausalLM", "gemma2", "0.5.9", kUnscaled},
-    {"sglang", "GemmaForCausalLM", "gemma", "0.5.9", kUnscaled},
-    {"sglang", "GPTJForCausalLM", "gptj", "0.5.9", kUnscaled},
-    {"sglang", "GraniteMoeForCausalLM", "granitemoe", "0.5.9", kUnscaled},
-    {"sglang", "MixtralForCausalLM", "mixtral", "0.5.9", kUnscaled},
-    {"sglang", "OlmoForCausalLM", "olmo", "0.5.9", kUnscaled},
-    {"sglang", "PersimmonForCausalLM", "persimmon", "0.5.9", kUnscaled},
-    {"sglang", "PhiForCausalLM", "phi", "0.5.9", kUnscaled},
-    {"sglang", "StableLmForCausalLM", "stablelm", "0.5.9", kUnscaled},
-    {"sglang", "Starcoder2ForCausalLM", "starcoder2", "0.5.9", kUnscaled},
-    {"llamacpp", "CohereForCausalLM", "cohere", "0c1e57098", kUnscaled},
-    {"llamacpp", "Gemma2ForCausalLM", "gemma2", "0c1e57098", kDefaultTheta},
-    {"llamacpp", "StableLmForCausalLM", "stablelm", "0c1e57098", kDefaultTheta},
-    {"llamacpp", "NemotronForCausalLM", "nemotron", "0c1e57098", kLinearOfFactor},
-    {"llamacpp", "Glm4ForCausalLM", "glm4", "0c1e57098", kBaseConverter},
-    {"llamacpp", "Qwen2ForCausalLM", "qwen2", "0c1e57098", kBaseConverter},
-    {"llamacpp", "Qwen3ForCausalLM", "qwen3", "0c1e57098", kBaseConverter},
-    {"llamacpp", "Qwen3MoeForCausalLM", "qwen3_moe", "0c1e57098", kBaseConverter},
-    {"llamacpp", "SeedOssForCausalLM", "seed_oss", "0c1e57098", kBaseConverter},
-    {"llamacpp", "Starcoder2ForCausalLM", "starcoder2", "0c1e57098", kBaseConverter},
+using Families = std::map<std::string, Family, std::less<>>;  // by a name of the model
+
+// What engines.json has of models.
+struct Models {
+  Families architectures;
+  Families model_types;
+  std::vector<EngineModel> of_engines = {};
+  std::vector<std::string> permuted;  // the model types whose q and k llama.cpp permutes
 };
 
-// The model types of the classes in conversion/*.py of llama.cpp 0c1e57098 that call permute or
-// _reverse_hf_permute.
-constexpr std::string_view kPermuted[] = {
-    "arcee",       "arctic",    "baichuan",  "bailing_moe",      "bamba",
-    "chameleon",   "deci",      "deepseek",  "granite",          "granitemoe",
-    "granite_swa", "internlm2", "internlm3", "granitemoehybrid", "granitemoeshared",
-    "llada",       "llama",     "minicpm",   "mistral",          "ministral3",
-    "mixtral",     "nanbeige",  "olmo",      "smollm3",          "xverse"};
+Families ReadFamilies(const nlohmann::json& data) {
+  Families families;
+  for (const auto& [name, family] : data.items()) {
+    families.emplace(name, FamilyNamed(family.get<std::string>()));
+  }
+  return families;
+}
+
+Models ReadModels() {
+  const nlohmann::json data = nlohmann::json::parse(kEnginesJson);
+  Models models = {.architectures = ReadFamilies(data.at("architectures")),
+                   .model_types = ReadFamilies(data.at("model_types")),
+                   .permuted = data.at("permuted").get<std::vector<std::string>>()};
+  for (const nlohmann::json& engine : data.at("engines")) {
+    for (const nlohmann::json& group : engine.at("models")) {
+      for (const auto& [architecture, model_type] : group.at("models").items()) {
+        models.of_engines.push_back({engine.at("engine"), architecture, model_type,
+                                     group.at("since"), group.value("until", std::string()),
+                                     FamilyNamed(group.at("family").get<std::string>())});
+      }
+    }
+  }
+  return models;
+}
+
+const Models& KnownModels() {
+  static const Models models = ReadModels();
+  return models;
+}
 
 // Engines choose by the first architecture that they know; without one, model_type decides.
 bool Serves(const EngineModel& model, const ModelNames& names) {
@@ -214,19 +122,23 @@ bool Serves(const EngineModel& model, const ModelNames& names) {
   return model.architecture == names.architectures.front();
 }
 
-std::optional<Family> Find(std::string_view KnownModel::*key, std::string_view name) {
-  for (const KnownModel& known : kModels) {
-    if (!name.empty() && known.*key == name) return known.family;
-  }
-  return std::nullopt;
+std::optional<Family> Find(const Families& families, std::string_view name) {
+  const auto found = families.find(name);
+  return found == families.end() ? std::nullopt : std::optional<Family>(found->second);
 }
 
 }  // namespace
 
+Family FamilyNamed(std::string_view word) {
+  const auto* const found = std::find(std::begin(kFamilyNames), std::end(kFamilyNames), word);
+  ROPE_CHECK(found != std::end(kFamilyNames));
+  return static_cast<Family>(found - std::begin(kFamilyNames));
+}
+
 std::optional<Family> FamilyOf(const ModelNames& names) {
   bool text_model = false;
   for (const std::string& architecture : names.architectures) {
-    if (const auto family = Find(&KnownModel::architecture, architecture)) return family;
+    if (const auto family = Find(KnownModels().architectures, architecture)) return family;
     text_model |= architecture.ends_with("ForCausalLM");
   }
   std::string_view type = names.model_type;
@@ -234,7 +146,7 @@ std::optional<Family> FamilyOf(const ModelNames& names) {
   if (type.empty() && names.architectures.empty()) return std::nullopt;
   constexpr std::string_view kText = "_text";
   if (type.ends_with(kText)) type.remove_suffix(kText.size());
-  return Find(&KnownModel::model_type, type).value_or(kOther);
+  return Find(KnownModels().model_types, type).value_or(kOther);
 }
 
 EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
@@ -248,8 +160,7 @@ EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
       (layer.names.model_type == "mistral" || layer.names.model_type == "mixtral");
   if (consolidated && (engine == "vllm" || llama_cpp)) pairs.pairing = Pairing::kHalf;
   if (llama_cpp && pairs.pairing == Pairing::kHalf &&
-      std::find(std::begin(kPermuted), std::end(kPermuted), layer.names.model_type) !=
-          std::end(kPermuted)) {
+      absl::c_linear_search(KnownModels().permuted, layer.names.model_type)) {
     pairs.channel_order = Pairing::kInterleaved;
   }
   // models/chatglm.py of SGLang and conversion/chatglm.py of llama.cpp do not read original_rope.
@@ -383,7 +294,7 @@ bool HasClass(std::string_view engine, std::string_view version, const ModelName
 
 std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
                                const ModelNames& names, std::string_view last) {
-  for (const EngineModel& model : kEngineModels) {
+  for (const EngineModel& model : KnownModels().of_engines) {
     if (model.engine != engine || !Serves(model, names)) continue;
     if (ParseRelease(version) < ParseRelease(model.since)) continue;
     if (!model.until.empty() && ParseRelease(version) > ParseRelease(model.until)) continue;

@@ -1,4 +1,6 @@
 // The families of models, and the engines and versions that read them.
+//
+// Threading:  Values and pure functions; any thread.
 #ifndef ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
 #define ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
 
@@ -15,10 +17,7 @@
 
 namespace rope::kernels {
 
-// CompatConfig: a config as an implementation reads it.
-//
-// Threading:  Values.
-
+// A config as an implementation reads it.
 struct CompatConfig {
   RopeConfig config;                 // the same rotation without a compat
   std::vector<std::string> changes;  // one sentence per change
@@ -27,9 +26,7 @@ struct CompatConfig {
   std::optional<int64_t> max_model_len = {};
 };
 
-// Versions of engines as their packages have them: "0.12.1", "0.5.10.post1".
-//
-// Threading:  Pure functions; any thread.
+// Versions of engines are written as their packages have them: "0.12.1", "0.5.10.post1".
 
 // The numbers of a release, which compare as versions do. A post-release counts as its release.
 // Unset: the text is no release: "abc", "0.12.", a commit.
@@ -38,11 +35,8 @@ std::optional<std::vector<int64_t>> ParseRelease(std::string_view text);
 // Whether `version` is one from `first` to `last`. Commits are compared as text.
 bool IsBetween(std::string_view first, std::string_view version, std::string_view last);
 
-// Family: the models that every engine of engine_table.h treats alike. Engines choose their model
-// code by names, and the code decides how a config is read.
-//
-// Threading:  Pure functions; any thread.
-
+// The models that every engine of engine_table.h treats alike. Engines choose their model code by
+// names, and the code decides how a config is read.
 enum class Family {
   kOther,  // a named model that no other family has
   // DeepSeek V2 and V3, Kimi K2 and the models that embed them
@@ -70,6 +64,9 @@ enum class Family {
   kBaseConverter,    // llama.cpp's converter has nothing of its own for it
   kAbsent,           // its registry lacks the architecture: it does not load the model
 };
+
+// The family of a word of engines.json: "deepseek". REQUIRES: there is one.
+Family FamilyNamed(std::string_view word);
 
 // The family of the first known architecture, as engines choose. An unknown text model
 // ("...ForCausalLM") is kOther. For the other architectures, which wrap a text model, and without

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numbers>
 #include <utility>
@@ -18,14 +19,8 @@ namespace {
 
 // The model that a config without names is for: some types belong to one family.
 Family FamilyOfType(const RopeConfig& config) {
-  switch (config.rope_type) {
-    case RopeType::kLongrope:
-      return Family::kPhi3;
-    case RopeType::kProportional:
-      return Family::kGemma4;
-    default:
-      return Family::kOther;
-  }
+  if (config.rope_type == RopeType::kLongrope) return Family::kPhi3;
+  return config.rope_type == RopeType::kProportional ? Family::kGemma4 : Family::kOther;
 }
 
 // Null: no such version was compared.
@@ -151,19 +146,9 @@ std::optional<Outcome> OutcomeOfAnyModel(const EngineVersions& versions, const R
 }  // namespace
 
 std::string_view Name(Compat compat) {
-  switch (compat) {
-    case Compat::kDefault:
-      return "default";
-    case Compat::kHf:
-      return "hf";
-    case Compat::kVllm:
-      return "vllm";
-    case Compat::kLlamacpp:
-      return "llamacpp";
-    case Compat::kDeepseek:
-      return "deepseek";
-  }
-  return "invalid";
+  constexpr std::string_view kNames[] = {"default", "hf", "vllm", "llamacpp", "deepseek"};
+  const auto index = static_cast<size_t>(compat);
+  return index < std::size(kNames) ? kNames[index] : "invalid";
 }
 
 absl::StatusOr<EngineVersion> SplitEngine(std::string_view text) {

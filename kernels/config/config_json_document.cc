@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -23,10 +22,6 @@ constexpr size_t kNameBytesMax = 128;
 constexpr std::string_view kSuffix = "_config";
 constexpr std::string_view kTextConfig = "text_config";
 constexpr std::string_view kOthers[] = {"per_layer_config", "quantization_config"};
-// A file with one of these keys describes a model by itself.
-constexpr std::string_view kHeadKeys[] = {"d_model", "embed_dim", "head_dim", "hidden_size",
-                                          "n_embd"};
-
 bool IsSubConfig(std::string_view key, const Json& value) {
   if (!value.is_object()) return false;
   if (absl::c_linear_search(kOthers, key)) return false;
@@ -61,14 +56,6 @@ bool HasTextConfig(const Json& config) {
   return text != config.end() && text->is_object();
 }
 
-// Rope parameters that have no other meaning at the top level of a config.json. If the top level
-// has one of them, the file is a bare rope_parameters object.
-constexpr std::string_view kBareKeys[] = {
-    "attention_factor", "attn_factor",    "beta_fast",   "beta_slow",       "factor",
-    "high_freq_factor", "inv_freq",       "long_factor", "low_freq_factor", "mixed_b",
-    "mrope_section",    "mscale_all_dim", "rope_type",   "short_factor",
-};
-
 bool HasObject(const JsonFields& fields, std::string_view key) {
   const Json* value = fields.Find(key);
   return value != nullptr && value->is_object();
@@ -84,12 +71,12 @@ bool IsBare(const JsonFields& model) {
     if (ParseRopeType(type->get_ref<const std::string&>()).ok()) return true;
   }
   return HasLayerTypes(model) ||
-         absl::c_any_of(kBareKeys, [&](std::string_view key) { return model.Has(key); });
+         absl::c_any_of(KeyList("bare"), [&](std::string_view key) { return model.Has(key); });
 }
 
 bool DescribesAModel(const Json& file) {
   if (HasTextConfig(file) || StatesParameters(file) || IsBare(JsonFields(file))) return true;
-  return absl::c_any_of(kHeadKeys, [&](std::string_view key) { return file.contains(key); });
+  return absl::c_any_of(KeyList("head"), [&](std::string_view key) { return file.contains(key); });
 }
 
 absl::Status Unknown(std::string_view name, const SubConfigs& found) {
@@ -159,115 +146,11 @@ absl::StatusOr<ChosenConfig> ChooseSubConfig(Json& file, std::string_view name) 
 
 namespace {
 
-constexpr std::string_view kParameterKeys[] = {
-    "alpha",
-    "apply_scale",
-    "apply_yarn_scaling",
-    "attention_factor",
-    "attn_factor",
-    "beta_fast",
-    "beta_slow",
-    "factor",
-    "freq_allocation",
-    "high_freq_factor",
-    "inv_freq",
-    "long_factor",
-    "long_mscale",
-    "low_freq_factor",
-    "mixed_b",
-    "mrope_interleaved",
-    "mrope_section",
-    "mscale",
-    "mscale_all_dim",
-    "original_max_position_embeddings",
-    "partial_rotary_factor",
-    "rope_theta",
-    "rope_type",
-    "rotary_dim",
-    "rotary_offset",
-    "short_factor",
-    "short_mscale",
-    "truncate",
-    "type",
-};
-
-// Other keys that are read at the top level of a fragment.
-constexpr std::string_view kTopKeys[] = {
-    "_sliding_window_pattern",
-    "alibi",
-    "architectures",
-    "attn_layer_indices",
-    "attn_scale",
-    "attn_temperature_tuning",
-    "block_types",
-    "compress_rope_theta",
-    "cross_attention_layers",
-    "floor_scale",
-    "full_attention_interval",
-    "full_attn_idxs",
-    "global_attn_every_n_layers",
-    "global_head_dim",
-    "global_rope_theta",
-    "head_dim",
-    "hidden_size",
-    "hybrid_layer_pattern",
-    "layer_rope_theta",
-    "layer_types",
-    "layers_block_type",
-    "llama_4_scaling",
-    "local_rope_theta",
-    "max_position_embeddings",
-    "model_type",
-    "multi_query",
-    "n_embd",
-    "n_head",
-    "n_layer",
-    "n_positions",
-    "no_rope_layer_interval",
-    "no_rope_layers",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "num_kv_heads",
-    "partial_rotary_factors",
-    "position_embedding_type",
-    "qk_rope_head_dim",
-    "rope_interleave",
-    "rope_local_base_freq",
-    "rotary_emb_base",
-    "rotary_pct",
-    "sliding_window",
-    "sliding_window_pattern",
-    "swa_head_dim",
-    "swa_rope_theta",
-    "use_mem_rope",
-};
-
-// Keys of other config classes that are one or two letters from a key of ours.
-constexpr std::string_view kNeighbours[] = {
-    "architecture", "d_head",           "hidden_sizes",    "layer_type",     "n_heads",
-    "n_layers",     "qk_nope_head_dim", "sliding_windows", "swa_v_head_dim", "v_head_dim"};
-
-// Objects with rope parameters, and the keys that are read beside them.
-constexpr std::string_view kAroundKeys[] = {"original_max_position_embeddings",
-                                            "partial_rotary_factor",
-                                            "rope_parameters",
-                                            "rope_scaling",
-                                            "rope_theta",
-                                            "rotary_dim",
-                                            "text_config"};
-
-// Unused keys with an effect elsewhere, and that effect as a note for the warning.
-constexpr std::pair<std::string_view, std::string_view> kNotes[] = {
-    {"extrapolation_factor", " (vLLM multiplies yarn's ramp by it; the default is 1)"},
-    {"llama_4_scaling_beta", " (it scales q by position, in addition to the rotation)"},
-};
-
-std::string_view NoteOn(std::string_view key) {
-  for (const auto& [noted, note] : kNotes) {
-    if (noted == key) return note;
-  }
-  return "";
+// What an unused key does elsewhere, as the end of a sentence; empty: nothing is known.
+std::string NoteOn(std::string_view key) {
+  const auto& notes = WordsOf("notes");
+  const auto note = notes.find(key);
+  return note == notes.end() ? "" : note->second;
 }
 
 // Whether `key` is `target` with a letter too many, too few or another one; two letters where the
@@ -285,14 +168,13 @@ bool IsNearMiss(std::string_view key, std::string_view target) {
   return proto::Edits(folded, target) <= (target.size() < kLong ? 1u : 2u);
 }
 
-// The first of `targets` that `key` nearly spells; empty: none.
-template <size_t size>
-std::string_view NearMissOf(std::string_view key, const std::string_view (&targets)[size]) {
-  if (absl::c_linear_search(kNeighbours, key)) return "";
-  const auto found =
-      std::find_if(std::begin(targets), std::end(targets),
-                   [key](std::string_view target) { return IsNearMiss(key, target); });
-  return found == std::end(targets) ? std::string_view() : *found;
+// The first of `targets`, a list of keys.json, that `key` nearly spells; empty: none.
+std::string_view NearMissOf(std::string_view key, const std::vector<std::string>& targets) {
+  if (absl::c_linear_search(KeyList("neighbours"), key)) return "";
+  for (const std::string& target : targets) {
+    if (IsNearMiss(key, target)) return target;
+  }
+  return "";
 }
 
 // Whether a key that is not read may be the base or the scaling of code of its own.
@@ -317,13 +199,13 @@ void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remar
   int keys = 0;
   for (const auto& [key, value] : model.json().items()) {
     if (++keys > kKeysMax) return;
-    if (value.is_null() || absl::c_linear_search(kTopKeys, key) ||
-        absl::c_linear_search(kAroundKeys, key)) {
+    if (value.is_null() || absl::c_linear_search(KeyList("top"), key) ||
+        absl::c_linear_search(KeyList("around"), key)) {
       continue;
     }
-    if (document.bare && absl::c_linear_search(kParameterKeys, key)) continue;
-    std::string_view meant = NearMissOf(key, kAroundKeys);
-    if (meant.empty()) meant = NearMissOf(key, kTopKeys);
+    if (document.bare && absl::c_linear_search(KeyList("parameters"), key)) continue;
+    std::string_view meant = NearMissOf(key, KeyList("around"));
+    if (meant.empty()) meant = NearMissOf(key, KeyList("top"));
     if (meant.empty() && LooksLikeRope(key, value) && !IsReadAs(*document.type, key)) {
       remarks.push_back({RemarkKind::kRemoteCode,
                          StrCat(model.PathOf(key), " ", Show(value),
@@ -412,14 +294,14 @@ void RemarkUnknownKeys(const ConfigDocument& document, const JsonFields& paramet
   const bool around = document.nested && &parameters.json() == &document.parameters->json();
   for (const auto& [key, value] : parameters.json().items()) {
     if (value.is_null() || (around && (value.is_object() || key == "truncate"))) continue;
-    if (document.bare && (absl::c_linear_search(kTopKeys, key) || key == "rope_theta")) continue;
-    if (!around && absl::c_linear_search(kParameterKeys, key)) continue;
+    if (document.bare && (absl::c_linear_search(KeyList("top"), key) || key == "rope_theta"))
+      continue;
+    if (!around && absl::c_linear_search(KeyList("parameters"), key)) continue;
     if (++unknown > kNamed) continue;
     const std::string path =
         parameters.path().empty() ? std::string() : StrCat(parameters.path(), ": ");
-    const std::string_view meant = around ? "" : NearMissOf(key, kParameterKeys);
-    const std::string end =
-        meant.empty() ? std::string(NoteOn(key)) : StrCat("; did you mean ", meant, "?");
+    const std::string_view meant = around ? "" : NearMissOf(key, KeyList("parameters"));
+    const std::string end = meant.empty() ? NoteOn(key) : StrCat("; did you mean ", meant, "?");
     remarks.push_back({meant.empty() ? RemarkKind::kUnknownKey : RemarkKind::kNearMissKey,
                        StrCat(path, "key ", Show(key),
                               around ? " next to the layer types has no effect"

@@ -5,8 +5,8 @@
 // or in another sub-config. quantization_config and per_layer_config are none.
 //
 // Threading:  Pure functions; any thread.
-// Errors:     INVALID_ARGUMENT only: the text is not JSON; "sub_config: got X, want Y", which lists
-//             the sub-configs of the file.
+// Errors:     INVALID_ARGUMENT only: the text is not JSON; "path: got X, want Y"; of sub_config the
+//             message lists the sub-configs of the file.
 // Limits:     The first 64 sub-configs, down to 4 levels, with names of at most 128 bytes; others
 //             are not found.
 #ifndef ROPE_KERNELS_CONFIG_CONFIG_JSON_DOCUMENT_H_
@@ -56,9 +56,7 @@ absl::StatusOr<ChosenConfig> ChooseSubConfig(nlohmann::json& file, std::string_v
 
 // Finds the rope parameters in a config.json or in a fragment of one. Callers use config_json.h.
 //
-// Threading:  Pure functions; any thread.
 // Ownership:  A ConfigDocument is a view; the parsed file must outlive it.
-// Errors:     INVALID_ARGUMENT only: "path: got X, want Y".
 
 inline constexpr std::string_view kFullAttention = "full_attention";
 inline constexpr std::string_view kSlidingAttention = "sliding_attention";

@@ -103,41 +103,6 @@ absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
   return std::optional<Mrope>(mrope);
 }
 
-double Power(double theta, int64_t numerator, int64_t denominator) {
-  return static_cast<double>(
-      QuadPow(theta, -static_cast<Quad>(numerator) / static_cast<Quad>(denominator)));
-}
-
-// One frequency of an axial grid.
-void Append(int8_t axis, double inv_freq, RopeConfig& config) {
-  config.mrope->axes.push_back(axis);
-  config.inv_freq.push_back(inv_freq);
-}
-
-// n frequencies theta^(-2i/(2n)) of h and of w, as `grid` orders them.
-void OrderAxes(AxialGrid grid, int64_t n, RopeConfig& config) {
-  const auto own = [&](int64_t i) { return Power(config.rope_theta, 2 * i, 2 * n); };
-  if (grid == AxialGrid::kWHAlternating) {
-    for (int64_t i = 0; i < n; ++i) {
-      Append(kW, own(i), config);
-      Append(kH, own(i), config);
-    }
-    return;
-  }
-  for (const int8_t axis : {kW, kH}) {
-    for (int64_t i = 0; i < n; ++i) Append(axis, own(i), config);
-  }
-}
-
-// h has the even of the head's frequencies, w the odd ones.
-void SplitFrequencies(int64_t n, RopeConfig& config) {
-  for (const int8_t axis : {kH, kW}) {
-    for (int64_t i = 0; i < n; ++i) {
-      Append(axis, Power(config.rope_theta, 2 * (2 * i + axis - kH), 4 * n), config);
-    }
-  }
-}
-
 absl::Status ReadGrid(AxialGrid grid, RopeConfig& config) {
   if (!config.head_dim.has_value()) {
     return InvalidField("head_dim", "nothing", "the channels of an axial head");
@@ -153,13 +118,25 @@ absl::Status ReadGrid(AxialGrid grid, RopeConfig& config) {
     return InvalidField("head_dim", head_dim, "a multiple of 4 for an axial grid");
   }
   const int64_t n = head_dim / 4;
-  config.mrope.emplace();
   if (grid == AxialGrid::kHW) {
-    *config.mrope = {.section = {0, n, n}, .layout = Mrope::Layout::kAxial};
-  } else if (grid == AxialGrid::kHWFrequencies) {
-    SplitFrequencies(n, config);
-  } else {
-    OrderAxes(grid, n, config);
+    config.mrope = Mrope{.section = {0, n, n}, .layout = Mrope::Layout::kAxial};
+    return absl::OkStatus();
+  }
+  config.mrope.emplace();
+  const auto add = [&](int8_t axis, int64_t numerator) {
+    const Quad exponent = -static_cast<Quad>(numerator) / static_cast<Quad>(4 * n);
+    config.mrope->axes.push_back(axis);
+    config.inv_freq.push_back(static_cast<double>(QuadPow(config.rope_theta, exponent)));
+  };
+  const bool alternates = grid == AxialGrid::kWHAlternating;
+  for (int64_t j = 0; j < 2 * n; ++j) {
+    const int64_t i = alternates ? j / 2 : j % n;
+    const bool second = alternates ? j % 2 == 1 : j >= n;
+    if (grid == AxialGrid::kHWFrequencies) {  // h has the even of the head's, w the odd ones
+      add(second ? kW : kH, 4 * i + (second ? 2 : 0));
+    } else {
+      add(second ? kH : kW, 4 * i);
+    }
   }
   return absl::OkStatus();
 }
@@ -523,15 +500,12 @@ std::optional<int64_t> AnyLength(const JsonFields& fields, std::string_view key)
   return number.ok() && number->value_or(0) > 0 ? *number : std::nullopt;
 }
 
-constexpr std::string_view kScaleKeys[] = {
-    "apply_scale", "apply_yarn_scaling",   "attn_scale",      "attn_temperature_tuning",
-    "floor_scale", "llama_4_scaling_beta", "llama_4_scaling", "original_max_position_embeddings"};
-
 // The keys of the scale of attention; null: there is none. `parameters`: the rope parameters, else
 // the file.
 std::shared_ptr<const ScaleKeys> ReadScale(const JsonFields& model, const JsonFields& parameters) {
-  const bool given = absl::c_any_of(
-      kScaleKeys, [&](std::string_view key) { return model.Has(key) || parameters.Has(key); });
+  const bool given = absl::c_any_of(KeyList("scale"), [&](std::string_view key) {
+    return model.Has(key) || parameters.Has(key);
+  });
   if (!given) return nullptr;
   auto keys = std::make_shared<ScaleKeys>();
   keys->apply_yarn_scaling = Truth(parameters, "apply_yarn_scaling");

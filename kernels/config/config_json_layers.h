@@ -44,12 +44,8 @@ class PerLayerConfig {
   std::map<std::string, std::vector<Layer>, std::less<>> layers_;  // by type
 };
 
-// Reads the type of each layer of a config.json, and which layers rotate. Callers use
-// config_json.h.
-//
-// Threading:  Pure functions; any thread.
-// Errors:     INVALID_ARGUMENT only: "path: got X, want Y".
-// Limits:     65536 layers, of 64 types.
+// The type of each layer of a config.json, and which layers rotate. At most 65536 layers, of 64
+// types.
 
 inline constexpr int64_t kLayersMax = 65536;
 

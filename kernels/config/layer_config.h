@@ -1,6 +1,7 @@
-// LayerTypes: the type of each layer of a model, one byte a layer.
+// LayerTypes: the type of each layer of a model, one byte a layer. LayerConfig: the embedding of
+// one layer of a config.json.
 //
-// Threading:  A value; const access from any thread.
+// Threading:  Values; const access from any thread.
 // Limits:     64 different types, of at most 128 bytes each.
 #ifndef ROPE_KERNELS_CONFIG_LAYER_CONFIG_H_
 #define ROPE_KERNELS_CONFIG_LAYER_CONFIG_H_
@@ -48,10 +49,6 @@ class LayerTypes {
 };
 
 static_assert(kLayerTypesMax <= UINT8_MAX);
-
-// LayerConfig: the embedding of one layer of a config.json. LayerChoice: selects a layer.
-//
-// Threading:  Values.
 
 // Selects layers of a config; at most one field is set.
 struct LayerChoice {

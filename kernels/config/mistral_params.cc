@@ -1,8 +1,10 @@
 #include "kernels/config/mistral_params.h"
 
+#include <string>
 #include <string_view>
 #include <utility>
 
+#include "kernels/config/model_types.h"
 #include "kernels/error.h"
 
 namespace rope::kernels {
@@ -10,28 +12,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Source: transformers_utils/configs/mistral.py of vLLM 0.33.0. Its keys, and those of a
-// config.json.
-constexpr std::pair<const char*, const char*> kSizes[] = {
-    {"dim", "hidden_size"},
-    {"n_heads", "num_attention_heads"},
-    {"n_kv_heads", "num_key_value_heads"},
-    {"n_layers", "num_hidden_layers"},
-    {"max_seq_len", "max_position_embeddings"}};
-constexpr std::pair<const char*, const char*> kYarn[] = {
-    {"factor", "factor"},
-    {"original_max_position_embeddings", "original_max_position_embeddings"},
-    {"beta", "beta_fast"},
-    {"alpha", "beta_slow"},
-    {"apply_scale", "apply_yarn_scaling"}};
-
 // Null and 0 count as absent, as in Python.
-bool Given(const Json& file, const char* key) {
+bool Given(const Json& file, const std::string& key) {
   const auto found = file.find(key);
   return found != file.end() && !found->is_null() && *found != 0;
 }
 
-void Move(Json& from, const char* key, Json& to, const char* name) {
+void Move(Json& from, const std::string& key, Json& to, const std::string& name) {
   const auto found = from.find(key);
   if (found == from.end()) return;
   Json value = std::move(*found);
@@ -51,7 +38,7 @@ void ReadYarn(Json& file, bool latent) {
     return;
   }
   Json parameters = {{"rope_type", "yarn"}};
-  for (const auto& [key, name] : kYarn) Move(yarn, key, parameters, name);
+  for (const auto& [key, name] : WordsOf("mistral_yarn")) Move(yarn, key, parameters, name);
   Move(file, "rope_theta", parameters, "rope_theta");
   if (parameters.value("apply_yarn_scaling", Json(true)) == false) {
     parameters["attention_factor"] = 1.0;
@@ -88,18 +75,11 @@ std::string_view ForeignFormat(const Json& file) {
   return "";
 }
 
-// TensorRT-LLM's config.json of a checkpoint. Source: the keys that convert_checkpoint.py writes.
-constexpr std::pair<const char*, const char*> kTensorRt[] = {
-    {"rotary_base", "rope_theta"},
-    {"rotary_scaling", "rope_scaling"},
-    {"rotary_pct", "partial_rotary_factor"},
-    {"head_size", "head_dim"}};
-
 bool ReadTensorRt(Json& file) {
   const auto positions = file.find("position_embedding_type");
   const auto name = file.find("architecture");
   if (Given(file, "model_type") || name == file.end() || positions == file.end()) return false;
-  for (const auto& [key, spelt] : kTensorRt) Move(file, key, file, spelt);
+  for (const auto& [key, spelt] : WordsOf("tensorrt")) Move(file, key, file, spelt);
   file["architectures"] = {*name};
   if (*positions == "rope_gptj") file["rope_interleave"] = true;
   if (*positions == "rope_gpt_neox" || *positions == "long_rope") file["rope_interleave"] = false;
@@ -110,7 +90,7 @@ bool ReadTensorRt(Json& file) {
 std::vector<Remark> ReadMistralParams(Json& file) {
   if (!IsParams(file)) return {};
   const bool latent = Given(file, "qk_nope_head_dim");
-  for (const auto& [key, name] : kSizes) Move(file, key, file, name);
+  for (const auto& [key, name] : WordsOf("mistral_sizes")) Move(file, key, file, name);
   const bool mixture = Given(file, "moe");
   const std::string_view type = latent ? "deepseek_v3" : mixture ? "mixtral" : "mistral";
   file["model_type"] = type;

@@ -1,7 +1,6 @@
 #include "kernels/config/model_types.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <string>
 #include <string_view>
@@ -18,12 +17,6 @@ namespace rope::kernels {
 namespace {
 
 using Json = nlohmann::json;
-
-// A file with one of these keys states its rope parameters, so a default rope_parameters object
-// does not apply.
-constexpr std::string_view kScalingKeys[] = {
-    "global_rope_theta", "local_rope_theta", "rope_local_base_freq", "rope_parameters",
-    "rope_scaling",      "rope_theta",       "rotary_emb_base",      "swa_rope_theta"};
 
 constexpr std::string_view kText = "_text";
 constexpr std::string_view kOfTransformers = "transformers ";
@@ -210,7 +203,40 @@ std::vector<std::string> ModelTypeNames() {
   return names;
 }
 
+// What keys.json has.
+struct KeyData {
+  std::map<std::string, std::vector<std::string>, std::less<>> lists;
+  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> words;
+};
+
+KeyData ReadKeyData() {
+  KeyData read;
+  const Json data = Json::parse(kKeysJson);
+  for (const auto& [name, entry] : data.items()) {
+    if (entry.contains("keys")) entry.at("keys").get_to(read.lists[name]);
+    if (entry.contains("words")) entry.at("words").get_to(read.words[name]);
+  }
+  return read;
+}
+
+const KeyData& KnownKeys() {
+  static const KeyData data = ReadKeyData();
+  return data;
+}
+
 }  // namespace
+
+const std::vector<std::string>& KeyList(std::string_view name) {
+  const auto found = KnownKeys().lists.find(name);
+  ROPE_CHECK(found != KnownKeys().lists.end());
+  return found->second;
+}
+
+const std::map<std::string, std::string, std::less<>>& WordsOf(std::string_view name) {
+  const auto found = KnownKeys().words.find(name);
+  ROPE_CHECK(found != KnownKeys().words.end());
+  return found->second;
+}
 
 bool HasValue(const Json& object, std::string_view key) {
   const auto found = object.find(key);
@@ -218,7 +244,8 @@ bool HasValue(const Json& object, std::string_view key) {
 }
 
 bool StatesParameters(const Json& config) {
-  return absl::c_any_of(kScalingKeys, [&](std::string_view key) { return HasValue(config, key); });
+  return absl::c_any_of(KeyList("scaling"),
+                        [&](std::string_view key) { return HasValue(config, key); });
 }
 
 bool HasBlock(const Json& config, std::string_view key) {
@@ -239,36 +266,7 @@ std::string_view OwnTypeOf(const Json& config) {
 
 namespace {
 
-using Fact = std::pair<std::string_view, std::string_view>;  // of a model_type
-
 constexpr std::string_view kAlibi = "ALiBi, a bias on the attention scores";
-
-// Models whose code is in their repository, and what it does.
-constexpr Fact kRemoteCodeFacts[] = {
-    {"baichuan", "it turns half pairs in the 7B models, and has ALiBi in the 13B models"},
-    {"internlm", "it turns half pairs"},
-    {"internlm2", "it turns half pairs"},
-    {"minimax_text_01",
-     "it turns half pairs of the first rotary_dim channels, in the layers "
-     "whose attn_type_list is 1"},
-    {"qwen",
-     "it turns half pairs; with use_dynamic_ntk the base follows the length, and with "
-     "use_logn_attn q grows with its position"},
-};
-
-// Keys by which such code, or older code, changes the rotation.
-constexpr std::string_view kKeys[] = {
-    "alibi",          "attn_type_list",  "rope_pct",
-    "rope_percent",   "rope_ratio",      "rotary_emb_fraction",
-    "rotary_percent", "use_dynamic_ntk", "use_logn_attn",
-};
-
-template <size_t size>
-std::string_view Find(const Fact (&facts)[size], std::string_view name) {
-  const auto found = std::find_if(std::begin(facts), std::end(facts),
-                                  [name](const Fact& fact) { return fact.first == name; });
-  return found == std::end(facts) ? std::string_view() : found->second;
-}
 
 bool IsTrue(const JsonFields& fields, std::string_view key) {
   const nlohmann::json* const value = fields.Find(key);
@@ -286,7 +284,7 @@ std::string Hint(std::string_view model_type, const JsonFields& model) {
   return begins ? "" : proto::DidYouMean(nearest[0]);
 }
 
-// Whether the value of one of kKeys changes the rotation.
+// Whether the value of a key of other code changes the rotation.
 bool Changes(const nlohmann::json& value) {
   // Of attn_type_list only layers of type 0 differ.
   if (value.is_array()) return std::find(value.begin(), value.end(), 0) != value.end();
@@ -325,12 +323,13 @@ std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonF
 void RemarkModel(std::string_view model_type, const JsonFields& model,
                  std::vector<Remark>& remarks) {
   const std::string shown = Show(std::string(model_type));
-  if (const std::string_view fact = Find(kRemoteCodeFacts, model_type); !fact.empty()) {
+  const auto& facts = WordsOf("remote_code");
+  if (const auto fact = facts.find(model_type); fact != facts.end()) {
     remarks.push_back({RemarkKind::kRemoteCode,
                        StrCat("model_type ", shown,
                               " has its code in the model's repository, which is not followed "
                               "here: ",
-                              fact)});
+                              fact->second)});
   } else if (!model_type.empty() && FindOfModel(model_type) == nullptr &&
              PositionsInsteadOfRope(model_type, model).empty()) {
     remarks.push_back(
@@ -340,7 +339,7 @@ void RemarkModel(std::string_view model_type, const JsonFields& model,
   }
   const std::string& read = ModelTypeOf(model_type).theta_ratio;
   if (!read.empty()) RemarkChatGlm(model, remarks);
-  for (const std::string_view key : kKeys) {
+  for (const std::string_view key : KeyList("other_code")) {
     const nlohmann::json* const value = model.Find(key);
     if (value == nullptr || !Changes(*value) || key == read) continue;
     if (key == "alibi" && !PositionsInsteadOfRope(model_type, model).empty()) continue;

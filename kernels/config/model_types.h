@@ -7,6 +7,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -20,6 +22,11 @@
 #include "kernels/dtype/pairing.h"
 
 namespace rope::kernels {
+
+// A list of keys.json. REQUIRES: there is one of that name.
+const std::vector<std::string>& KeyList(std::string_view name);
+// Words of keys.json: by key, another name of it or what is said of it. REQUIRES: as KeyList.
+const std::map<std::string, std::string, std::less<>>& WordsOf(std::string_view name);
 
 // Whether `object` has a value for `key`. A null value counts as absent.
 bool HasValue(const nlohmann::json& object, std::string_view key);
@@ -36,11 +43,6 @@ bool HasObjects(const nlohmann::json& block);
 // The model_type of `config`. Empty if absent, or if no model has so long a name.
 std::string_view OwnTypeOf(const nlohmann::json& config);
 
-// What is said of a config.json by the name of its model and by keys of other model code. Internal
-// to config_json.
-//
-// Threading:  Pure functions; any thread.
-
 // What the code of a model without rotary embedding has in its place: "learned positions". Empty:
 // the model rotates, or is not known.
 std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonFields& model);
@@ -54,8 +56,6 @@ void RemarkModel(std::string_view model_type, const JsonFields& model,
 // facts are data, one entry per model_type, in model_types.json.
 //
 // How to add a model_type: README.md, "How to add".
-//
-// Threading:  Immutable; any thread.
 
 // How the frequencies of a head of d channels are given to the axes of an image (rope_type axial).
 // h is the row of a patch, w its column; n = d/4.

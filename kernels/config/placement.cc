@@ -23,35 +23,6 @@ constexpr const char* kSliding = "sliding_attention";
 
 constexpr char kOriginalLength[] = "original_max_position_embeddings";
 
-// Keys of all classes; each class reads some of them.
-constexpr const char* kBaseKeys[] = {
-    "global_rope_theta",    "layer_rope_theta",     kTheta,       "local_rope_theta",
-    "rope_local_base_freq", "rotary_emb_base",      "rotary_dim", "rotary_pct",
-    "swa_rope_theta",       "partial_rotary_factor"};
-
-// Sizes of the model.
-constexpr std::string_view kSizeKeys[] = {"attention_head_dim",
-                                          "d_model",
-                                          "embed_dim",
-                                          "head_dim",
-                                          "hidden_size",
-                                          "kv_channels",
-                                          "max_position_embeddings",
-                                          "num_attention_heads",
-                                          "num_heads",
-                                          "num_key_value_heads",
-                                          "original_max_position_embeddings",
-                                          "qk_nope_head_dim",
-                                          "qk_rope_head_dim"};
-
-// Defaults that have their place in the order of lookups of config_json_entry.cc.
-constexpr std::string_view kReadByEntry[] = {"partial_rotary_factor", "rope_local_base_freq",
-                                             "rope_theta", "rotary_dim"};
-
-// Defaults that deserve a note where a file relies on them.
-constexpr std::string_view kNotedKeys[] = {"head_dim", "max_position_embeddings",
-                                           "rope_parameters"};
-
 Json* Find(Json& object, std::string_view key) {
   return HasValue(object, key) ? &object.at(key) : nullptr;
 }
@@ -137,7 +108,7 @@ class Placer {
   }
 
   void TakeUnread() {
-    for (const char* const key : kBaseKeys) {
+    for (const std::string& key : KeyList("bases")) {
       if (absl::c_linear_search(type_.reads, key) || Find(model_, key) == nullptr) continue;
       placed_.unread.push_back({key, std::move(model_[key])});
       model_.erase(key);
@@ -425,11 +396,11 @@ Completed CompleteModel(Json& file, std::string_view path) {
       type.of_transformers ? HasValue(model, "rope_parameters") || HasBlock(model, "rope_scaling")
                            : StatesParameters(model);
   for (const auto& [key, value] : type.defaults.items()) {
-    if (HasValue(model, key) || absl::c_linear_search(kReadByEntry, key)) continue;
+    if (HasValue(model, key) || absl::c_linear_search(KeyList("read_by_entry"), key)) continue;
     if (key == "rope_parameters" && has_parameters) continue;
-    if (!complete && absl::c_linear_search(kSizeKeys, key)) continue;
+    if (!complete && absl::c_linear_search(KeyList("sizes"), key)) continue;
     model[key] = value;
-    if (!absl::c_linear_search(kNotedKeys, key)) continue;
+    if (!absl::c_linear_search(KeyList("noted"), key)) continue;
     if (key == "rope_parameters" && !completed.unread.empty()) continue;  // stated by other keys
     completed.remarks.push_back(
         {RemarkKind::kDefaultAssumed,

@@ -19,6 +19,7 @@ enum class RemarkWeight {
   kError,    // a mistake that every model's code would refuse or misread; replies warn of it
 };
 
+// In ascending order of weight: a kind has the weight of its part.
 enum class RemarkKind {
   // Notes.
   kDefaultAssumed,      // an absent key has the value of the config class, or of the formula

@@ -1,7 +1,7 @@
 // RopeConfig, the struct of client/include/rope/config.h, for the kernels. config_json.h reads it
 // from a config.json, rope_config.h checks it, and frequencies.h resolves it to numbers.
 //
-// Threading:  A value; const access from any thread.
+// Threading:  A value; const access from any thread. Pure functions; any thread.
 // Errors:     INVALID_ARGUMENT only, "field: got X, want Y", the field spelt as in config.json.
 // Limits:     head_dim and rotary_dim up to 65536, lengths up to 2^53, attention_factor up to the
 //             largest float32.
@@ -37,7 +37,6 @@ int AxisOf(const Mrope& mrope, int64_t index);
 
 // The parts of the scaling formulas that validation, resolution and warnings share.
 //
-// Threading:  Pure functions; any thread.
 // Precision:  Formulas are computed in Quad and rounded once, so that every processor gives the
 //             same bits (kernels/dtype/quad.h).
 
@@ -96,11 +95,6 @@ bool TakesLongFactors(const RopeConfig& config, int64_t seq_len);
 // dynamic's base for `seq_len`: with alpha, theta * alpha^(d/(d-2)) at every length (Hunyuan).
 // REQUIRES: a valid dynamic config.
 Quad DynamicTheta(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len);
-
-// Validate: checks a RopeConfig.
-//
-// Threading:  Pure functions; any thread.
-// Errors:     INVALID_ARGUMENT only, "field: got X, want Y", the field spelt as in config.json.
 
 // Checks every rule that does not depend on a tensor: numbers are finite and in range, fields that
 // the type requires are set, and, if rotary_dim is known, lists and sections have the right length.

@@ -7,7 +7,7 @@
 
 namespace rope::kernels {
 
-// The 8-bit types are output types only (element.h).
+// The 8-bit types are the OCP formats of accelerators (element.h).
 enum class DType { kFloat32, kFloat16, kBFloat16, kFloat8E4M3, kFloat8E5M2 };
 
 constexpr bool IsFloat8(DType dtype) {

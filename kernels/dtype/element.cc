@@ -70,6 +70,8 @@ namespace {
 
 constexpr int kE4M3ExponentMin = -6;
 constexpr int kE5M2ExponentMin = -14;
+constexpr double kE4M3Largest = 448;
+constexpr double kE5M2Largest = 57344;
 constexpr uint8_t kNaN = 0x7f;  // of both formats
 
 // `digits`: bits of the fraction. `exponent_min`: exponent of the smallest normal number.
@@ -97,7 +99,7 @@ float FromFloat8E4M3(uint8_t bits) {
 }
 
 uint8_t ToFloat8E4M3(double value) {
-  return ToFloat8(value, 3, kE4M3ExponentMin, 448);
+  return ToFloat8(value, 3, kE4M3ExponentMin, kE4M3Largest);
 }
 
 float FromFloat8E5M2(uint8_t bits) {
@@ -105,7 +107,7 @@ float FromFloat8E5M2(uint8_t bits) {
 }
 
 uint8_t ToFloat8E5M2(double value) {
-  return ToFloat8(value, 2, kE5M2ExponentMin, 57344);
+  return ToFloat8(value, 2, kE5M2ExponentMin, kE5M2Largest);
 }
 
 namespace {
@@ -159,6 +161,11 @@ double RoundedTo(double value, DType dtype) {
   uint8_t element[sizeof(float)] = {};
   WriteElement(value, dtype, element);
   return ReadElement(element, dtype);
+}
+
+bool Saturates(double value, DType dtype) {
+  const double largest = dtype == DType::kFloat8E4M3 ? kE4M3Largest : kE5M2Largest;
+  return IsFloat8(dtype) && std::abs(value) > largest;
 }
 
 }  // namespace rope::kernels

@@ -52,6 +52,10 @@ double ReadElement(const uint8_t* element, DType dtype);
 void WriteElement(double value, DType dtype, uint8_t* element);
 double RoundedTo(double value, DType dtype);
 
+// Whether the dtype is an 8-bit one and `value` is beyond its largest finite number. Infinities are,
+// NaN is not.
+bool Saturates(double value, DType dtype);
+
 }  // namespace rope::kernels
 
 #endif  // ROPE_KERNELS_DTYPE_ELEMENT_H_

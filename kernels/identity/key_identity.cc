@@ -448,19 +448,15 @@ void CompareTypes(const KeyIdentity& a, const KeyIdentity& b, Differences& diffe
 KeyComparison CompareKeys(const KeyIdentity& a, const KeyIdentity& b) {
   using enum KeyMatch;
   Differences differences;
-  const auto engine = [](const KeyIdentity& key) {
-    return key.engine.empty() ? "none" : std::string_view(key.engine);
+  const auto or_else = [](std::string_view text, std::string_view other) {
+    return text.empty() ? other : text;
   };
-  const auto given = [](const std::string& dtype) {
-    return dtype.empty() ? std::string_view("not given") : std::string_view(dtype);
-  };
-  const auto of_tables = [](const std::string& dtype) {
-    return dtype.empty() ? std::string_view("that of K") : std::string_view(dtype);
-  };
-  differences.AddIfDifferent(kRounding, "engine", engine(a), engine(b));
-  differences.AddIfDifferent(kRounding, "dtype", given(a.dtype), given(b.dtype));
-  differences.AddIfDifferent(kRounding, "dtype of cos and sin", of_tables(a.table_dtype),
-                             of_tables(b.table_dtype));
+  differences.AddIfDifferent(kRounding, "engine", or_else(a.engine, "none"),
+                             or_else(b.engine, "none"));
+  differences.AddIfDifferent(kRounding, "dtype", or_else(a.dtype, "not given"),
+                             or_else(b.dtype, "not given"));
+  differences.AddIfDifferent(kRounding, "dtype of cos and sin", or_else(a.table_dtype, "that of K"),
+                             or_else(b.table_dtype, "that of K"));
   if (a.layer_types.empty() && b.layer_types.empty()) {
     CompareLayers(a, b, differences);
   } else {

@@ -68,38 +68,32 @@ std::string Refuse(const std::string& got, const std::string& want) {
   return absl::StrCat("got \"", got, "\", want ", want);
 }
 
-CLI::Validator IntegerBetween(int64_t min, int64_t max) {
+Check IntegerBetween(int64_t min, int64_t max) {
   const std::string want = absl::StrCat("a whole number from ", min, " to ", max);
-  return CLI::Validator(
-      [=](const std::string& text) {
-        int64_t number = 0;
-        const bool fits = absl::SimpleAtoi(text, &number) && number >= min && number <= max;
-        return fits ? std::string() : Refuse(text, want);
-      },
-      "");
+  return [=](const std::string& text) {
+    int64_t number = 0;
+    const bool fits = absl::SimpleAtoi(text, &number) && number >= min && number <= max;
+    return fits ? std::string() : Refuse(text, want);
+  };
 }
 
-CLI::Validator SizeBetween(int64_t min, int64_t max) {
+Check SizeBetween(int64_t min, int64_t max) {
   const std::string want = absl::StrCat("bytes from ", min, " to ", max, ", for example 64MiB");
-  return CLI::Validator(
-      [=](const std::string& text) {
-        const std::optional<int64_t> bytes = ParseSize(text);
-        const bool fits = bytes.has_value() && *bytes >= min && *bytes <= max;
-        return fits ? std::string() : Refuse(text, want);
-      },
-      "");
+  return [=](const std::string& text) {
+    const std::optional<int64_t> bytes = ParseSize(text);
+    const bool fits = bytes.has_value() && *bytes >= min && *bytes <= max;
+    return fits ? std::string() : Refuse(text, want);
+  };
 }
 
-CLI::Validator DurationBetween(absl::Duration min, absl::Duration max) {
+Check DurationBetween(absl::Duration min, absl::Duration max) {
   const std::string want = absl::StrCat("a duration from ", absl::FormatDuration(min), " to ",
                                         absl::FormatDuration(max), ", for example 5s or 200ms");
-  return CLI::Validator(
-      [=](const std::string& text) {
-        const std::optional<absl::Duration> duration = ParseDuration(text);
-        const bool fits = duration.has_value() && *duration >= min && *duration <= max;
-        return fits ? std::string() : Refuse(text, want);
-      },
-      "");
+  return [=](const std::string& text) {
+    const std::optional<absl::Duration> duration = ParseDuration(text);
+    const bool fits = duration.has_value() && *duration >= min && *duration <= max;
+    return fits ? std::string() : Refuse(text, want);
+  };
 }
 
 std::unique_ptr<CLI::App> NewApp(const std::string& program, const std::string& description) {

@@ -11,6 +11,7 @@
 #define ROPE_PROTO_FLAGS_FLAGS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +24,6 @@
 // Who uses an App includes <CLI/CLI.hpp>, which takes long to compile.
 namespace CLI {
 class App;
-class Validator;
 }  // namespace CLI
 
 namespace rope::proto {
@@ -37,13 +37,16 @@ std::optional<int64_t> ParseSize(std::string_view text);
 // "5s", "200ms", "1m30s", "0". nullopt: another text, a negative duration, or an infinite one.
 std::optional<absl::Duration> ParseDuration(std::string_view text);
 
-// What a check of CLI11 answers for a wrong value: got "X", want Y.
+// A check of a flag's value for CLI11: empty text where the value is right, else what Refuse says.
+using Check = std::function<std::string(const std::string& value)>;
+
+// What a check answers for a wrong value: got "X", want Y.
 std::string Refuse(const std::string& got, const std::string& want);
 
-// Checks of a flag's value, both bounds included.
-CLI::Validator IntegerBetween(int64_t min, int64_t max);
-CLI::Validator SizeBetween(int64_t min, int64_t max);
-CLI::Validator DurationBetween(absl::Duration min, absl::Duration max);
+// Both bounds included.
+Check IntegerBetween(int64_t min, int64_t max);
+Check SizeBetween(int64_t min, int64_t max);
+Check DurationBetween(absl::Duration min, absl::Duration max);
 
 // An empty App in the project's style: -h, --version, a column for names. `program`: as it is
 // typed.

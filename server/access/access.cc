@@ -2,8 +2,8 @@
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
-#include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -22,7 +22,8 @@ using Json = nlohmann::json;
 
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr size_t kIdentityNameBytesMax = 128;
-constexpr Right kRights[] = {Right::kRotate, Right::kDescribe, Right::kInspect};
+constexpr std::pair<Right, const char*> kRights[] = {
+    {Right::kRotate, "rotate"}, {Right::kDescribe, "describe"}, {Right::kInspect, "inspect"}};
 
 absl::Status Wrong(absl::string_view path, absl::string_view got, absl::string_view want) {
   return InvalidField(absl::StrCat("access_file.", path), got, want);
@@ -77,8 +78,8 @@ absl::StatusOr<uint32_t> ReadRights(const Json& object, const std::string& path)
   uint32_t rights = 0;
   for (const std::string& name : names) {
     uint32_t one = 0;
-    for (const Right right : kRights) {
-      if (name == Name(right)) one = static_cast<uint32_t>(right);
+    for (const auto& [right, known] : kRights) {
+      if (name == known) one = static_cast<uint32_t>(right);
     }
     if (one == 0) {
       return Wrong(absl::StrCat(path, ".rights"), ShortText(name, 64),
@@ -92,15 +93,7 @@ absl::StatusOr<uint32_t> ReadRights(const Json& object, const std::string& path)
 }  // namespace
 
 const char* Name(Right right) {
-  switch (right) {
-    case Right::kRotate:
-      return "rotate";
-    case Right::kDescribe:
-      return "describe";
-    case Right::kInspect:
-      return "inspect";
-  }
-  return "unknown";
+  return std::ranges::find(kRights, right, [](const auto& each) { return each.first; })->second;
 }
 
 absl::Status IdentityUse::TakeRequest() {
@@ -305,9 +298,12 @@ std::shared_ptr<const Access::List> Access::Current() {
 absl::Status Access::ReadAgain() {
   absl::Status status = Read();
   if (status.ok()) {
-    spdlog::info("access file: read again, identities={}", list_->identities.size());
+    Log(spdlog::level::info,
+        LogLine("access file: read again,")
+            .Number("identities", static_cast<int64_t>(list_->identities.size())));
   } else if (status != last_error_) {
-    spdlog::error("access file: kept as it was: {}", std::string(status.message()));
+    Log(spdlog::level::err,
+        LogLine(absl::StrCat("access file: kept as it was: ", status.message())));
   }
   last_error_ = status;
   return status;

@@ -44,7 +44,7 @@ namespace rope::server {
 enum class Right {
   kRotate = 1,    // Rotate, RotateStream, Prepare, RegisterRegion, UnregisterRegion, rings
   kDescribe = 2,  // Describe, Fingerprint, GetTables, ListModels
-  kInspect = 4,   // GetServerInfo, ListConnections, ListRegions, reflection
+  kInspect = 4,   // GetServerInfo, ListConnections, ListRegions
 };
 
 // "rotate", "describe" or "inspect".

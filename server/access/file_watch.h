@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -39,16 +40,9 @@ class FileWatch {
   void Forget() { seen_.clear(); }
 
  private:
-  struct Stamp {
-    uint64_t device = 0;
-    uint64_t inode = 0;
-    int64_t size = -1;  // -1: there is no such file
-    int64_t written_s = 0;
-    int64_t written_ns = 0;
-    int64_t changed_s = 0;  // also its owner and mode
-    int64_t changed_ns = 0;
-    friend bool operator==(const Stamp&, const Stamp&) = default;
-  };
+  // Device and inode, size, when it was written, and when its owner or mode changed too. All zero:
+  // there is no such file.
+  using Stamp = std::tuple<dev_t, ino_t, off_t, time_t, int64_t, time_t, int64_t>;
 
   static Stamp StampOf(const std::string& path) {
     struct stat about {};

@@ -11,7 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "server/control/limits.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/memory/peers.h"
@@ -61,40 +60,12 @@ absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& r
   for (auto it = models.upper_bound(request.page_token()); it != models.end(); ++it) {
     const v1::Model& model = it->second.shown;
     bytes += static_cast<int64_t>(model.ByteSizeLong());
-    const bool full = response.models_size() == count || bytes > limits::kModelsPageBytesMax;
+    const bool full = response.models_size() == count || bytes > kModelsPageBytesMax;
     if (full && response.models_size() > 0) {
       response.set_next_page_token(std::prev(it)->first);
       return response;
     }
     *response.add_models() = model;
-  }
-  return response;
-}
-
-absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,
-                                                          uint64_t session, RegionTable& regions) {
-  v1::RegisterRegionResponse response;
-  ROPE_ASSIGN_OR_RETURN(const uint64_t id, regions.AddId(session, request.region_id()));
-  response.set_region_id(id);
-  return response;
-}
-
-void UnregisterRegion(const v1::UnregisterRegionRequest& request, uint64_t session,
-                      RegionTable& regions, const UnregisterRegionDone& done) {
-  RegionTable::Released released;
-  if (request.wait()) released = [done] { done(v1::UnregisterRegionResponse()); };
-  const absl::Status status = regions.Unregister(session, request.region_id(), std::move(released));
-  if (!status.ok()) return done(status);
-  if (!request.wait()) done(v1::UnregisterRegionResponse());
-}
-
-v1::ListRegionsResponse ListRegions(uint64_t session, const RegionTable& regions) {
-  v1::ListRegionsResponse response;
-  for (const RegionTable::Listed& listed : regions.List(session)) {
-    v1::Region& region = *response.add_regions();
-    region.set_region_id(listed.id);
-    region.set_byte_size(listed.bytes);
-    region.set_kind("memfd");
   }
   return response;
 }

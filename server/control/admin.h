@@ -1,38 +1,27 @@
-// Answers of the control plane: models, memory regions, connections, table-cache statistics.
+// Answers of the control plane: models, connections, table-cache statistics.
 //
 // Threading:  Functions only, all of them quick; the registry and the cache are thread-safe.
-// Errors:     As RegionTable.
 #ifndef ROPE_SERVER_CONTROL_ADMIN_H_
 #define ROPE_SERVER_CONTROL_ADMIN_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/admin.pb.h"
+#include "server/limits.h"
 #include "server/memory/connections.h"
-#include "server/memory/regions.h"
-#include "server/models/limits.h"
 #include "server/models/model_registry.h"
 
 namespace rope::server {
 
+// Bytes of a page of ListModels, unless its only model is larger. gRPC's clients accept 4 MiB.
+inline constexpr int64_t kModelsPageBytesMax = 1 * limits::kMiB;
+
 // INVALID_ARGUMENT: a negative page_size.
 absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& request,
                                                   const ModelRegistry& registry);
-
-absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,
-                                                          uint64_t session, RegionTable& regions);
-
-// Calls `done` once: before it returns, or if the request has `wait`, when the region is released
-// (RegionTable::Unregister).
-using UnregisterRegionDone = std::function<void(absl::StatusOr<v1::UnregisterRegionResponse>)>;
-void UnregisterRegion(const v1::UnregisterRegionRequest& request, uint64_t session,
-                      RegionTable& regions, const UnregisterRegionDone& done);
-
-v1::ListRegionsResponse ListRegions(uint64_t session, const RegionTable& regions);
 
 // `owner`: of the caller, who sees the connections of this owner, or all if it is the server's own
 // user or root.

@@ -15,7 +15,6 @@
 #include "kernels/status_macros.h"
 #include "proto/wire/message_hash.h"
 #include "proto/wire/rope_config.h"
-#include "server/control/limits.h"
 #include "server/error.h"
 #include "server/request/array_reader.h"
 #include "server/request/limits.h"
@@ -36,9 +35,9 @@ struct DescribePlan {
 };
 
 absl::Status CheckPositions(const v1::DescribeRequest& request) {
-  if (request.positions_size() > limits::kDescribePositionsMax) {
+  if (request.positions_size() > kDescribePositionsMax) {
     return InvalidField("positions", absl::StrCat(request.positions_size(), " positions"),
-                        absl::StrCat("at most ", limits::kDescribePositionsMax));
+                        absl::StrCat("at most ", kDescribePositionsMax));
   }
   for (const int64_t position : request.positions()) {
     ROPE_RETURN_IF_ERROR(CheckPosition(position, "positions"));
@@ -102,7 +101,7 @@ absl::Status AdmitAnswer(const DescribePlan& plan, int64_t reply_bytes_max, Admi
   const int64_t row_bytes =
       kRowHeadBytes + columns * numbers * static_cast<int64_t>(sizeof(double));
   const auto rows = columns == 0 ? int64_t{0} : static_cast<int64_t>(plan.positions.size());
-  const int64_t bytes_max = std::min(limits::kDescribeBytesMax, reply_bytes_max);
+  const int64_t bytes_max = std::min(kDescribeBytesMax, reply_bytes_max);
   if (rows * row_bytes > bytes_max) {
     return MakeError(Reason::kLimitExceeded, "positions",
                      absl::StrCat(rows, " rows of ", row_bytes, " bytes"),
@@ -265,7 +264,7 @@ absl::StatusOr<kernels::KeyIdentity> IdentifyAt(absl::string_view path, const v1
 
 absl::StatusOr<v1::FingerprintResponse> Fingerprint(const v1::FingerprintRequest& request,
                                                     ModelRegistry& registry, AdmitReply admit) {
-  ROPE_RETURN_IF_ERROR(admit((request.has_other() ? 2 : 1) * limits::kIdentityBytesMax));
+  ROPE_RETURN_IF_ERROR(admit((request.has_other() ? 2 : 1) * kIdentityBytesMax));
   v1::FingerprintResponse response;
   ROPE_ASSIGN_OR_RETURN(const auto key, IdentifyAt("key.", request.key(), registry));
   Write(key, *response.mutable_key());

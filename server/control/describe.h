@@ -17,12 +17,18 @@
 #include "absl/status/statusor.h"
 #include "rope/v1/describe.pb.h"
 #include "rope/v1/fingerprint.pb.h"
-#include "server/control/limits.h"
 #include "server/engine/side_thread.h"
+#include "server/limits.h"
 #include "server/models/model_registry.h"
 #include "server/request/limits.h"
 
 namespace rope::server {
+
+inline constexpr int64_t kDescribePositionsMax = 4096;
+// Bytes of the rows of Describe: 4096 positions of 256 frequencies, which take 0.3 seconds.
+inline constexpr int64_t kDescribeBytesMax = 16 * limits::kMiB;
+// Of memory: one KeyIdentity with its text and its message.
+inline constexpr int64_t kIdentityBytesMax = 16 * limits::kMiB;
 
 // Acquires memory for the answer.
 using AdmitReply = absl::FunctionRef<absl::Status(int64_t bytes)>;
@@ -32,7 +38,7 @@ using AdmitReply = absl::FunctionRef<absl::Status(int64_t bytes)>;
 // computed.
 // INVALID_ARGUMENT, NOT_FOUND: as ModelRegistry::Find and kernels::Resolve; what
 // rope/v1/describe.proto says of each field. OUT_OF_RANGE: a position above limits::kPositionMax.
-// RESOURCE_EXHAUSTED: rows of more bytes than limits::kDescribeBytesMax or `reply_bytes_max`.
+// RESOURCE_EXHAUSTED: rows of more bytes than kDescribeBytesMax or `reply_bytes_max`.
 // Errors of `admit`.
 absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const v1::DescribeRequest& request,
                                                      ModelRegistry& registry,

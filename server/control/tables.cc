@@ -12,7 +12,6 @@
 #include "kernels/status_macros.h"
 #include "kernels/tables/exact_rows.h"
 #include "proto/wire/rope_config.h"
-#include "server/control/limits.h"
 #include "server/error.h"
 #include "server/models/model.h"
 #include "server/request/array_reader.h"
@@ -151,9 +150,8 @@ absl::StatusOr<int64_t> ReadSeqLen(bool is_set, int64_t seq_len, absl::string_vi
 // row.
 absl::Status AdmitRows(int64_t rows, int64_t row_bytes, int64_t reply_bytes_max,
                        AdmitTables admit) {
-  ROPE_RETURN_IF_ERROR(
-      CheckAtMost(rows, limits::kTablesRowsMax, "positions", " rows", " in one call"));
-  const int64_t bytes_max = std::min(limits::kTablesBytesMax, reply_bytes_max);
+  ROPE_RETURN_IF_ERROR(CheckAtMost(rows, kTablesRowsMax, "positions", " rows", " in one call"));
+  const int64_t bytes_max = std::min(kTablesBytesMax, reply_bytes_max);
   if (row_bytes > bytes_max / rows) {
     return MakeError(Reason::kLimitExceeded, "positions",
                      absl::StrCat(rows, " rows of ", row_bytes, " bytes"),

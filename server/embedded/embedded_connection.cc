@@ -65,7 +65,8 @@ Result<RotateReply> EmbeddedConnection::Rotate(const RotateRequest& request,
 client::Call EmbeddedConnection::RotateAsync(const RotateRequest& request,
                                              client::RotateCallback callback,
                                              const CallOptions& options) {
-  Result<std::unique_ptr<const client::KeptRequest>> kept = client::KeptRequest::Of(request);
+  Result<std::unique_ptr<const client::KeptRequest>> kept =
+      client::Keep(request, rotations_->region());
   Status refused = client::CheckMetadata(options.metadata);
   if (refused.ok()) refused = kept.status();
   CallbackThread::Call call = {.request = nullptr,

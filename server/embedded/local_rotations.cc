@@ -49,30 +49,18 @@ Result<RotateReply> LocalRotations::RotateWithin(const RotateRequest& request, S
 Result<RotateReply> LocalRotations::RotateOnce(const RotateRequest& request, bool is_forgotten,
                                                SteadyTime deadline,
                                                const LocalService::Cancelled& cancelled) {
-  client::BorrowedSlices borrowed;  // outlives all messages
+  client::BorrowedSlices none;
   const auto encode = is_forgotten ? &client::EncodeWhole : &client::EncodeRotate;
-  Result<client::EncodedRotate> encoded =
-      encode(request, region_, client::Route::kInProcess, borrowed);
+  Result<client::EncodedRotate> encoded = encode(request, region_, client::Route::kInProcess, none);
   if (!encoded.ok()) return encoded.status();
-  Result<RotateReply> reply = Ask(*encoded, TimeLeft(deadline), cancelled);
+  Result<RotateReply> reply = service_->Rotate(
+      *std::move(encoded->call), std::move(encoded->wanted), TimeLeft(deadline), cancelled);
   if (!reply.ok()) return reply;
   for (size_t i = 0; i < encoded->owned.size(); ++i) {
-    reply->tensors[i].owned = std::move(encoded->owned[i]);
+    client::RotatedTensor& tensor = reply->tensors[i];
+    if (tensor.data == encoded->owned[i].get()) tensor.owned = std::move(encoded->owned[i]);
   }
   return reply;
-}
-
-Result<RotateReply> LocalRotations::Ask(client::EncodedRotate& encoded, absl::Duration timeout,
-                                        const LocalService::Cancelled& cancelled) {
-  if (encoded.call.has_value()) {
-    return service_->Rotate(*std::move(encoded.call), std::move(encoded.wanted), timeout,
-                            cancelled);
-  }
-  const auto answer = service_->Call(server::Method::kRotate, encoded.message, timeout, cancelled);
-  if (!answer.ok()) return answer.status();
-  const Result<client::ReceivedReply> received = client::ReceivedReply::Parse(*answer);
-  if (!received.ok()) return received.status();
-  return received->ToReply(std::move(encoded.wanted), *region_.process_outputs);
 }
 
 // The answer is not read: its id is the same.
@@ -116,7 +104,7 @@ void CallbackThread::Answer(Call call) {
   if (call.request == nullptr) {
     reply = call.refused;
   } else if (!call.cancelled->load()) {
-    reply = rotations_->Rotate(call.request->Get(), call.deadline, call.cancelled);
+    reply = rotations_->Rotate(call.request->request, call.deadline, call.cancelled);
   }
   call.request.reset();
   call.lease.reset();

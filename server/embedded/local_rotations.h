@@ -1,6 +1,6 @@
 // LocalRotations: requests of the public client as calls of a LocalService.
 //
-//   request -> message with addresses (client/codec) -> LocalService -> message -> reply
+//   request -> message with addresses (client/codec) -> LocalService -> reply
 //
 // Threading:  Thread-safe.
 // Errors:     As Client::Rotate.
@@ -39,6 +39,7 @@ class LocalRotations {
   void Close() { region_.process_outputs->Close(); }
   LocalService& service() { return *service_; }
   client::RegionIds& ids() { return *region_.ids; }
+  const client::Region& region() const { return region_; }
 
  private:
   Result<client::RotateReply> RotateOnce(const client::RotateRequest& request, bool is_forgotten,
@@ -47,8 +48,6 @@ class LocalRotations {
   Result<client::RotateReply> RotateWithin(const client::RotateRequest& request,
                                            SteadyTime deadline,
                                            const LocalService::Cancelled& cancelled);
-  Result<client::RotateReply> Ask(client::EncodedRotate& encoded, absl::Duration timeout,
-                                  const LocalService::Cancelled& cancelled);
   void PrepareAgain(const client::PreparedRotation& rotation, SteadyTime deadline);
 
   const std::shared_ptr<LocalService> service_;

@@ -1,6 +1,5 @@
 #include "server/embedded/local_service.h"
 
-#include <spdlog/logger.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +16,6 @@
 #include "server/grpc/unary_call.h"
 #include "server/limits.h"
 #include "server/memory/limits.h"
-#include "server/memory/memory_limit.h"
 #include "server/memory/peers.h"
 #include "server/request/request.h"
 #include "server/telemetry/process.h"
@@ -29,13 +27,6 @@ namespace {
 constexpr uint64_t kSession = 1;
 
 constexpr int kThreadsMax = 1024;
-
-// A library writes no lines: errors are in the answers.
-std::shared_ptr<spdlog::logger> SilentLogger() {
-  auto logger = std::make_shared<spdlog::logger>("rope");  // without a sink
-  logger->set_level(spdlog::level::off);
-  return logger;
-}
 
 // The end of a call, which its caller waits for.
 class Ending {
@@ -112,6 +103,7 @@ class EmbeddedCall final : public server::ServiceCall {
 };
 
 // What a reply says of a rotation, in the words of the client (ReceivedReply reads it from bytes).
+// Copies results that are staged.
 client::RotateReply ReplyOf(const server::Request& finished,
                             std::vector<client::WantedTensor> wanted) {
   client::RotateReply reply;
@@ -129,16 +121,17 @@ client::RotateReply ReplyOf(const server::Request& finished,
     client::RotatedTensor& tensor =
         reply.tensors.emplace_back(client::ResultOf(std::move(wanted[i])));
     const server::TensorPlan& plan = finished.plan.tensors[i];
-    if (kernels::IsFloat8(plan.output_dtype)) tensor.fp8_scale = plan.output_scale;
+    if (!kernels::IsFloat8(plan.output_dtype)) continue;
+    tensor.fp8_scale = plan.output_scale;
+    tensor.saturated = finished.run.saturated[i].load(std::memory_order_relaxed);
   }
   return reply;
 }
 
-// A prepared rotation.
-class PreparedCall final : public server::InProcessCall {
+// A rotation.
+class RotateCall final : public server::InProcessCall {
  public:
-  PreparedCall(client::CallMessage message, std::vector<client::WantedTensor> wanted,
-               Ending& ending)
+  RotateCall(client::CallMessage message, std::vector<client::WantedTensor> wanted, Ending& ending)
       : message_(std::move(message)), wanted_(std::move(wanted)), ending_(ending) {}
 
   uint64_t session() const override { return kSession; }
@@ -205,12 +198,10 @@ absl::Status LocalService::Build(const Options& options) {
   }
   core.shares = server::DivideMemory(memory_bytes, std::nullopt, std::nullopt);
   core.regions.enabled = true;
-  core.overwrites_received = false;
   core.shares_by_session = false;
   // A request of several slices goes to the batch thread, so that callers work for themselves.
   core.batches.direct_bytes_max =
       std::min(core.batches.direct_bytes_max, core.batches.slice_bytes_max);
-  core.logger = SilentLogger();
   ROPE_ASSIGN_OR_RETURN(core_, server::Core::Create(std::move(core), clock_));
   core_->regions().OpenSession(kSession);
   ROPE_ASSIGN_OR_RETURN(region_id_, core_->regions().RegisterProcess(kSession));
@@ -240,7 +231,7 @@ Result<client::RotateReply> LocalService::Rotate(client::CallMessage message,
                                                  absl::Duration timeout,
                                                  const Cancelled& cancelled) noexcept {
   Ending ending(timeout, cancelled);
-  PreparedCall call(std::move(message), std::move(wanted), ending);
+  RotateCall call(std::move(message), std::move(wanted), ending);
   core_->rope_service().RotateInProcess(call);
   RunWhatIsLeft();
   if (Status status = StatusAtEnd(ending, call.status()); !status.ok()) return status;

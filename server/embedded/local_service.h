@@ -1,5 +1,6 @@
 // LocalService: the rope.v1 service in this process. A call is a message and its answer, as over
-// gRPC, but nothing is sent, and tensors are named by their addresses (proto/ipc/process_memory.h).
+// gRPC, but nothing is sent; a rotation has no bytes, and its tensors are named by their addresses
+// (proto/ipc/process_memory.h).
 //
 // Threading:  Thread-safe. A call runs on the calling thread as far as the engine runs it at once;
 //             else the thread waits.
@@ -45,7 +46,7 @@ class LocalService {
   Result<grpc::ByteBuffer> Call(server::Method method, grpc::ByteBuffer& message,
                                 absl::Duration timeout, const Cancelled& cancelled) noexcept;
 
-  // The same for a prepared call, whose message and answer are never bytes.
+  // The same for a rotation, whose message and answer are never bytes.
   Result<client::RotateReply> Rotate(client::CallMessage message,
                                      std::vector<client::WantedTensor> wanted,
                                      absl::Duration timeout, const Cancelled& cancelled) noexcept;

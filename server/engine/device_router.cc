@@ -1,7 +1,5 @@
 #include "server/engine/device_router.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -112,9 +110,11 @@ absl::StatusOr<bool> AcceleratorIsFaster(int64_t bytes, kernels::Backend& host,
   Sample sample(bytes);
   ROPE_ASSIGN_OR_RETURN(const absl::Duration on_host, sample.Time(host, clock));
   ROPE_ASSIGN_OR_RETURN(const absl::Duration on_accelerator, sample.Time(accelerator, clock));
-  spdlog::info("calibration: {} bytes take {} on {}, {} on {}", bytes,
-               absl::FormatDuration(on_host), std::string(host.name()),
-               absl::FormatDuration(on_accelerator), std::string(accelerator.name()));
+  Log(spdlog::level::info,
+      LogLine(absl::StrCat("calibration: ", bytes, " bytes take ", absl::FormatDuration(on_host),
+                           " on ", std::string(host.name()), ", ",
+                           absl::FormatDuration(on_accelerator), " on ",
+                           std::string(accelerator.name()))));
   return on_accelerator < on_host;
 }
 
@@ -136,7 +136,7 @@ int64_t Calibrate(kernels::Backend& host, kernels::Backend& accelerator, const C
   for (int64_t bytes = kSizesMax; bytes >= kSizesMin; bytes /= 4) {
     const auto faster = AcceleratorIsFaster(bytes, host, accelerator, clock);
     if (!faster.ok()) {
-      spdlog::warn("calibration: {}", faster.status().ToString());
+      Log(spdlog::level::warn, LogLine(absl::StrCat("calibration: ", faster.status().ToString())));
       return DeviceRouter::kNever;
     }
     if (!*faster) break;
@@ -171,11 +171,14 @@ absl::StatusOr<std::unique_ptr<DeviceRouter>> DeviceRouter::Create(
   auto cuda = kernels::CreateBackend(kCuda, cuda_options);
   if (!cuda.ok()) {
     if (device == kCuda) return cuda.status();
-    spdlog::info("device: {} (cuda is not in use: {})", std::string(host->name()),
-                 std::string(absl::StripPrefix(cuda.status().message(), "backend: got cuda, ")));
+    Log(spdlog::level::info,
+        LogLine(absl::StrCat("device: ", std::string(host->name()), " (cuda is not in use: ",
+                             absl::StripPrefix(cuda.status().message(), "backend: got cuda, "),
+                             ")")));
     return std::make_unique<DeviceRouter>(std::move(host));
   }
-  spdlog::info("device: {}: {}", std::string((*cuda)->name()), (*cuda)->detail());
+  Log(spdlog::level::info,
+      LogLine(absl::StrCat("device: ", std::string((*cuda)->name()), ": ", (*cuda)->detail())));
   const int64_t bytes_min = device == kCuda ? 0 : Calibrate(*host, **cuda, clock);
   return std::make_unique<DeviceRouter>(std::move(host), *std::move(cuda), bytes_min);
 }
@@ -204,14 +207,14 @@ absl::StatusOr<std::string_view> DeviceRouter::RotateAgain(
 }
 
 void DeviceRouter::NoteFailure(const absl::Status& status) {
-  const std::string name(accelerator_->name());
   switch (proto::PartsOf(status).reason) {
     case proto::Reason::kBudgetFull:
     case proto::Reason::kInternal:
     case proto::Reason::kNotBuilt:
       LogLimited(LogKind::kDevice, spdlog::level::warn,
-                 "device {}: {}; what the batch leaves unchanged goes to {}", name,
-                 status.ToString(), std::string(host_->name()));
+                 LogLine(absl::StrCat(
+                     "device ", std::string(accelerator_->name()), ": ", status.ToString(),
+                     "; what the batch leaves unchanged goes to ", std::string(host_->name()))));
       return;
     default:
       if (!faulted_.exchange(true) && on_fault_) on_fault_(accelerator_->name(), status);

@@ -107,7 +107,7 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   Plan& plan = request.plan;
   Ropes own;  // of a request without a prepared_id
   if (request.prepared != nullptr) {
-    ROPE_RETURN_IF_ERROR(BeginCall(*request.prepared, call, plan));
+    ROPE_RETURN_IF_ERROR(BeginCall(*request.prepared, request.decoded.message(), plan));
     plan.may_take_long = may_take_long;
   } else {
     plan = Plan();

@@ -154,8 +154,7 @@ void RotateSlices(DeviceRouter& devices, const Jobs& jobs, const std::vector<Sli
 absl::Status Executor::AllocateOutputs(Request& request) const {
   const auto is_float8 = [](const TensorPlan& t) { return kernels::IsFloat8(t.output_dtype); };
   if (std::ranges::any_of(request.plan.tensors, is_float8)) {
-    request.run.saturated =
-        std::make_unique<std::atomic<int64_t>[]>(request.plan.tensors.size());
+    request.run.saturated = std::make_unique<std::atomic<int64_t>[]>(request.plan.tensors.size());
   }
   for (const TensorPlan& tensor : request.plan.tensors) {
     const int64_t bytes = tensor.TakesBuffer() ? tensor.output_bytes() : 0;

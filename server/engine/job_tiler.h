@@ -57,7 +57,7 @@ class JobTiler {
     // For each row set: one row for each token from `begin`.
     std::array<absl::Span<const kernels::RowRef>, kRowSetsMax> rows;
     std::optional<kernels::TableMove> move;  // likewise, in place of `rows`
-    absl::Span<const float> token_scales;  // likewise, for token_scaled tensors
+    absl::Span<const float> token_scales;    // likewise, for token_scaled tensors
   };
 
   // Adds the jobs for all heads of the tokens of `shared` to `jobs`. `output` is the start of the

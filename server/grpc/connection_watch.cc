@@ -321,7 +321,9 @@ bool ConnectionWatch::Close(const Sample& sample, CloseReason reason) {
   if (!sample.connection->ShutDown(is_plain ? frame : "")) return false;
   closed_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   LogLimited(LogKind::kConnection, is_idle ? spdlog::level::info : spdlog::level::warn,
-             "connection closed: owner={} reason={}", sample.connection->owner(), NameOf(reason));
+             LogLine("connection closed:")
+                 .Word("owner", sample.connection->owner())
+                 .Word("reason", NameOf(reason)));
   return true;
 }
 

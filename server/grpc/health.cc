@@ -27,13 +27,8 @@ using grpc::health::v1::HealthCheckResponse;
 // Its read, its last step and gRPC's done notification release the stream.
 class Health::WatchCall final : public QueueCall {
  public:
-  static void Arm(Health& health, CallQueue& queue) {
-    CallArming::Start(queue, health.watch_, /*wanted=*/1,
-                      [&health](std::shared_ptr<CallArming> arming) {
-                        return std::unique_ptr<QueueCall>(
-                            new WatchCall(health, std::move(arming)));  // owned by the result
-                      });
-  }
+  WatchCall(Health& health, std::shared_ptr<CallArming> arming)
+      : QueueCall(health.parts_, std::move(arming), /*releases=*/3), health_(health) {}
 
   // Sends the status if it differs from the one sent last. Called whenever it may have changed.
   void Update() ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
@@ -52,9 +47,6 @@ class Health::WatchCall final : public QueueCall {
   }
 
  private:
-  WatchCall(Health& health, std::shared_ptr<CallArming> arming)
-      : QueueCall(health.parts_, std::move(arming), /*releases=*/3), health_(health) {}
-
   const Needs& needs() const override { return health_.check_.needs; }  // none
 
   void OnArrived() override {
@@ -135,7 +127,7 @@ Health::Health(const std::vector<std::string>& services, const QueueCall::Parts&
 
 void Health::Arm(CallQueue& queue) {
   UnaryCall::Arm(check_, queue, limits::kArmedCalls);
-  WatchCall::Arm(*this, queue);
+  CallArming::Start<WatchCall>(queue, watch_, /*wanted=*/1, *this);
 }
 
 void Health::UpdateWatches() {

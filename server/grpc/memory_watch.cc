@@ -124,27 +124,28 @@ int64_t MemoryWatch::UnaccountedBytes() const {
 // after kEndGrace, the call is cancelled in a later round.
 void MemoryWatch::EndLateReads(absl::Time now) {
   reads_.CancelEnded(now - kEndGrace);
-  const absl::Time late = now - options_.receive_timeout;
-  if (reads_.CountLate(late) == 0) return;
-  late_.fetch_add(reads_.EndSince(
-      late,
+  late_.fetch_add(reads_.EndOldest(
+      now - options_.receive_timeout, /*streams=*/false,
       MakeError(Reason::kDeadline, "request", "part of a message",
                 absl::StrCat("all of it within ", absl::FormatDuration(options_.receive_timeout),
                              " (--receive_timeout)"))));
 }
 
 // Calls end with a retry delay.
-void MemoryWatch::EndReads(absl::Time now, bool of_anybody) {
+void MemoryWatch::EndReads(absl::Time now, bool streams) {
   if (unaccounted_bytes_ <= options_.receive_bytes) return;
   // The number of reads to end so that half of the budget is left, if all hold equally much.
   const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
-  const int64_t wanted = std::max<int64_t>(1, reads_.CountAll() * spare / unaccounted_bytes_);
+  const int64_t reads = streams ? reads_.CountAll() : reads_.count();
+  const int64_t wanted = std::max<int64_t>(1, reads * spare / unaccounted_bytes_);
   const absl::Status status =
       RetryLater(Reason::kBudgetFull, "request",
                  "part of a message while the server has no memory for the rest",
                  "a retry later (--memory_bytes)");
   for (int64_t ended = 0; ended < wanted;) {
-    const int64_t count = reads_.EndOfGreediest(now - kLate, wanted - ended, of_anybody, status);
+    const absl::Time late = now - kLate;
+    int64_t count = reads_.EndOldest(late, /*streams=*/false, status, wanted - ended);
+    if (count == 0 && streams) count = reads_.EndOldest(late, streams, status, wanted - ended);
     if (count == 0) return;
     ended += count;
     pressure_.fetch_add(count);

@@ -3,8 +3,8 @@
 //
 //   - Messages that are being read belong to no budget until they are complete. Their memory is
 //     estimated as what the process holds minus what the budgets account for and what it held at
-//     Start, such as the context of a GPU (unaccounted bytes). Above the budget for receiving,
-//     reads of the owner whose reads take the longest end, until half of it should be left.
+//     Start, such as the context of a GPU (unaccounted bytes). Above the budget for receiving, the
+//     oldest reads end, until half of it should be left.
 //   - A message that is not complete in time ends its call.
 //   - Replies count as admitted bytes until their clients have taken them. While requests are
 //     refused because these bytes are used up, or the unaccounted bytes exceed their budget,
@@ -93,8 +93,8 @@ class MemoryWatch {
   // Sleeps for at most `rest`. False: stopped.
   bool Rest(absl::Duration rest);
   void EndLateReads(absl::Time now);
-  // `of_anybody`: as MessageReads::EndOfGreediest.
-  void EndReads(absl::Time now, bool of_anybody);
+  // `streams`: open streams end too, once no unary call is left to end.
+  void EndReads(absl::Time now, bool streams);
   void CloseConnections(absl::Time now);
   // Gives unused memory back to the system.
   void GiveBack(absl::Time now);

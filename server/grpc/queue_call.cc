@@ -3,10 +3,8 @@
 #include <grpc/grpc_security_constants.h>
 
 #include <algorithm>
-#include <deque>
 #include <iterator>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -20,9 +18,6 @@ namespace {
 
 // A client cancels a call when its deadline ends, which may be a little earlier than here.
 constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(50);
-// Calls that are ended under one lock.
-constexpr int64_t kEndedAtOnce = 64;
-constexpr absl::Duration kEndsKept = absl::Seconds(1);
 
 }  // namespace
 
@@ -31,9 +26,8 @@ constexpr absl::Duration kEndsKept = absl::Seconds(1);
 // late. Enter and Leave are O(1) and allocate nothing, because every message pays for them.
 
 void MessageReads::Enter(Entry& entry, const std::shared_ptr<Connection>& connection,
-                         absl::string_view owner, bool may_idle) {
+                         bool may_idle) {
   entry.connection_ = connection;
-  entry.owner_ = owner;
   entry.may_idle_ = may_idle;
   entry.began_ = clock_.Now();
   entry.ended_at_ = absl::InfiniteFuture();
@@ -59,16 +53,6 @@ void MessageReads::Leave(Entry& entry) {
   if (!entry.may_idle_) count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-int64_t MessageReads::CountLate(absl::Time before) const {
-  int64_t late = 0;
-  proto::MutexLock lock(&mutex_);
-  for (const Entry* entry = oldest_; entry != nullptr && entry->began_ < before;
-       entry = entry->newer_) {
-    if (!entry->may_idle_) ++late;
-  }
-  return late;
-}
-
 int64_t MessageReads::CountAll() const {
   int64_t all = 0;
   proto::MutexLock lock(&mutex_);
@@ -76,13 +60,17 @@ int64_t MessageReads::CountAll() const {
   return all;
 }
 
-int64_t MessageReads::EndSince(absl::Time before, const absl::Status& status) {
+int64_t MessageReads::EndOldest(absl::Time before, bool streams, const absl::Status& status,
+                                int64_t wanted) {
+  const int64_t most = std::min(wanted, kEndedAtOnce);
   int64_t ended = 0;
   proto::MutexLock lock(&mutex_);
-  for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before; entry = entry->newer_) {
-    if (entry->may_idle_ || entry->read_ended()) continue;
-    End(*entry, status);
-    if (++ended == kEndedAtOnce) break;
+  for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before && ended < most;
+       entry = entry->newer_) {
+    if (entry->may_idle_ != streams || entry->read_ended()) continue;
+    entry->ended_at_ = clock_.Now();
+    entry->EndRead(status);
+    ++ended;
   }
   return ended;
 }
@@ -94,57 +82,6 @@ void MessageReads::CancelEnded(absl::Time ended_before) {
     entry->ended_at_ = clock_.Now();
     entry->CancelRead();
   }
-}
-
-int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
-                                     const absl::Status& status) {
-  proto::MutexLock lock(&mutex_);
-  std::erase_if(ends_, [forgotten = clock_.Now() - kEndsKept](const auto& ends) {
-    return ends.second.last < forgotten;
-  });
-  const int64_t ended = EndOfGreediest(before, wanted, of_anybody, /*streams=*/false, status);
-  if (ended > 0 || !of_anybody) return ended;
-  return EndOfGreediest(before, wanted, of_anybody, /*streams=*/true, status);
-}
-
-int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
-                                     bool streams, const absl::Status& status) {
-  struct Owner {
-    absl::Duration took;
-    std::deque<Entry*> late = {};
-  };
-  const absl::Time now = clock_.Now();
-  absl::flat_hash_map<absl::string_view, Owner> owners;  // names of calls and of ends_
-  if (!of_anybody) {
-    for (const auto& [owner, ends] : ends_) owners[owner].took = ends.took;
-  }
-  for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before; entry = entry->newer_) {
-    if (entry->may_idle_ != streams || entry->read_ended()) continue;
-    Owner& owner = owners[entry->owner_];
-    owner.took += now - entry->began_;
-    owner.late.push_back(entry);
-  }
-  int64_t ended = 0;
-  for (; ended < std::min(wanted, kEndedAtOnce); ++ended) {
-    const auto greediest =
-        std::ranges::max_element(owners, {}, [](const auto& owner) { return owner.second.took; });
-    if (greediest == owners.end() || greediest->second.late.empty()) break;
-    auto& [name, owner] = *greediest;
-    Entry& oldest = *owner.late.front();
-    owner.late.pop_front();
-    const absl::Duration took = now - oldest.began_;
-    if (of_anybody) owner.took -= took;
-    Ends& ends = ends_[std::string(name)];
-    ends.took += took;
-    ends.last = now;
-    End(oldest, status);
-  }
-  return ended;
-}
-
-void MessageReads::End(Entry& entry, const absl::Status& status) {
-  entry.ended_at_ = clock_.Now();
-  entry.EndRead(status);
 }
 
 absl::string_view QueueCall::Header(const char* name) const {
@@ -191,9 +128,11 @@ absl::Status QueueCall::Admit() {
     return absl::OkStatus();
   }
   LogLimited(LogKind::kRefusal, spdlog::level::warn,
-             "audit: refused method={} peer={} code={} message={}", needs().method,
-             Quoted(origin()), absl::StatusCodeToString(identity.status().code()),
-             Quoted(identity.status().message()));
+             LogLine("audit: refused")
+                 .Word("method", needs().method)
+                 .Text("peer", origin())
+                 .Word("code", absl::StatusCodeToString(identity.status().code()))
+                 .Text("message", identity.status().message()));
   return identity.status();
 }
 
@@ -241,7 +180,7 @@ void QueueCall::Ended(bool ok) {
 // The message counts before its read ends, so that its bytes always have a reason.
 void QueueCall::Read(bool ok) {
   if (ok) connection_->CountMessage(static_cast<int64_t>(message_.Length()));
-  LeaveReads();
+  parts_.reads->Leave(*this);
   OnRead(ok);
 }
 
@@ -253,12 +192,6 @@ void QueueCall::Done(bool) {
   connection_->EndCall();
   if (!refused_) return OnDone();
   Release();
-}
-
-void CallArming::Start(CallQueue& queue, const RequestCall& request, int wanted, Make make) {
-  const std::shared_ptr<CallArming> arming(
-      new CallArming(queue, request, wanted, std::move(make)));  // owned by its calls
-  arming->Refill();
 }
 
 void CallArming::ArmUpTo(int count) {

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,12 +83,17 @@ class QueueCall;
 // Ownership:  Shared by the calls of the method on the queue.
 class CallArming final : public std::enable_shared_from_this<CallArming> {
  public:
-  // Creates a call, which owns itself once it is armed.
-  using Make = std::function<std::unique_ptr<QueueCall>(std::shared_ptr<CallArming>)>;
-
-  // Arms `wanted` calls now. `request` must outlive the calls. REQUIRES: the queue's thread has not
-  // started.
-  static void Start(CallQueue& queue, const RequestCall& request, int wanted, Make make);
+  // Arms `wanted` calls now, each a Call(from, its arming), which owns itself once it is armed.
+  // `request` and `from` must outlive the calls. REQUIRES: the queue's thread has not started.
+  template <typename Call, typename From>
+  static void Start(CallQueue& queue, const RequestCall& request, int wanted, From& from) {
+    Make make = [&from](std::shared_ptr<CallArming> its) {
+      return std::unique_ptr<QueueCall>(new Call(from, std::move(its)));  // owned by the result
+    };
+    const std::shared_ptr<CallArming> arming(
+        new CallArming(queue, request, wanted, std::move(make)));  // owned by its calls
+    arming->Refill();
+  }
 
   CallQueue& queue() { return queue_; }
   // An armed call has arrived.
@@ -98,6 +102,8 @@ class CallArming final : public std::enable_shared_from_this<CallArming> {
   void Refill() { ArmUpTo(wanted_); }
 
  private:
+  using Make = std::function<std::unique_ptr<QueueCall>(std::shared_ptr<CallArming>)>;
+
   CallArming(CallQueue& queue, const RequestCall& request, int wanted, Make make)
       : queue_(queue), request_(request), wanted_(wanted), make_(std::move(make)) {}
 
@@ -136,7 +142,6 @@ class MessageReads {
    private:
     friend class MessageReads;
     std::shared_ptr<Connection> connection_;
-    absl::string_view owner_;
     bool may_idle_ = false;
     bool entered_ = false;
     absl::Time began_;
@@ -145,17 +150,19 @@ class MessageReads {
     Entry* newer_ = nullptr;
   };
 
+  // Calls that are ended under one lock.
+  static constexpr int64_t kEndedAtOnce = 64;
+
   explicit MessageReads(const Clock& clock) : clock_(clock) {}
 
   const Clock& clock() const { return clock_; }
 
-  // `owner`: of the call, valid until Leave. `may_idle`: the client may legally send nothing, as on
-  // an open stream. Such a read is never late.
-  void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, absl::string_view owner,
-             bool may_idle);
+  // `may_idle`: the client may legally send nothing, as on an open stream. Such a read is never
+  // late.
+  void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, bool may_idle);
   void Leave(Entry& entry);
 
-  // Of all reads, open streams included.
+  // The number of all reads, including those of open streams.
   int64_t CountAll() const;
   // The number of reads whose message must come.
   int64_t count() const { return count_.load(); }
@@ -165,38 +172,21 @@ class MessageReads {
     return has_new_.load(std::memory_order_relaxed) &&
            has_new_.exchange(false, std::memory_order_relaxed);
   }
-  // The number of reads that began before `before`, of unary calls.
-  int64_t CountLate(absl::Time before) const;
-  // Ends calls whose read began before `before`, with `status`: a bounded number, the oldest first.
-  // Returns the number.
-  int64_t EndSince(absl::Time before, const absl::Status& status);
-  // Ends up to `wanted` calls whose read began before `before`: the oldest of the owner whose reads
-  // have taken the most time together. Calls that ended so count for a second more, since who
-  // begins again at once has none that is old. Nothing ends while that owner has none to end,
-  // unless `of_anybody`: then only what is there counts, and streams end where no other call is.
-  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
-                         const absl::Status& status);
+  // Ends calls whose read began before `before`, with `status`: the oldest first, up to `wanted`.
+  // `streams`: ends open streams, and otherwise unary calls. Returns the number, which is at most
+  // kEndedAtOnce.
+  int64_t EndOldest(absl::Time before, bool streams, const absl::Status& status,
+                    int64_t wanted = kEndedAtOnce);
   // Cancels the calls that were ended before `ended_before` and are still here.
   void CancelEnded(absl::Time ended_before);
 
  private:
-  // What EndOfGreediest has ended of an owner.
-  struct Ends {
-    absl::Duration took;  // its reads
-    absl::Time last;
-  };
-
-  void End(Entry& entry, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody, bool streams,
-                         const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   const Clock& clock_;
   std::atomic<int64_t> count_ = 0;
   std::atomic<bool> has_new_ = false;
   mutable proto::Mutex mutex_;
   Entry* oldest_ ABSL_GUARDED_BY(mutex_) = nullptr;
   Entry* newest_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::map<std::string, Ends> ends_ ABSL_GUARDED_BY(mutex_);  // by owner, of a second
 };
 
 // QueueCall: one RPC with bytes in and bytes out, from being armed to being freed.
@@ -277,10 +267,8 @@ class QueueCall : protected MessageReads::Entry {
     return is_last;
   }
 
-  void EnterReads(bool may_idle) { parts_.reads->Enter(*this, connection_, owner(), may_idle); }
-  void LeaveReads() { parts_.reads->Leave(*this); }
   void StartRead(bool may_idle = false) {
-    EnterReads(may_idle);
+    parts_.reads->Enter(*this, connection_, may_idle);
     stream_.Read(&message_, &read_);
   }
   void StartWrite(const grpc::ByteBuffer& bytes, grpc::WriteOptions options = {}) {

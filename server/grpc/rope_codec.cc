@@ -111,13 +111,6 @@ absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
   return CheckAtMost(length, message_bytes_max, "request", " bytes", " (--max_message_bytes)");
 }
 
-// Takes the client's id. An id that is too long is ignored here and refused later, and the error is
-// sent under an id of the server.
-void TakeId(std::string id, Arrival& arrival) {
-  if (id.empty() || static_cast<int64_t>(id.size()) > limits::kRequestIdBytesMax) return;
-  arrival.id = std::move(id);
-}
-
 // Finds the request_id of a message that was refused. Empty: its first fields have none. Error: the
 // message is broken before its id.
 absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments) {
@@ -177,6 +170,11 @@ ReplySlices SlicesOfReply(Request& request) {
 }
 
 }  // namespace
+
+void TakeId(std::string id, Arrival& arrival) {
+  if (id.empty() || static_cast<int64_t>(id.size()) > limits::kRequestIdBytesMax) return;
+  arrival.id = std::move(id);
+}
 
 absl::Status ReceivedSlices::Take(grpc::ByteBuffer& bytes) {
   constexpr size_t kSlices = 2;  // most small messages: fields, and tensor bytes

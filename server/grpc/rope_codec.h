@@ -29,6 +29,10 @@
 
 namespace rope::server {
 
+// Takes the client's id. An id that is too long is ignored here and refused later, and the error is
+// sent under an id of the server.
+void TakeId(std::string id, Arrival& arrival);
+
 // Clears `bytes`. Sets the id of `arrival` if the message has one that can be read, even if the
 // rest of the message is invalid.
 absl::StatusOr<Decoded> DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,

@@ -15,20 +15,20 @@
 namespace rope::server {
 namespace {
 
-// Each method and code is a kind of log line, with a limit of its own.
-constexpr size_t kCodes = static_cast<size_t>(absl::StatusCode::kUnauthenticated) + 1;
+static_assert(static_cast<size_t>(LogKind::kCall) + kMethodCount * kCodeCount <= kLogKindsMax);
 
+// Each method and code is a kind of log line, with a limit of its own.
 size_t LogKindOf(Method method, absl::StatusCode code) {
-  return static_cast<size_t>(method) * kCodes + static_cast<size_t>(code);
+  return static_cast<size_t>(LogKind::kCall) + static_cast<size_t>(method) * kCodeCount +
+         IndexOf(code);
 }
 
-// The labels of a log line, ordered by key: ` labels="pod=a,step=3"`. They may be those of a
-// request that was refused for them, so the text is cut.
-std::string Written(const google::protobuf::Map<std::string, std::string>& labels) {
-  if (labels.empty()) return "";
+// Adds labels, ordered by key: ` labels="pod=a,step=3"`. They may be those of a request that was
+// refused for them, so the text is cut.
+void AddLabels(const google::protobuf::Map<std::string, std::string>& labels, LogLine& line) {
+  if (labels.empty()) return;
   const std::map<std::string, std::string> ordered(labels.begin(), labels.end());
-  const std::string text = absl::StrJoin(ordered, ",", absl::PairFormatter("="));
-  return absl::StrCat(" labels=", Quoted(ShortText(text)));
+  line.Text("labels", ShortText(absl::StrJoin(ordered, ",", absl::PairFormatter("="))));
 }
 
 Right RightOf(Method method) {
@@ -56,18 +56,15 @@ QueueCall::Needs NeedsOf(Method method) {
   return {RightOf(method), std::string(Name(method))};
 }
 
-// Of a log line: where the call came from, who made it, and what the caller calls it.
-std::string Written(const RopeService::Origin& origin, const Identity* identity) {
-  std::string text;
-  const auto add = [&text](absl::string_view key, absl::string_view value) {
-    if (value.empty()) return;
-    absl::StrAppend(&text, " ", key, "=", Quoted(ShortText(value, limits::kRequestIdBytesMax)));
+// Adds where the call came from, who made it, and what the caller calls it.
+void AddOrigin(const RopeService::Origin& origin, const Identity* identity, LogLine& line) {
+  const auto add = [&line](absl::string_view key, absl::string_view value) {
+    if (!value.empty()) line.Text(key, ShortText(value, limits::kRequestIdBytesMax));
   };
   add("peer", origin.peer);
   if (identity != nullptr) add("identity", identity->name);
   add("x_request_id", origin.request_id);
   add("trace_id", TraceIdOf(origin.traceparent));
-  return text;
 }
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
@@ -128,7 +125,6 @@ grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
 
 RopeService::RopeService(Parts parts)
     : parts_(std::move(parts)),
-      log_limiter_(*parts_.clock, kMethodCount * kCodes),
       service_(*v1::RotateRequest::descriptor()->file()->pool()->FindServiceByName(
           "rope.v1.RopeService")),
       id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
@@ -301,7 +297,8 @@ void RopeService::RotateInProcess(InProcessCall& call) {
   parts_.calls.in_flight->Add();
   Decoded decoded = call.TakeRequest();
   Arrival arrival = ArrivalOf(call, static_cast<int64_t>(decoded.message().ByteSizeLong()));
-  arrival.id = MakeId();
+  TakeId(decoded.message().request_id(), arrival);
+  if (arrival.id.empty()) arrival.id = MakeId();
   Submit(std::move(arrival), std::move(decoded),
          [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
            const auto origin = [] { return Origin(); };
@@ -376,22 +373,22 @@ void RopeService::Log(const Finished& call, const absl::Status& status, absl::Du
   auto level = spdlog::level::info;
   if (status.ok()) level = spdlog::level::debug;
   if (status.code() == absl::StatusCode::kInternal) level = spdlog::level::err;
-  if (!parts_.logger->should_log(level)) return;
-  const auto left_out = log_limiter_.Admit(LogKindOf(call.method, status.code()));
+  if (!parts_.logs_requests || !spdlog::should_log(level)) return;
+  const auto left_out = AdmitLine(LogKindOf(call.method, status.code()));
   if (!left_out.has_value()) return;
   // An id that was refused may have any length.
-  const std::string request =
-      Quoted(absl::string_view(call.arrival.id).substr(0, limits::kRequestIdBytesMax));
-  const std::string message =
-      status.ok() ? "" : absl::StrCat(" message=", Quoted(ShortText(status.message())));
-  parts_.logger->log(level,
-                     "request={} method={} code={}{}{}{} duration_us={} received_bytes={} "
-                     "sent_bytes={}{}",
-                     request, Name(call.method), absl::StatusCodeToString(status.code()), message,
-                     call.labels == nullptr ? "" : Written(*call.labels),
-                     Written(call.origin(), call.arrival.identity.get()),
-                     absl::ToInt64Microseconds(duration), call.arrival.message_bytes, reply_bytes,
-                     LeftOut(*left_out));
+  LogLine line;
+  line.Text("request", absl::string_view(call.arrival.id).substr(0, limits::kRequestIdBytesMax))
+      .Word("method", Name(call.method))
+      .Word("code", absl::StatusCodeToString(status.code()));
+  if (!status.ok()) line.Text("message", ShortText(status.message()));
+  if (call.labels != nullptr) AddLabels(*call.labels, line);
+  AddOrigin(call.origin(), call.arrival.identity.get(), line);
+  line.Number("duration_us", absl::ToInt64Microseconds(duration))
+      .Number("received_bytes", call.arrival.message_bytes)
+      .Number("sent_bytes", reply_bytes)
+      .LeftOut(*left_out);
+  server::Log(level, line);
 }
 
 std::string RopeService::MakeId() {

@@ -1,13 +1,11 @@
 // RopeService: the rope.v1 adapter. It turns calls into requests for the engine, and finished
-// requests into replies. AddControlMethods adds the methods of the control plane.
+// requests into replies. Core adds the methods of the control plane.
 //
 // Threading:  Handlers run on the queues' threads. The thread that completes a request sends its
 //             reply.
 // Ownership:  Everything in Parts must outlive the service and its calls.
 #ifndef ROPE_SERVER_GRPC_ROPE_SERVICE_H_
 #define ROPE_SERVER_GRPC_ROPE_SERVICE_H_
-
-#include <spdlog/logger.h>
 
 #include <array>
 #include <atomic>
@@ -31,7 +29,6 @@
 #include "server/grpc/unary_call.h"
 #include "server/memory/admission.h"
 #include "server/request/request.h"
-#include "server/telemetry/log.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::server {
@@ -46,7 +43,7 @@ class RopeService {
     std::string instance_id;
     int64_t max_message_bytes = 0;
     Admission* admission = nullptr;
-    std::shared_ptr<spdlog::logger> logger;  // of the lines about requests
+    bool logs_requests = false;
   };
   // The call of a control-plane method, and who calls.
   struct Caller {
@@ -154,7 +151,6 @@ class RopeService {
   std::string MakeId();
 
   const Parts parts_;
-  LogLimiter log_limiter_;
   RawService<v1::RopeService> service_;
   std::array<std::unique_ptr<UnaryCall::Method>, kMethodCount> methods_;  // null: not unary
   OpenStreams open_streams_;

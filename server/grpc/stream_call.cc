@@ -58,10 +58,7 @@ void OpenStreams::Remove(StreamCall& stream) {
 }
 
 void StreamCall::Arm(const Method& method, CallQueue& queue, int calls) {
-  CallArming::Start(queue, method.request, calls, [&method](std::shared_ptr<CallArming> arming) {
-    return std::unique_ptr<QueueCall>(
-        new StreamCall(method, std::move(arming)));  // owned by the result
-  });
+  CallArming::Start<StreamCall>(queue, method.request, calls, method);
 }
 
 // gRPC makes its map of headers when they are first asked for. On a stream several threads may ask.

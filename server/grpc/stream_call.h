@@ -97,6 +97,8 @@ class StreamCall final : public QueueCall {
   void Drain();
 
  private:
+  friend class CallArming;
+
   class Change;
   struct Reply {
     grpc::ByteBuffer bytes;

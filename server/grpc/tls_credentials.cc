@@ -6,7 +6,6 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
-#include <spdlog/spdlog.h>
 
 #include <ctime>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
@@ -139,14 +139,16 @@ std::optional<TlsCredentials::Pems> TlsCredentials::TakeNew() {
   if (pems.ok()) {
     last_error_ = absl::OkStatus();
     expiry_ = pems->expiry;
-    spdlog::info("TLS files: read again, the certificate ends {}", absl::FormatTime(expiry_));
+    Log(spdlog::level::info, LogLine(absl::StrCat("TLS files: read again, the certificate ends ",
+                                                  absl::FormatTime(expiry_))));
     return *std::move(pems);
   }
   // A file may be readable at the next handshake, without another change.
   if (absl::IsNotFound(pems.status())) watch_.Forget();
   ++failures_;
   if (pems.status() != last_error_) {
-    spdlog::error("TLS files: kept as they were: {}", std::string(pems.status().message()));
+    Log(spdlog::level::err,
+        LogLine(absl::StrCat("TLS files: kept as they were: ", pems.status().message())));
   }
   last_error_ = pems.status();
   return std::nullopt;

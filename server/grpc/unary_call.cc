@@ -7,10 +7,7 @@
 namespace rope::server {
 
 void UnaryCall::Arm(const Method& method, CallQueue& queue, int calls) {
-  CallArming::Start(queue, method.request, calls, [&method](std::shared_ptr<CallArming> arming) {
-    return std::unique_ptr<QueueCall>(
-        new UnaryCall(method, std::move(arming)));  // owned by the result
-  });
+  CallArming::Start<UnaryCall>(queue, method.request, calls, method);
 }
 
 // Only handled calls count as in flight.

@@ -85,6 +85,8 @@ class UnaryCall final : public QueueCall, public ServiceCall {
               Permit permit = {}) override;
 
  private:
+  friend class CallArming;
+
   UnaryCall(const Method& method, std::shared_ptr<CallArming> arming)
       : QueueCall(method.parts, std::move(arming), /*releases=*/3), method_(method) {}
 

@@ -1,7 +1,5 @@
 #include "server/grpc/unknown_methods.h"
 
-#include <memory>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -15,26 +13,19 @@ namespace rope::server {
 
 class UnknownMethods::Call final : public QueueCall {
  public:
-  static void Arm(UnknownMethods& methods, CallQueue& queue) {
-    CallArming::Start(queue, methods.request_, /*wanted=*/1,
-                      [&methods](std::shared_ptr<CallArming> arming) {
-                        return std::unique_ptr<QueueCall>(
-                            new Call(methods, std::move(arming)));  // owned by the result
-                      });
-  }
-
- private:
   Call(UnknownMethods& methods, std::shared_ptr<CallArming> arming)
       : QueueCall(methods.parts_, std::move(arming), /*releases=*/2), methods_(methods) {}
 
+ private:
   const Needs& needs() const override { return methods_.needs_; }
   CallCounts* counts() const override { return &methods_.metrics_.unknown_calls(); }
 
   void OnArrived() override {
     const std::string method =
-        Quoted(ShortText(absl::StripPrefix(context_.method(), "/"), limits::kErrorPartBytesMax));
-    LogLimited(LogKind::kMethod, spdlog::level::info, "method={} code=UNIMPLEMENTED", method);
-    FinishWithoutMessage(MakeError(Reason::kNotBuilt, "method", method,
+        ShortText(absl::StripPrefix(context_.method(), "/"), limits::kErrorPartBytesMax);
+    LogLimited(LogKind::kMethod, spdlog::level::info,
+               LogLine().Text("method", method).Word("code", "UNIMPLEMENTED"));
+    FinishWithoutMessage(MakeError(Reason::kNotBuilt, "method", Quoted(method),
                                    absl::StrCat("a method of ", methods_.want_)));
   }
 
@@ -50,7 +41,7 @@ UnknownMethods::UnknownMethods(const std::vector<std::string>& services,
       metrics_(metrics) {}
 
 void UnknownMethods::Arm(CallQueue& queue) {
-  Call::Arm(*this, queue);
+  CallArming::Start<Call>(queue, request_, /*wanted=*/1, *this);
 }
 
 }  // namespace rope::server

@@ -5,7 +5,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -237,8 +236,10 @@ constexpr uint64_t kWakeNumber = 1 << 16;
 constexpr uint64_t kFirstNumber = kWakeNumber + 1;
 
 void LogHello(spdlog::level::level_enum level, const absl::Status& status) {
-  LogLimited(LogKind::kHello, level, "hello code={} message={}",
-             absl::StatusCodeToString(status.code()), Quoted(status.message()));
+  LogLimited(LogKind::kHello, level,
+             LogLine("hello")
+                 .Word("code", absl::StatusCodeToString(status.code()))
+                 .Text("message", status.message()));
 }
 
 }  // namespace
@@ -293,7 +294,7 @@ void Listener::StopListening() {
 void Listener::Wake() const {
   const uint64_t one = 1;
   if (write(wake_.get(), &one, sizeof(one)) != sizeof(one)) {
-    spdlog::error("eventfd: cannot be written");
+    Log(spdlog::level::err, LogLine("eventfd: cannot be written"));
   }
 }
 
@@ -336,7 +337,7 @@ void Listener::Loop() {
         // gRPC may still hold the socket open, and epoll would then report it again.
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended->second.fd, nullptr);
         // What it sent last is of no use to a client that has gone, and may cost gRPC seconds.
-        ended->second.place.connection().ShutDown();
+        ended->second.place->ShutDown();
         watched_.erase(ended);
       }
     }
@@ -360,7 +361,8 @@ void Listener::Accept(int listening) {
   if (!accepted.ok()) {
     // Other errors: the client has gone again.
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-    LogLimited(LogKind::kConnection, spdlog::level::warn, "accept: {}", std::strerror(errno));
+    LogLimited(LogKind::kConnection, spdlog::level::warn,
+               LogLine(absl::StrCat("accept: ", std::strerror(errno))));
     if (!pending_.empty()) {
       pending_.erase(pending_.begin());
       return;
@@ -412,8 +414,8 @@ void Listener::OnPending(uint64_t number) {
 // before it, with which they count the connection as a success and call again without a pause.
 void Listener::Refuse(const PendingConnection& connection, HelloReader::Next next,
                       const absl::Status& why) {
-  LogLimited(LogKind::kConnection, spdlog::level::warn, "connection refused: {}",
-             std::string(why.message()));
+  LogLimited(LogKind::kConnection, spdlog::level::warn,
+             LogLine(absl::StrCat("connection refused: ", why.message())));
   if (next != HelloReader::Next::kHello) return;
   proto::SendHello(connection.socket.get(), proto::Encode(proto::ServerHello{why.code(), 0, 0}), {},
                    MSG_DONTWAIT);
@@ -441,8 +443,7 @@ absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
                                                                    std::move(second), name));
   if (is_unix() && regions_.options().enabled) {
     // Ends the session of an earlier connection with the same number.
-    watched.token =
-        regions_.OpenSession(SessionOfDescriptor(fd), watched.place.connection().is_proxy());
+    watched.token = regions_.OpenSession(SessionOfDescriptor(fd), watched.place->is_proxy());
   }
   const uint64_t token = watched.token;
   watched_[number] = std::move(watched);
@@ -463,22 +464,18 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
   ROPE_ASSIGN_OR_RETURN(brought.region_id,
                         regions_.RegisterMemfd(session, std::move(descriptors[0]), hello->bytes));
   if (!has_ring || options_.rings == nullptr) return brought;
-  auto doorbell =
-      OpenRing(hello->ring_bytes, session, token, std::move(descriptors[1]), connection.owner);
+  const auto open_ring = [&]() -> absl::StatusOr<proto::FileDescriptor> {
+    ROPE_ASSIGN_OR_RETURN(auto memory,
+                          Ring::MapMemory(std::move(descriptors[1]), hello->ring_bytes));
+    return options_.rings->Open(token, session, std::move(memory), connection.owner);
+  };
+  auto doorbell = open_ring();
   if (doorbell.ok()) {
     brought.doorbell = *std::move(doorbell);
   } else {  // the region works without its ring
     LogHello(spdlog::level::info, doorbell.status());
   }
   return brought;
-}
-
-absl::StatusOr<proto::FileDescriptor> Listener::OpenRing(uint64_t bytes, uint64_t session,
-                                                         uint64_t token,
-                                                         proto::FileDescriptor memfd,
-                                                         std::string origin) {
-  ROPE_ASSIGN_OR_RETURN(auto memory, Ring::MapMemory(std::move(memfd), bytes));
-  return options_.rings->Open(token, session, std::move(memory), std::move(origin));
 }
 
 // A hello whose region is refused is answered with the status code, and the connection stays

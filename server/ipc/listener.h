@@ -29,8 +29,8 @@
 #include "proto/ipc/file_descriptor.h"
 #include "proto/ipc/hello.h"
 #include "proto/mutex.h"
-#include "server/ipc/limits.h"
 #include "server/ipc/ring.h"
+#include "server/limits.h"
 #include "server/memory/connections.h"
 #include "server/memory/peers.h"
 #include "server/memory/regions.h"
@@ -107,8 +107,8 @@ class HelloReader {
 class Listener {
  public:
   struct Options {
-    int64_t pending_connections_max = limits::kPendingConnectionsMax;
-    // How long a connection may stay pending.
+    int64_t pending_connections_max = 512;
+    // How long a connection may stay pending. A real client sends its preface when it connects.
     absl::Duration handshake_timeout = limits::kHandshakeTimeout;
     std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
     // Clients begin with TLS, which gRPC does. Not for Unix sockets.
@@ -187,8 +187,6 @@ class Listener {
   };
   absl::StatusOr<Brought> RegisterBrought(const absl::StatusOr<proto::ClientHello>& hello,
                                           PendingConnection& connection, uint64_t token);
-  absl::StatusOr<proto::FileDescriptor> OpenRing(uint64_t bytes, uint64_t session, uint64_t token,
-                                                 proto::FileDescriptor memfd, std::string origin);
 
   ListenSockets sockets_;               // the loop closes the sockets
   const proto::FileDescriptor wake_;    // eventfd: written to stop listening, and to end

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -248,7 +247,7 @@ bool RingLoop::Watch(int fd) const {
 void RingLoop::Wake() const {
   const uint64_t one = 1;
   if (write(wake_.get(), &one, sizeof(one)) != sizeof(one)) {
-    spdlog::error("eventfd: cannot be written");
+    Log(spdlog::level::err, LogLine("eventfd: cannot be written"));
   }
 }
 
@@ -300,7 +299,8 @@ bool RingLoop::ServeAll(const Rings& rings) {
         break;
       case Ring::ServeResult::kBroken:
         LogLimited(LogKind::kRing, spdlog::level::info,
-                   "ring: got a slot, a count or a length against its rules; it is closed");
+                   LogLine("ring: got a slot, a count or a length against its rules; it is "
+                           "closed"));
         Close(token);
     }
   }

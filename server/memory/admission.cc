@@ -55,12 +55,14 @@ Permit::~Permit() {
 }
 
 void Permit::GiveRequest() {
-  admission_->GiveRequest((*admission_->sessions_)[session_]);
+  (*admission_->sessions_)[session_].requests.fetch_sub(1);
+  admission_->requests_.Give(1);
   if (use_ != nullptr) use_->GiveRequest();
 }
 
 void Permit::GiveBytes(int64_t bytes) {
-  admission_->GiveBytes((*admission_->sessions_)[session_], bytes);
+  (*admission_->sessions_)[session_].bytes.fetch_sub(bytes);
+  admission_->bytes_.Give(static_cast<uint64_t>(bytes));
   if (use_ != nullptr) use_->GiveBytes(bytes);
 }
 
@@ -123,13 +125,13 @@ absl::Status Admission::Extend(uint64_t session, int64_t bytes, absl::string_vie
 
 absl::Status Admission::AdmitRequest(Session& session) {
   if (!TryAdd(session.requests, 1, options_.session_requests_max)) {
-    Count(session_requests_);
+    Count(refused_.session_requests);
     return QueueFull(options_.session_requests_max, options_.session_requests_max,
                      " for one connection");
   }
   if (requests_.TryAcquire(1)) return absl::OkStatus();
   session.requests.fetch_sub(1);
-  Count(full_requests_);
+  Count(refused_.requests);
   return QueueFull(requests(), options_.requests_max, "");
 }
 
@@ -138,33 +140,23 @@ absl::Status Admission::AdmitRequest(Session& session) {
 absl::Status Admission::AdmitBytes(Session& session, int64_t held, int64_t bytes,
                                    absl::string_view what) {
   if (bytes > options_.session_bytes_max - held) {
-    Count(too_large_);
+    Count(refused_.too_large);
     return MakeError(Reason::kLimitExceeded, what, absl::StrCat(bytes, " bytes to hold"),
                      absl::StrCat("at most ", options_.session_bytes_max - held, kOfASession));
   }
   if (!TryAdd(session.bytes, bytes, options_.session_bytes_max)) {
-    Count(session_bytes_);
+    Count(refused_.session_bytes);
     return BudgetFull(what, bytes, session.bytes.load(), options_.session_bytes_max, kOfASession);
   }
   if (bytes_.TryAcquire(static_cast<uint64_t>(bytes))) return absl::OkStatus();
   session.bytes.fetch_sub(bytes);
-  Count(full_bytes_);
+  Count(refused_.bytes);
   return BudgetFull(what, bytes, this->bytes(), options_.bytes_max, kOfTheServer);
 }
 
-void Admission::GiveBytes(Session& session, int64_t bytes) {
-  session.bytes.fetch_sub(bytes);
-  bytes_.Give(static_cast<uint64_t>(bytes));
-}
-
-void Admission::GiveRequest(Session& session) {
-  session.requests.fetch_sub(1);
-  requests_.Give(1);
-}
-
 Admission::Refusals Admission::refusals() const {
-  return {too_large_.load(), full_requests_.load(), full_bytes_.load(), session_requests_.load(),
-          session_bytes_.load()};
+  return {refused_.too_large.load(), refused_.requests.load(), refused_.bytes.load(),
+          refused_.session_requests.load(), refused_.session_bytes.load()};
 }
 
 }  // namespace rope::server

@@ -114,13 +114,15 @@ class Admission {
     int64_t session_bytes_max = 0;
   };
   // The number of refusals, by reason.
-  struct Refusals {
-    int64_t too_large = 0;         // larger than a session's part: never admissible
-    int64_t requests = 0;          // the server had no place for a request
-    int64_t bytes = 0;             // the server had no bytes left
-    int64_t session_requests = 0;  // the session had used its part of the requests
-    int64_t session_bytes = 0;     // the session had used its part of the bytes
+  template <typename Number>
+  struct RefusalsOf {
+    Number too_large = 0;         // larger than a session's part: never admissible
+    Number requests = 0;          // the server had no place for a request
+    Number bytes = 0;             // the server had no bytes left
+    Number session_requests = 0;  // the session had used its part of the requests
+    Number session_bytes = 0;     // the session had used its part of the bytes
   };
+  using Refusals = RefusalsOf<int64_t>;
 
   // Options by which one session may use half of each budget.
   static Options HalfForASession(int64_t requests_max, int64_t bytes_max) {
@@ -153,18 +155,12 @@ class Admission {
 
   absl::Status AdmitRequest(Session& session);
   absl::Status AdmitBytes(Session& session, int64_t held, int64_t bytes, absl::string_view what);
-  void GiveRequest(Session& session);
-  void GiveBytes(Session& session, int64_t bytes);
 
   const Options options_;
   Budget requests_;
   Budget bytes_;
   const std::unique_ptr<std::array<Session, kSessionSlots>> sessions_;
-  std::atomic<int64_t> too_large_{0};
-  std::atomic<int64_t> full_requests_{0};
-  std::atomic<int64_t> full_bytes_{0};
-  std::atomic<int64_t> session_requests_{0};
-  std::atomic<int64_t> session_bytes_{0};
+  RefusalsOf<std::atomic<int64_t>> refused_;
 };
 
 }  // namespace rope::server

@@ -30,16 +30,16 @@ void DropReceived(int socket) {
 
 Connection::Counts Connection::counts() const {
   const auto now = [](const Count& count) { return count.load(std::memory_order_relaxed); };
-  return {.calls = now(calls_),
-          .calls_over = now(calls_over_),
-          .calls_lost = now(calls_lost_),
-          .unknown_cancels = now(unknown_cancels_),
-          .messages = now(messages_),
-          .message_bytes = now(message_bytes_),
-          .reads = now(reads_),
-          .streams = now(streams_),
-          .reply_bytes = now(reply_bytes_),
-          .taken_bytes = now(taken_bytes_)};
+  return {.calls = now(counts_.calls),
+          .calls_over = now(counts_.calls_over),
+          .calls_lost = now(counts_.calls_lost),
+          .unknown_cancels = now(counts_.unknown_cancels),
+          .messages = now(counts_.messages),
+          .message_bytes = now(counts_.message_bytes),
+          .reads = now(counts_.reads),
+          .streams = now(counts_.streams),
+          .reply_bytes = now(counts_.reply_bytes),
+          .taken_bytes = now(counts_.taken_bytes)};
 }
 
 std::optional<Connection::Traffic> Connection::traffic() const {
@@ -75,26 +75,29 @@ absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string&
                                                       bool is_unix, proto::FileDescriptor socket,
                                                       const std::string& name) {
   ROPE_ASSIGN_OR_RETURN(OwnerShares::Place share, shares_.Take(owner));
-  proto::WriterMutexLock lock(&mutex_);
-  auto connection =
-      std::make_shared<Connection>(Connection::About{++last_id_, fd, owner, is_unix,
-                                                     std::ranges::count(proxies_, owner) > 0, name},
-                                   std::move(socket));
-  const auto named = by_name_.find(name);
-  if (named != by_name_.end() && open_.contains(named->second->id())) {
-    return RetryLater(Reason::kBudgetFull, "connection", absl::StrCat(name, " twice"),
-                      "one connection of an address and port");
+  const bool is_proxy = std::ranges::count(proxies_, owner) > 0;
+  std::shared_ptr<Connection> connection;
+  {
+    proto::WriterMutexLock lock(&mutex_);
+    connection = std::make_shared<Connection>(
+        Connection::About{++last_id_, fd, owner, is_unix, is_proxy, name}, std::move(socket));
+    const auto named = by_name_.find(name);
+    if (named != by_name_.end() && open_.contains(named->second->id())) {
+      return RetryLater(Reason::kBudgetFull, "connection", absl::StrCat(name, " twice"),
+                        "one connection of an address and port");
+    }
+    std::shared_ptr<Connection>& account = accounts_[fd];
+    if (account != nullptr) {  // that has ended; its name may be of a later one by now
+      const auto old = by_name_.find(account->name());
+      if (old != by_name_.end() && old->second == account) by_name_.erase(old);
+    }
+    account = connection;
+    if (!name.empty()) by_name_[name] = connection;
+    open_[connection->id()] = connection;
+    ++version_;
   }
-  std::shared_ptr<Connection>& account = accounts_[fd];
-  if (account != nullptr) {  // that has ended; its name may be of a later one by now
-    const auto old = by_name_.find(account->name());
-    if (old != by_name_.end() && old->second == account) by_name_.erase(old);
-  }
-  account = connection;
-  if (!name.empty()) by_name_[name] = connection;
-  open_[connection->id()] = connection;
-  ++version_;
-  return Place(this, std::move(connection), std::move(share));
+  return Place(connection.get(),
+               [this, connection, share = std::move(share)](Connection* left) { Leave(*left); });
 }
 
 void Connections::Leave(Connection& connection) {

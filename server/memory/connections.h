@@ -41,21 +41,23 @@ namespace rope::server {
 
 class Connection {
  public:
-  struct Counts {
-    int64_t calls = 0;            // begun
-    int64_t calls_over = 0;       // of these
-    int64_t calls_lost = 0;       // that their client cancelled well before their deadline
-    int64_t unknown_cancels = 0;  // of stream messages, for a sequence that no request has
-    int64_t messages = 0;         // that have come
-    int64_t message_bytes = 0;    // of these
-    int64_t reads = 0;            // messages of unary calls that are under way
-    int64_t streams = 0;          // that are open; gRPC reads ahead of the server
-    int64_t reply_bytes = 0;      // of replies that the client has not taken
-    int64_t taken_bytes = 0;      // of replies that it has
+  template <typename Number>
+  struct CountsOf {
+    Number calls = 0;            // begun
+    Number calls_over = 0;       // of these
+    Number calls_lost = 0;       // that their client cancelled well before their deadline
+    Number unknown_cancels = 0;  // of stream messages, for a sequence that no request has
+    Number messages = 0;         // that have come
+    Number message_bytes = 0;    // of these
+    Number reads = 0;            // messages of unary calls that are under way
+    Number streams = 0;          // that are open; gRPC reads ahead of the server
+    Number reply_bytes = 0;      // of replies that the client has not taken
+    Number taken_bytes = 0;      // of replies that it has
 
     // A call may begin and end between the reads of the two counts.
     int64_t calls_in_flight() const { return std::max<int64_t>(0, calls - calls_over); }
   };
+  using Counts = CountsOf<int64_t>;
   // What the kernel has counted.
   struct Traffic {
     int64_t read_bytes = 0;    // by gRPC
@@ -85,23 +87,23 @@ class Connection {
   // Whether a trusted proxy is at the other end. Each of its calls has an owner of its own.
   bool is_proxy() const { return about_.is_proxy; }
 
-  void BeginCall() { Add(calls_, 1); }
-  void EndCall() { Add(calls_over_, 1); }
-  void LoseCall() { Add(calls_lost_, 1); }
-  void CountUnknownCancel() { Add(unknown_cancels_, 1); }
-  void BeginRead() { Add(reads_, 1); }
-  void EndRead() { Add(reads_, -1); }
-  void OpenStream() { Add(streams_, 1); }
-  void CloseStream() { Add(streams_, -1); }
+  void BeginCall() { Add(counts_.calls, 1); }
+  void EndCall() { Add(counts_.calls_over, 1); }
+  void LoseCall() { Add(counts_.calls_lost, 1); }
+  void CountUnknownCancel() { Add(counts_.unknown_cancels, 1); }
+  void BeginRead() { Add(counts_.reads, 1); }
+  void EndRead() { Add(counts_.reads, -1); }
+  void OpenStream() { Add(counts_.streams, 1); }
+  void CloseStream() { Add(counts_.streams, -1); }
   void CountMessage(int64_t bytes) {
-    Add(messages_, 1);
-    Add(message_bytes_, bytes);
+    Add(counts_.messages, 1);
+    Add(counts_.message_bytes, bytes);
   }
-  void OweReply(int64_t bytes) { Add(reply_bytes_, bytes); }
+  void OweReply(int64_t bytes) { Add(counts_.reply_bytes, bytes); }
   // `taken`: else it was dropped.
   void PayReply(int64_t bytes, bool taken) {
-    Add(reply_bytes_, -bytes);
-    if (taken) Add(taken_bytes_, bytes);
+    Add(counts_.reply_bytes, -bytes);
+    if (taken) Add(counts_.taken_bytes, bytes);
   }
   Counts counts() const;
 
@@ -119,16 +121,7 @@ class Connection {
   void CloseSocket();
 
   const About about_;
-  Count calls_ = 0;
-  Count calls_over_ = 0;
-  Count calls_lost_ = 0;
-  Count unknown_cancels_ = 0;
-  Count messages_ = 0;
-  Count message_bytes_ = 0;
-  Count reads_ = 0;
-  Count streams_ = 0;
-  Count reply_bytes_ = 0;
-  Count taken_bytes_ = 0;
+  CountsOf<Count> counts_;
   mutable proto::Mutex mutex_;
   proto::FileDescriptor socket_ ABSL_GUARDED_BY(mutex_);
   bool is_shut_down_ ABSL_GUARDED_BY(mutex_) = false;
@@ -138,33 +131,8 @@ class Connections {
  public:
   using List = std::vector<std::shared_ptr<Connection>>;
 
-  // A connection counts until this ends.
-  class Place {
-   public:
-    Place() = default;
-    Place(Place&& other) noexcept { *this = std::move(other); }
-    Place& operator=(Place&& other) noexcept {
-      std::swap(connections_, other.connections_);
-      std::swap(connection_, other.connection_);
-      std::swap(share_, other.share_);
-      return *this;
-    }
-    ~Place() {
-      if (connection_ != nullptr) connections_->Leave(*connection_);
-    }
-    // REQUIRES: made by Enter.
-    Connection& connection() const { return *connection_; }
-
-   private:
-    friend class Connections;
-    Place(Connections* connections, std::shared_ptr<Connection> connection,
-          OwnerShares::Place share)
-        : connections_(connections), connection_(std::move(connection)), share_(std::move(share)) {}
-
-    Connections* connections_ = nullptr;
-    std::shared_ptr<Connection> connection_;  // null: counts for nothing
-    OwnerShares::Place share_;
-  };
+  // The connection that Enter has made. It counts until the last copy of this ends.
+  using Place = std::shared_ptr<Connection>;
 
   // `proxies`: the owners of connections that trusted proxies make.
   explicit Connections(OwnerShares::Bounds bounds, std::vector<std::string> proxies = {})

@@ -1,12 +1,15 @@
-// Bounds of memory: defaults, shares of --memory_bytes, regions.
+// The memory that the server may use, its division into shares, and the bounds of both.
 #ifndef ROPE_SERVER_MEMORY_LIMITS_H_
 #define ROPE_SERVER_MEMORY_LIMITS_H_
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "server/limits.h"
 
-namespace rope::server::limits {
+namespace rope::server {
+namespace limits {
 
 // Requests admitted and not yet answered.
 inline constexpr int64_t kAdmittedRequestsMax = 4096;
@@ -21,13 +24,50 @@ inline constexpr int64_t kPooledBytesMax = 1 * kGiB;
 // Region ids of a connection, including unregistered ids that requests still use. Clients should
 // register one large region and use parts of it.
 inline constexpr int64_t kRegionsMax = 64;
-// The largest defaults of --shared_memory_bytes and --session_memory_bytes (memory_limit.h).
+// The largest defaults of --shared_memory_bytes and --session_memory_bytes.
 inline constexpr int64_t kSharedMemoryBytesMax = 16 * kGiB;
 inline constexpr int64_t kSessionMemoryBytesMax = 4 * kGiB;
 inline constexpr int64_t kSharedMemoryBytesCeiling = int64_t{1} << 47;  // the user address space
 
 static_assert(kSessionMemoryBytesMax <= kSharedMemoryBytesMax);
 
-}  // namespace rope::server::limits
+}  // namespace limits
+
+// The memory available to this process: the minimum of the machine's memory, the limit of the
+// process's cgroup and RLIMIT_DATA. The cgroup is of version 1 or 2; its limit is read at the root
+// of the mount, as containers see it, and at the path that /proc/self/cgroup names. Tests pass
+// folders of their own.
+int64_t AvailableMemory(const std::string& cgroup_root = "/sys/fs/cgroup",
+                        const std::string& proc_root = "/proc");
+
+// The default of --memory_bytes: three quarters of the available memory. The rest is for code,
+// stacks, the kernel's buffers and pages of client memory that the server touches first.
+int64_t DefaultMemoryBytes(int64_t available);
+
+// The default of --shared_memory_bytes: what `memory_bytes` leaves of the available memory, at most
+// 16 GiB. The memory is the clients', but pages that they have not touched are charged to the
+// server when a request touches them.
+int64_t DefaultSharedMemoryBytes(int64_t available, int64_t memory_bytes);
+
+// The default of --session_memory_bytes: half of all shared memory, at most 4 GiB.
+int64_t DefaultSessionMemoryBytes(int64_t shared_memory_bytes);
+
+// Shares of --memory_bytes. The remainder is for memory that belongs to no share.
+struct MemoryShares {
+  int64_t requests = 0;  // a half: requests from their message to the end of their reply
+  int64_t receive = 0;   // three sixteenths: messages that are being read
+  int64_t pool = 0;      // a sixteenth, at most 1 GiB: free buffers kept for reuse
+  int64_t tables = 0;    // --table_cache_bytes, or a 24th, at most 256 MiB
+  int64_t specs = 0;     // a 32nd, at most 64 MiB: resolved specs
+  int64_t prepared = 0;  // a 64th, at most 16 MiB: prepared requests
+  // Received bytes that gRPC holds: a backstop over the shares above, as large as all of
+  // --memory_bytes.
+  int64_t transport = 0;
+  int64_t message = 0;  // --max_message_bytes, or an eighth, at most 256 MiB
+};
+MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_bytes,
+                          std::optional<int64_t> message_bytes);
+
+}  // namespace rope::server
 
 #endif  // ROPE_SERVER_MEMORY_LIMITS_H_

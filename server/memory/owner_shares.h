@@ -8,6 +8,7 @@
 #define ROPE_SERVER_MEMORY_OWNER_SHARES_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -32,27 +33,8 @@ class OwnerShares {
     int64_t owner_share = 0;
   };
 
-  // Taken until it ends.
-  class Place {
-   public:
-    Place() = default;
-    Place(Place&& other) noexcept { *this = std::move(other); }
-    Place& operator=(Place&& other) noexcept {
-      std::swap(shares_, other.shares_);
-      std::swap(owner_, other.owner_);
-      return *this;
-    }
-    ~Place() {
-      if (shares_ != nullptr) shares_->Return(owner_);
-    }
-
-   private:
-    friend class OwnerShares;
-    Place(OwnerShares* shares, std::string owner) : shares_(shares), owner_(std::move(owner)) {}
-
-    OwnerShares* shares_ = nullptr;  // null: no place
-    std::string owner_;
-  };
+  // Taken until the last copy ends. Null: no place.
+  using Place = std::shared_ptr<const void>;
 
   // Of the error: its reason and its words, "max_connections: got connection 3 of uid:7".
   struct Words {
@@ -63,20 +45,22 @@ class OwnerShares {
   OwnerShares(Words words, Bounds bounds) : words_(std::move(words)), bounds_(bounds) {}
 
   absl::StatusOr<Place> Take(const std::string& owner) {
-    proto::MutexLock lock(&mutex_);
-    const auto found = taken_.find(owner);
-    const int64_t own = found == taken_.end() ? 0 : found->second;
-    if (own >= bounds_.owner) {
-      ++refusals_.owner_share;
-      return TooMany(own + 1, owner, bounds_.owner);
+    {
+      proto::MutexLock lock(&mutex_);
+      const auto found = taken_.find(owner);
+      const int64_t own = found == taken_.end() ? 0 : found->second;
+      if (own >= bounds_.owner) {
+        ++refusals_.owner_share;
+        return TooMany(own + 1, owner, bounds_.owner);
+      }
+      if (count_ >= bounds_.all) {
+        ++refusals_.full;
+        return TooMany(count_ + 1, "all clients", bounds_.all);
+      }
+      ++count_;
+      ++taken_[owner];
     }
-    if (count_ >= bounds_.all) {
-      ++refusals_.full;
-      return TooMany(count_ + 1, "all clients", bounds_.all);
-    }
-    ++count_;
-    ++taken_[owner];
-    return Place(this, owner);
+    return Place(nullptr, [this, owner](const void*) { Return(owner); });
   }
 
   const Bounds& bounds() const { return bounds_; }

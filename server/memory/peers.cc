@@ -164,8 +164,8 @@ std::string OwnerOf(int socket, bool is_unix) {
   ucred who{};
   socklen_t length = sizeof(who);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) return kUnknownOwner;
-  LogLimited(LogKind::kConnection, spdlog::level::debug, "connection from pid {} uid {}", who.pid,
-             who.uid);
+  LogLimited(LogKind::kConnection, spdlog::level::debug,
+             LogLine(absl::StrCat("connection from pid ", who.pid, " uid ", who.uid)));
   return OwnerOfUser(who.uid);
 }
 

@@ -28,7 +28,8 @@ absl::Status WrongMemfd(absl::string_view got) {
 }
 
 void LogSystemError(const char* what) {
-  LogLimited(LogKind::kRegion, spdlog::level::info, "region: {}: {}", what, std::strerror(errno));
+  LogLimited(LogKind::kRegion, spdlog::level::info,
+             LogLine(absl::StrCat("region: ", what, ": ", std::strerror(errno))));
 }
 
 // Accepts only a memfd (tmpfs) that can never become shorter. Access to a mapped page behind the
@@ -267,25 +268,19 @@ RegionTable::Statistics RegionTable::statistics() const {
   return statistics;
 }
 
-// Takes no lock: the budget is an atomic counter.
-absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
-    std::unique_ptr<Region> region) const {
+absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, std::unique_ptr<Region> region) {
   const uint64_t bytes = region->kind() == Region::Kind::kProcess ? 0 : region->bytes();
   if (bytes > static_cast<uint64_t>(options_.session_bytes_max)) {
     return TooManyBytes(bytes, "--session_memory_bytes");
   }
   if (!budget_->TryAcquire(bytes)) return TooManyBytes(bytes, "--shared_memory_bytes");
   // The deleter runs when the last reference is dropped, which may be after the session has closed.
-  return std::shared_ptr<const Region>(region.release(),
-                                       [bytes, all = budget_](const Region* dropped) {
-                                         delete dropped;  // owned by the last reference
-                                         all->Give(bytes);
-                                       });
-}
-
-absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, std::unique_ptr<Region> region) {
   // Created before the lock, so that a refused region is destroyed after it.
-  ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<const Region> charged, Charge(std::move(region)));
+  const std::shared_ptr<const Region> charged(region.release(),
+                                              [bytes, all = budget_](const Region* dropped) {
+                                                delete dropped;  // owned by the last reference
+                                                all->Give(bytes);
+                                              });
   proto::WriterMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {

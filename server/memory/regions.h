@@ -197,10 +197,9 @@ class RegionTable {
     std::vector<std::weak_ptr<RegionName>> unregistered;  // some have expired
   };
 
-  // Gives the region to the session, under a new id.
+  // Gives the region to the session, under a new id. Charges its bytes to the server, until the
+  // region is destroyed.
   absl::StatusOr<uint64_t> Insert(uint64_t session, std::unique_ptr<Region> region);
-  // Charges the region's bytes to the server, until the region is destroyed.
-  absl::StatusOr<std::shared_ptr<const Region>> Charge(std::unique_ptr<Region> region) const;
 
   const Options options_;
   const std::shared_ptr<Budget> budget_;

@@ -213,9 +213,8 @@ absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array, ArraySou
     result.count_ = extent;
   }
   if (!as_bytes) return result;
-  ROPE_ASSIGN_OR_RETURN(
-      result.bytes_,
-      ReadBytes(array, extent, BytesOfElement(array.dtype()), source, path, result.part_));
+  ROPE_ASSIGN_OR_RETURN(result.bytes_, ReadBytes(array, extent, BytesOfElement(array.dtype()),
+                                                 source, path, result.part_));
   int64_t offset = 0;
   for (const std::string_view fragment : result.bytes_.fragments) {
     result.fragment_begin_.push_back(offset);

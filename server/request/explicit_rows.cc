@@ -191,9 +191,9 @@ absl::StatusOr<std::vector<int64_t>> ReadRowPositions(const v1::Positions& messa
 absl::Status ReadMovedRows(const v1::RotateRequest& values, ArraySource& source,
                            const RowArrays& rows, Plan& plan) {
   if (!values.reposition().has_by()) {
-    ROPE_ASSIGN_OR_RETURN(plan.from_positions[0],
-                          ReadRowPositions(values.reposition().from(), "reposition.from", source,
-                                           rows, plan));
+    ROPE_ASSIGN_OR_RETURN(
+        plan.from_positions[0],
+        ReadRowPositions(values.reposition().from(), "reposition.from", source, rows, plan));
     ROPE_ASSIGN_OR_RETURN(plan.positions[0],
                           ReadRowPositions(values.positions(), "positions", source, rows, plan));
     return absl::OkStatus();
@@ -203,8 +203,7 @@ absl::Status ReadMovedRows(const v1::RotateRequest& values, ArraySource& source,
   }
   TokenPositions from;
   TokenPositions to;
-  ROPE_RETURN_IF_ERROR(
-      ReadMoves(values.reposition().by(), source, plan.tensors.front(), from, to));
+  ROPE_RETURN_IF_ERROR(ReadMoves(values.reposition().by(), source, plan.tensors.front(), from, to));
   plan.from_positions[0] = std::move(from.values[0]);
   plan.positions[0] = std::move(to.values[0]);
   ROPE_RETURN_IF_ERROR(CheckRows(plan.from_positions[0], rows, "reposition.by"));
@@ -219,7 +218,8 @@ absl::Status CopyMovedRows(const RowArrays& rows, Plan& plan) {
   values.reserve(static_cast<size_t>(plan.tokens) * 4 * cos.size());
   for (size_t token = 0; token < static_cast<size_t>(plan.tokens); ++token) {
     for (auto* const positions : {&plan.from_positions[0], &plan.positions[0]}) {
-      ROPE_RETURN_IF_ERROR(rows.Read((*positions)[token], absl::MakeSpan(cos), absl::MakeSpan(sin)));
+      ROPE_RETURN_IF_ERROR(
+          rows.Read((*positions)[token], absl::MakeSpan(cos), absl::MakeSpan(sin)));
       (*positions)[token] = static_cast<int64_t>(values.size() / (2 * cos.size()));
       for (const double value : cos) values.push_back(static_cast<float>(value));
       for (const double value : sin) values.push_back(static_cast<float>(value));
@@ -240,7 +240,8 @@ absl::Status CheckTable(const RowArrays& rows, const Plan& plan) {
     if (token > 0 && from[token] == from[token - 1] && to[token] == to[token - 1]) continue;
     for (const int64_t row : {from[token], to[token]}) {
       if (CanBeUndone(plan.table->rows, row, rows.columns)) continue;
-      return InvalidField("rows", absl::StrCat("a row (of token ", token, ") that no move can undo"),
+      return InvalidField("rows",
+                          absl::StrCat("a row (of token ", token, ") that no move can undo"),
                           "cos * cos + sin * sin of each pair a normal float32");
     }
   }

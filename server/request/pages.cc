@@ -189,9 +189,9 @@ absl::Status ReadPages(const v1::Tensor& values, ArraySource& source, size_t ind
     paged.targets = first->targets;
   }
   if (message.has_target_slots()) {
-    ROPE_ASSIGN_OR_RETURN(std::vector<int64_t> targets,
-                          ReadSlots(message.target_slots(), source, tensor.layout,
-                                    field + ".target_slots"));
+    ROPE_ASSIGN_OR_RETURN(
+        std::vector<int64_t> targets,
+        ReadSlots(message.target_slots(), source, tensor.layout, field + ".target_slots"));
     paged.targets = std::make_shared<const std::vector<int64_t>>(std::move(targets));
   }
   if (index == 0 || paged.targets != plan.tensors.front().paged->targets) {

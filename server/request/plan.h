@@ -96,7 +96,7 @@ struct PagedPlan {
   int64_t token_stride = 0;
   int64_t head_stride = 0;
   int64_t layer_stride = 0;
-  int64_t pool_elements = 0;       // 0: unknown
+  int64_t pool_elements = 0;              // 0: unknown
   std::vector<int64_t> pages_shape = {};  // [B, pages] or [pages]; empty: the caller gave slots
   // By token of a layer. -1: no token. Tensors that share them have the same.
   std::shared_ptr<const std::vector<int64_t>> slots = nullptr;

@@ -322,9 +322,10 @@ absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPla
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
     const auto at = static_cast<size_t>(token);
     const int64_t within = i.t + i.s;
-    const int64_t index = each == MovesOf::kAll     ? 0
-                          : each == MovesOf::kPages ? i.b * pages_each + within / paged.block_size
-                          : within + (ids.by_batch ? i.b * layout.Length('S') : 0);
+    const int64_t index = each == MovesOf::kAll ? 0
+                          : each == MovesOf::kPages
+                              ? i.b * pages_each + within / paged.block_size
+                              : within + (ids.by_batch ? i.b * layout.Length('S') : 0);
     const int64_t move = moves.values[static_cast<size_t>(index)];
     from.values[0][at] = std::max<int64_t>(-move, 0);
     to.values[0][at] = std::max<int64_t>(move, 0);

@@ -29,6 +29,10 @@ absl::Status CheckUnset(bool is_set, absl::string_view field) {
   return InvalidField(field, "a value", "it unset: each call brings it");
 }
 
+absl::Status CheckHasNoElements(const v1::Array& array, absl::string_view field) {
+  return CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, field);
+}
+
 absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
   ROPE_RETURN_IF_ERROR(CheckUnset(!message.prepared_id().empty(), "prepared_id"));
   ROPE_RETURN_IF_ERROR(CheckUnset(!message.request_id().empty(), "request_id"));
@@ -37,17 +41,19 @@ absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_from(), "reposition.from"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_by(), "reposition.by"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.output().regions_size() > 0, "output.regions"));
-  ROPE_RETURN_IF_ERROR(CheckUnset(message.rows().ByteSizeLong() > 0, "rows"));
+  const v1::Rows& rows = message.rows();
+  for (const v1::Array* const array : {&rows.cos_sin(), &rows.angles(), &rows.cos(), &rows.sin()}) {
+    ROPE_RETURN_IF_ERROR(CheckHasNoElements(*array, "rows"));
+  }
   for (int i = 0; i < message.tensors_size(); ++i) {
     const v1::Tensor& tensor = message.tensors(i);
     const v1::Array& array = tensor.array();
     const std::string path = absl::StrCat("tensors[", i, "]");
-    ROPE_RETURN_IF_ERROR(
-        CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, absl::StrCat(path, ".array")));
+    ROPE_RETURN_IF_ERROR(CheckHasNoElements(array, absl::StrCat(path, ".array")));
     const v1::PagedTokens& paged = tensor.paged_tokens();
-    ROPE_RETURN_IF_ERROR(
-        CheckUnset(paged.has_pages() || paged.has_slots() || paged.has_target_slots(),
-                   absl::StrCat(path, ".paged_tokens")));
+    for (const v1::Array* const slots : {&paged.pages(), &paged.slots(), &paged.target_slots()}) {
+      ROPE_RETURN_IF_ERROR(CheckHasNoElements(*slots, absl::StrCat(path, ".paged_tokens")));
+    }
     if (tensor.norm().weight().has_region()) {
       return InvalidField(absl::StrCat(path, ".norm.weight"), "a region", "raw or numbers");
     }
@@ -175,6 +181,31 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
   return absl::OkStatus();
 }
 
+// A call brings the elements of an array whose type and shape are prepared; with an open axis also
+// its shape.
+void Complete(const v1::Array& prepared, v1::Array& call) {
+  if (call.dtype() == v1::DTYPE_UNSPECIFIED) call.set_dtype(prepared.dtype());
+  if (call.shape().empty()) *call.mutable_shape() = prepared.shape();
+  if (call.strides().empty()) *call.mutable_strides() = prepared.strides();
+}
+
+void CompleteArrays(const v1::RotateRequest& prepared, v1::RotateRequest& call) {
+  const v1::Rows& of = prepared.rows();
+  v1::Rows* const rows = call.has_rows() ? call.mutable_rows() : nullptr;
+  if (call.rows().has_cos_sin()) Complete(of.cos_sin(), *rows->mutable_cos_sin());
+  if (call.rows().has_angles()) Complete(of.angles(), *rows->mutable_angles());
+  if (call.rows().has_cos()) Complete(of.cos(), *rows->mutable_cos());
+  if (call.rows().has_sin()) Complete(of.sin(), *rows->mutable_sin());
+  for (int i = 0; i < call.tensors_size(); ++i) {
+    if (!call.tensors(i).has_paged_tokens()) continue;
+    const v1::PagedTokens& from = prepared.tensors(i).paged_tokens();
+    v1::PagedTokens& paged = *call.mutable_tensors(i)->mutable_paged_tokens();
+    if (paged.has_pages()) Complete(from.pages(), *paged.mutable_pages());
+    if (paged.has_slots()) Complete(from.slots(), *paged.mutable_slots());
+    if (paged.has_target_slots()) Complete(from.target_slots(), *paged.mutable_target_slots());
+  }
+}
+
 // The length of the open axis in a call. Every other length must be the prepared one.
 absl::StatusOr<int64_t> OpenLength(const v1::RotateRequest& call,
                                    const PreparedRotation& prepared) {
@@ -237,9 +268,9 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
   return prepared;
 }
 
-absl::Status BeginCall(const PreparedRotation& prepared, const v1::RotateRequest& call,
-                       Plan& plan) {
+absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call, Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckIsCall(call, prepared));
+  CompleteArrays(prepared.message, call);
   plan = prepared.plan;
   if (prepared.open_axis == 0) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(const int64_t length, OpenLength(call, prepared));

@@ -44,9 +44,9 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
                                                                 const proto::SplitMessage& payloads,
                                                                 ModelRegistry& registry);
 
-// Begins the plan of a call: the prepared plan, with the call's length of the open axis.
-// PlanElements and PlanPositions (validate.h) fill the rest.
-absl::Status BeginCall(const PreparedRotation& prepared, const v1::RotateRequest& call, Plan& plan);
+// Begins the plan of a call: the prepared plan, with the call's length of the open axis. Arrays of
+// which the call has the elements alone get the type and shape that were prepared. PlanElements and PlanPositions (validate.h) fill the rest.
+absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call, Plan& plan);
 
 // PreparedRotations: the prepared requests by their ids.
 //

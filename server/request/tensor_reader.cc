@@ -239,8 +239,7 @@ absl::Status ReadShape(const v1::Tensor& tensor, absl::Span<const int64_t> shape
 absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output& output,
                                       const std::string& path) {
   TensorPlan plan;
-  ROPE_ASSIGN_OR_RETURN(plan.dtype,
-                        ReadOutputDType(tensor.array().dtype(), path + ".array.dtype"));
+  ROPE_ASSIGN_OR_RETURN(plan.dtype, ReadOutputDType(tensor.array().dtype(), path + ".array.dtype"));
   plan.output_dtype = plan.dtype;
   if (output.dtype() != v1::DTYPE_UNSPECIFIED) {
     ROPE_ASSIGN_OR_RETURN(plan.output_dtype, ReadOutputDType(output.dtype(), "output.dtype"));

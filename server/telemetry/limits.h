@@ -11,8 +11,6 @@ inline constexpr int64_t kLogLinesPerSecond = 20;
 inline constexpr int64_t kLogBurstLines = 20;  // one second of lines
 // Lines that wait for the output: one second of fifty kinds at their limit, about half a MiB.
 inline constexpr int64_t kLogQueueLines = 1024;
-// How long a line waits for room in the output. A running reader empties a pipe within that time.
-inline constexpr int64_t kLogPatienceMs = 100;
 // How long the process waits for its log at exit.
 inline constexpr int64_t kLogEndMs = 1000;
 // Connections that are read at the same time, by one thread each. A connection whose request is not

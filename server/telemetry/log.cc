@@ -3,24 +3,22 @@
 #include <limits.h>
 #include <poll.h>
 #include <spdlog/async.h>
-#include <spdlog/formatter.h>
-#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
@@ -87,6 +85,37 @@ void CountDrops(LogDrop reason, int64_t lines) {
 constexpr int64_t kTokenNs = 1'000'000'000 / limits::kLogLinesPerSecond;
 constexpr int64_t kBucketNs = limits::kLogBurstLines * kTokenNs;
 
+std::atomic<LogFormat> process_format = LogFormat::kLogfmt;
+
+// `text` with escapes for what a terminal does not show. `quotes`: also for quotes, backslashes and
+// line feeds.
+std::string Escaped(absl::string_view text, bool quotes) {
+  std::string out;
+  while (!text.empty()) {
+    const Character first = FirstOf(text);
+    const absl::string_view bytes = text.substr(0, first.bytes);
+    text.remove_prefix(first.bytes);
+    if (quotes && (bytes == "\"" || bytes == "\\")) {
+      absl::StrAppend(&out, "\\", bytes);
+    } else if ((first.point.has_value() && IsVisible(*first.point)) || (!quotes && bytes == "\n")) {
+      absl::StrAppend(&out, bytes);
+    } else {
+      AppendEscaped(bytes, out);
+    }
+  }
+  return out;
+}
+
+std::string JsonText(absl::string_view text) {
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// The rest of a line in JSON: its time, its level, and its braces.
+constexpr size_t kJsonFrameBytes = 64;
+constexpr const char* kLogfmtPattern = "%Y-%m-%dT%H:%M:%S.%e%z %l %v";
+constexpr const char* kJsonPattern = R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})";
+
 // POSIX writes up to PIPE_BUF bytes to a pipe atomically.
 void CutToOneWrite(spdlog::memory_buf_t& line) {
   constexpr std::string_view kCut = "...\n";
@@ -97,100 +126,79 @@ void CutToOneWrite(spdlog::memory_buf_t& line) {
 
 }  // namespace
 
-std::string Quoted(absl::string_view text) {
-  std::string out = "\"";
-  while (!text.empty()) {
-    const Character first = FirstOf(text);
-    const absl::string_view bytes = text.substr(0, first.bytes);
-    text.remove_prefix(first.bytes);
-    if (bytes == "\"" || bytes == "\\") {
-      absl::StrAppend(&out, "\\", bytes);
-    } else if (first.point.has_value() && IsVisible(*first.point)) {
-      absl::StrAppend(&out, bytes);
-    } else {
-      AppendEscaped(bytes, out);
-    }
-  }
-  out.push_back('"');
-  return out;
-}
-
-namespace {
-
-// The text between the quotes of Quoted. \xNN stays, because its byte may be no text.
-std::string Unquoted(absl::string_view quoted) {
-  std::string text;
-  for (size_t i = 0; i < quoted.size(); ++i) {
-    const char next = i + 1 < quoted.size() ? quoted[i + 1] : '\0';
-    if (quoted[i] != '\\' || next == 'x') {
-      text.push_back(quoted[i]);
-      continue;
-    }
-    text.push_back(next == 'n' ? '\n' : next);
-    ++i;
-  }
-  return text;
-}
-
-std::string JsonText(absl::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-// Takes the next word of `line`, which ends at a space outside of quotes.
-absl::string_view TakeWord(absl::string_view& line) {
-  bool is_quoted = false;
-  size_t end = 0;
-  for (; end < line.size() && (is_quoted || line[end] != ' '); ++end) {
-    if (line[end] == '\\' && is_quoted)
-      ++end;
-    else if (line[end] == '"')
-      is_quoted = !is_quoted;
-  }
-  end = std::min(end, line.size());
-  const absl::string_view word = line.substr(0, end);
-  line.remove_prefix(std::min(end + 1, line.size()));
-  return word;
-}
-
-// The length of the key of "key=value"; 0: the word is none.
-size_t KeyLength(absl::string_view word) {
-  const size_t length = word.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789");
-  return length != absl::string_view::npos && word[length] == '=' ? length : 0;
-}
-
-// JSON of a value as it stands in a line.
-std::string JsonValue(absl::string_view value) {
-  int64_t number = 0;
-  if (absl::SimpleAtoi(value, &number) && absl::StrCat(number) == value) return std::string(value);
-  const bool is_quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
-  return JsonText(is_quoted ? Unquoted(value.substr(1, value.size() - 2)) : std::string(value));
-}
-
-class JsonFormatter final : public spdlog::formatter {
+// LogSink: writes lines to a descriptor that other processes may share, and waits for room in it.
+//
+// Threading:  Thread-safe; the base class serializes the lines with a mutex. AwaitFlush and Close
+//             take no lock, so that they work while a thread is blocked in a write.
+class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  void format(const spdlog::details::log_msg& line, spdlog::memory_buf_t& out) override {
-    begin_.format(line, out);
-    const absl::string_view text(line.payload.data(), line.payload.size());
-    std::string members = JsonMembers(text);
-    if (out.size() + members.size() + kEnd.size() > PIPE_BUF) {
-      members = absl::StrCat("\"msg\":", JsonText(text.substr(0, PIPE_BUF / 8)));
-    }
-    for (const std::string_view part : {std::string_view(members), kEnd}) {
-      out.append(part.begin(), part.end());
-    }
+  // `overruns`: the number of lines lost before they reached the sink.
+  LogSink(int fd, std::function<int64_t()> overruns) : fd_(fd), overruns_(std::move(overruns)) {}
+
+  // Waits for a flush, at most for `timeout`.
+  void AwaitFlush(std::chrono::milliseconds timeout) const {
+    flushed_.WaitForNotificationWithTimeout(timeout);
   }
-  std::unique_ptr<spdlog::formatter> clone() const override {
-    return std::make_unique<JsonFormatter>();
-  }
+  // No write begins after this call: the descriptor may soon refer to another file.
+  void Close() { closed_ = true; }
 
  private:
-  static constexpr std::string_view kEnd = "}\n";
-  spdlog::pattern_formatter begin_{R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",)",
-                                   spdlog::pattern_time_type::local, ""};
+  // A line is written only after the report of the lines dropped before it, so that the log never
+  // has a silent gap.
+  void sink_it_(const spdlog::details::log_msg& line) override {
+    if (ReportDrops() && Write(line)) return;
+    CountDrops(LogDrop::kOutput, 1);
+    ++unreported_drops_;
+  }
+  void flush_() override {
+    ReportDrops();
+    if (!flushed_.HasBeenNotified()) flushed_.Notify();
+  }
+
+  bool ReportDrops();
+  void CountOverruns();
+  bool Write(const spdlog::details::log_msg& line);
+
+  const int fd_;
+  const std::function<int64_t()> overruns_;
+  std::atomic<bool> closed_ = false;
+  proto::Notification flushed_;
+  // Guarded by the base class's mutex.
+  int64_t counted_overruns_ = 0;
+  int64_t unreported_drops_ = 0;
 };
 
-}  // namespace
+void LogSink::CountOverruns() {
+  const int64_t overruns = overruns_();
+  CountDrops(LogDrop::kOutput, overruns - counted_overruns_);
+  unreported_drops_ += overruns - std::exchange(counted_overruns_, overruns);
+}
+
+bool LogSink::ReportDrops() {
+  CountOverruns();
+  if (unreported_drops_ == 0) return true;
+  const int64_t reported = unreported_drops_;
+  const std::string text = LogLine(absl::StrCat("lines left out: ", reported)).In(process_format);
+  if (!Write({"", spdlog::level::warn, text})) return false;
+  unreported_drops_ -= reported;
+  return true;
+}
+
+// Polls for room even though the descriptor blocks: another process may have made it non-blocking.
+// Between polls it counts what the queue loses meanwhile.
+bool LogSink::Write(const spdlog::details::log_msg& line) {
+  constexpr int kPollMs = 100;
+  spdlog::memory_buf_t text;
+  formatter_->format(line, text);
+  CutToOneWrite(text);
+  pollfd room = {fd_, POLLOUT, 0};
+  while (!closed_ && poll(&room, 1, kPollMs) <= 0) CountOverruns();
+  return !closed_ && write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+std::string Quoted(absl::string_view text) {
+  return absl::StrCat("\"", Escaped(text, /*quotes=*/true), "\"");
+}
 
 absl::string_view TraceIdOf(absl::string_view traceparent) {
   // "VERSION-TRACE-SPAN-FLAGS". A version above 00 may continue after another dash.
@@ -212,23 +220,42 @@ absl::string_view TraceIdOf(absl::string_view traceparent) {
   return trace;
 }
 
-std::string JsonMembers(absl::string_view line) {
-  std::string words;
-  std::string pairs;
-  while (!line.empty()) {
-    const absl::string_view word = TakeWord(line);
-    const size_t key = KeyLength(word);
-    if (key == 0) {
-      absl::StrAppend(&words, words.empty() ? "" : " ", word);
-    } else {
-      absl::StrAppend(&pairs, ",\"", word.substr(0, key), "\":", JsonValue(word.substr(key + 1)));
-    }
+LogLine& LogLine::Words(absl::string_view words) {
+  for (std::string* const out : {&logfmt_, &words_}) {
+    absl::StrAppend(out, out->empty() || words.empty() ? "" : " ", words);
   }
-  return absl::StrCat("\"msg\":", JsonText(words), pairs);
+  return *this;
 }
 
-std::string LeftOut(int64_t lines) {
-  return lines == 0 ? "" : absl::StrCat(" left_out=", lines);
+LogLine& LogLine::Number(absl::string_view key, int64_t value) {
+  const std::string text = absl::StrCat(value);
+  return Add(key, text, text);
+}
+
+LogLine& LogLine::Word(absl::string_view key, std::string_view value) {
+  const std::string word(value);
+  return Add(key, word, JsonText(word));
+}
+
+LogLine& LogLine::Text(absl::string_view key, absl::string_view value) {
+  return Add(key, Quoted(value), JsonText(Escaped(value, /*quotes=*/false)));
+}
+
+LogLine& LogLine::LeftOut(int64_t lines) {
+  return lines == 0 ? *this : Number("left_out", lines);
+}
+
+LogLine& LogLine::Add(absl::string_view key, absl::string_view logfmt, absl::string_view json) {
+  absl::StrAppend(&logfmt_, logfmt_.empty() ? "" : " ", key, "=", logfmt);
+  absl::StrAppend(&members_, ",\"", key, "\":", json);
+  return *this;
+}
+
+std::string LogLine::In(LogFormat format) const {
+  if (format == LogFormat::kLogfmt) return logfmt_;
+  const std::string members = absl::StrCat("\"msg\":", JsonText(words_), members_);
+  if (members.size() + kJsonFrameBytes <= PIPE_BUF) return members;
+  return absl::StrCat("\"msg\":", JsonText(logfmt_.substr(0, PIPE_BUF / 8)));
 }
 
 std::array<int64_t, kLogDropCount> LogDrops() {
@@ -253,93 +280,44 @@ std::optional<int64_t> LogLimiter::Admit(size_t kind) {
   return bucket.left_out.exchange(0, std::memory_order_relaxed);
 }
 
-std::optional<int64_t> AdmitLine(LogKind kind) {
+std::optional<int64_t> AdmitLine(size_t kind) {
   static const SteadyClock clock;
-  static auto* const limiter = new LogLimiter(clock, kLogKindCount);  // owned by the process
-  return limiter->Admit(static_cast<size_t>(kind));
+  static auto* const limiter = new LogLimiter(clock, kLogKindsMax);  // owned by the process
+  return limiter->Admit(kind);
 }
 
-// A line is written only after the report of the lines dropped before it, so that the log never has
-// a silent gap. If the report does not fit, the line is dropped as well.
-void LogSink::sink_it_(const spdlog::details::log_msg& line) {
-  if (SayLeftOut() && Write(line)) return;
-  CountDrops(LogDrop::kOutput, 1);
-  ++unsaid_;
+void Log(spdlog::level::level_enum level, const LogLine& line) {
+  if (spdlog::should_log(level)) spdlog::log(level, "{}", line.In(process_format));
 }
 
-// options_.lost() is a running total: the difference since the last call is new.
-bool LogSink::SayLeftOut() {
-  const int64_t lost = options_.lost ? options_.lost() : 0;
-  CountDrops(LogDrop::kQueue, lost - lost_);
-  unsaid_ += lost - std::exchange(lost_, lost);
-  if (unsaid_ == 0) return true;
-  const std::string text = absl::StrCat("lines left out: ", unsaid_);
-  if (!Write({"", spdlog::level::warn, text})) return false;
-  unsaid_ = 0;
-  return true;
+void LogLimited(LogKind kind, spdlog::level::level_enum level, LogLine line) {
+  if (!spdlog::should_log(level)) return;
+  const std::optional<int64_t> left_out = AdmitLine(static_cast<size_t>(kind));
+  if (left_out.has_value()) Log(level, line.LeftOut(*left_out));
 }
 
-bool LogSink::Write(const spdlog::details::log_msg& line) {
-  failing_ = closed_ || !AwaitRoom();
-  if (failing_) return false;
-  spdlog::memory_buf_t text;
-  formatter_->format(line, text);
-  CutToOneWrite(text);
-  failing_ = write(fd_, text.data(), text.size()) != static_cast<ssize_t>(text.size());
-  return !failing_;
-}
-
-// Polls for room, because the descriptor is blocking and must stay so. Does not wait at all while
-// failing, so that a stuck reader costs `patience` once and not for every line.
-bool LogSink::AwaitRoom() const {
-  const Instant now = std::chrono::steady_clock::now();
-  const Instant until = failing_ ? now : std::min(now + options_.patience, end_.load());
-  pollfd room = {fd_, POLLOUT, 0};
-  int ready = 0;
-  do {
-    const auto left = until - std::chrono::steady_clock::now();
-    const auto left_ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-    ready = poll(&room, 1, static_cast<int>(std::max<int64_t>(left_ms, 0)));
-  } while (ready < 0 && errno == EINTR);
-  return ready == 1 && (room.revents & POLLOUT) != 0;
-}
-
+// A thread that is blocked in a write to a terminal cannot be joined, so no thread is.
 LogOutput::LogOutput(int fd, LogFormat format)
-    : thread_(std::make_shared<spdlog::details::thread_pool>(limits::kLogQueueLines, 1)) {
-  // Only the queue's thread calls `lost`, and the queue joins that thread.
-  const auto lost = [queue = thread_.get()] {
+    : thread_(new spdlog::details::thread_pool(limits::kLogQueueLines, 1),  // owned by the process
+              [](auto*) {}) {
+  process_format = format;
+  const auto overruns = [queue = thread_.get()] {
     return static_cast<int64_t>(queue->overrun_counter());
   };
-  sink_ = std::make_shared<LogSink>(fd, LogSink::Options{.lost = lost});
+  sink_ = std::make_shared<LogSink>(fd, overruns);
   logger_ = std::make_shared<spdlog::async_logger>("rope", sink_, thread_,
                                                    spdlog::async_overflow_policy::overrun_oldest);
-  logger_->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
-  if (format == LogFormat::kJson) logger_->set_formatter(std::make_unique<JsonFormatter>());
+  logger_->set_pattern(format == LogFormat::kJson ? kJsonPattern : kLogfmtPattern);
   // The library's default handler writes to standard error and blocks on it.
   logger_->set_error_handler([](const std::string&) {});
 }
 
-// From half of kLogEndMs on, no line waits for room. Destroying the thread pool writes the queue
-// and joins its thread, which can block: a write to a terminal has no timeout. A helper thread
-// therefore does it. On timeout the sink is closed, so that no later write reaches a descriptor
-// number that the process may have reused, and the helper is detached.
 LogOutput::~LogOutput() {
-  constexpr std::chrono::milliseconds kEnd{limits::kLogEndMs};
-  logger_->set_level(spdlog::level::off);  // the logger would throw once its thread is gone
-  sink_->EndBy(std::chrono::steady_clock::now() + kEnd / 2);
+  logger_->set_level(spdlog::level::off);  // the logger would throw without its queue
   logger_->flush();
-  // The helper owns the pool: if the pool's thread is blocked, both live until the process ends.
-  auto ended = std::make_shared<proto::Notification>();
-  std::thread ender([thread = std::move(thread_), ended]() mutable {
-    thread.reset();
-    ended->Notify();
-  });
-  if (ended->WaitForNotificationWithTimeout(kEnd)) {
-    ender.join();
-  } else {
-    sink_->Close();
-    ender.detach();
-  }
+  sink_->AwaitFlush(std::chrono::milliseconds(limits::kLogEndMs));
+  sink_->Close();
+  process_format = LogFormat::kLogfmt;
 }
 
 }  // namespace rope::server

@@ -1,30 +1,24 @@
 // The server's log: quoted lines of a bounded number, written by a thread that no caller waits
 // for.
 //
-//   LogLimited -> LogLimiter -> logger -> queue -> LogOutput's thread -> LogSink -> descriptor
+//   LogLimited -> LogLimiter -> Log -> logger -> queue -> LogOutput's thread -> descriptor
 #ifndef ROPE_SERVER_TELEMETRY_LOG_H_
 #define ROPE_SERVER_TELEMETRY_LOG_H_
 
 #include <spdlog/logger.h>
-#include <spdlog/sinks/base_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "server/clock.h"
-#include "server/telemetry/limits.h"
 
 namespace spdlog::details {
 class thread_pool;
@@ -41,24 +35,44 @@ std::string Quoted(absl::string_view text);
 // header is empty, or one that W3C declares invalid.
 absl::string_view TraceIdOf(absl::string_view traceparent);
 
-// How lines are written: as they are logged, words and key=value pairs, or as one JSON object each.
+// How lines are written: as words and key=value pairs, or as one JSON object each.
 enum class LogFormat { kLogfmt, kJson };
 
-// The members of a JSON object that says what a line says: `"msg":"audit: refused","peer":"uid:7"`.
-// The words before and between the pairs are "msg". Values are texts, numbers where they are whole
-// numbers without quotes.
-std::string JsonMembers(absl::string_view line);
+// LogLine: the words and the fields of a line. In logfmt they stand in the order of the calls. In
+// JSON the words are "msg", and each field is a member.
+//
+// Threading:  Confined to one thread.
+// Limits:     A line that is longer than one write becomes, in JSON, a "msg" with its beginning.
+class LogLine {
+ public:
+  explicit LogLine(absl::string_view words = "") { Words(words); }
 
-// The suffix of a line that follows `lines` dropped ones of its kind: " left_out=7", or nothing.
-std::string LeftOut(int64_t lines);
+  LogLine& Words(absl::string_view words);
+  LogLine& Number(absl::string_view key, int64_t value);
+  // A value of the server's own, without spaces and quotes.
+  LogLine& Word(absl::string_view key, std::string_view value);
+  // A value that a client or a file may choose: quoted in logfmt.
+  LogLine& Text(absl::string_view key, absl::string_view value);
+  // Says that `lines` of its kind were dropped before this one; says nothing if none was.
+  LogLine& LeftOut(int64_t lines);
+
+  // The line in `format`, without its time and level.
+  std::string In(LogFormat format) const;
+
+ private:
+  LogLine& Add(absl::string_view key, absl::string_view logfmt, absl::string_view json);
+
+  std::string logfmt_;
+  std::string words_;
+  std::string members_;  // the fields in JSON, each after a comma
+};
 
 // Why a line was dropped.
 enum class LogDrop {
   kRateLimit,  // LogLimiter rejected it
-  kQueue,      // the queue was full
-  kOutput,     // the output did not accept it in time
+  kOutput,     // the output did not accept it before newer lines filled the queue, or failed
 };
-inline constexpr int kLogDropCount = 3;
+inline constexpr int kLogDropCount = 2;
 
 // The lines that the process has dropped, indexed by LogDrop. Thread-safe.
 std::array<int64_t, kLogDropCount> LogDrops();
@@ -89,8 +103,8 @@ class LogLimiter {
   std::vector<Bucket> buckets_;  // by kind; never resized
 };
 
-// Kinds of lines that clients can cause. The service has its own kinds for calls (rope_service.h).
-enum class LogKind {
+// Kinds of lines that clients can cause.
+enum class LogKind : size_t {
   kConnection,  // a client connects
   kHello,       // a hello is refused, or served in part
   kRing,        // a client breaks a rule of the ring
@@ -100,88 +114,38 @@ enum class LogKind {
   kDevice,      // the accelerator refuses a batch
   kMethod,      // a client calls a method that no service has
   kRefusal,     // a client lacks the credentials or the right
+  kCall,        // the first of the kinds of calls, one for each method and code
 };
-inline constexpr int kLogKindCount = 10;
+inline constexpr size_t kLogKindsMax = 256;
 
-// LogLimiter::Admit on the process's limiter.
-std::optional<int64_t> AdmitLine(LogKind kind);
+// LogLimiter::Admit on the process's limiter. REQUIRES: `kind` is below kLogKindsMax.
+std::optional<int64_t> AdmitLine(size_t kind);
 
-// Calls spdlog::log if the kind's limit admits the line. Thread-safe.
-template <typename... Args>
-void LogLimited(LogKind kind, spdlog::level::level_enum level,
-                spdlog::format_string_t<Args...> format, Args&&... args) {
-  if (!spdlog::should_log(level)) return;
-  const std::optional<int64_t> left_out = AdmitLine(kind);
-  if (!left_out.has_value()) return;
-  spdlog::log(level, "{}{}", spdlog::fmt_lib::format(format, std::forward<Args>(args)...),
-              LeftOut(*left_out));
-}
+// Writes a line through spdlog's default logger. Thread-safe.
+void Log(spdlog::level::level_enum level, const LogLine& line);
 
-// LogSink: writes log lines to a descriptor. Other processes may share the descriptor, and it may
-// accept nothing (a pipe that is not read). Two states:
-//
-//   writing --- a line waits `patience` without room, or a write fails ---> failing
-//   failing --- a line is written at once -------------------------------> writing
-//
-// While failing, no line waits. Lines without room are dropped; the next written line is preceded
-// by "lines left out: 7".
-//
-// Threading:  Thread-safe; the base class serializes the lines with a mutex.
-// Ownership:  The descriptor belongs to the caller. Its flags stay unchanged: O_NONBLOCK would
-//             apply to every process that shares the open file description.
-// Limits:     A line is one write of at most PIPE_BUF bytes, so that a pipe with room accepts it
-//             whole. Longer lines are truncated; in JSON their members are one cut "msg". A write
-//             may still block on a terminal, or on a pipe that another process fills between poll
-//             and write; LogOutput ends in bounded time even then.
-class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
- public:
-  using Instant = std::chrono::steady_clock::time_point;
+// Calls Log if the kind's limit admits the line. Thread-safe.
+void LogLimited(LogKind kind, spdlog::level::level_enum level, LogLine line);
 
-  struct Options {
-    std::chrono::milliseconds patience{limits::kLogPatienceMs};  // how long a line waits for room
-    // Returns the number of lines lost before they reached the sink; may be null. Called under the
-    // sink's lock.
-    std::function<int64_t()> lost = nullptr;
-  };
-
-  LogSink(int fd, Options options) : fd_(fd), options_(std::move(options)) {}
-
-  // These take no lock, so that they work while a thread is blocked in a write.
-  // From the next line on, no line waits past `end`.
-  void EndBy(Instant end) { end_ = end; }
-  // No write begins after this call: the descriptor may soon refer to another file.
-  void Close() { closed_ = true; }
-
- private:
-  void sink_it_(const spdlog::details::log_msg& line) override;
-  void flush_() override { SayLeftOut(); }
-
-  bool SayLeftOut();
-  bool Write(const spdlog::details::log_msg& line);
-  bool AwaitRoom() const;
-
-  const int fd_;
-  const Options options_;
-  std::atomic<Instant> end_ = Instant::max();
-  std::atomic<bool> closed_ = false;
-  // Guarded by the base class's mutex.
-  bool failing_ = false;
-  int64_t lost_ = 0;    // the last value of options_.lost()
-  int64_t unsaid_ = 0;  // dropped lines that the log has not reported yet
-};
+class LogSink;
 
 // LogOutput: the process's logger. A thread writes the lines from a bounded queue, so that logging
-// never waits for the reader of the log. When the queue is full, the oldest line is dropped.
+// never waits for the reader of the log. When the queue is full, the oldest line is dropped. Before
+// the next written line, "lines left out: 7" reports the dropped ones.
 //
 // Threading:  The logger is thread-safe and never blocks its callers. The output's thread inherits
-//             the signal mask of the thread that constructs the output.
-// Ownership:  The descriptor belongs to the caller. The logger may outlive the output and then does
-//             nothing.
-// Limits:     limits::kLogQueueLines lines wait. The destructor takes at most kLogEndMs. Lines that
-//             the descriptor has not accepted by then are dropped. A thread that is still blocked
-//             in a write then is abandoned until the process ends.
+//             the signal mask of the thread that constructs the output, and lives until the process
+//             ends.
+// Ownership:  The descriptor belongs to the caller. Its flags stay unchanged: O_NONBLOCK would
+//             apply to every process that shares the open file description. The logger may outlive
+//             the output and then does nothing.
+// Limits:     limits::kLogQueueLines lines wait. A line is one write of at most PIPE_BUF bytes, so
+//             that a pipe with room accepts it whole; longer lines are truncated. The destructor
+//             takes at most kLogEndMs. Lines that the descriptor has not accepted by then are
+//             dropped. No write begins after it, but one to a terminal may still block.
 class LogOutput {
  public:
+  // `format`: also that of Log.
   explicit LogOutput(int fd, LogFormat format = LogFormat::kLogfmt);
   // Writes the queued lines.
   ~LogOutput();

@@ -1,8 +1,10 @@
 #include "server/telemetry/metrics.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "server/telemetry/process.h"
 
 namespace rope::server {
 
@@ -27,7 +29,7 @@ constexpr std::string_view kMethodNames[kMethodCount] = {
 constexpr const char* kStageNames[] = {"decode", "validate", "queue", "execute"};
 constexpr const char* kClosedByNames[kClosedByCount] = {"direct",   "drained", "bytes", "tokens",
                                                         "requests", "rows",    "jobs"};
-constexpr const char* kDropNames[kLogDropCount] = {"rate_limit", "queue", "output"};
+constexpr const char* kDropNames[kLogDropCount] = {"rate_limit", "output"};
 
 void Add(std::atomic<int64_t>& counter, int64_t by = 1) {
   counter.fetch_add(by, std::memory_order_relaxed);
@@ -138,13 +140,11 @@ void CollectConnections(const Gauges& gauges, Families& families) {
                       "Connections that the server closed because of their cost, by reason",
                       MetricType::Counter, std::move(closed)});
   if (!gauges.certificate_expiry.has_value()) return;
-  families.push_back(
-      MakeMetric(MetricType::Gauge, "rope_tls_certificate_expiry_timestamp_seconds",
-                 "When the server's certificate ends, in seconds since 1970",
-                 absl::ToDoubleSeconds(*gauges.certificate_expiry - absl::UnixEpoch())));
-  families.push_back(MakeMetric(MetricType::Counter, "rope_tls_reload_failures_total",
-                                "Changed TLS files that could not be used; those before stay",
-                                static_cast<double>(gauges.tls_failures)));
+  AddGauge(families, "rope_tls_certificate_expiry_timestamp_seconds",
+           "When the server's certificate ends, in seconds since 1970",
+           absl::ToDoubleSeconds(*gauges.certificate_expiry - absl::UnixEpoch()));
+  AddCounter(families, "rope_tls_reload_failures_total",
+             "Changed TLS files that could not be used; those before stay", gauges.tls_failures);
 }
 
 void CollectLogDrops(const Gauges& gauges, Families& families) {
@@ -154,8 +154,21 @@ void CollectLogDrops(const Gauges& gauges, Families& families) {
   }
   families.push_back(
       {"rope_log_lines_dropped_total",
-       "Log lines dropped, by reason: rate_limit (of their kind), queue (full), output (full)",
+       "Log lines dropped, by reason: rate_limit (of their kind), output (not accepted in time)",
        MetricType::Counter, std::move(drops)});
+}
+
+// The metrics about the process that Prometheus clients export by convention.
+void CollectProcess(Families& families) {
+  const std::optional<ProcessStatistics> process = ReadProcessStatistics();
+  if (!process.has_value()) return;
+  AddGauge(families, "process_resident_memory_bytes", "Resident memory, bytes",
+           process->resident_bytes);
+  AddCounter(families, "process_cpu_seconds_total", "Processor time of user and system, seconds",
+             process->cpu_seconds);
+  AddGauge(families, "process_open_fds", "Open file descriptors", process->open_fds);
+  AddGauge(families, "process_start_time_seconds", "When the process started, seconds since 1970",
+           process->start_time_seconds);
 }
 
 MetricFamily BuildInfo(const std::string& version, const std::string& revision,
@@ -169,10 +182,6 @@ MetricFamily BuildInfo(const std::string& version, const std::string& revision,
 }
 
 }  // namespace
-
-MetricFamily MakeMetric(MetricType type, const char* name, const char* help, double value) {
-  return {name, help, type, {ValueOf(value)}};
-}
 
 std::string_view Name(Method method) {
   return kMethodNames[static_cast<size_t>(method)];
@@ -236,6 +245,7 @@ Families Metrics::Collect(const Gauges& gauges) const {
   CollectBudgets(gauges, families);
   CollectConnections(gauges, families);
   CollectLogDrops(gauges, families);
+  CollectProcess(families);
   return families;
 }
 

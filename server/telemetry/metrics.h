@@ -108,10 +108,6 @@ struct Gauges {
   int64_t tls_failures = 0;                      // changed files that could not be used
 };
 
-// A family of one value without labels.
-prometheus::MetricFamily MakeMetric(prometheus::MetricType type, const char* name, const char* help,
-                                    double value);
-
 // Metrics: counts events on the request path and exports them as Prometheus families.
 //
 // Counting indexes arrays and adds with relaxed atomics: no lock, no allocation. Only the name of a

@@ -16,29 +16,9 @@
 #include "absl/strings/str_replace.h"
 #include "server/telemetry/limits.h"
 #include "server/telemetry/metrics.h"
-#include "server/telemetry/process.h"
 
 namespace rope::server {
 namespace {
-
-using prometheus::MetricType;
-
-// The metrics about the process that Prometheus clients export by convention.
-void CollectProcess(std::vector<prometheus::MetricFamily>& families) {
-  const std::optional<ProcessStatistics> process = ReadProcessStatistics();
-  if (!process.has_value()) return;
-  families.push_back(MakeMetric(MetricType::Gauge, "process_resident_memory_bytes",
-                                "Resident memory, bytes",
-                                static_cast<double>(process->resident_bytes)));
-  families.push_back(MakeMetric(MetricType::Counter, "process_cpu_seconds_total",
-                                "Processor time of user and system, seconds",
-                                process->cpu_seconds));
-  families.push_back(MakeMetric(MetricType::Gauge, "process_open_fds", "Open file descriptors",
-                                static_cast<double>(process->open_fds)));
-  families.push_back(MakeMetric(MetricType::Gauge, "process_start_time_seconds",
-                                "When the process started, seconds since 1970",
-                                process->start_time_seconds));
-}
 
 // The serializer writes 16 digits, which is one too few for this bound of gRPC's: a sum over
 // services by `le` would not find it.
@@ -92,9 +72,7 @@ std::optional<MetricsEndpoint::Answer> MetricsEndpoint::AnswerTo(std::string_vie
   if (path == "/") return Answer{200, std::string(StatusPage()), "text/html; charset=utf-8"};
   if (path != "/metrics") return std::nullopt;
   proto::MutexLock lock(&mutex_);
-  std::vector<prometheus::MetricFamily> families = sources_.metrics->Collect(sources_.gauges());
-  CollectProcess(families);
-  return Answer{200, PrometheusText(families)};
+  return Answer{200, PrometheusText(sources_.metrics->Collect(sources_.gauges()))};
 }
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Listen(const std::string& address,

@@ -1,8 +1,9 @@
-// Rows about rotations through the engine in this process, as users call it. Each has the name of
-// its kernel row, whose work it does by a prepared call:
+// Rows about rotations through the engine in this process, as users call it, by a prepared call.
+// Each also prints what the kernel takes alone:
 //   embedded/rotate_bf16_*      new outputs and in place, against the fastest copy
 //   embedded/rotate_*           every dtype and pairing, against the kernel
 //   embedded/channel_order_*    results in another order, against the kernel and its pass
+//   table/page_build            one page of 64 columns, for information
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "kernels/backend/worker_pool.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
+#include "kernels/tables/page_builder.h"
 #include "rope/client.h"
 #include "rope/embedded.h"
 #include "tests/bench/library_client.h"
@@ -112,6 +114,13 @@ Measurement Measure(const Rotation& rotation, Yardstick yardstick) {
           .ratio = against / seconds[0]};
 }
 
+Measurement MeasurePageBuild() {
+  const kernels::Frequencies frequencies = MakeFrequencies(500000, kHeadDim / 2);
+  const std::vector<double> seconds =
+      MedianSeconds({[&] { ROPE_CHECK(kernels::BuildPage(frequencies, 1'000'000).ok()); }}, 201);
+  return {.value = seconds[0] * 1e6, .unit = "us", .yardstick = "64 columns, 64 rows"};
+}
+
 bool HasBFloat16Instructions() {
   const auto backend = kernels::CreateBackend("cpu", {.threads = 1});
   ROPE_CHECK(backend.ok());
@@ -135,6 +144,7 @@ std::vector<Row> EmbeddedRows() {
           {.tokens = 64, .threads = 1}, Yardstick::kMemcpy),
       row("channel_order_4096", ">= 0.9", reordered, Yardstick::kKernel),
       row("channel_order_64", "", reordered_64, Yardstick::kKernel),
+      {"table/page_build", "", &MeasurePageBuild},
   };
   for (const int64_t tokens : {int64_t{64}, int64_t{4096}}) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {

@@ -3,7 +3,6 @@
 //   shared_memory/in_place_42MB_inline   the same against a call with the bytes in its message
 //   shared_memory/added_1MiB             a call less the rotation in process, against an empty call
 //   shared_memory/decode_token           a decode token through the ring against an empty call
-//   shared_memory/*_whole                the same with requests that are not prepared
 //   shared_memory/imported_16MiB         K of the program moved in place, against the arena
 //   shared_memory/imported_16MiB_staged  copies of it, against the same
 #include <fcntl.h>
@@ -50,8 +49,8 @@ class InProcess {
   const kernels::RotateJob job_;
 };
 
-Measurement AgainstInProcess(bool prepared) {
-  const SharedTensor shared(client::Transport::kRing, kManyTokens, prepared);
+Measurement AgainstInProcess() {
+  const SharedTensor shared(client::Transport::kRing, kManyTokens);
   const InProcess own(kManyTokens);
   const std::vector<double> seconds =
       MedianSeconds({[&] { shared.Call(); }, [&] { own.Rotate(); }}, 501);
@@ -62,11 +61,11 @@ Measurement AgainstInProcess(bool prepared) {
           .ratio = seconds[1] / seconds[0]};
 }
 
-Measurement AgainstInline(bool prepared) {
-  const SharedTensor shared(client::Transport::kRing, kManyTokens, prepared);
+Measurement AgainstInline() {
+  const SharedTensor shared(client::Transport::kRing, kManyTokens);
   const Workload memory(kManyTokens, kernels::DType::kBFloat16, kernels::Pairing::kHalf);
-  client::RotateRequest request = LibraryRequest(kManyTokens, memory.input(), memory.output());
-  if (prepared) request = Prepared(shared.client(), request);
+  const client::RotateRequest request =
+      Prepared(shared.client(), LibraryRequest(kManyTokens, memory.input(), memory.output()));
   const std::vector<double> seconds = MedianSeconds(
       {[&] { shared.Call(); }, [&] { ROPE_CHECK(shared.client().Rotate(request).ok()); }}, 101);
   const auto bytes = static_cast<double>(memory.bytes());
@@ -76,8 +75,8 @@ Measurement AgainstInline(bool prepared) {
           .ratio = seconds[1] / seconds[0]};
 }
 
-Measurement AddedTime(bool prepared) {
-  const SharedTensor shared(client::Transport::kRing, kMebibyteTokens, prepared);
+Measurement AddedTime() {
+  const SharedTensor shared(client::Transport::kRing, kMebibyteTokens);
   const InProcess own(kMebibyteTokens);
   const std::vector<double> seconds = MedianSeconds(
       {[&] { shared.Call(); }, [&] { own.Rotate(); }, [&] { shared.CallEmpty(); }}, 2001);
@@ -89,8 +88,8 @@ Measurement AddedTime(bool prepared) {
           .ratio = added / seconds[2]};
 }
 
-Measurement DecodeToken(bool prepared) {
-  const SharedTensor shared(client::Transport::kRing, 1, prepared);
+Measurement DecodeToken() {
+  const SharedTensor shared(client::Transport::kRing, 1);
   const std::vector<double> seconds =
       MedianSeconds({[&] { shared.Call(); }, [&] { shared.CallEmpty(); }}, 20001);
   return {.value = seconds[0] * 1e6,
@@ -165,20 +164,14 @@ Measurement StagedChunk() {
 }  // namespace
 
 std::vector<Row> SharedMemoryRows() {
-  std::vector<Row> rows;
-  for (const bool prepared : {true, false}) {
-    const auto add = [&](const std::string& name, const std::string& bar, auto measure) {
-      rows.push_back({"shared_memory/" + name + (prepared ? "" : "_whole"), prepared ? bar : "",
-                      [=] { return measure(prepared); }});
-    };
-    add("in_place_42MB", ">= 0.9", AgainstInProcess);
-    add("in_place_42MB_inline", ">= 8", AgainstInline);
-    add("added_1MiB", "<= 1.25", AddedTime);
-    add("decode_token", "<= 1.5", DecodeToken);
-  }
-  rows.push_back({"shared_memory/imported_16MiB", "<= 1.1", ImportedChunk});
-  rows.push_back({"shared_memory/imported_16MiB_staged", ">= 3", StagedChunk});
-  return rows;
+  return {
+      {"shared_memory/in_place_42MB", ">= 0.9", AgainstInProcess},
+      {"shared_memory/in_place_42MB_inline", ">= 8", AgainstInline},
+      {"shared_memory/added_1MiB", "<= 1.25", AddedTime},
+      {"shared_memory/decode_token", "<= 1.5", DecodeToken},
+      {"shared_memory/imported_16MiB", "<= 1.1", ImportedChunk},
+      {"shared_memory/imported_16MiB_staged", ">= 3", StagedChunk},
+  };
 }
 
 }  // namespace rope::bench

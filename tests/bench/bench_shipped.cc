@@ -11,7 +11,6 @@
 //                                     of one thread, decode tokens a second
 //   shipped/1MiB_1_kept_memory        1 MiB inline and a client that leaves its allocator alone:
 //                                     replies in memory that the connection has kept, against new
-//   shipped/*_whole                   the same with requests that are not prepared
 #include <string>
 #include <vector>
 
@@ -28,14 +27,12 @@ constexpr double kSeconds = 0.7;  // for a client's turn
 constexpr int kRounds = 3;
 
 struct Variant {
-  bool prepared = true;
   Kind server = Kind::kSharedMemory;
   bool keep_memory = true;  // of the client
 };
 
 Drive Shipped(int64_t tokens, int clients, const Variant& variant) {
   return {.keep_memory = variant.keep_memory,
-          .prepares = variant.prepared,
           .tokens = tokens,
           .clients = clients,
           .seconds = kSeconds,
@@ -81,26 +78,26 @@ Measurement Throughput(int64_t mebibytes, int clients, const Variant& variant) {
           .ratio = driven[0].calls_per_second / driven[1].calls_per_second};
 }
 
-Measurement DecodeToken(const Variant& variant) {
-  const std::vector<Driven> driven = TakeTurns({Shipped(1, 1, variant), Untuned(1, 1)});
+Measurement DecodeToken() {
+  const std::vector<Driven> driven = TakeTurns({Shipped(1, 1, {}), Untuned(1, 1)});
   return {.value = driven[0].median_seconds * 1e6,
           .unit = "us",
           .yardstick = absl::StrFormat("untuned echo %.1f us", driven[1].median_seconds * 1e6),
           .ratio = driven[0].median_seconds / driven[1].median_seconds};
 }
 
-Measurement DecodeTokens(int clients, const Variant& variant) {
-  const std::vector<Driven> driven = TakeTurns({Shipped(1, clients, variant), Untuned(1, clients)});
+Measurement DecodeTokens(int clients) {
+  const std::vector<Driven> driven = TakeTurns({Shipped(1, clients, {}), Untuned(1, clients)});
   return {.value = driven[0].calls_per_second,
           .unit = "1/s",
           .yardstick = absl::StrFormat("untuned echo %.0f 1/s", driven[1].calls_per_second),
           .ratio = driven[0].calls_per_second / driven[1].calls_per_second};
 }
 
-Measurement InFlight(const Variant& variant) {
-  Drive in_flight = Shipped(1, 64, variant);
+Measurement InFlight() {
+  Drive in_flight = Shipped(1, 64, {});
   in_flight.kind = DriveKind::kLibraryAsync;
-  const std::vector<Driven> driven = TakeTurns({in_flight, Shipped(1, 1, variant)});
+  const std::vector<Driven> driven = TakeTurns({in_flight, Shipped(1, 1, {})});
   return {.value = driven[0].calls_per_second,
           .unit = "1/s",
           .yardstick = absl::StrFormat("synchronous, one thread %.0f 1/s; %d in flight",
@@ -108,9 +105,9 @@ Measurement InFlight(const Variant& variant) {
           .ratio = driven[0].calls_per_second / driven[1].calls_per_second};
 }
 
-Measurement KeptMemory(const Variant& variant) {
+Measurement KeptMemory() {
   constexpr int64_t kTokens = (int64_t{1} << 20) / kTokenBytes;
-  Drive kept = Shipped(kTokens, 1, variant);
+  Drive kept = Shipped(kTokens, 1, {.server = Kind::kRope, .keep_memory = false});
   kept.results = Drive::Results::kKeptMemory;
   Drive fresh = kept;
   fresh.results = Drive::Results::kNewMemory;
@@ -124,31 +121,23 @@ Measurement KeptMemory(const Variant& variant) {
 }  // namespace
 
 std::vector<Row> ShippedRows() {
-  std::vector<Row> rows;
-  for (const bool prepared : {true, false}) {
-    const Variant shipped = {.prepared = prepared};
-    const Variant plain_client = {.prepared = prepared, .keep_memory = false};
-    const Variant no_memory = {.prepared = prepared, .server = Kind::kRope};
-    const Variant no_memory_plain = {
-        .prepared = prepared, .server = Kind::kRope, .keep_memory = false};
-    const auto add = [&](const std::string& name, const std::string& bar, auto measure) {
-      rows.push_back(
-          {"shipped/" + name + (prepared ? "" : "_whole"), prepared ? bar : "", measure});
-    };
-    add("16MiB_1", ">= 1.6", [=] { return Throughput(16, 1, shipped); });
-    add("1MiB_1", ">= 3", [=] { return Throughput(1, 1, shipped); });
-    add("1MiB_4", ">= 1.3", [=] { return Throughput(1, 4, shipped); });
-    add("16MiB_1_plain_client", "", [=] { return Throughput(16, 1, plain_client); });
-    add("1MiB_1_plain_client", "", [=] { return Throughput(1, 1, plain_client); });
-    add("16MiB_1_inline", "", [=] { return Throughput(16, 1, no_memory); });
-    add("1MiB_1_inline", "", [=] { return Throughput(1, 1, no_memory); });
-    add("1MiB_4_inline", "", [=] { return Throughput(1, 4, no_memory); });
-    add("1MiB_1_kept_memory", "<= 0.9", [=] { return KeptMemory(no_memory_plain); });
-    add("decode_token_1", "<= 0.4", [=] { return DecodeToken(shipped); });
-    add("decode_tokens_8", ">= 1.8", [=] { return DecodeTokens(8, shipped); });
-    add("async_decode_tokens", ">= 1.5", [=] { return InFlight(shipped); });
-  }
-  return rows;
+  const Variant shipped = {};
+  const Variant plain_client = {.keep_memory = false};
+  const Variant no_memory = {.server = Kind::kRope};
+  return {
+      {"shipped/16MiB_1", ">= 1.6", [=] { return Throughput(16, 1, shipped); }},
+      {"shipped/1MiB_1", ">= 3", [=] { return Throughput(1, 1, shipped); }},
+      {"shipped/1MiB_4", ">= 1.3", [=] { return Throughput(1, 4, shipped); }},
+      {"shipped/16MiB_1_plain_client", "", [=] { return Throughput(16, 1, plain_client); }},
+      {"shipped/1MiB_1_plain_client", "", [=] { return Throughput(1, 1, plain_client); }},
+      {"shipped/16MiB_1_inline", "", [=] { return Throughput(16, 1, no_memory); }},
+      {"shipped/1MiB_1_inline", "", [=] { return Throughput(1, 1, no_memory); }},
+      {"shipped/1MiB_4_inline", "", [=] { return Throughput(1, 4, no_memory); }},
+      {"shipped/1MiB_1_kept_memory", "<= 0.9", KeptMemory},
+      {"shipped/decode_token_1", "<= 0.4", DecodeToken},
+      {"shipped/decode_tokens_8", ">= 1.8", [] { return DecodeTokens(8); }},
+      {"shipped/async_decode_tokens", ">= 1.5", InFlight},
+  };
 }
 
 }  // namespace rope::bench

@@ -15,6 +15,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 from certificate import make_certificate  # noqa: E402
+from rope_server import RopeServer  # noqa: E402
 
 BIN = ROOT / "build/bin"
 BYTES = (32 + 8) * 128 * 2  # of a token: ropectl load's heads, bf16
@@ -24,12 +25,9 @@ ROWS = (("inline", "tcp"), ("inline", "tls"), ("inline", "unix"), ("staged", "un
         ("ring", "unix"))
 
 
-class Server:
+class Server(RopeServer):
     def __init__(self, *flags):
-        self.process = subprocess.Popen([BIN / "rope_server", *flags], stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
-        listening = [flag for flag in flags if flag.startswith("--listen=")]
-        self.targets = [self.process.stdout.readline().split()[-1] for _ in listening]
+        super().__init__(BIN / "rope_server", *flags)
 
     def processor_seconds(self):
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1]
@@ -69,8 +67,7 @@ def main():
                 print(f"| {transport}, {socket} | {tokens} | {rate:,.0f} | "
                       f"{rate * BYTES / 1e9:.2f} | {of_core:,.0f} |", flush=True)
         for server in (plain, secure):
-            server.process.terminate()
-            server.process.wait()
+            server.stop()
 
 
 if __name__ == "__main__":

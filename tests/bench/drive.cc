@@ -39,7 +39,7 @@ std::function<void()> ConnectLibrary(const Drive& drive) {
   auto connection = std::make_shared<client::Client>(ConnectClient(drive.target, options));
   auto work = std::make_shared<Work>(drive.tokens);
   if (drive.results != Drive::Results::kOutput) work->request.tensors[0].output = nullptr;
-  if (drive.prepares) work->request = Prepared(*connection, work->request);
+  work->request = Prepared(*connection, work->request);
   return [connection, work] { ROPE_CHECK(connection->Rotate(work->request).ok()); };
 }
 
@@ -53,7 +53,7 @@ class PipelinedDrive {
     std::vector<std::unique_ptr<Work>> works;
     for (int i = 0; i < drive_.clients; ++i) {
       works.push_back(std::make_unique<Work>(drive_.tokens));
-      if (drive_.prepares) works.back()->request = Prepared(client_, works.back()->request);
+      works.back()->request = Prepared(client_, works.back()->request);
     }
     begin_ = Clock::now();
     for (const auto& work : works) Send(*work);
@@ -128,8 +128,8 @@ Driven RunDrive(const Drive& drive) {
   const testing::Outcome outcome = testing::RunProgram(
       {testing::OwnProgram(),
        absl::StrCat(kDrive, static_cast<int>(drive.kind), " ", drive.keep_memory ? 1 : 0, " ",
-                    drive.prepares ? 1 : 0, " ", static_cast<int>(drive.results), " ", drive.tokens,
-                    " ", drive.clients, " ", drive.seconds, " ", drive.target)});
+                    static_cast<int>(drive.results), " ", drive.tokens, " ", drive.clients, " ",
+                    drive.seconds, " ", drive.target)});
   Driven driven;
   std::istringstream text(outcome.output);
   text >> driven.calls_per_second >> driven.median_seconds;
@@ -142,8 +142,8 @@ void DriveMain(const std::string& text) {
   Drive drive;
   int kind = 0;
   int results = 0;
-  std::istringstream(text) >> kind >> drive.keep_memory >> drive.prepares >> results >>
-      drive.tokens >> drive.clients >> drive.seconds >> drive.target;
+  std::istringstream(text) >> kind >> drive.keep_memory >> results >> drive.tokens >>
+      drive.clients >> drive.seconds >> drive.target;
   drive.kind = static_cast<DriveKind>(kind);
   drive.results = static_cast<Drive::Results>(results);
   if (drive.keep_memory) Prepare();

@@ -14,6 +14,7 @@
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
+#include "server/grpc/reflection.h"
 #include "server/grpc/rope_codec.h"
 #include "server/limits.h"
 #include "server/memory/limits.h"
@@ -54,6 +55,7 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
                     server::limits::kStreamRequestsMax};
   service_ = std::move(service);
   grpc::ServerBuilder builder;
+  builder.SetOption(std::make_unique<server::WithoutReflection>());
   server::SetChannelArguments(server::limits::kMessageBytesMax, builder);
   builder.RegisterService(service_.get());
   loop_ = std::make_unique<server::PollLoop>(builder, threads, spin);

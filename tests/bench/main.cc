@@ -1,7 +1,6 @@
 // rope_bench [--json] [--filter=REGEX]: measures what the project promises about speed and memory.
 //
-// Exits 0 whether or not the bars hold; 2 on a flag it does not know. It reads its flags without
-// CLI11, because it is built on machines that have nothing but a GPU, too.
+// Exits 0 whether or not the bars hold; 2 on a flag it does not know.
 #include <cstdio>
 #include <iostream>
 #include <optional>

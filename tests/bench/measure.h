@@ -24,7 +24,7 @@ struct Measurement {
 };
 
 struct Row {
-  std::string name;  // for example "kernel/rotate_bf16_new_output"
+  std::string name;  // for example "embedded/rotate_bf16_new_output"
   std::string bar;   // ">= 0.9" or "<= 1"; empty: a figure for information
   std::function<Measurement()> measure;
 };
@@ -58,8 +58,7 @@ Rates InTurns(int rounds, const std::function<double()>& rope, const std::functi
 // "12.3 GB/s".
 std::string GigabytesPerSecond(double bytes, double seconds);
 
-// The rows of each file, and all rows of this build.
-std::vector<Row> KernelRows();
+// The rows of each file, and all rows.
 std::vector<Row> EmbeddedRows();
 std::vector<Row> ServiceRows();
 std::vector<Row> BystanderRows();
@@ -68,11 +67,9 @@ std::vector<Row> SharedMemoryRows();
 std::vector<Row> PreparedRows();
 std::vector<Row> ProcessRows();
 std::vector<Row> AccessRows();
-std::vector<Row> ElsewhereRows();
 std::vector<Row> AllRows();
 
 // Sets this process up as the documentation asks of servers and clients, before any thread starts.
-// Defined in the same file as AllRows, because a build of the kernels alone has nothing to set up.
 void Prepare();
 
 // If `argument` names a mode (modes.h), runs that server or client and does not return. REQUIRES:

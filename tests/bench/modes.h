@@ -24,11 +24,10 @@ enum class DriveKind {
   kCallback,      // gRPC's callback API with its defaults
 };
 
-// The work of a client process.
+// The work of a client process. Requests of the library are prepared first.
 struct Drive {
   DriveKind kind = DriveKind::kLibrary;
   bool keep_memory = true;  // true: sets up its allocator as the documentation says
-  bool prepares = true;     // the library's requests are prepared first
   // Where the library's results go: to the request's output, or to memory of the reply, which the
   // connection keeps for the next reply or not.
   enum class Results { kOutput, kKeptMemory, kNewMemory } results = Results::kOutput;

@@ -1,4 +1,4 @@
-// The rows of a full build, and the processes that they start.
+// All rows, and the processes that they start.
 #include <string_view>
 
 #include "server/process_setup.h"
@@ -12,10 +12,9 @@
 namespace rope::bench {
 
 std::vector<Row> AllRows() {
-  std::vector<Row> rows = KernelRows();
-  for (const auto& more :
-       {EmbeddedRows(), BystanderRows(), ServiceRows(), ShippedRows(), SharedMemoryRows(),
-        PreparedRows(), AccessRows(), ProcessRows(), ElsewhereRows()}) {
+  std::vector<Row> rows = EmbeddedRows();
+  for (const auto& more : {BystanderRows(), ServiceRows(), ShippedRows(), SharedMemoryRows(),
+                           PreparedRows(), AccessRows(), ProcessRows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;

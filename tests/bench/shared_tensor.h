@@ -15,20 +15,16 @@
 
 namespace rope::bench {
 
-// A connection with one tensor in its arena, rotated in place.
+// A connection with one tensor in its arena, rotated in place by calls of prepared requests.
 class SharedTensor {
  public:
-  // `prepared`: calls go by the id of their request.
-  SharedTensor(client::Transport transport, int64_t tokens, bool prepared = true)
+  SharedTensor(client::Transport transport, int64_t tokens)
       : client_(ConnectClient(Target(Kind::kSharedMemory, Socket::kUnix),
                               {.arena_bytes = tokens * kTokenBytes, .transports = {transport}})),
         slot_(client_.arena().Allocate(tokens * kTokenBytes).value()),
-        request_(LibraryRequest(tokens, slot_.data(), slot_.data())),
-        empty_(LibraryRequest(0, slot_.data(), slot_.data())) {
+        request_(Prepared(client_, LibraryRequest(tokens, slot_.data(), slot_.data()))),
+        empty_(Prepared(client_, LibraryRequest(0, slot_.data(), slot_.data()))) {
     std::memset(slot_.data(), 0x3c, static_cast<size_t>(slot_.bytes()));
-    if (!prepared) return;
-    request_ = Prepared(client_, request_);
-    empty_ = Prepared(client_, empty_);
   }
 
   void Call() const { ROPE_CHECK(client_.Rotate(request_).ok()); }

@@ -39,7 +39,6 @@
 #include "tests/bench/soak_hostile.h"
 #include "tests/bench/soak_worker.h"
 #include "tests/support/memory_watch.h"
-#include "tests/support/process_footprint.h"
 #include "tests/support/process_memory.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"

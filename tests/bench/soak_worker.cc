@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/check.h"
 #include "proto/ipc/ring.h"
 #include "tests/bench/library_client.h"
 
@@ -21,13 +20,6 @@ constexpr int64_t kTensorBytesMax = int64_t{16} << 20;
 constexpr int64_t kTokensMax = kTensorBytesMax / kTokenBytes;
 constexpr uint64_t kPeers = 5;  // inline over TCP and Unix, memfd, staged, ring
 constexpr int64_t kStagedBytes = 3 * kTensorBytesMax;
-
-client::Client Connect(const std::string& target, const client::ConnectOptions& options) {
-  auto connected = client::Client::Connect(target, options);
-  if (!connected.ok()) std::fprintf(stderr, "%s\n", connected.status().ToString().c_str());
-  ROPE_CHECK(connected.ok());
-  return *std::move(connected);
-}
 
 client::ConnectOptions WithArena(client::Transport transport) {
   return {.arena_bytes = 2 * kTensorBytesMax, .transports = {transport}};
@@ -46,7 +38,7 @@ const int64_t SoakWorker::kMappedBytesMax =
 // program's.
 struct SoakWorker::Peer {
   Peer(const std::string& target, const client::ConnectOptions& options)
-      : client(Connect(target, options)) {
+      : client(ConnectClient(target, options)) {
     if (options.arena_bytes > 0) {
       slots = {client.arena().Allocate(kTensorBytesMax).value(),
                client.arena().Allocate(kTensorBytesMax).value()};

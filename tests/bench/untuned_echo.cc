@@ -11,6 +11,7 @@
 
 #include "kernels/check.h"
 #include "rope/v1/rope_service.grpc.pb.h"
+#include "server/grpc/reflection.h"
 #include "tests/bench/raw_client.h"
 
 namespace rope::bench {
@@ -51,6 +52,7 @@ void Call(grpc::GenericStub& stub, const grpc::ByteBuffer& request) {
 void ServeUntunedEcho(const std::string& path) {
   UntunedEcho service;
   grpc::ServerBuilder builder;
+  builder.SetOption(std::make_unique<server::WithoutReflection>());
   builder.SetMaxReceiveMessageSize(-1);
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);

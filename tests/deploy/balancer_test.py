@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 
 import numpy as np
 import pytest
@@ -26,6 +25,9 @@ from reference import LLAMA, draw
 import ropeserve as rs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+from rope_server import RopeServer  # noqa: E402
+
 ENVOY = os.environ.get("ROPE_ENVOY")
 SERVER = os.environ["ROPE_SERVER"]
 ROPECTL = pathlib.Path(SERVER).with_name("ropectl")
@@ -72,34 +74,23 @@ class Server:
         files = {name: self.folder / file
                  for name, file in (("cert", "own.pem"), ("key", "own.key"),
                                     ("client_ca", "authority.pem"))}
-        self.process = subprocess.Popen(
-            [SERVER, f"--listen={self.host}:{self.port}", f"--metrics_listen={self.host}:0",
-             *(f"--tls_{name}={path}" for name, path in files.items()),
-             f"--access_file={self.access}", "--trusted_proxy=ip:loopback", "--drain_lead=20s",
-             "--threads=4", "--poll_spin_us=0"],
-            stdout=subprocess.PIPE, stderr=self.log.open("a"), text=True)
-        told = ""
-        while not (found := re.search(r"metrics on (\S+)", told)):
-            line = self.process.stdout.readline()
-            assert line, self.log.read_text()
-            told += line
-        self.metrics = found[1]
-        self.port = int(re.search(r"listening on \S+:(\d+)", told)[1])
+        self.server = RopeServer(
+            SERVER, f"--listen={self.host}:{self.port}", f"--metrics_listen={self.host}:0",
+            *(f"--tls_{name}={path}" for name, path in files.items()),
+            f"--access_file={self.access}", "--trusted_proxy=ip:loopback", "--drain_lead=20s",
+            "--threads=4", "--poll_spin_us=0", log=self.log.open("a"))
+        self.process, self.kill = self.server.process, self.server.kill
+        self.port = int(self.server.address.rpartition(":")[2])
 
     def count(self, code="OK"):
         """The Rotate calls that it has answered so since it was started; 0: it is gone."""
         try:
-            page = urllib.request.urlopen(self.metrics, timeout=LIMIT_S).read().decode()
+            page = self.server.get("/metrics")[1]
         except OSError:
             return 0
         found = re.search(r'^grpc_server_call_duration_seconds_count\{grpc_method="[\w.]+/Rotate",'
                           rf'grpc_status="{code}"\}} (\S+)$', page, re.MULTILINE)
         return float(found[1]) if found else 0
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)

@@ -19,7 +19,7 @@ SERVER_FLAGS = ("--table_cache_bytes=1MiB", "--session_memory_bytes=8MiB",
 ARENA_TOO_LARGE = 16 << 20
 CONFIG = {"model_type": "llama", "rope_theta": 10000.0, "head_dim": 128, "num_attention_heads": 4,
           "hidden_size": 512}
-TRANSPORTS = ("inline", "stream", "memfd", "ring")
+TRANSPORTS = ("inline", "memfd", "ring")
 ERRORS = 200  # the log takes 20 lines a second of one kind
 
 # HTTP/2.

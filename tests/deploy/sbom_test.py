@@ -131,15 +131,6 @@ class SbomTest(unittest.TestCase):
         self.assertEqual(own["packageVerificationCode"]["packageVerificationCodeValue"],
                          hashlib.sha1("".join(sorted(sums)).encode()).hexdigest())
 
-    def test_ids_are_unique_and_relationships_have_both_ends(self):
-        for folder, document in self.documents():
-            with self.subTest(folder.name):
-                ids = [one["SPDXID"] for one in document["packages"] + document["files"]]
-                self.assertEqual(len(ids), len(set(ids)))
-                ends = {end for one in document["relationships"]
-                        for end in (one["spdxElementId"], one["relatedSpdxElement"])}
-                self.assertEqual(ends, {*ids, "SPDXRef-DOCUMENT"})
-
     def test_equal_contents_and_time_give_equal_bytes(self):
         first, again = sbom(self.image).stdout, sbom(self.image).stdout
         self.assertEqual(first, again)

@@ -19,17 +19,6 @@
 namespace rope::testing {
 namespace {
 
-TEST(CommandLineTest, HelpListsEveryFlag) {
-  const Outcome help = RunProgram({ServerProgram(), "--help"});
-  EXPECT_EQ(help.status, 0);
-  for (const char* flag :
-       {"--listen", "--device", "--model", "--metrics_listen", "--enable_shared_memory",
-        "--poll_spin_us", "--drain_lead", "--max_message_bytes", "--config_file"}) {
-    EXPECT_THAT(help.output, HasSubstr(flag));
-  }
-  EXPECT_THAT(help.output, HasSubstr("3 the GPU of --device=cuda was lost"));
-}
-
 TEST(CommandLineTest, EveryProgramHasHelpVersionAndOneStatusForWrongUsage) {
   for (const char* program : {"rope_server", "ropectl"}) {
     const std::string path = std::string(ROPE_BINARY_DIR) + "/bin/" + program;
@@ -43,23 +32,6 @@ TEST(CommandLineTest, EveryProgramHasHelpVersionAndOneStatusForWrongUsage) {
     EXPECT_EQ(version.output, absl::StrCat(program, " ", proto::kVersion, "\n"));
     EXPECT_EQ(RunProgram({path, "--frobnicate"}).status, 2) << program;
   }
-}
-
-TEST(CommandLineTest, BadFlagsAreUsageErrorsThatNameThem) {
-  for (const char* flag :
-       {"--listen=nowhere", "--device=abacus", "--poll_spin_us=-1", "--drain_lead=soon",
-        "--max_message_bytes=1", "--socket_mode=rw", "--metrics_listen=x", "--model=only-a-name",
-        "--frobnicate=1", "stray"}) {
-    EXPECT_THAT(RunProgram({ServerProgram(), flag}), Exits(2, HasSubstr("got"))) << flag;
-  }
-}
-
-TEST(CommandLineTest, EveryFlagIsAccepted) {
-  TestServer server({"--device=cpu", "--poll_spin_us=0", "--drain_lead=0s",
-                     "--max_message_bytes=1048576", "--metrics_listen=127.0.0.1:0",
-                     "--enable_shared_memory=false", "--socket_mode=600", "--threads=1",
-                     "--log_level=warn"});
-  EXPECT_TRUE(Serves(*server.NewStub()));
 }
 
 TEST(CommandLineTest, ClientsCannotFillTheLogWithProtobufsComplaints) {

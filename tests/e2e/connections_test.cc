@@ -13,7 +13,7 @@
 #include "tests/support/http2_peer.h"
 #include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
-#include "tests/support/process_footprint.h"
+#include "tests/support/process_memory.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 #include "tests/support/unix_socket.h"

@@ -70,12 +70,11 @@ TEST_F(EmbeddedTest, AnswersOfOtherMethodsAreThoseOfAServer) {
   const auto ours = client_.GetTables(tables).value();
   const auto theirs = server_client_.GetTables(tables).value();
   EXPECT_EQ(ours.config_id, theirs.config_id);
-  const client::FingerprintRequest keys = {
-      .key = {.rope = {.model = "gpt-oss-20b"},
-              .engine = "vllm",
-              .dtype = client::DType::kBFloat16},
-      .other = client::KeySource{.rope = {.model = "gpt-oss-20b"}, .engine = "hf"}};
-  EXPECT_EQ(client_.FingerprintJson(keys).value(), server_client_.FingerprintJson(keys).value());
+  const std::string keys =
+      R"({"key": {"rope": {"model": "gpt-oss-20b"}, "engine": "vllm", "dtype": "DTYPE_BF16"},
+          "other": {"rope": {"model": "gpt-oss-20b"}, "engine": "hf"}})";
+  EXPECT_EQ(client_.CallJson("Fingerprint", keys).value(),
+            server_client_.CallJson("Fingerprint", keys).value());
   EXPECT_EQ(client_.CallJson("ListModels", "{}").value(),
             server_client_.CallJson("ListModels", "{}").value());
   EXPECT_EQ(client_.Health().value(), client::ServingStatus::kServing);

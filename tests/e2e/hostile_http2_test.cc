@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <zlib.h>
 
 #include <chrono>
 #include <cstdint>
@@ -15,11 +16,10 @@
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
 #include "tests/support/observer.h"
-#include "tests/support/process_footprint.h"
+#include "tests/support/process_memory.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/unix_socket.h"
 #include "tests/support/watched_server.h"
-#include "tests/support/zipped_zeros.h"
 
 namespace rope::testing {
 namespace {
@@ -214,6 +214,30 @@ TEST_F(HostileHttp2Test, MessagesThatAreNotGrpcs) {
       EXPECT_TRUE(peer.AwaitEnd(stream)) << body.size() << " bytes to " << path;
     }
   }
+}
+
+// Zeros, compressed to a thousandth. `encoding`: "gzip" or "deflate", as gRPC names them.
+std::string ZippedZeros(int64_t bytes, const std::string& encoding) {
+  constexpr int kWindowBits = 15;
+  constexpr int kGzip = 16;
+  z_stream stream{};
+  deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, kWindowBits + (encoding == "gzip" ? kGzip : 0),
+               /*memLevel=*/9, Z_DEFAULT_STRATEGY);
+  std::string zeros(1 << 20, '\0');
+  std::string zipped;
+  std::string part(1 << 16, '\0');
+  for (int64_t left = bytes; left > 0; left -= static_cast<int64_t>(zeros.size())) {
+    stream.next_in = reinterpret_cast<Bytef*>(zeros.data());
+    stream.avail_in = static_cast<uInt>(zeros.size());
+    do {
+      stream.next_out = reinterpret_cast<Bytef*>(part.data());
+      stream.avail_out = static_cast<uInt>(part.size());
+      deflate(&stream, left > static_cast<int64_t>(zeros.size()) ? Z_NO_FLUSH : Z_FINISH);
+      zipped.append(part, 0, part.size() - stream.avail_out);
+    } while (stream.avail_out == 0);
+  }
+  deflateEnd(&stream);
+  return zipped;
 }
 
 TEST_F(HostileHttp2Test, MessagesThatInflateAThousandfoldAreRefused) {

@@ -38,16 +38,6 @@ TEST_F(LoadTest, FixedCountIsAnswered) {
   EXPECT_LE(json["latency_us"]["p50"].get<double>(), json["latency_us"]["max"].get<double>());
 }
 
-TEST_F(LoadTest, DurationEndsTheLoad) {
-  EXPECT_THAT(Load({"--duration=2s", "--transport=inline", "--concurrency=4"}),
-              Exits(0, AllOf(HasSubstr("inline, 4 in flight, 1 tokens of 32 + 8 heads of 128"),
-                             HasSubstr(" 0 failed, in 2."))));
-}
-
-TEST_F(LoadTest, RequestThatTheServerRefusesHasStatusOne) {
-  EXPECT_THAT(Load({"--requests=5", "--model=no-such-model"}), Exits(1, HasSubstr("NOT_FOUND")));
-}
-
 TEST_F(LoadTest, TransportThatIsNotBuiltYetIsRefusedByName) {
   EXPECT_THAT(Load({"--requests=5", "--transport=cuda"}),
               Exits(1, HasSubstr("UNIMPLEMENTED: --transport: got cuda")));

@@ -27,9 +27,11 @@ import readme_commands
 from readme_commands import Command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+from rope_server import LIMIT_S, RopeServer  # noqa: E402
+
 LIST = pathlib.Path(__file__).with_name("readme_commands.txt")
 BUILD = pathlib.Path()  # set by main
-LIMIT_S = 60
 # What stands for the reader's own files.
 SUBSTITUTES = {
     "CONFIG...": "config.json",
@@ -112,24 +114,9 @@ def flag_of(text, name, default=""):
     return found[1] if found else default
 
 
-class Server:
-    """A rope_server on free ports; a context manager."""
-
-    def __enter__(self):
-        self._process = subprocess.Popen(
-            [BUILD / "bin/rope_server", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.said = self._process.stdout.readline() + self._process.stdout.readline()
-        self.address, self.metrics = re.search(r"on (\S+)\n.*//([^/]+)/", self.said).groups()
-        return self
-
-    def __exit__(self, *_):
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(timeout=LIMIT_S)
-        self._process.stdout.close()
+def serve():
+    return RopeServer(BUILD / "bin/rope_server", "--listen=127.0.0.1:0",
+                      "--metrics_listen=127.0.0.1:0")
 
 
 def prepare(folder, text, environment):
@@ -263,7 +250,7 @@ class PagesTest(unittest.TestCase):
         to_run = [command for command in unlisted if is_runnable(command)]
         # A command may need what the one before it on its page left at the server.
         by_page = [list(page) for _, page in itertools.groupby(to_run, lambda item: item.page)]
-        with Server() as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        with serve() as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
             answers = pool.map(lambda page: [run(command, server) for command in page], by_page)
             for command, answer in zip(to_run, itertools.chain.from_iterable(answers)):
                 with self.subTest(str(command)):
@@ -316,12 +303,12 @@ class FirstPageTest(unittest.TestCase):
                     text = text.replace(f"127.0.0.1:{port}", address)
                 with self.subTest(str(command)):
                     if "rope_server " in text:
-                        servers.append(stack.enter_context(Server()))
+                        servers.append(stack.enter_context(serve()))
                         ports = {"50051": servers[-1].address, "9464": servers[-1].metrics}
                         page = "".join(f"{line}\n" for line in command.output)
                         for port, address in ports.items():
                             page = page.replace(f"127.0.0.1:{port}", address)
-                        self.assertEqual(page, servers[-1].said)
+                        self.assertEqual(page, "".join(servers[-1].said))
                         continue
                     done = subprocess.run(
                         text,
@@ -342,63 +329,44 @@ class FirstPageTest(unittest.TestCase):
 
 
 class FindingTest(unittest.TestCase):
-    def assert_finds(self, wanted, page):
-        self.assertEqual([c.text for c in readme_commands.commands_of("p", page)], wanted)
+    PAGE = """
+Call `ropectl diff A B` or `tests/run.sh`; `ropectl` and `--json` alone are names.
 
-    def test_prompts_tell_commands_from_output(self):
-        self.assert_finds(["ropectl lint a.json"], "```\n$ ropectl lint a.json\nno findings\n```\n")
+    $ ropectl a b
+    x
+    ...
+    $ docker run \\
+        image |
+      grpcurl -d '{
+      }' x
 
-    def test_output_of_a_command_ends_at_the_next_prompt(self):
-        page = "\n    $ ropectl a b\n    x\n    ...\n    $ jq .\n"
-        found = readme_commands.commands_of("p", page)
-        self.assertEqual([command.output for command in found], [("x", "..."), ()])
+Build:
+
+    deploy/build.sh   # it's all
+    unknown --flag
+
+```cpp
+ropectl x;
+```
+
+    2026 info request
+"""
+
+    def test_commands_of_a_page_and_their_output(self):
+        found = [(c.text, c.output) for c in readme_commands.commands_of("p", self.PAGE)]
+        self.assertEqual(found, [
+            ("ropectl diff A B", ()), ("tests/run.sh", ()), ("ropectl a b", ("x", "...")),
+            ("docker run image | grpcurl -d '{ }' x", ()), ("deploy/build.sh", ()),
+            ("unknown --flag", ())])
         self.assertTrue(has_output("x\n1\n2\n", ("x", "...")))
         self.assertFalse(has_output("y\n", ("x", "...")))
 
-    def test_indented_block_that_begins_with_a_command_has_only_commands(self):
-        self.assert_finds(
-            ["deploy/build.sh", "unknown --flag"],
-            "Build:\n\n    deploy/build.sh   # it's all\n    unknown --flag\n\nDone.\n",
-        )
-
-    def test_lines_are_joined(self):
-        self.assert_finds(
-            ["docker run image", "jq . | grpcurl -d '{ }' x"],
-            "\n    $ docker run \\\n        image\n    $ jq . |\n      grpcurl -d '{\n      }' x\n",
-        )
-
-    def test_text_between_backquotes(self):
-        self.assert_finds(
-            ["ropectl diff A B", "tests/run.sh"],
-            "Call `ropectl diff A B` or `tests/run.sh`; `ropectl` and `--json` alone are names.\n",
-        )
-
-    def test_other_languages_and_output_are_none(self):
-        self.assert_finds(
-            [], "```cpp\nropectl x;\n```\n\n    2026 info request\n\n```\n<g/>\n```\n"
-        )
-
-    def test_list_has_a_reason_for_every_pattern(self):
-        self.assertEqual(
-            read_list("# c\n[why]\na *\n\n[else]\nb\n"), [("a *", "why"), ("b", "else")]
-        )
-        with self.assertRaises(ValueError):
-            read_list("a\n[why]\n")
-
-    def test_pattern_matches_the_whole_command(self):
-        command = Command("p", 1, "docker run  x")
-        self.assertEqual(
-            listed(command, [("docker *", ""), ("docker", ""), ("run", "")]), ["docker *"]
-        )
-
     def test_missing_script_and_unknown_flag_are_problems(self):
-        self.assertEqual(
-            check_listed(Command("p", 1, "deploy/none.sh --a")), ["deploy/none.sh does not exist"]
-        )
-        self.assertEqual(
-            check_listed(Command("p", 1, "deploy/quickstart.sh --twice")),
-            ["deploy/quickstart.sh does not know --twice"],
-        )
+        for text, problem in (
+            ("deploy/none.sh --a", "deploy/none.sh does not exist"),
+            ("deploy/quickstart.sh --twice", "deploy/quickstart.sh does not know --twice"),
+        ):
+            self.assertEqual(check_listed(Command("p", 1, text)), [problem])
 
 
 if __name__ == "__main__":

@@ -61,25 +61,6 @@ TEST(ReadmeTest, ExcerptIsOfTheFileThatIsCompiled) {
   EXPECT_THAT(absl::StrReplaceAll(file, {{"\n  ", "\n"}}), HasSubstr("\n" + excerpt));
 }
 
-TEST(ReadmeTest, ConfigCheckOfTheFirstScreenPrintsWhatThePageSays) {
-  const std::string readme = ReadFile("README.md");
-  const std::string config = "tests/conformance/configs/ministral-3-8b.json";
-  ASSERT_THAT(readme, HasSubstr("build/bin/ropectl describe " + config));
-  const Outcome outcome = RunProgram({RopectlProgram(), "describe", ROPE_SOURCE_DIR "/" + config});
-  ASSERT_EQ(outcome.status, 0) << outcome.output;
-  std::istringstream lines(outcome.output);
-  int shown = 0;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find("reads this differently") == std::string::npos &&
-        line.find("attention factor  ") != 0) {
-      continue;
-    }
-    EXPECT_THAT(readme, HasSubstr("    " + line + "\n"));
-    ++shown;
-  }
-  EXPECT_EQ(shown, 3) << outcome.output;
-}
-
 TEST(ReadmeTest, GrpcurlExampleIsTheOneThatQuickstartPrints) {
   const std::string readme = ReadFile("README.md");
   const std::string script = ReadFile("deploy/quickstart.sh");

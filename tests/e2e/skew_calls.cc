@@ -113,6 +113,15 @@ const RopeConfig kYarn = {.rope_type = RopeType::kYarn,
                           .original_max_position_embeddings = 4096,
                           .factor = 8};
 
+// K of kYarn and of kPlain.
+constexpr char kKeys[] = R"({
+    "key": {"rope": {"config": {"rope_type": "yarn", "rope_theta": 500000, "head_dim": 16,
+                                "max_position_embeddings": 32768,
+                                "original_max_position_embeddings": 4096, "factor": 8},
+                     "pairing": "PAIRING_HALF"}, "dtype": "DTYPE_BF16"},
+    "other": {"rope": {"config": {"rope_type": "default", "rope_theta": 10000, "head_dim": 8},
+                       "pairing": "PAIRING_HALF"}}})";
+
 // Two tokens of q and k.
 RotateRequest Step(DType dtype) {
   RotateRequest request;
@@ -263,10 +272,7 @@ const std::map<std::string, SkewCall>& SkewCalls() {
       {"error_of_field", Rotating(FactorOfZero)},
       {"error_of_model", Rotating(UnknownModel)},
       {"fingerprint",
-       [](const Client& client) {
-         const client::KeySource key{.rope = Spec(kYarn), .dtype = DType::kBFloat16};
-         return TextOf(client.FingerprintJson({key, client::KeySource{.rope = Spec(kPlain)}}));
-       }},
+       [](const Client& client) { return TextOf(client.CallJson("Fingerprint", kKeys)); }},
       {"models", Models},
       {"rotate_bf16", Rotating([] { return Step(DType::kBFloat16); })},
       {"rotate_by_config_id", ByConfigId},

@@ -14,12 +14,11 @@ import subprocess
 import sys
 import tempfile
 import unittest
-import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-import librope  # noqa: E402
 from certificate import make_certificate  # noqa: E402
+from rope_server import LIMIT_S, RopeServer  # noqa: E402
 
 LIST = pathlib.Path(__file__).with_name("stable_names.txt")
 BUILD = pathlib.Path()  # set by main
@@ -28,7 +27,7 @@ FLAG = re.compile(r"^ +(?:-\w,)?(--(?!help|version)\w+)", re.MULTILINE)  # not t
 
 def output(*command):
     return subprocess.run([BUILD / "bin" / command[0], *command[1:]], capture_output=True,
-                          text=True, check=True, timeout=librope.LIMIT_S).stdout
+                          text=True, check=True, timeout=LIMIT_S).stdout
 
 
 def flags():
@@ -48,19 +47,11 @@ def metrics():
 
 
 def metrics_of(*flags):
-    process = subprocess.Popen(
-        [BUILD / "bin/rope_server", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", *flags],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        address = re.search(r"//([^/]+)/", process.stdout.readline() + process.stdout.readline())[1]
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=librope.LIMIT_S) as page:
-            for name, kind in re.findall(r"^# TYPE ((?:rope|grpc)_\w+) (\w+)", page.read().decode(),
-                                         re.MULTILINE):
-                yield f"metric {name} {kind}"
-    finally:
-        process.terminate()
-        process.wait(librope.LIMIT_S)
-        process.stdout.close()
+    with RopeServer(BUILD / "bin/rope_server", "--listen=127.0.0.1:0",
+                    "--metrics_listen=127.0.0.1:0", *flags) as server:
+        for name, kind in re.findall(r"^# TYPE ((?:rope|grpc)_\w+) (\w+)",
+                                     server.get("/metrics")[1], re.MULTILINE):
+            yield f"metric {name} {kind}"
 
 
 def python_names():

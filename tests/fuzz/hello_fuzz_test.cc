@@ -22,7 +22,7 @@
 #include "server/ipc/listener.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/matchers.h"
-#include "tests/support/process_footprint.h"
+#include "tests/support/process_memory.h"
 
 namespace rope::server {
 namespace {

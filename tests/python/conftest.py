@@ -1,12 +1,14 @@
 """A client in process, and a server of its own: each is a fixture. ROPE_SERVER is the program."""
 import os
 import pathlib
-import subprocess
-import time
+import sys
 
 import pytest
 
 import ropeserve as rs
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from rope_server import RopeServer  # noqa: E402
 
 
 class Server:
@@ -18,17 +20,9 @@ class Server:
         self.start()
 
     def start(self):
-        self.process = subprocess.Popen(
-            [os.environ["ROPE_SERVER"], f"--listen={self.target}", "--enable_shared_memory"],
-            stdout=subprocess.DEVNULL, stderr=(self.folder / "log").open("a"))
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                rs.connect(self.target).close()
-                return
-            except rs.RopeError as error:
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    raise AssertionError((self.folder / "log").read_text()) from error
+        self.process = RopeServer(
+            os.environ["ROPE_SERVER"], f"--listen={self.target}", "--enable_shared_memory",
+            log=(self.folder / "log").open("a")).process
 
     def kill(self):
         self.process.kill()

@@ -549,16 +549,9 @@ def narrow(positions, inv_freq=same, product=same):
 
 SINGLE = {
     "as configured": (GPT_OSS, lambda: by(GPT_OSS), []),
-    "pairing": (LONG, lambda: by(pairing="interleaved"), ["pairing interleaved"]),
-    "a known theta": (LONG, lambda: by({**LONG, "rope_theta": 500000}), ["theta 500000"]),
     "an unknown theta": (LONG, lambda: by({**LONG, "rope_theta": 73000}), ["theta 73000"]),
-    "one on": (LONG, lambda: by(shift=1), ["positions + 1"]),
-    "from 0": (LONG, lambda: by(shift=-100), ["positions counted from 0"]),
-    "inverse": (LONG, lambda: by(sign=-1), ["inverse rotation"]),
     "inverse with a factor": (GPT_OSS, lambda: by(GPT_OSS, sign=-1, factor=1 / FACTOR),
                               ["inverse rotation"]),
-    "transposed": (GPT_OSS, lambda: by(GPT_OSS, sign=-1), ["transposed rotation (backward)"]),
-    "no factor": (GPT_OSS, lambda: by(GPT_OSS, factor=1), ["attention factor missing"]),
     "squared": (GPT_OSS, lambda: by(GPT_OSS, factor=FACTOR**2), ["attention factor squared"]),
     "measured": (LONG, lambda: by(factor=1.5), ["attention factor 1.5"]),
     "partial": (LONG, lambda: by(width=32), ["rotary_dim 32"]),

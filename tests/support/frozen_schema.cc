@@ -1,12 +1,7 @@
 #include "tests/support/frozen_schema.h"
 
-#include <map>
-
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "rope/v1/options.pb.h"
 
 namespace rope::testing {
@@ -18,8 +13,6 @@ using ::google::protobuf::FieldDescriptor;
 using ::google::protobuf::FileDescriptor;
 using ::google::protobuf::MethodDescriptor;
 using ::google::protobuf::ServiceDescriptor;
-
-constexpr absl::string_view kPlanned = " planned";
 
 std::string TypeOf(const FieldDescriptor& field) {
   if (field.is_map()) {
@@ -51,7 +44,7 @@ std::string LineOf(const FieldDescriptor& field) {
   if (!field.is_extension() && field.json_name() != field.camelcase_name()) {
     absl::StrAppend(&line, " json ", field.json_name());
   }
-  if (field.options().GetExtension(v1::planned)) absl::StrAppend(&line, kPlanned);
+  if (field.options().GetExtension(v1::planned)) absl::StrAppend(&line, " planned");
   return line;
 }
 
@@ -112,35 +105,6 @@ void AddFiles(const FileDescriptor* file, const std::string& package,
   for (int i = 0; i < file->dependency_count(); ++i) AddFiles(file->dependency(i), package, files);
 }
 
-// A line cut into its element and the rest: all of a reserved line is its element.
-struct Element {
-  absl::string_view name;
-  absl::string_view rest;
-};
-
-Element ElementOf(absl::string_view line) {
-  const size_t space = line.find(' ', line.find(' ') + 1);
-  if (absl::StartsWith(line, "reserved ") || space == absl::string_view::npos) return {line, ""};
-  return {line.substr(0, space), line.substr(space + 1)};
-}
-
-// What stands in the place of an element that is gone: the field of its message, or the value of
-// its enum, that has its number.
-std::string Successor(const Element& gone, const SchemaLines& now) {
-  const absl::string_view scope = gone.name.substr(0, gone.name.rfind('.') + 1);
-  const std::vector<absl::string_view> words = absl::StrSplit(gone.rest, ' ');
-  if (words.size() < 2 || words[0] != "=") return "";
-  for (const std::string& line : now) {
-    const Element element = ElementOf(line);
-    const std::vector<absl::string_view> there = absl::StrSplit(element.rest, ' ');
-    if (element.name.substr(0, element.name.rfind('.') + 1) == scope && there.size() >= 2 &&
-        there[1] == words[1]) {
-      return absl::StrCat(" (number ", words[1], " is ", element.name, ")");
-    }
-  }
-  return "";
-}
-
 }  // namespace
 
 std::set<const FileDescriptor*> FilesOfPackage(const std::vector<const FileDescriptor*>& roots) {
@@ -156,32 +120,6 @@ SchemaLines LinesOf(const FileDescriptor& file) {
   for (int i = 0; i < file.extension_count(); ++i) lines.insert(LineOf(*file.extension(i)));
   for (int i = 0; i < file.service_count(); ++i) AddService(*file.service(i), lines);
   return lines;
-}
-
-SchemaLines ParseLines(const std::string& text) {
-  SchemaLines lines;
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipWhitespace())) {
-    if (!absl::StartsWith(line, "#")) lines.insert(std::string(line));
-  }
-  return lines;
-}
-
-std::vector<std::string> BrokenLines(const SchemaLines& frozen, const SchemaLines& now) {
-  std::map<absl::string_view, absl::string_view> rests;
-  for (const std::string& line : now) rests.emplace(ElementOf(line).name, ElementOf(line).rest);
-  std::vector<std::string> broken;
-  for (const std::string& line : frozen) {
-    const Element want = ElementOf(line);
-    const std::string wanted = want.rest.empty() ? "it" : absl::StrCat("\"", want.rest, "\"");
-    const auto got = rests.find(want.name);
-    if (got == rests.end()) {
-      broken.push_back(
-          absl::StrCat(want.name, ": got none", Successor(want, now), ", want ", wanted));
-    } else if (got->second != want.rest && got->second != absl::StripSuffix(want.rest, kPlanned)) {
-      broken.push_back(absl::StrCat(want.name, ": got \"", got->second, "\", want ", wanted));
-    }
-  }
-  return broken;
 }
 
 }  // namespace rope::testing

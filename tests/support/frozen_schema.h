@@ -1,5 +1,5 @@
-// The schema as text, one line an element, and the comparison of two such texts. The frozen text is
-// proto/frozen_schema.txt; proto/README.md, Compatibility, says what may change.
+// The schema as text, one line an element. The frozen text is proto/frozen_schema.txt;
+// proto/README.md, Compatibility, says what may change.
 //
 //   enum rope.v1.DType
 //   enum_value rope.v1.DType.DTYPE_FP32 = 1
@@ -10,8 +10,8 @@
 //   reserved rope.v1.Positions 9 to 11
 //   service rope.v1.RopeService
 //
-// The first two words are the element. `json NAME` follows where a field has another JSON name than
-// its own in camel case; `planned` ends the line of a planned field.
+// `json NAME` follows where a field has another JSON name than its own in camel case; `planned`
+// ends the line of a planned field.
 //
 // Threading:  Functions only.
 #ifndef ROPE_TESTS_SUPPORT_FROZEN_SCHEMA_H_
@@ -33,14 +33,6 @@ std::set<const google::protobuf::FileDescriptor*> FilesOfPackage(
 
 // A line for each element of a file. Extensions are fields of their package.
 SchemaLines LinesOf(const google::protobuf::FileDescriptor& file);
-
-// The lines of a text, without empty lines and those that begin with #.
-SchemaLines ParseLines(const std::string& text);
-
-// A sentence for each frozen line that `now` contradicts:
-//   ELEMENT: got what is there now, want what is frozen
-// A planned field may become built; nothing else may change, and additions are no contradiction.
-std::vector<std::string> BrokenLines(const SchemaLines& frozen, const SchemaLines& now);
 
 }  // namespace rope::testing
 

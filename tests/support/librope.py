@@ -5,10 +5,10 @@ only Python.
 import ctypes
 import json
 import pathlib
-import signal
-import subprocess
+import re
 
-LIMIT_S = 60
+from rope_server import LIMIT_S, RopeServer
+
 # DLPack's code and bits.
 DTYPES = {"int64": (0, 64), "fp32": (2, 32), "fp16": (2, 16), "bf16": (4, 16)}
 
@@ -47,7 +47,8 @@ def load(build):
     """The library of a build folder, with RTLD_LOCAL. Each name that it exports is there."""
     root = pathlib.Path(__file__).resolve().parents[2]
     library = ctypes.CDLL(str(pathlib.Path(build) / "lib" / "librope.so"))
-    for name in (root / "client/c/exports.txt").read_text().split():
+    header = (root / "client/include/rope/rope.h").read_text()
+    for name in re.findall(r"^\w.*?\b(rope_\w+)\(", header, re.MULTILINE):
         getattr(library, name).restype = ctypes.c_void_p
     for name in ("error_code", "error_message", "error_reason", "transport", "version"):
         getattr(library, f"rope_{name}").restype = ctypes.c_char_p
@@ -129,23 +130,11 @@ class Prepared:
         self.library.rope_prepared_free(self.handle)
 
 
-class Server:
+class Server(RopeServer):
     """rope_server of a build, on a free port of 127.0.0.1 and a Unix socket in `folder`."""
 
     def __init__(self, build, folder, *flags):
-        self.socket = f"unix:{folder}/rope.sock"
-        self.process = subprocess.Popen(
-            [pathlib.Path(build) / "bin" / "rope_server", "--listen=127.0.0.1:0",
-             f"--listen={self.socket}", "--device=cpu", "--enable_shared_memory", *flags],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        lines = [self.process.stdout.readline() for _ in range(2)]  # one for each --listen
-        addresses = [line.split()[-1] for line in lines if "on 127" in line]
-        if not addresses:
-            raise RuntimeError(f"rope_server did not start: it printed {lines}")
-        self.address = addresses[0]
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(LIMIT_S)
-        self.process.stdout.close()
-        return status
+        super().__init__(pathlib.Path(build) / "bin" / "rope_server", "--listen=127.0.0.1:0",
+                         f"--listen=unix:{folder}/rope.sock", "--device=cpu",
+                         "--enable_shared_memory", *flags)
+        self.socket = self.targets[1]

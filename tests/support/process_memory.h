@@ -1,4 +1,6 @@
-// Memory of another process, as the kernel counts it.
+// Memory, file descriptors and threads of another process, as the kernel counts them.
+//
+// Threading:  Functions only.
 #ifndef ROPE_TESTS_SUPPORT_PROCESS_MEMORY_H_
 #define ROPE_TESTS_SUPPORT_PROCESS_MEMORY_H_
 
@@ -6,7 +8,9 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 namespace rope::testing {
@@ -47,6 +51,21 @@ inline int64_t AnonymousBytes(pid_t pid) {
     if (word == "RssAnon:" && file >> kibibytes) return kibibytes * 1024;
   }
   return 0;
+}
+
+inline int OpenDescriptors(pid_t pid) {
+  const std::filesystem::directory_iterator open("/proc/" + std::to_string(pid) + "/fd");
+  return static_cast<int>(std::distance(begin(open), end(open)));
+}
+
+inline int ThreadCount(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  std::string word;
+  int threads = 0;
+  while (file >> word) {
+    if (word == "Threads:") file >> threads;
+  }
+  return threads;
 }
 
 }  // namespace rope::testing

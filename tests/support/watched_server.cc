@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/temporary_folder.h"
@@ -15,9 +17,47 @@ constexpr int64_t kLimitBytes = 1024 * kMiB;
 constexpr int64_t kKeptBytesMax = 64 * kMiB;
 constexpr std::chrono::seconds kGivenBackWithin{10};
 constexpr std::chrono::seconds kAnsweredWithin{10};
+constexpr std::chrono::milliseconds kPause{3};  // of the bystander
 constexpr int kFirstCalls = 20;  // memory that the first calls allocate stays allocated
 
 }  // namespace
+
+Bystander::Bystander(std::unique_ptr<v1::RopeService::Stub> stub)
+    : stub_(std::move(stub)), thread_([this] {
+        do CallOnce();
+        while (!stop_.WaitForNotificationWithTimeout(kPause));
+      }) {}
+
+Bystander::~Bystander() {
+  Stop();
+}
+
+Bystander::Counts Bystander::Stop() {
+  if (thread_.joinable()) {
+    stop_.Notify();
+    thread_.join();
+  }
+  return counts_;
+}
+
+void Bystander::CallOnce() {
+  const auto begin = std::chrono::steady_clock::now();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kAnsweredWithin);
+  v1::RotateResponse response;
+  const grpc::Status status = stub_->Rotate(&context, UnitRequest(1), &response);
+  if (status.ok() && IsUnitAnswer(response)) {
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    counts_.slowest_ms = std::max(counts_.slowest_ms, took.count());
+    ++counts_.right;
+    return;
+  }
+  ++counts_.wrong;
+  if (!counts_.first_wrong.empty()) return;
+  counts_.first_wrong = status.ok()
+                            ? response.ShortDebugString()
+                            : absl::StrCat(status.error_code(), " ", status.error_message());
+}
 
 WatchedServer::WatchedServer(const Options& options)
     : options_(options),

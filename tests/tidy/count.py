@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Prints the size of the house: lines of production and tests in all languages; of C++ and CUDA
-files, units, lines, lines of code and functions; test programs and tests.
+files, units, lines and lines of code; test programs and tests.
 
 A unit is a header with its source. A line of code is neither blank nor comment.
 Usage: count.py [ROOT...]      several trees: a column for each, such as a commit before and now
@@ -21,8 +21,6 @@ def sums(tree, sizes, folders):
         "units": sum(units for _, units in rooms),
         "lines": sum(len(tree.text(name).splitlines()) for name in names),
         "lines of code": sum(lines for lines, _ in rooms),
-        "functions in .cc": sum(1 for name in names if name.endswith(".cc")
-                                for _ in tidy.functions_of(tree, name)),
     }
 
 

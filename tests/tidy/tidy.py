@@ -14,7 +14,6 @@ import sys
 COLUMNS_MAX = 100
 PROSE_COLUMNS_MAX = 120
 VERBATIM = ("tests/conformance/golden/README.md",)  # a definition that came with the files
-FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = (  # The first line that fits counts. A newcomer reads the first page whole.
     ("*-inl.h", 400), ("*.h", 350), ("*.cc", 800), ("*.cu", 400), ("*.cuh", 400),
     ("README.md", 150))
@@ -37,8 +36,6 @@ COMMENT_OR_STRING = re.compile(
 COMMAND = re.compile(r"(\w+)\s*\(([^()]*)\)")
 BANNED_CODE = (
     (re.compile(r"\bthrow\b"), "throws", "*"),
-    (re.compile(r"\busing\s+namespace\b"), "using namespace", "*"),
-    (re.compile(r"\bNULL\b"), "NULL, want nullptr", "*"),
     (re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\b|(?<![\w.>])sleep\s*\("),
      "sleeps, want a fake clock or a notification", "tests/*"),
     *((re.compile(r"\babsl::[A-Z]\w+Error\("), "an error without its parts, want MakeError", files)
@@ -50,7 +47,6 @@ BANNED_CODE = (
 THROWS = collections.defaultdict(str, throws="client/include/rope/status.h")
 RAW_NEW = re.compile(r"(?<!operator )(?<!#include <)\bnew\b(?!\s*[;,.)])")
 OWNED_NEW = re.compile(r"(?:(?:unique|shared)_ptr<[^;]*|WrapUnique)\(\s*new\b")
-BARE_TODO = re.compile(r"\bTODO\b(?!\([^)\s][^)]*\))")
 # Paths of one machine and names of package hosts: none of them belongs in the tree. Spelled so that
 # the rule does not find itself.
 MACHINE_WORDS = re.compile(
@@ -104,7 +100,6 @@ class Layers:
         self.top, self.allow, self.ground, self.deny, self.rooms = set(), {}, [], [], {}
         self.budgets = {}
         self.totals = {}
-        self.spread = {}
         for line in text.splitlines():
             line = line.split("#")[0].strip()
             verb, _, rest = line.partition(" ")
@@ -118,9 +113,6 @@ class Layers:
                 self.rooms[folder.strip()] = [floor.split("|") for floor in floors.split()]
             elif verb == "ground":
                 self.ground += rest.split()
-            elif verb == "spread":
-                word, files_max = rest.split()
-                self.spread[word] = int(files_max)
             elif verb == "deny":
                 files, _, includes = rest.partition(":")
                 includes, _, exceptions = includes.partition(" except ")
@@ -132,9 +124,8 @@ class Layers:
                 what, lines = rest.split()
                 self.totals[what] = int(lines)
             elif verb:
-                raise ValueError(
-                    f"layers.txt: got {verb!r}, want top, allow, rooms, ground, spread,"
-                    " deny, budget or total")
+                raise ValueError(f"layers.txt: got {verb!r}, want top, allow, rooms, ground, deny,"
+                                 " budget or total")
 
     def allowed(self, name):
         """Returns the folders that a file may include: those of its folder and of its room."""
@@ -185,7 +176,7 @@ def owner(include, folders):
     first = include.split("/")[0]
     if first in folders:
         return first
-    if include.startswith("rope/v1/") or include.startswith("grpc/health/"):
+    if include.startswith(("rope/v1/", "grpc/health/", "google/rpc/")):
         return "proto"
     return "client" if first == "rope" else None
 
@@ -221,17 +212,6 @@ def check_includes(tree, layers):
                 if (matches(name, files) and matches(include, includes)
                         and not matches(name, exceptions)):
                     yield f"{name}:{number}: may not include {include}"
-
-
-def check_spread(tree, layers):
-    """A word that stands for a kind of feature is in few files, so that another one costs few."""
-    sources = [name for name in tree.named(*CODE_SUFFIXES, ".proto")
-               if not name.startswith("tests/")]
-    for word, files_max in layers.spread.items():
-        named = [name for name in sources if word in tree.text(name).lower()]
-        if len(named) > files_max:
-            yield (f"tests/tidy/layers.txt: {len(named)} files name {word}, want at most "
-                   f"{files_max}: {' '.join(named)}")
 
 
 def included_file(include, files):
@@ -425,10 +405,6 @@ def check_words(tree):
             if (RAW_NEW.search(line) and not OWNED_NEW.search(line)
                     and "// owned by" not in said.lower()):
                 yield f"{name}:{number}: raw new, want a smart pointer or `// owned by ...`"
-    for name in tree.named(*CODE_SUFFIXES, ".sh", ".proto"):
-        for number, line in tree.lines(name):
-            if BARE_TODO.search(line):
-                yield f"{name}:{number}: TODO without (reason)"
 
 
 def check_machine_words(tree):
@@ -507,30 +483,6 @@ def check_proofs(tree):
                 yield f"{name}:{number}: a row without a test, golden files or \"not built\""
 
 
-def functions_of(tree, name):
-    """Yields (first line, lines) of free and out-of-class functions, by column 0."""
-    start, opened = None, False
-    for number, line in enumerate(strip_code(tree.text(name)).splitlines(), 1):
-        if start is None and re.match(r"[A-Za-z_~].*\(", line):
-            start, opened = number, False
-        if start is None:
-            continue
-        opened = opened or "{" in line
-        if opened and line.startswith("}"):
-            yield start, number - start + 1
-            start = None
-        elif not opened and line.rstrip().endswith(";"):
-            start = None
-
-
-def check_functions(tree):
-    for name in tree.named(".cc"):
-        for start, lines in functions_of(tree, name):
-            if lines > FUNCTION_LINES_MAX:
-                yield (f"{name}:{start}: function of {lines} lines, "
-                       f"want at most {FUNCTION_LINES_MAX}")
-
-
 def check_files(tree):
     for name in tree.named(*CODE_SUFFIXES, ".md"):
         count = len(tree.text(name).splitlines())
@@ -547,9 +499,9 @@ def check_all(root):
     layers = Layers(tree.text("tests/tidy/layers.txt"))
     problems = [*check_top(tree, layers), *check_includes(tree, layers),
                 *check_rooms(tree, layers), *check_budgets(tree, layers),
-                *check_totals(tree, layers), *check_spread(tree, layers)]
+                *check_totals(tree, layers)]
     for rule in (check_cycles, check_columns, check_registration, check_words, check_machine_words,
-                 check_links, check_proofs, check_functions, check_files):
+                 check_links, check_proofs, check_files):
         problems += rule(tree)
     return sorted(problems)
 

@@ -1,7 +1,6 @@
 // lint: checks config.json files in this process.
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -25,30 +24,25 @@ Result<kernels::EngineVersion> FilterOf(const Arguments& arguments) {
   return filter;
 }
 
-FileReport LintFile(const std::string& path, const kernels::EngineVersion& filter,
-                    const std::string& sub_config) {
-  const Result<std::string> text = ReadConfig(path);
-  if (text.ok()) return LintText(path, *text, filter, sub_config);
-  FileReport report;
-  report.file = path;
-  report.unreadable = text.status().message();
-  return report;
-}
-
 std::vector<FileReport> LintAll(const std::vector<std::string>& paths,
                                 const kernels::EngineVersion& filter,
                                 const std::string& sub_config) {
   std::vector<FileReport> reports;
+  const auto refuse = [&reports](const std::string& path, const std::string& why) {
+    FileReport& report = reports.emplace_back();
+    report.file = path;
+    report.unreadable = why;
+  };
   const ConfigFiles configs = FindConfigs(paths);
   for (const std::string& path : configs.files) {
-    reports.push_back(LintFile(path, filter, sub_config));
+    const Result<std::string> text = ReadConfig(path);
+    if (text.ok()) {
+      reports.push_back(LintText(path, *text, filter, sub_config));
+    } else {
+      refuse(path, text.status().message());
+    }
   }
-  for (const UnreadablePath& unreadable : configs.unreadable) {
-    FileReport report;
-    report.file = unreadable.path;
-    report.unreadable = absl::StrCat(unreadable.path, ": ", unreadable.why);
-    reports.push_back(std::move(report));
-  }
+  for (const auto& [path, why] : configs.unreadable) refuse(path, absl::StrCat(path, ": ", why));
   return reports;
 }
 

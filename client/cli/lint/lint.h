@@ -1,6 +1,6 @@
 // Findings of the linter: what is wrong with a config.json, where, and from which position on.
 //
-// Threading:  Functions only.
+// Threading:  Values and pure functions; any thread.
 #ifndef ROPE_CLIENT_CLI_LINT_LINT_H_
 #define ROPE_CLIENT_CLI_LINT_LINT_H_
 
@@ -19,10 +19,7 @@
 
 namespace rope::client {
 
-// Finding: one thing that lint says about a config.json. FileReport: all findings of a file.
-//
-// Threading:  Values.
-
+// One thing that lint says about a config.json.
 struct Finding {
   const Rule* rule = nullptr;   // never null in a report
   std::string sub_config = {};  // its path; empty: the config that is read without a choice
@@ -34,6 +31,7 @@ struct Finding {
   std::string version = {};  // of the engine; empty: every version
 };
 
+// All findings of a file.
 struct FileReport {
   std::string file;
   std::string unreadable;  // why the file cannot be read; empty: it was linted
@@ -52,7 +50,6 @@ struct FileReport {
 // one of them by at least D / sqrt(2). The search starts where D first reaches the error, and steps
 // by what the derivatives of cos and sin allow, until one of the two exceeds the error.
 //
-// Threading:  Pure function; any thread.
 // Limits:     At most 2^20 evaluations, about a second. Published configs need a few hundred.
 
 // The rows of one rotation, without xPos.
@@ -75,10 +72,8 @@ FirstDifference FindFirstDifference(const Turns& a, const Turns& b, double error
 
 // KeyLines: the line of each key of a JSON text, so that findings can point there.
 //
-// Threading:  Immutable after Of.
 // Limits:     The first 4096 keys, down to 8 levels, of at most 128 bytes each; others are not
 //             found. Any text is accepted; keys after a syntax error are not found.
-
 class KeyLines {
  public:
   static KeyLines Of(absl::string_view json);
@@ -111,14 +106,10 @@ std::vector<std::string> EngineNames();
 // field "engine": no engine of that name, or it has no versions of that form.
 Result<kernels::EngineVersion> ReadFilter(const std::string& text);
 
-// Lint: what is wrong with, doubtful about, or read in several ways in one config.json.
-//
-// Threading:  Pure functions; any thread.
-// Limits:     As kernels::ModelConfig; any bytes are accepted.
-
 // Lints the rotary embedding of every layer type of `text`, and of each sub-config that has rope
 // parameters. If `sub_config` names a sub-config, lints that one alone. `filter`: the engine whose
-// readings are wanted, in one version or in all; without a name: every engine.
+// readings are wanted, in one version or in all; without a name: every engine. Limits: as
+// kernels::ModelConfig; any bytes are accepted.
 FileReport LintText(absl::string_view file, absl::string_view text,
                     const kernels::EngineVersion& filter, absl::string_view sub_config = "");
 

@@ -1,5 +1,6 @@
 // Rules: the kinds of findings. Each has an id that scripts may name and that never changes, a
-// weight, and a section of RULES.md with the id as its title.
+// weight, and a section of RULES.md with the id as its title. They are data, in rules.json of
+// kernels/config.
 //
 // Threading:  Constants; any thread.
 #ifndef ROPE_CLIENT_CLI_LINT_RULES_H_
@@ -25,9 +26,9 @@ enum class Weight {
 absl::string_view Name(Weight weight);
 
 struct Rule {
-  absl::string_view id;
+  std::string id;
   Weight weight;
-  absl::string_view summary;  // a sentence
+  std::string summary;  // a sentence
 };
 
 // Rules of lint itself; the others are kinds of remarks.

@@ -18,6 +18,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/json_text.h"
 #include "client/cli/npy.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -27,24 +28,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kPositions = 128 * 1024;  // sequences restart at this position
 constexpr int64_t kPositionsApart = 1000;   // between the first positions of sequences
-
-// Decides whether another request may start: by count or by time.
-class Budget {
- public:
-  explicit Budget(const LoadPlan& plan)
-      : counts_(plan.requests.has_value()),
-        left_(plan.requests.value_or(0)),
-        end_(Clock::now() + plan.duration) {}
-
-  bool TryAcquire() {
-    return counts_ ? left_.fetch_sub(1, std::memory_order_relaxed) > 0 : Clock::now() < end_;
-  }
-
- private:
-  const bool counts_;
-  std::atomic<int64_t> left_;
-  const Clock::time_point end_;
-};
 
 // One request in flight: its memory, the position of its sequence, its results so far.
 class Sequence {
@@ -56,9 +39,8 @@ class Sequence {
 
   // Allocates the tensors; if the plan shares memory, as arena slots that are rotated in place.
   Status Allocate(const LoadPlan& plan, const Arena& arena) {
-    Status status = Add(plan, Role::kQ, plan.heads, arena);
-    if (!status.ok() || plan.kv_heads == 0) return status;
-    return Add(plan, Role::kK, plan.kv_heads, arena);
+    ROPE_RETURN_IF_ERROR(Add(plan, Role::kQ, plan.heads, arena));
+    return plan.kv_heads == 0 ? Status() : Add(plan, Role::kK, plan.kv_heads, arena);
   }
 
   // Returns the next request and advances the position.
@@ -85,9 +67,9 @@ class Sequence {
     uint16_t* data = nullptr;
     uint16_t* output = nullptr;
     if (plan.SharesMemory()) {
-      Result<Slot> slot = arena.Allocate(static_cast<int64_t>(words * sizeof(uint16_t)));
-      if (!slot.ok()) return slot.status();
-      slots_.push_back(*std::move(slot));
+      ROPE_ASSIGN_OR_RETURN(Slot slot,
+                            arena.Allocate(static_cast<int64_t>(words * sizeof(uint16_t))));
+      slots_.push_back(std::move(slot));
       data = output = static_cast<uint16_t*>(slots_.back().data());
       // In place, the factor would be applied again with every call.
       request_.skip_attention_factor = true;
@@ -120,11 +102,16 @@ using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
 void RunSequences(const LoadPlan& plan, const std::vector<Client>& clients,
                   const Sequences& sequences) {
-  Budget budget(plan);
+  std::atomic<int64_t> left = plan.requests.value_or(0);
+  const Clock::time_point end = Clock::now() + plan.duration;
+  const auto may_begin = [&plan, &left, end] {
+    return plan.requests.has_value() ? left.fetch_sub(1, std::memory_order_relaxed) > 0
+                                     : Clock::now() < end;
+  };
   std::vector<std::thread> threads;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    threads.emplace_back([&plan, &budget, &client = clients[i], &sequence = *sequences[i]] {
-      while (budget.TryAcquire()) sequence.End(client.Rotate(sequence.Begin(), plan.call).status());
+    threads.emplace_back([&plan, &may_begin, &client = clients[i], &sequence = *sequences[i]] {
+      while (may_begin()) sequence.End(client.Rotate(sequence.Begin(), plan.call).status());
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -145,7 +132,7 @@ LoadResult Sum(const Sequences& sequences) {
 // Sends one request that is not counted.
 Result<RotateReply> RotateOnce(const LoadPlan& plan, const Client& client) {
   Sequence sequence(plan, 0);
-  if (Status status = sequence.Allocate(plan, client.arena()); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(sequence.Allocate(plan, client.arena()));
   return client.Rotate(sequence.Begin(), plan.call);
 }
 
@@ -155,29 +142,32 @@ Result<Sequences> MakeSequences(const LoadPlan& plan, const std::vector<Client>&
   for (int64_t i = 0; i < plan.concurrency; ++i) {
     const Arena arena = clients[static_cast<size_t>(i)].arena();
     sequences.push_back(std::make_unique<Sequence>(plan, i));
-    if (Status status = sequences.back()->Allocate(plan, arena); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(sequences.back()->Allocate(plan, arena));
   }
   return sequences;
 }
 
-std::vector<Transport> TransportsOf(LoadTransport transport) {
-  switch (transport) {
-    case LoadTransport::kInline:
-      break;
-    case LoadTransport::kStaged:
-      return {Transport::kRing, Transport::kMemfd};
-    case LoadTransport::kRing:
-      return {Transport::kRing};
-    case LoadTransport::kMemfd:
-      return {Transport::kMemfd};
-  }
-  return {Transport::kInline};
+// What --transport may say, and the transports of each connection then.
+struct TransportChoice {
+  LoadTransport value;
+  const char* name;
+  std::vector<Transport> transports;
+};
+
+// In the order of LoadTransport.
+const std::vector<TransportChoice>& TransportChoices() {
+  static const std::vector<TransportChoice> choices = {
+      {LoadTransport::kInline, "inline", {Transport::kInline}},
+      {LoadTransport::kStaged, "staged", {Transport::kRing, Transport::kMemfd}},
+      {LoadTransport::kRing, "ring", {Transport::kRing}},
+      {LoadTransport::kMemfd, "memfd", {Transport::kMemfd}}};
+  return choices;
 }
 
 ConnectOptions OptionsOf(const LoadPlan& plan) {
   constexpr int64_t kAlignmentMax = 2 * 4096;  // most that the alignment of q and k adds
   ConnectOptions options;
-  options.transports = TransportsOf(plan.transport);
+  options.transports = TransportChoices()[static_cast<size_t>(plan.transport)].transports;
   if (plan.SharesMemory()) options.arena_bytes = plan.RequestBytes() + kAlignmentMax;
   if (plan.transport == LoadTransport::kStaged) {
     options.staged_bytes = plan.RequestBytes() + kAlignmentMax;
@@ -188,17 +178,7 @@ ConnectOptions OptionsOf(const LoadPlan& plan) {
 }  // namespace
 
 const char* Name(LoadTransport transport) {
-  switch (transport) {
-    case LoadTransport::kInline:
-      return "inline";
-    case LoadTransport::kStaged:
-      return "staged";
-    case LoadTransport::kRing:
-      return "ring";
-    case LoadTransport::kMemfd:
-      return "memfd";
-  }
-  return "unknown";
+  return TransportChoices()[static_cast<size_t>(transport)].name;
 }
 
 double Percentile(const std::vector<float>& sorted, double percent) {
@@ -211,20 +191,17 @@ Result<LoadResult> RunLoad(const LoadPlan& plan,
                            const std::function<Result<Client>(const ConnectOptions&)>& connect) {
   std::vector<Client> clients;
   for (int64_t i = 0; i < plan.concurrency; ++i) {
-    Result<Client> client = connect(OptionsOf(plan));
-    if (!client.ok()) return client.status();
-    clients.push_back(*std::move(client));
+    ROPE_ASSIGN_OR_RETURN(Client client, connect(OptionsOf(plan)));
+    clients.push_back(std::move(client));
   }
-  const Result<RotateReply> first = RotateOnce(plan, clients.front());
-  if (!first.ok()) return first.status();
-  const Result<Sequences> sequences = MakeSequences(plan, clients);
-  if (!sequences.ok()) return sequences.status();
+  ROPE_ASSIGN_OR_RETURN(const RotateReply first, RotateOnce(plan, clients.front()));
+  ROPE_ASSIGN_OR_RETURN(const Sequences sequences, MakeSequences(plan, clients));
 
   const auto begin = Clock::now();
-  RunSequences(plan, clients, *sequences);
-  LoadResult result = Sum(*sequences);
+  RunSequences(plan, clients, sequences);
+  LoadResult result = Sum(sequences);
   result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  result.device = first->device;
+  result.device = first.device;
   return result;
 }
 
@@ -261,9 +238,7 @@ Status ReadShape(const Arguments& arguments, LoadPlan& plan) {
   for (const auto& [flag, min, value] : lengths) {
     // Bounded so that their product is.
     constexpr int64_t kLengthMax = int64_t{1} << 22;
-    if (Status status = ReadInteger(arguments, flag, min, kLengthMax, value); !status.ok()) {
-      return status;
-    }
+    ROPE_RETURN_IF_ERROR(ReadInteger(arguments, flag, min, kLengthMax, value));
   }
   const std::string dtype = arguments.Text("dtype");
   if (dtype == "fp32") {
@@ -288,14 +263,11 @@ Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
                   "--transport: got cuda, want inline, staged, ring or memfd: device memory has "
                   "no transport yet");
   }
-  const auto transport = ChoiceOf<LoadTransport>(arguments, "transport",
-                                                 {{"", LoadTransport::kInline},
-                                                  {"inline", LoadTransport::kInline},
-                                                  {"staged", LoadTransport::kStaged},
-                                                  {"ring", LoadTransport::kRing},
-                                                  {"memfd", LoadTransport::kMemfd}});
-  if (!transport.ok()) return transport.status();
-  plan.transport = *transport;
+  std::vector<std::pair<absl::string_view, LoadTransport>> names = {{"", plan.transport}};
+  for (const TransportChoice& choice : TransportChoices()) {
+    names.emplace_back(choice.name, choice.value);
+  }
+  ROPE_ASSIGN_OR_RETURN(plan.transport, ChoiceOf(arguments, "transport", names));
   return {};
 }
 
@@ -316,16 +288,13 @@ Status ReadLength(const Arguments& arguments, LoadPlan& plan) {
 
 // Unscaled frequencies unless a flag says otherwise.
 Status ReadRope(const Arguments& arguments, LoadPlan& plan) {
-  const std::vector<Flag> flags = WithRopeFlags({});
-  if (std::none_of(flags.begin(), flags.end(),
-                   [&arguments](const Flag& flag) { return arguments.Has(flag.name); })) {
+  if (std::ranges::none_of(WithRopeFlags({}),
+                           [&](const Flag& flag) { return arguments.Has(flag.name); })) {
     plan.rope.config = RopeConfig{.head_dim = plan.head_dim};
     plan.rope.pairing = Pairing::kHalf;
     return {};
   }
-  Result<RopeSpec> spec = RopeSpecOf(arguments);
-  if (!spec.ok()) return spec.status();
-  plan.rope = *std::move(spec);
+  ROPE_ASSIGN_OR_RETURN(plan.rope, RopeSpecOf(arguments));
   return {};
 }
 
@@ -334,85 +303,63 @@ Result<LoadPlan> PlanOf(const Arguments& arguments) {
   plan.call = CallOptionsOf(arguments);
   plan.call.attempts_max = 1;
   for (const auto take : {&ReadShape, &ReadTransport, &ReadLength, &ReadRope}) {
-    if (Status status = take(arguments, plan); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(take(arguments, plan));
   }
-  if (Status status = ReadInteger(arguments, "concurrency", 1, kConcurrencyMax, plan.concurrency);
-      !status.ok()) {
-    return status;
-  }
+  ROPE_RETURN_IF_ERROR(ReadInteger(arguments, "concurrency", 1, kConcurrencyMax, plan.concurrency));
   return plan;
 }
 
 // What is printed, either way.
-struct Report {
-  int64_t answered = 0;
+Json ReportOf(const LoadPlan& plan, const LoadResult& result) {
   int64_t failed = 0;
-  double requests_per_second = 0;
-  double tokens_per_second = 0;
-  double gigabytes_per_second = 0;  // each way
-  double p50_us = 0;
-  double p90_us = 0;
-  double p99_us = 0;
-  double p999_us = 0;
-  double max_us = 0;
-};
-
-Report ReportOf(const LoadPlan& plan, const LoadResult& result) {
-  Report report;
-  report.answered = static_cast<int64_t>(result.latencies_us.size());
-  for (const auto& [code, count] : result.errors) report.failed += count;
-  const auto answered = static_cast<double>(report.answered);
-  report.requests_per_second = answered / result.seconds;
-  report.tokens_per_second = report.requests_per_second * static_cast<double>(plan.tokens);
-  report.gigabytes_per_second =
-      report.requests_per_second * static_cast<double>(plan.RequestBytes()) / 1e9;
-  report.p50_us = Percentile(result.latencies_us, 50);
-  report.p90_us = Percentile(result.latencies_us, 90);
-  report.p99_us = Percentile(result.latencies_us, 99);
-  report.p999_us = Percentile(result.latencies_us, 99.9);
-  report.max_us = Percentile(result.latencies_us, 100);
-  return report;
+  for (const auto& [code, count] : result.errors) failed += count;
+  const auto answered = static_cast<double>(result.latencies_us.size());
+  const double requests_per_second = answered / result.seconds;
+  const double gigabytes_per_second =
+      requests_per_second * static_cast<double>(plan.RequestBytes()) / 1e9;
+  const auto latency = [&](double percent) { return Percentile(result.latencies_us, percent); };
+  return {{"transport", Name(plan.transport)},
+          {"concurrency", plan.concurrency},
+          {"tokens", plan.tokens},
+          {"heads", plan.heads},
+          {"kv_heads", plan.kv_heads},
+          {"head_dim", plan.head_dim},
+          {"dtype", std::string(NameOf(plan.dtype))},
+          {"device", result.device},
+          {"seconds", result.seconds},
+          {"answered", result.latencies_us.size()},
+          {"failed", failed},
+          {"errors", Json(result.errors)},
+          {"first_error", result.first_error},
+          {"requests_per_second", requests_per_second},
+          {"tokens_per_second", requests_per_second * static_cast<double>(plan.tokens)},
+          {"gigabytes_per_second_in", gigabytes_per_second},
+          {"gigabytes_per_second_out", gigabytes_per_second},
+          {"latency_us",
+           {{"p50", latency(50)},
+            {"p90", latency(90)},
+            {"p99", latency(99)},
+            {"p99.9", latency(99.9)},
+            {"max", latency(100)}}}};
 }
 
-void PrintText(const LoadPlan& plan, const LoadResult& result, const Report& report) {
+void PrintText(const LoadPlan& plan, const LoadResult& result, const Json& report) {
+  const auto number = [&report](const char* name) { return report.at(name).get<double>(); };
+  const auto latency = [&report](const char* name) {
+    return report.at("latency_us").at(name).get<double>();
+  };
   absl::PrintF("%s, %d in flight, %d tokens of %d + %d heads of %d (%s), on %s\n",
                Name(plan.transport), plan.concurrency, plan.tokens, plan.heads, plan.kv_heads,
                plan.head_dim, NameOf(plan.dtype), result.device);
-  absl::PrintF("requests    %d answered, %d failed, in %.3f s\n", report.answered, report.failed,
-               result.seconds);
+  absl::PrintF("requests    %d answered, %d failed, in %.3f s\n", result.latencies_us.size(),
+               report.at("failed").get<int64_t>(), result.seconds);
   absl::PrintF("throughput  %.1f requests/s, %.1f tokens/s, %.3f GB/s in and as much out\n",
-               report.requests_per_second, report.tokens_per_second, report.gigabytes_per_second);
-  absl::PrintF("latency us  p50 %.1f  p90 %.1f  p99 %.1f  p99.9 %.1f  max %.1f\n", report.p50_us,
-               report.p90_us, report.p99_us, report.p999_us, report.max_us);
+               number("requests_per_second"), number("tokens_per_second"),
+               number("gigabytes_per_second_in"));
+  absl::PrintF("latency us  p50 %.1f  p90 %.1f  p99 %.1f  p99.9 %.1f  max %.1f\n", latency("p50"),
+               latency("p90"), latency("p99"), latency("p99.9"), latency("max"));
   for (const auto& [code, count] : result.errors) absl::PrintF("error       %s %d\n", code, count);
   if (!result.first_error.empty()) absl::PrintF("first error %s\n", result.first_error);
-}
-
-void PrintLoadJson(const LoadPlan& plan, const LoadResult& result, const Report& report) {
-  const Json json = {{"transport", Name(plan.transport)},
-                     {"concurrency", plan.concurrency},
-                     {"tokens", plan.tokens},
-                     {"heads", plan.heads},
-                     {"kv_heads", plan.kv_heads},
-                     {"head_dim", plan.head_dim},
-                     {"dtype", std::string(NameOf(plan.dtype))},
-                     {"device", result.device},
-                     {"seconds", result.seconds},
-                     {"answered", report.answered},
-                     {"failed", report.failed},
-                     {"errors", Json(result.errors)},
-                     {"first_error", result.first_error},
-                     {"requests_per_second", report.requests_per_second},
-                     {"tokens_per_second", report.tokens_per_second},
-                     {"gigabytes_per_second_in", report.gigabytes_per_second},
-                     {"gigabytes_per_second_out", report.gigabytes_per_second},
-                     {"latency_us",
-                      {{"p50", report.p50_us},
-                       {"p90", report.p90_us},
-                       {"p99", report.p99_us},
-                       {"p99.9", report.p999_us},
-                       {"max", report.max_us}}}};
-  absl::PrintF("%s", JsonText(json));
 }
 
 }  // namespace
@@ -439,10 +386,13 @@ int RunLoadCommand(const Arguments& arguments) {
   const Result<LoadResult> result = RunLoad(
       *plan, [&arguments](const ConnectOptions& options) { return ConnectTo(arguments, options); });
   if (!result.ok()) return Fail(result.status());
-  const Report report = ReportOf(*plan, *result);
-  const auto print = arguments.Has("json") ? &PrintLoadJson : &PrintText;
-  print(*plan, *result, report);
-  return report.failed == 0 ? kExitOk : kExitFailed;
+  const Json report = ReportOf(*plan, *result);
+  if (arguments.Has("json")) {
+    absl::PrintF("%s", JsonText(report));
+  } else {
+    PrintText(*plan, *result, report);
+  }
+  return result->errors.empty() ? kExitOk : kExitFailed;
 }
 
 }  // namespace rope::client

@@ -17,9 +17,10 @@
 //             before, in process too; else Connect fails with FAILED_PRECONDITION. "inproc:" and
 //             rope::embedded::Connect start an engine of the child's own.
 // Ownership:  A synchronous call borrows its request until it returns; an asynchronous call copies
-//             the request and borrows the memory of its tensors until its callback has run. The
-//             library keeps no reference to that memory afterwards. A reply owns its contents,
-//             except RotatedTensor::data where the request gave `output`.
+//             the request and borrows the memory of its tensors, and of rows that the server
+//             shares (tensor.h), until its callback has run. The library keeps no reference to that
+//             memory afterwards. A reply owns its contents, except RotatedTensor::data where the
+//             request gave `output`.
 // Errors:     The server's status, with the path of the faulty field in Status::detail(). From the
 //             client: INVALID_ARGUMENT: a tensor without data, or with a shape or strides whose
 //             size in bytes is not defined. DEADLINE_EXCEEDED: no answer within
@@ -39,7 +40,6 @@
 #include "rope/async.h"
 #include "rope/connection.h"
 #include "rope/describe.h"
-#include "rope/fingerprint.h"
 #include "rope/options.h"
 #include "rope/prepared.h"
 #include "rope/rotate.h"
@@ -95,11 +95,12 @@ class Client {
 
   // Validates what stays the same in repeated requests, once; RotateRequest::prepared then takes
   // the result, in synchronous and asynchronous calls. The values in `request` are ignored
-  // (RotateRequest::prepared lists them): positions and `data` may be unset.
+  // (RotateRequest::prepared lists them): positions and `data` may be unset. Rows have their type
+  // and shape here; pages and slots as many entries as in each call.
   // `open_axis`: "B", "S" or "T" if calls differ in the length of that axis; its length in the
   // tensors' shapes is then the largest that a call may have. Empty: every call has these shapes.
-  // INVALID_ARGUMENT: `rows`, which are values too; another axis; else as Rotate. UNIMPLEMENTED:
-  // the server is older than this library.
+  // INVALID_ARGUMENT: another axis; else as Rotate. UNIMPLEMENTED: the server is older than this
+  // library.
   Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis = {},
                                    const CallOptions& options = {}) const;
 
@@ -140,12 +141,6 @@ class Client {
   // The same answer as JSON, with the field names of proto/rope/v1/describe.proto.
   Result<std::string> DescribeJson(const DescribeRequest& request,
                                    const CallOptions& options = {}) const;
-
-  // Names the rotation of K as an engine computes it; with `other`, names and compares two. The
-  // answer is JSON, with the field names of proto/rope/v1/fingerprint.proto. Errors: as Rotate;
-  // INVALID_ARGUMENT: an engine, or a reading of this model, that was not checked.
-  Result<std::string> FingerprintJson(const FingerprintRequest& request,
-                                      const CallOptions& options = {}) const;
 
   // Exact cos and sin in the layout of an engine. They are computed for the call: about 0.3
   // microseconds for each pair, a second for the largest tables.

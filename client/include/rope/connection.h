@@ -17,7 +17,6 @@
 #include "rope/arena.h"
 #include "rope/async.h"
 #include "rope/describe.h"
-#include "rope/fingerprint.h"
 #include "rope/options.h"
 #include "rope/prepared.h"
 #include "rope/rotate.h"
@@ -49,8 +48,6 @@ class Connection {
                                        const CallOptions& options) = 0;
   virtual Result<DescribeReply> Describe(const DescribeRequest& request,
                                          const CallOptions& options) = 0;
-  virtual Result<std::string> FingerprintJson(const FingerprintRequest& request,
-                                              const CallOptions& options) = 0;
   virtual Result<TablesReply> GetTables(const TablesRequest& request,
                                         const CallOptions& options) = 0;
   virtual Result<ServingStatus> Health(const std::string& service, const CallOptions& options) = 0;

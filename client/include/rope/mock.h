@@ -48,8 +48,6 @@ class MockConnection : public Connection {
               (const std::string&, const std::string&, const CallOptions&), (override));
   MOCK_METHOD(Result<DescribeReply>, Describe, (const DescribeRequest&, const CallOptions&),
               (override));
-  MOCK_METHOD(Result<std::string>, FingerprintJson, (const FingerprintRequest&, const CallOptions&),
-              (override));
   MOCK_METHOD(Result<TablesReply>, GetTables, (const TablesRequest&, const CallOptions&),
               (override));
   MOCK_METHOD(Result<ServingStatus>, Health, (const std::string&, const CallOptions&), (override));

@@ -88,8 +88,10 @@ rope_error* rope_call(const rope_client* client, const char* method, const char*
 //
 // "open_axis": "B", "S" or "T" leaves the length of that axis to each call. output.strides are
 // those of the results; a tensor with strides that is rotated in place has them there too. A move
-// has an empty "reposition", or one with from_rope. `options` is null or a JSON object as of
-// rope_call, for this call and those of the rotation. Errors: as Client::PrepareJson in client.h.
+// has an empty "reposition", or one with from_rope. Arrays of "rows", and of slots in
+// "paged_tokens", have a dtype and a shape; of pages, pool_elements is required. `options` is null
+// or a JSON object as of rope_call, for this call and those of the rotation. Errors: as
+// Client::PrepareJson in client.h.
 rope_error* rope_prepare(const rope_client* client, const char* request, const char* options,
                          rope_prepared** prepared);
 // The JSON of rope.v1.PrepareResponse: an id, the same for equal requests on every server, and the
@@ -98,7 +100,9 @@ const char* rope_prepared_text(const rope_prepared* prepared);
 void rope_prepared_free(rope_prepared* prepared);
 
 // A tensor of a call, by its path in the request:
-//   tensors[I]         the elements of tensor I; "q" or "k" also names the only tensor of that role
+//   tensors[I]         the elements of tensor I; "q" or "k" also names the only tensor of that
+//                      role. Of pages: their pool from page 0 on, in any shape and strides, in
+//                      memory that the server shares
 //   tensors[I].output  memory for its result, or "q.output"; it may be the tensor itself. Without
 //                      it the tensor is rotated in place: then its result has its type, layout and
 //                      strides
@@ -107,14 +111,21 @@ void rope_prepared_free(rope_prepared* prepared);
 //   positions.starts, positions.cu_seqlens, positions.seq_lens, positions.cp_size,
 //   positions.cp_rank  as rope.v1.Positions explains them; the last two have no axes
 //   reposition.from    and reposition.from.starts and so on: with OPERATION_REPOSITION
+//   reposition.by      no axes, or as rope.v1.Reposition explains it
+//   rows.cos_sin, rows.cos, rows.sin, rows.angles
+//                      the caller's own table, with the dtype, shape and strides that it has
+//   tensors[I].paged_tokens.pages, .slots, .target_slots
+//                      as many as rope.v1.PagedTokens explains, in any shape
+//   open_axis          no axes: the length of the open axis, where no tensor has it
 typedef struct rope_argument {
   const char* name;
   const DLTensor* tensor;
 } rope_argument;
 
 // Rotates: gives the prepared rotation the tensors of one call, and blocks until the results are
-// there. Tensors lie in host memory (kDLCPU), aligned to their elements. `stream` is null; it is
-// for tensors on a device. Positions are packed, of 32 or 64 bits.
+// there. Tensors lie in host memory (kDLCPU), aligned to their elements; of fp8, uint8 is the type
+// that was prepared. `stream` is null; it is for tensors on a device. Positions and slots are
+// packed, of 32 or 64 bits.
 // INVALID_ARGUMENT: the field is the name of an argument that is unknown or given twice, or its
 // .device, .dtype, .shape, .strides or .data: it is what was prepared, but for the open axis, which
 // is up to its length in all tensors alike. Else as Client::Rotate in client.h.

@@ -71,8 +71,8 @@ struct Rows {
 
 struct RotateRequest {
   // From Client::Prepare: the request is the prepared one with the values of this call, which are
-  // request_id, labels, positions, reposition->from and by, rows, and `data`, `output` and the pages
-  // or slots of each tensor. A
+  // request_id, labels, positions, reposition->from and by, the elements of rows, and `data`,
+  // `output` and the pages or slots of each tensor. A
   // tensor's strides replace both that were prepared; the call is then sent whole, as one without
   // a preparation. INVALID_ARGUMENT: any other field is set.
   std::optional<PreparedRotation> prepared = {};

@@ -2,7 +2,8 @@
 //
 // Threading:  Values. OutputMemory may be destroyed on any thread.
 // Ownership:  A TensorView borrows `data` and `output` until the call that takes it has ended; an
-//             ArrayView borrows `data` until that call has returned. OutputMemory belongs to its
+//             ArrayView borrows `data` until that call has returned; rows in memory that the server
+//             shares, which in process is all, until it has ended. OutputMemory belongs to its
 //             holder and may outlive the Client. When it is destroyed, its connection may keep the
 //             memory for a later reply (ConnectOptions::pooled_bytes).
 #ifndef ROPE_TENSOR_H_
@@ -21,6 +22,12 @@ class OutputPool;
 
 // Element type, little-endian. kFloat64 is for Rows, norm weights and GetTables, never a tensor.
 enum class DType { kFloat32, kFloat16, kBFloat16, kFloat64, kFloat8E4M3, kFloat8E5M2 };
+
+// "fp32", "fp16", "bf16", "fp64", "fp8_e4m3" or "fp8_e5m2".
+constexpr const char* Name(DType dtype) {
+  constexpr const char* kNames[] = {"fp32", "fp16", "bf16", "fp64", "fp8_e4m3", "fp8_e5m2"};
+  return kNames[static_cast<int>(dtype)];
+}
 
 // Query or key.
 enum class Role { kQ, kK };

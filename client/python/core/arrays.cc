@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "client/c/error.h"
+#include "client/error.h"
 #include "client/python/core/errors.h"
 
 namespace rope::python {
@@ -84,10 +84,7 @@ nb::object CapsuleOf(nb::handle object) {
 Array::Array(nb::handle object, std::string name, std::optional<client::DType> of_bytes)
     : name_(std::move(name)), kept_(nb::borrow(object)) {
   if (!FillByTable(object) && !FillByCapsule(object)) FillByBits(object);
-  if (source_.dtype.code == kDLUInt && source_.dtype.bits == 8) {
-    if (of_bytes == client::DType::kFloat8E4M3) source_.dtype.code = kDLFloat8_e4m3fn;
-    if (of_bytes == client::DType::kFloat8E5M2) source_.dtype.code = kDLFloat8_e5m2;
-  }
+  if (of_bytes.has_value()) source_ = c::WithFloat8(source_, *of_bytes);
   const Status status = c::ReadDlpack(source_, name_, &tensor_);
   if (!status.ok()) RaiseOf(status, name_, object);
 }
@@ -172,7 +169,7 @@ IntegerArray::IntegerArray(nb::handle object, const std::string& name) {
 Status IntegerArray::Read(nb::handle object, const std::string& name) {
   Array exported(name);
   if (!exported.FillByTable(object) && !exported.FillByCapsule(object)) {
-    return c::Invalid(name, "an object without DLPack", "integers");
+    return client::InvalidField(name, "an object without DLPack", "integers");
   }
   const DLTensor& source = exported.source_;
   Status status = c::ReadIntegers(source, name, &values);

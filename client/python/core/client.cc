@@ -6,7 +6,6 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -16,11 +15,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "client/c/error.h"
+#include "client/error.h"
 #include "client/python/core/bindings.h"
 #include "client/python/core/errors.h"
 #include "client/python/core/request.h"
@@ -181,7 +179,7 @@ class PyClient {
     return {Take(Run([&](const client::Client& client) {
               return client.Prepare(packed, open_axis, options);
             })),
-            request, open_axis};
+            request.names};
   }
 
   std::string Describe(const RopeSpec& rope, std::optional<int64_t> seq_len,
@@ -194,16 +192,6 @@ class PyClient {
     request.head_dim = head_dim;
     request.dtype = dtype;
     return Take(Run([&](const client::Client& client) { return client.DescribeJson(request); }));
-  }
-
-  // A key with its engine, the length that this is started with, dtype and head_dim.
-  using Key = std::tuple<RopeSpec, std::string, std::optional<int64_t>,
-                         std::optional<client::DType>, std::optional<int64_t>>;
-
-  std::string Fingerprint(const Key& key, const std::optional<Key>& other) const {
-    client::FingerprintRequest request = {.key = std::make_from_tuple<client::KeySource>(key)};
-    if (other.has_value()) request.other = std::make_from_tuple<client::KeySource>(*other);
-    return Take(Run([&](const client::Client& client) { return client.FingerprintJson(request); }));
   }
 
   nb::dict Tables(const RopeSpec& rope, int64_t begin, int64_t end, client::TableLayout layout,
@@ -264,7 +252,7 @@ class PyClient {
 
  private:
   [[noreturn]] static void RaiseClosed() {
-    Raise(c::WrongState("client", "a closed one", "one that is open"));
+    Raise(client::MakeError(Reason::kWrongState, "client", "a closed one", "one that is open"));
   }
 
   std::optional<client::Client> client_;
@@ -324,7 +312,6 @@ void BindClient(nb::module_& module) {
            nb::arg("timeout").none())
       .def("describe", &PyClient::Describe, nb::arg("rope"), nb::arg("seq_len").none(),
            nb::arg("positions"), nb::arg("head_dim").none(), nb::arg("dtype").none())
-      .def("fingerprint", &PyClient::Fingerprint, nb::arg("key"), nb::arg("other").none())
       .def("tables", &PyClient::Tables, nb::arg("rope"), nb::arg("begin"), nb::arg("end"),
            nb::arg("layout"), nb::arg("dtype"), nb::arg("seq_len").none(),
            nb::arg("head_dim").none(), nb::arg("skip_attention_factor"))

@@ -1,6 +1,6 @@
 #include "client/python/core/errors.h"
 
-#include "client/c/error.h"
+#include "client/error.h"
 
 namespace rope::python {
 
@@ -31,7 +31,7 @@ void Raise(const Status& status) {
 }
 
 void RaiseInvalid(const std::string& field, const std::string& got, const std::string& want) {
-  Raise(c::Invalid(field, got, want));
+  Raise(client::InvalidField(field, got, want));
 }
 
 }  // namespace rope::python

@@ -158,13 +158,11 @@ class Move {
   // A call, with the arguments of Client.move_.
   Request Of(nb::handle k, nb::handle table, nb::handle from, nb::handle to, nb::handle by,
              nb::handle pages, nb::handle slots, nb::handle out, nb::handle out_slots) const;
-  // What to prepare for calls like this one.
-  static Request Constants(Request call);
-  // The same moves, by a rotation that was prepared from `constants`.
-  Move By(const Prepared& prepared, const Request& constants) const {
+  // The same moves, by a rotation that was prepared from the call `like`.
+  Move By(const Prepared& prepared, const Request& like) const {
     Move move = *this;
     move.rotation_ = prepared.rotation();
-    move.constants_ = constants.request;
+    move.tensors_ = like.request.tensors;
     return move;
   }
 
@@ -179,7 +177,7 @@ class Move {
   std::optional<int64_t> block_size_;
   std::optional<client::DType> dtype_;
   std::optional<client::PreparedRotation> rotation_ = {};
-  client::RotateRequest constants_ = {};  // of rotation_
+  std::vector<TensorView> tensors_ = {};  // of rotation_
 };
 
 Request Move::Of(nb::handle k, nb::handle table, nb::handle from, nb::handle to, nb::handle by,
@@ -288,21 +286,11 @@ void Move::AddPages(const Array& array, const Array& result, const std::string& 
   view.paged = std::move(pool);
 }
 
-Request Move::Constants(Request call) {
-  client::RotateRequest& request = call.request;
-  request.positions = {};
-  request.reposition.emplace();
-  if (request.rows.has_value()) request.rows.emplace();
-  for (TensorView& view : request.tensors) TakeValues(view);
-  return call;
-}
-
 void Move::RemoveConstants(client::RotateRequest& request) const {
-  bool is_alike = request.rows.has_value() == constants_.rows.has_value() &&
-                  request.tensors.size() == constants_.tensors.size();
+  bool is_alike = request.tensors.size() == tensors_.size();
   for (size_t i = 0; is_alike && i < request.tensors.size(); ++i) {
     TensorView& view = request.tensors[i];
-    const TensorView& want = constants_.tensors[i];
+    const TensorView& want = tensors_[i];
     TensorView values = TakeValues(view);
     is_alike = view.layout == want.layout && view.dtype == want.dtype && view.shape == want.shape &&
                view.paged.has_value() == want.paged.has_value() &&
@@ -310,8 +298,7 @@ void Move::RemoveConstants(client::RotateRequest& request) const {
     view = std::move(values);
   }
   if (!is_alike) {
-    RaiseInvalid("k", "arrays of other kinds",
-                 "as prepared: dtype, shape, number of tokens, table");
+    RaiseInvalid("k", "arrays of other kinds", "dtype, shape and number of tokens as prepared");
   }
   request.rope = {};
   request.operation = {};
@@ -329,8 +316,7 @@ void BindMove(nb::module_& module) {
       .def("of", &Move::Of, nb::arg("k").none(), nb::arg("table").none(), nb::arg("from_").none(),
            nb::arg("to").none(), nb::arg("by").none(), nb::arg("pages").none(),
            nb::arg("slots").none(), nb::arg("out").none(), nb::arg("out_slots").none())
-      .def_static("constants", &Move::Constants, nb::arg("call"))
-      .def("prepared", &Move::By, nb::arg("prepared"), nb::arg("constants"));
+      .def("by", &Move::By, nb::arg("prepared"), nb::arg("like"));
 }
 
 }  // namespace rope::python

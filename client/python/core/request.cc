@@ -1,7 +1,5 @@
 #include "client/python/core/request.h"
 
-#include <nanobind/stl/string.h>
-
 #include <string>
 #include <utility>
 
@@ -17,12 +15,13 @@ std::string TextOf(const std::vector<int64_t>& shape) {
   return text + ")";
 }
 
-namespace {
-
-// As Python names it.
-std::string NameOf(client::DType dtype) {
-  return nb::cast<std::string>(nb::cast(dtype).attr("name"));
+void CheckDType(const Array& array, client::DType want) {
+  if (array.dtype() != want) {
+    RaiseInvalid(array.name() + ".dtype", Name(array.dtype()), Name(want));
+  }
 }
+
+namespace {
 
 // Lengths of the result's axes: those of the input in the order of its layout.
 std::vector<int64_t> ResultShape(const client::TensorView& view) {
@@ -38,19 +37,16 @@ std::vector<int64_t> ResultShape(const client::TensorView& view) {
   return shape;
 }
 
-// The result of a call in place has the place of its input.
-void CheckInPlace(const client::TensorView& view, const Array& array, client::DType result) {
-  CheckDType(array, result);
-  if (view.output_layout.empty() || view.output_layout == view.layout) return;
-  RaiseInvalid("output_layout", view.output_layout, view.layout + " for a call in place");
+void CheckShape(const Array& array, const std::string& layout, const std::vector<int64_t>& shape,
+                c::OpenAxis& open) {
+  if (c::HasShape(array.tensor(), layout, shape, &open)) return;
+  const std::string& letter = open.letter;
+  RaiseInvalid(
+      array.name() + ".shape", TextOf(array.shape()),
+      TextOf(shape) + (letter.empty() ? "" : ", with " + letter + " up to that, equal in all"));
 }
 
 }  // namespace
-
-void CheckDType(const Array& array, client::DType want) {
-  if (array.dtype() != want)
-    RaiseInvalid(array.name() + ".dtype", NameOf(array.dtype()), NameOf(want));
-}
 
 void Request::Add(client::TensorView view, const std::string& name, nb::handle input,
                   nb::handle output, nb::handle norm) {
@@ -61,29 +57,43 @@ void Request::Add(client::TensorView view, const std::string& name, nb::handle i
                  "fp32, fp16 or bf16, such as " + name + ".astype(\"float32\")");
   }
   view.shape = array.shape();
-  view.strides = array.strides();
+  const bool in_place = output.is(input);
+  const client::WantedTensor result = {
+      .layout = view.output_layout.empty() ? view.layout : view.output_layout,
+      .dtype = request.output_dtype.value_or(view.dtype),
+      .shape = in_place ? view.shape : ResultShape(view)};
+  c::OpenAxis none;
+  const std::string layout = view.layout;
+  AddMemory(array, in_place ? nb::none() : output, layout, result, none, std::move(view));
+  if (!norm.is_none()) {
+    request.tensors.back().norm =
+        client::HeadNorm{.eps = nb::cast<double>(norm[nb::int_(1)]),
+                         .weight = Packed(norm[nb::int_(0)], name + ".norm")};
+  }
+  names.push_back(name);
+}
+
+void Request::AddMemory(const Array& array, nb::handle output, const std::string& layout,
+                        const client::WantedTensor& result, c::OpenAxis& open,
+                        client::TensorView view) {
   view.data = array.tensor().data;
+  view.strides = array.strides();
   arrays.push_back(array.kept());
-  const client::DType result_dtype = request.output_dtype.value_or(view.dtype);
-  if (output.is(input)) {
-    CheckInPlace(view, array, result_dtype);
+  if (output.is_none()) {
+    CheckDType(array, result.dtype);
+    if (result.layout != layout) {
+      RaiseInvalid("output_layout", result.layout, layout + " for a call in place");
+    }
     view.output = array.writable();
     view.output_strides = view.strides;
   } else {
-    const Array result(output, name + "_output");
-    CheckDType(result, result_dtype);
-    if (result.shape() != ResultShape(view)) {
-      RaiseInvalid(result.name() + ".shape", TextOf(result.shape()), TextOf(ResultShape(view)));
-    }
-    view.output = result.writable();
-    view.output_strides = result.strides();
-    arrays.push_back(result.kept());
+    const Array written(output, array.name() + "_output");
+    CheckDType(written, result.dtype);
+    CheckShape(written, result.layout, result.shape, open);
+    view.output = written.writable();
+    view.output_strides = written.strides();
+    arrays.push_back(written.kept());
   }
-  if (!norm.is_none()) {
-    view.norm = client::HeadNorm{.eps = nb::cast<double>(norm[nb::int_(1)]),
-                                 .weight = Packed(norm[nb::int_(0)], name + ".norm")};
-  }
-  names.push_back(name);
   request.tensors.push_back(std::move(view));
 }
 
@@ -102,90 +112,38 @@ client::ArrayView Request::Packed(nb::handle values, const std::string& name) {
   return {.dtype = array.dtype(), .shape = array.shape(), .data = array.tensor().data};
 }
 
-Prepared::Prepared(client::PreparedRotation rotation, const Request& request,
-                   const std::string& open_axis)
-    : rotation_(std::move(rotation)),
-      tensors_(request.request.tensors),
-      names_(request.names),
-      output_dtype_(request.request.output_dtype),
-      open_axis_(open_axis) {
-  for (client::TensorView& view : tensors_) {
-    view.data = nullptr;
-    view.norm.reset();
-  }
-}
-
 std::vector<std::pair<std::string, std::string>> Prepared::Layouts() const {
   std::vector<std::pair<std::string, std::string>> layouts;
-  for (const client::TensorView& view : tensors_) {
-    layouts.emplace_back(view.layout, view.output_layout);
+  for (const client::Preparation::Tensor& tensor : preparation().tensors()) {
+    layouts.emplace_back(tensor.view.layout, tensor.view.output_layout);
   }
   return layouts;
 }
 
 Request Prepared::Values(const nb::tuple& inputs, const nb::tuple& outputs,
                          client::Positions positions, std::optional<client::Positions> from) const {
-  if (inputs.size() != tensors_.size()) {
-    RaiseInvalid("arrays", std::to_string(inputs.size()), std::to_string(tensors_.size()));
+  const std::vector<client::Preparation::Tensor>& tensors = preparation().tensors();
+  if (inputs.size() != tensors.size()) {
+    RaiseInvalid("arrays", std::to_string(inputs.size()), std::to_string(tensors.size()));
   }
   Request call;
-  std::optional<int64_t> length;
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    Add(i, inputs[i], outputs[i], length, call);
+  c::OpenAxis open = {.letter = preparation().message().open_axis()};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const client::TensorView& view = tensors[i].view;
+    const nb::handle input = inputs[i];
+    const nb::handle output = outputs[i];
+    const Array array(input, names_[i]);
+    CheckDType(array, view.dtype);
+    CheckShape(array, view.layout, view.shape, open);
+    call.AddMemory(array, output.is(input) ? nb::none() : output, view.layout, tensors[i].wanted,
+                   open, {});
   }
-  call.request.prepared = length.has_value() ? rotation_.WithLength(*length) : rotation_;
+  call.request.prepared = open.length.has_value() ? rotation_.WithLength(*open.length) : rotation_;
   call.request.positions = std::move(positions);
   if (from.has_value()) {
     call.request.reposition = client::Reposition{.from = *std::move(from), .from_rope = {}};
   }
   return call;
-}
-
-void Prepared::Add(size_t index, nb::handle input, nb::handle output,
-                   std::optional<int64_t>& length, Request& call) const {
-  const client::TensorView& prepared = tensors_[index];
-  const Array array(input, names_[index]);
-  CheckDType(array, prepared.dtype);
-  CheckShape(array, prepared.layout, prepared.shape, length);
-  client::TensorView view;
-  view.data = array.tensor().data;
-  view.strides = array.strides();
-  call.arrays.push_back(array.kept());
-  const client::DType result_dtype = output_dtype_.value_or(prepared.dtype);
-  if (output.is(input)) {
-    CheckInPlace(prepared, array, result_dtype);
-    view.output = array.writable();
-    view.output_strides = view.strides;
-  } else {
-    const Array result(output, names_[index] + "_output");
-    CheckDType(result, result_dtype);
-    CheckShape(result, prepared.output_layout.empty() ? prepared.layout : prepared.output_layout,
-               ResultShape(prepared), length);
-    view.output = result.writable();
-    view.output_strides = result.strides();
-    call.arrays.push_back(result.kept());
-  }
-  call.request.tensors.push_back(std::move(view));
-}
-
-void Prepared::CheckShape(const Array& array, const std::string& layout,
-                          const std::vector<int64_t>& shape, std::optional<int64_t>& length) const {
-  const c::DlpackView& tensor = array.tensor();
-  bool same = static_cast<size_t>(tensor.rank) == shape.size() && layout.size() == shape.size();
-  for (size_t i = 0; same && i < shape.size(); ++i) {
-    if (open_axis_.empty() || layout[i] != open_axis_[0]) {
-      same = tensor.shape[i] == shape[i];
-    } else {
-      same = tensor.shape[i] <= shape[i] && tensor.shape[i] == length.value_or(tensor.shape[i]);
-      length = tensor.shape[i];
-    }
-  }
-  if (!same) {
-    RaiseInvalid(
-        array.name() + ".shape", TextOf(array.shape()),
-        TextOf(shape) +
-            (open_axis_.empty() ? "" : ", with " + open_axis_ + " up to that, equal in all"));
-  }
 }
 
 }  // namespace rope::python

@@ -9,12 +9,12 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "client/codec/preparation.h"
 #include "client/python/core/arrays.h"
 #include "rope/rotate.h"
 
@@ -36,6 +36,10 @@ struct Request {
            nanobind::handle output, nanobind::handle norm);
   // The caller's own table: `name` is "cos", "sin" or "angles".
   void AddRows(const std::string& name, nanobind::handle values);
+  // Adds `view` with the memory of an array and of its result, which has the layout, dtype and
+  // shape of `result`. An `output` of None: in place.
+  void AddMemory(const Array& array, nanobind::handle output, const std::string& layout,
+                 const client::WantedTensor& result, c::OpenAxis& open, client::TensorView view);
 
  private:
   // An array without strides, which the request borrows from now on.
@@ -44,8 +48,9 @@ struct Request {
 
 class Prepared {
  public:
-  // Of the request that was prepared.
-  Prepared(client::PreparedRotation rotation, const Request& request, const std::string& open_axis);
+  // `names`: of the tensors, for errors.
+  Prepared(client::PreparedRotation rotation, std::vector<std::string> names)
+      : rotation_(std::move(rotation)), names_(std::move(names)) {}
 
   const client::PreparedRotation& rotation() const { return rotation_; }
   // Of each tensor, and of its result; an empty one is the tensor's.
@@ -55,17 +60,12 @@ class Prepared {
                  client::Positions positions, std::optional<client::Positions> from) const;
 
  private:
-  // One tensor; `length` is that of the open axis, as the tensors before it had it.
-  void Add(size_t index, nanobind::handle input, nanobind::handle output,
-           std::optional<int64_t>& length, Request& call) const;
-  void CheckShape(const Array& array, const std::string& layout, const std::vector<int64_t>& shape,
-                  std::optional<int64_t>& length) const;
+  const client::Preparation& preparation() const {
+    return *client::PreparedState::Of(rotation_)->preparation;
+  }
 
   client::PreparedRotation rotation_;
-  std::vector<client::TensorView> tensors_;  // without memory
   std::vector<std::string> names_;
-  std::optional<client::DType> output_dtype_;
-  std::string open_axis_;  // empty: none
 };
 
 }  // namespace rope::python

@@ -5,7 +5,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from ._arrays import core_dtype
+from ._arrays import dtype_name
 from .configs import named, with_integers
 from .rope import Rope
 
@@ -71,16 +71,25 @@ def _identity(reply: dict[str, Any]) -> KeyIdentity:
 
 
 def _key(config: object, engine: str | None, max_model_len: int | None, dtype: object,
-         head_dim: int | None, sub_config: str | None) -> tuple[Any, ...]:
+         head_dim: int | None, sub_config: str | None) -> dict[str, Any]:
+    """A message KeySource of proto/rope/v1/fingerprint.proto."""
     rope = config if isinstance(config, Rope) else Rope(**named(config), sub_config=sub_config)
-    return (rope._spec, engine or "", max_model_len,
-            None if dtype is None else core_dtype(dtype), head_dim)
+    spec = {"config_json" if name == "config" else name: value
+            for name, value in rope._arguments.items() if value is not None}
+    for name in {"pairing", "compat", "precision"} & spec.keys():
+        spec[name] = f"{name}_{spec[name]}".upper()
+    if rope._arguments["compat"] == "default":
+        del spec["compat"]
+    key = {"rope": spec, "engine": engine, "max_model_len": max_model_len,
+           "dtype": None if dtype is None else f"DTYPE_{dtype_name(dtype)}".upper(),
+           "head_dim": head_dim}
+    return {name: value for name, value in key.items() if value is not None}
 
 
-def _ask(client: Client | None, key: tuple[Any, ...],
-         other: tuple[Any, ...] | None) -> dict[str, Any]:
+def _ask(client: Client | None, **keys: dict[str, Any]) -> dict[str, Any]:
     from .client import own_engine
-    answer: dict[str, Any] = json.loads((client or own_engine())._native.fingerprint(key, other))
+    native = (client or own_engine())._native
+    answer: dict[str, Any] = json.loads(native.call("Fingerprint", json.dumps(keys)))
     return answer
 
 
@@ -102,7 +111,7 @@ def fingerprint(config: object, *, engine: str | None = None, max_model_len: int
         InvalidField: an engine, a version, or a reading of this model that was not checked.
     """
     key = _key(config, engine, max_model_len, dtype, head_dim, sub_config)
-    return _identity(_ask(client, key, None)["key"])
+    return _identity(_ask(client, key=key)["key"])
 
 
 def _both(value: Any) -> tuple[Any, Any]:
@@ -121,7 +130,7 @@ def same(a: object, b: object, *, engine: Any = None, max_model_len: Any = None,
     engines, lengths, dtypes = _both(engine), _both(max_model_len), _both(dtype)
     keys = [_key(config, engines[i], lengths[i], dtypes[i], head_dim, sub_config)
             for i, config in enumerate((a, b))]
-    reply = _ask(client, keys[0], keys[1])
+    reply = _ask(client, key=keys[0], other=keys[1])
     comparison = reply["comparison"]
     return KeyComparison(match=comparison["match"].removeprefix("KEY_MATCH_").lower(),
                          differences=comparison["differences"],

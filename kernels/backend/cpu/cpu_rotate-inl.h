@@ -9,7 +9,8 @@
 //   LoadRow()          loads one step's part of a prepared row
 //   Rotate()           turns one step: PairsPerStep() elements at `a` and as many at `b` (half
 //                      pairing: first and second channels; interleaved: two halves of one run). It
-//                      loads everything before it stores, so input and output may be equal
+//                      loads everything before it stores, so input and output may be equal.
+//                      Returns the number of elements that saturate
 #if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_INL_H_
 #undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_INL_H_
@@ -80,15 +81,17 @@ HWY_INLINE WideRow LoadWideRow(const float* row) {
           hn::Load(d, row + 3 * lanes)};
 }
 
-// ---- fp32 and fp16 elements: a vector of floats in memory order ----
+// ---- fp32, fp16 and fp8 elements: a vector of floats in memory order. Store returns the number
+// of elements that saturate ----
 
 struct Float32Elements {
   using Element = float;
   static HWY_INLINE VF Load(const float* from) { return hn::LoadU(F32(), from); }
   static HWY_INLINE VF Rounded(VF v) { return v; }
   template <bool kStream>
-  static HWY_INLINE void Store(VF v, float* to) {
+  static HWY_INLINE size_t Store(VF v, float* to) {
     StoreTo<kStream>(F32(), v, to);
+    return 0;
   }
 };
 
@@ -132,12 +135,13 @@ HWY_INLINE VU HalfFromFloat(VF v) {
 struct Float16Elements {
   using Element = uint16_t;
   using Narrow = hn::Rebind<uint16_t, F32>;
-  static HWY_INLINE VF Load(const uint16_t* from) {
-    return FloatFromHalf(hn::PromoteTo(U32(), hn::LoadU(Narrow(), from)));
+  static HWY_INLINE VF Widened(hn::Vec<Narrow> half) {
+    return FloatFromHalf(hn::PromoteTo(U32(), half));
   }
+  static HWY_INLINE VF Load(const uint16_t* from) { return Widened(hn::LoadU(Narrow(), from)); }
   static HWY_INLINE VF Rounded(VF v) { return FloatFromHalf(HalfFromFloat(v)); }
   template <bool kStream>
-  static HWY_INLINE void Store(VF v, uint16_t* to) {
+  static HWY_INLINE size_t Store(VF v, uint16_t* to) {
     // The narrowing instruction is signed and saturates. Sign extension of the 16 bits makes every
     // value fit.
     const hn::Rebind<int16_t, F32> d16;
@@ -146,6 +150,7 @@ struct Float16Elements {
     const auto extended = hn::ShiftRight<16>(hn::ShiftLeft<16>(lanes));
     const auto narrow = hn::BitCast(Narrow(), hn::DemoteTo(d16, extended));
     StoreTo<kStream>(Narrow(), narrow, to);
+    return 0;
   }
 };
 #else
@@ -153,16 +158,76 @@ struct Float16Elements {
   using Element = uint16_t;
   using Half = hn::Rebind<hwy::float16_t, F32>;
   using Narrow = hn::Rebind<uint16_t, F32>;
-  static HWY_INLINE VF Load(const uint16_t* from) {
-    return hn::PromoteTo(F32(), hn::BitCast(Half(), hn::LoadU(Narrow(), from)));
+  static HWY_INLINE VF Widened(hn::Vec<Narrow> half) {
+    return hn::PromoteTo(F32(), hn::BitCast(Half(), half));
   }
+  static HWY_INLINE VF Load(const uint16_t* from) { return Widened(hn::LoadU(Narrow(), from)); }
   static HWY_INLINE VF Rounded(VF v) { return hn::PromoteTo(F32(), hn::DemoteTo(Half(), v)); }
   template <bool kStream>
-  static HWY_INLINE void Store(VF v, uint16_t* to) {
+  static HWY_INLINE size_t Store(VF v, uint16_t* to) {
     StoreTo<kStream>(Narrow(), hn::BitCast(Narrow(), hn::DemoteTo(Half(), v)), to);
+    return 0;
   }
 };
 #endif
+
+// kDigits: bits of the fraction. kExponentMin: exponent of the smallest normal number. kNaN: the
+// number that the code of a NaN would be if it were one.
+template <int kDigits, int kExponentMin, int kLargest, int kNaN>
+struct Float8Elements {
+  using Element = uint8_t;
+
+  // A code is the start of a binary16: the upper half for e5m2. Exponents of e4m3 have a bit less,
+  // so the binary16 is 2^8 times smaller.
+  static HWY_INLINE VF Load(const uint8_t* from) {
+    const Float16Elements::Narrow d16;
+    const hn::Rebind<uint8_t, F32> d8;
+    const auto codes = hn::LoadU(d8, from);
+    if constexpr (kDigits == 2) {
+      return Float16Elements::Widened(hn::ShiftLeft<8>(hn::PromoteTo(d16, codes)));
+    } else {
+      const auto extended = hn::BitCast(
+          d16,
+          hn::PromoteTo(hn::Rebind<int16_t, F32>(), hn::BitCast(hn::Rebind<int8_t, F32>(), codes)));
+      const auto number = hn::And(hn::ShiftLeft<7>(extended), hn::Set(d16, uint16_t{0xbf80}));
+      // The carry from a NaN, whose bits are all set, makes a NaN of the binary16.
+      const auto carry = hn::Add(number, hn::Set(d16, uint16_t{0x0080}));
+      const auto half = hn::OrAnd(number, carry, hn::Set(d16, uint16_t{0x4000}));
+      return hn::Mul(Float16Elements::Widened(half), hn::Set(F32(), 256.0f));
+    }
+  }
+
+  template <bool kStream>
+  static HWY_INLINE size_t Store(VF v, uint8_t* to) {
+    const F32 df;
+    const U32 du;
+    const hn::Rebind<int32_t, F32> di;
+    const VF largest = hn::Set(df, static_cast<float>(kLargest));
+    VF magnitude = hn::Abs(v);
+    size_t saturated = 0;
+    // As integers, infinities and NaN are above all numbers.
+    const auto special = hn::Gt(hn::BitCast(di, magnitude), hn::BitCast(di, largest));
+    if (HWY_UNLIKELY(!hn::AllFalse(di, special))) {
+      saturated = hn::CountTrue(df, hn::Gt(magnitude, largest));
+      magnitude = hn::IfThenElse(hn::IsNaN(magnitude), hn::Set(df, static_cast<float>(kNaN)),
+                                 hn::Min(magnitude, largest));
+    }
+    // The last place of `ruler` is that of the result, so that the sum rounds to nearest even. Its
+    // last bits are the exponent of the code, so that those of the sum are the code.
+    constexpr int32_t kSmallest = (127 + kExponentMin) << 23;
+    const auto exponent = hn::And(hn::BitCast(di, magnitude), hn::Set(di, 0x7f800000));
+    const auto power = hn::Max(exponent, hn::Set(di, kSmallest));
+    const auto offset = hn::Set(di, ((23 - kDigits) << 23) - (kSmallest >> (23 - kDigits)));
+    const auto ruler = hn::Add(hn::Add(power, hn::ShiftRight<23 - kDigits>(power)), offset);
+    const VU sum = hn::BitCast(du, hn::Add(magnitude, hn::BitCast(df, ruler)));
+    const VU code = hn::OrAnd(hn::And(sum, hn::Set(du, 0x7fu)),
+                              hn::ShiftRight<24>(hn::BitCast(du, v)), hn::Set(du, 0x80u));
+    hn::StoreU(hn::U8FromU32(code), hn::Rebind<uint8_t, F32>(), to);
+    return saturated;
+  }
+};
+using Float8E4M3Elements = Float8Elements<3, -6, 448, 480>;
+using Float8E5M2Elements = Float8Elements<2, -14, 57344, 114688>;
 
 // A prepared row has N cosines and then N sines for each N pairs.
 template <class Elements, class Arithmetic = FusedTurn>
@@ -192,13 +257,13 @@ struct HalfFormat {
   }
 
   template <bool kStream>
-  static HWY_INLINE void Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
-                                Element* to_b) {
+  static HWY_INLINE size_t Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
+                                  Element* to_b) {
     VF turned_a;
     VF turned_b;
     Arithmetic::Split(Elements::Load(a), Elements::Load(b), row.cos, row.sin, turned_a, turned_b);
-    Elements::template Store<kStream>(turned_a, to_a);
-    Elements::template Store<kStream>(turned_b, to_b);
+    return Elements::template Store<kStream>(turned_a, to_a) +
+           Elements::template Store<kStream>(turned_b, to_b);
   }
 };
 
@@ -238,12 +303,12 @@ struct InterleavedFormat {
   static HWY_INLINE Row LoadRow(const float* row) { return LoadWideRow(row); }
 
   template <bool kStream>
-  static HWY_INLINE void Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
-                                Element* to_b) {
+  static HWY_INLINE size_t Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
+                                  Element* to_b) {
     const VF turned_x = Arithmetic::Neighbours(Elements::Load(a), row.cos0, row.sin0);
     const VF turned_y = Arithmetic::Neighbours(Elements::Load(b), row.cos1, row.sin1);
-    Elements::template Store<kStream>(turned_x, to_a);
-    Elements::template Store<kStream>(turned_y, to_b);
+    return Elements::template Store<kStream>(turned_x, to_a) +
+           Elements::template Store<kStream>(turned_y, to_b);
   }
 };
 

@@ -27,70 +27,19 @@ namespace rope::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <DType kDType>
-float LoadElement(const uint8_t* element) {
-  if constexpr (kDType == DType::kFloat32) {
-    float value = 0;
-    std::memcpy(&value, element, sizeof(value));
-    return value;
-  } else {
-    uint16_t bits = 0;
-    std::memcpy(&bits, element, sizeof(bits));
-    return kDType == DType::kFloat16 ? FromFloat16(bits) : FromBFloat16(bits);
-  }
-}
-
-template <DType kDType>
-void StoreElement(float value, uint8_t* element) {
-  if constexpr (kDType == DType::kFloat32) {
-    std::memcpy(element, &value, sizeof(value));
-  } else {
-    const uint16_t bits = kDType == DType::kFloat16 ? ToFloat16(value) : ToBFloat16(value);
-    std::memcpy(element, &bits, sizeof(bits));
-  }
-}
-
-template <DType kDType>
-void RotateHead(const RotateJob& job, const RowRef& row, const uint8_t* from, uint8_t* to) {
-  constexpr int64_t kBytes = ElementBytes(kDType);
-  if (from != to) std::memcpy(to, from, static_cast<size_t>(job.head_dim * kBytes));
-  const PairGeometry& geometry = job.geometry;
-  const bool half = geometry.pairing == Pairing::kHalf;
-  const int64_t to_second = (half ? geometry.partner : 1) * kBytes;
-  for (int64_t i = 0; i < geometry.pairs; ++i) {
-    const int64_t first = (geometry.offset + (half ? i : 2 * i)) * kBytes;
-    const float a = LoadElement<kDType>(from + first);
-    const float b = LoadElement<kDType>(from + first + to_second);
-    const float c = row.page->Cos(row.index)[i];
-    const float s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
-    StoreElement<kDType>(a * c - b * s, to + first);
-    StoreElement<kDType>(b * c + a * s, to + first + to_second);
-  }
-}
-
-template <DType kDType>
-void RotateElements(const RotateJob& job, const RotateRange& range) {
-  constexpr int64_t kBytes = ElementBytes(kDType);
-  const Strides& in = job.input_strides;
-  const Strides& out = job.output_strides;
-  for (int64_t token = range.token_begin; token < range.token_end; ++token) {
-    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
-      RotateHead<kDType>(
-          job, job.rows[static_cast<size_t>(token)],
-          static_cast<const uint8_t*>(job.input) + (token * in.token + head * in.head) * kBytes,
-          static_cast<uint8_t*>(job.output) + (token * out.token + head * out.head) * kBytes);
-    }
-  }
-}
-
 float RoundedTo32(double value, DType dtype) {
   return static_cast<float>(RoundedTo(value, dtype));
 }
 
-// Applies kTurnStepwise or kAdd to the pairs of a head of floats. -ffp-contract=off keeps the
+// Applies the job's arithmetic to the pairs of a head of floats. -ffp-contract=off keeps the
 // compiler from fusing the steps.
-void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
+void ApplyToHead(const RotateJob& job, int64_t token, float* head) {
   const PairGeometry& geometry = job.geometry;
+  std::vector<float> composed(job.move ? static_cast<size_t>(2 * geometry.pairs) : 0);
+  if (job.move) ComposeRow(*job.move, token, geometry.pairs, composed.data());
+  const RowRef row = job.move ? RowRef() : job.rows[static_cast<size_t>(token)];
+  const float* const cos = job.move ? composed.data() : row.page->Cos(row.index);
+  const float* const sin = cos + geometry.pairs;
   const bool half = geometry.pairing == Pairing::kHalf;
   const auto rounded = [&job](float value) { return RoundedTo32(value, job.dtype); };
   for (int64_t i = 0; i < geometry.pairs; ++i) {
@@ -98,9 +47,12 @@ void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
     float& second = (&first)[half ? geometry.partner : 1];
     const float a = first;
     const float b = second;
-    const float c = row.page->Cos(row.index)[i];
-    const float s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
-    if (job.arithmetic == PairArithmetic::kAdd) {
+    const float c = cos[i];
+    const float s = job.conjugate ? -sin[i] : sin[i];
+    if (job.arithmetic == PairArithmetic::kTurn) {
+      first = a * c - b * s;
+      second = b * c + a * s;
+    } else if (job.arithmetic == PairArithmetic::kAdd) {
       first = a + s;
       second = b + c;
     } else {
@@ -110,9 +62,10 @@ void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
   }
 }
 
-// Rotates one head with fused ops: widens it to floats, computes in floats, and rounds once.
-void RotateHeadFused(const RotateJob& job, int64_t token, const uint8_t* from, uint8_t* to,
-                     std::vector<float>& head) {
+// Rotates one head: widens it to floats, computes in floats, and rounds once. Returns the number of
+// elements that saturate.
+int64_t RotateHead(const RotateJob& job, int64_t token, const uint8_t* from, uint8_t* to,
+                   std::vector<float>& head) {
   for (size_t i = 0; i < head.size(); ++i) {
     const auto offset = static_cast<int64_t>(i) * ElementBytes(job.dtype);
     head[i] = static_cast<float>(ReadElement(from + offset, job.dtype));
@@ -127,52 +80,37 @@ void RotateHeadFused(const RotateJob& job, int64_t token, const uint8_t* from, u
     }
   }
   const size_t index = static_cast<size_t>(token);
-  if (job.arithmetic == PairArithmetic::kTurn) {
-    auto* const bytes = reinterpret_cast<uint8_t*>(head.data());
-    RotateHead<DType::kFloat32>(job, job.rows[index], bytes, bytes);
-  } else {
-    ApplyToHead(job, job.rows[index], head.data());
-  }
+  ApplyToHead(job, token, head.data());
   const float scale = job.scale * (job.token_scales.empty() ? 1.0f : job.token_scales[index]);
   const bool copies = job.OnlyPairs();
   if (copies && from != to) std::memcpy(to, from, head.size() * ElementBytes(job.dtype));
+  int64_t saturated = 0;
   for (size_t i = 0; i < head.size(); ++i) {
     if (copies && !job.geometry.Holds(static_cast<int64_t>(i))) continue;
     const auto offset = static_cast<int64_t>(i) * ElementBytes(job.stored());
     const float scaled = head[i] * scale;
-    WriteElement(scaled / job.output_scale, job.stored(), to + offset);
+    const float value = scaled / job.output_scale;
+    saturated += Saturates(value, job.stored()) ? 1 : 0;
+    WriteElement(value, job.stored(), to + offset);
   }
+  return saturated;
 }
 
-void RotateFused(const RotateJob& job, const RotateRange& range) {
+void Rotate(const RotateJob& job, const RotateRange& range) {
   std::vector<float> head_values(static_cast<size_t>(job.head_dim));
+  int64_t saturated = 0;
   const Strides& in = job.input_strides;
   const Strides& out = job.output_strides;
   for (int64_t token = range.token_begin; token < range.token_end; ++token) {
     for (int64_t head = range.head_begin; head < range.head_end; ++head) {
-      RotateHeadFused(job, token,
-                      static_cast<const uint8_t*>(job.input) +
-                          (token * in.token + head * in.head) * ElementBytes(job.dtype),
-                      static_cast<uint8_t*>(job.output) +
-                          (token * out.token + head * out.head) * ElementBytes(job.stored()),
-                      head_values);
+      const auto* const from = static_cast<const uint8_t*>(job.input) +
+                               (token * in.token + head * in.head) * ElementBytes(job.dtype);
+      auto* const to = static_cast<uint8_t*>(job.output) +
+                       (token * out.token + head * out.head) * ElementBytes(job.stored());
+      saturated += RotateHead(job, token, from, to, head_values);
     }
   }
-}
-
-void Rotate(const RotateJob& job, const RotateRange& range) {
-  if (!job.OnlyTurns()) return RotateFused(job, range);
-  switch (job.dtype) {
-    case DType::kFloat32:
-      return RotateElements<DType::kFloat32>(job, range);
-    case DType::kFloat16:
-      return RotateElements<DType::kFloat16>(job, range);
-    case DType::kBFloat16:
-      return RotateElements<DType::kBFloat16>(job, range);
-    case DType::kFloat8E4M3:
-    case DType::kFloat8E5M2:
-      break;  // never an input
-  }
+  job.AddSaturated(saturated);
 }
 
 }  // namespace

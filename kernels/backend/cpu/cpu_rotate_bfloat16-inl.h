@@ -176,8 +176,8 @@ struct BFloat16HalfFormat {
   static HWY_INLINE Row LoadRow(const float* row) { return LoadWideRow(row); }
 
   template <bool kStream>
-  static HWY_INLINE void Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
-                                Element* to_b) {
+  static HWY_INLINE size_t Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
+                                  Element* to_b) {
     const VU a_lanes = LoadLanes(a);
     const VU b_lanes = LoadLanes(b);
     VF first_a;
@@ -188,6 +188,7 @@ struct BFloat16HalfFormat {
     Turn(SecondPart(a_lanes), SecondPart(b_lanes), row.cos1, row.sin1, second_a, second_b);
     StoreParts<kStream>(first_a, second_a, to_a);
     StoreParts<kStream>(first_b, second_b, to_b);
+    return 0;
   }
 };
 
@@ -216,10 +217,11 @@ struct BFloat16InterleavedFormat {
   static HWY_INLINE Row LoadRow(const float* row) { return LoadWideRow(row); }
 
   template <bool kStream>
-  static HWY_INLINE void Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
-                                Element* to_b) {
+  static HWY_INLINE size_t Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
+                                  Element* to_b) {
     RotateLanes<kStream>(a, row.cos0, row.sin0, to_a);
     RotateLanes<kStream>(b, row.cos1, row.sin1, to_b);
+    return 0;
   }
 
  private:

@@ -49,7 +49,7 @@ struct BFloat16Elements {
     return hn::BitCast(F32(), hn::And(RoundedBits(v), hn::Set(U32(), 0xffff0000u)));
   }
   template <bool kStream>
-  static HWY_INLINE void Store(VF v, uint16_t* to) {
+  static HWY_INLINE size_t Store(VF v, uint16_t* to) {
     // The narrowing instruction is signed and saturates. After the arithmetic shift every value
     // fits.
     const hn::Rebind<int32_t, F32> d32;
@@ -57,40 +57,9 @@ struct BFloat16Elements {
     const hn::Rebind<int16_t, F32> d16;
     const auto upper = hn::DemoteTo(d16, hn::ShiftRight<16>(hn::BitCast(d32, RoundedBits(v))));
     StoreTo<kStream>(narrow, hn::BitCast(narrow, upper), to);
+    return 0;
   }
 };
-
-// kDigits: bits of the fraction. kExponentMin: exponent of the smallest normal number.
-template <int kDigits, int kExponentMin, int kLargest>
-struct Float8Elements {
-  using Element = uint8_t;
-  template <bool kStream>
-  static HWY_INLINE void Store(VF v, uint8_t* to) {
-    constexpr int kDropped = 23 - kDigits;
-    const F32 df;
-    const U32 du;
-    const auto is_nan = hn::MaskFromVec(hn::BitCast(du, hn::VecFromMask(df, hn::IsNaN(v))));
-    const VU sign = hn::ShiftRight<24>(hn::And(hn::BitCast(du, v), hn::Set(du, 0x80000000u)));
-    const VF clamped = hn::Min(hn::Abs(v), hn::Set(df, static_cast<float>(kLargest)));
-    const VU magnitude = hn::BitCast(du, clamped);
-    // Normal results: rebias, round to nearest even.
-    constexpr uint32_t kRebias = static_cast<uint32_t>(126 + kExponentMin) << 23;
-    const VU odd = hn::And(hn::ShiftRight<kDropped>(magnitude), hn::Set(du, 1u));
-    const VU half = hn::Set(du, (1u << (kDropped - 1)) - 1u - kRebias);
-    const VU normal = hn::ShiftRight<kDropped>(hn::Add(hn::Add(magnitude, half), odd));
-    // Denormal results: adding `ruler`, whose last place is that of the denormals, rounds them.
-    const VF ruler = hn::BitCast(
-        df, hn::Set(du, static_cast<uint32_t>(127 + kExponentMin - kDigits + 23) << 23));
-    const VU denormal = hn::Sub(hn::BitCast(du, hn::Add(clamped, ruler)), hn::BitCast(du, ruler));
-    const VU smallest = hn::Set(du, static_cast<uint32_t>(127 + kExponentMin) << 23);
-    const VU finite = hn::IfThenElse(hn::Lt(magnitude, smallest), denormal, normal);
-    const VU result = hn::Or(sign, hn::IfThenElse(is_nan, hn::Set(du, 0x7fu), finite));
-    const hn::Rebind<uint8_t, F32> d8;
-    StoreTo<kStream>(d8, hn::DemoteTo(d8, hn::BitCast(hn::Rebind<int32_t, F32>(), result)), to);
-  }
-};
-using Float8E4M3Elements = Float8Elements<3, -6, 448>;
-using Float8E5M2Elements = Float8Elements<2, -14, 57344>;
 
 // The memory of one head, and the weights of the norm. Arrays are padded to whole vectors. `raw`
 // and `weight` are 0 past head_dim, so that padding does not change the norm.
@@ -146,27 +115,32 @@ HWY_INLINE void NormaliseHead(float eps, const HeadBuffer& buffer) {
   }
 }
 
-// Scales a head, divides it by `divisor` and rounds it once.
+// Scales a head, divides it by `divisor` and rounds it once. Returns the number of elements that
+// saturate.
 template <class Elements>
-HWY_INLINE void NarrowHead(float scale, float divisor, const HeadBuffer& buffer) {
+HWY_INLINE size_t NarrowHead(float scale, float divisor, const HeadBuffer& buffer) {
   using Element = typename Elements::Element;
   const F32 d;
   auto* const rounded = reinterpret_cast<Element*>(buffer.rounded.get());
   const VF scales = hn::Set(d, scale);
   const VF divisors = hn::Set(d, divisor);
+  size_t saturated = 0;
   for (size_t i = 0; i < buffer.padded; i += hn::Lanes(d)) {
     const VF v = hn::Div(hn::Mul(hn::Load(d, buffer.values.get() + i), scales), divisors);
-    Elements::template Store<false>(v, rounded + i);
+    saturated += Elements::template Store<false>(v, rounded + i);
   }
+  return saturated;
 }
 
 HWY_INLINE void WidenHead(const RotateJob& job, const uint8_t* from, const HeadBuffer& buffer) {
+  if (job.dtype == DType::kFloat8E4M3) return WidenHead<Float8E4M3Elements>(from, buffer);
+  if (job.dtype == DType::kFloat8E5M2) return WidenHead<Float8E5M2Elements>(from, buffer);
   if (job.dtype == DType::kFloat16) return WidenHead<Float16Elements>(from, buffer);
   if (job.dtype == DType::kBFloat16) return WidenHead<BFloat16Elements>(from, buffer);
   WidenHead<Float32Elements>(from, buffer);
 }
 
-HWY_INLINE void NarrowHead(const RotateJob& job, float scale, const HeadBuffer& buffer) {
+HWY_INLINE size_t NarrowHead(const RotateJob& job, float scale, const HeadBuffer& buffer) {
   const float divisor = job.output_scale;
   switch (job.stored()) {
     case DType::kFloat32:
@@ -178,8 +152,9 @@ HWY_INLINE void NarrowHead(const RotateJob& job, float scale, const HeadBuffer& 
     case DType::kFloat8E4M3:
       return NarrowHead<Float8E4M3Elements>(scale, divisor, buffer);
     case DType::kFloat8E5M2:
-      return NarrowHead<Float8E5M2Elements>(scale, divisor, buffer);
+      break;
   }
+  return NarrowHead<Float8E5M2Elements>(scale, divisor, buffer);
 }
 
 }  // namespace

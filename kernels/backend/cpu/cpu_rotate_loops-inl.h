@@ -119,33 +119,29 @@ HWY_INLINE void CopyUnrotated(const View<Element>& view, const Element* from, El
 }
 
 template <class Format, bool kStream, class Element = typename Format::Element>
-HWY_INLINE void RotateStep(const Element* a, Element* to_a, size_t to_second,
-                           const typename Format::Row& row) {
+HWY_INLINE size_t RotateStep(const Element* a, Element* to_a, size_t to_second,
+                             const typename Format::Row& row) {
   PrefetchStep(a, a + to_second, kInputAheadBytes);
   if constexpr (!kStream) PrefetchStep(to_a, to_a + to_second, kOutputAheadBytes);
-  Format::template Rotate<kStream>(a, a + to_second, row, to_a, to_a + to_second);
+  return Format::template Rotate<kStream>(a, a + to_second, row, to_a, to_a + to_second);
 }
 
 // The last pairs of a head, fewer than a step. They go through a buffer, so that no byte outside
 // the head is read or written.
 template <class Format, class Element = typename Format::Element>
-HWY_INLINE void RotateTail(const Element* a, const Element* b, const float* row, Element* to_a,
-                           Element* to_b, size_t pairs) {
+HWY_INLINE size_t RotateTail(const Element* a, const Element* b, const float* row, Element* to_a,
+                             Element* to_b, size_t pairs) {
   const size_t step = Format::PairsPerStep();
   HWY_ALIGN Element buffer[2 * kStepMax] = {};
-  if constexpr (Format::kPairing == Pairing::kHalf) {
-    std::memcpy(buffer, a, pairs * sizeof(Element));
-    std::memcpy(buffer + step, b, pairs * sizeof(Element));
-    Format::template Rotate<false>(buffer, buffer + step, Format::LoadRow(row), buffer,
-                                   buffer + step);
-    std::memcpy(to_a, buffer, pairs * sizeof(Element));
-    std::memcpy(to_b, buffer + step, pairs * sizeof(Element));
-  } else {
-    std::memcpy(buffer, a, 2 * pairs * sizeof(Element));
-    Format::template Rotate<false>(buffer, buffer + step, Format::LoadRow(row), buffer,
-                                   buffer + step);
-    std::memcpy(to_a, buffer, 2 * pairs * sizeof(Element));
-  }
+  constexpr bool kHalf = Format::kPairing == Pairing::kHalf;
+  const size_t run = (kHalf ? pairs : 2 * pairs) * sizeof(Element);
+  std::memcpy(buffer, a, run);
+  if (kHalf) std::memcpy(buffer + step, b, run);
+  const size_t saturated = Format::template Rotate<false>(
+      buffer, buffer + step, Format::LoadRow(row), buffer, buffer + step);
+  std::memcpy(to_a, buffer, run);
+  if (kHalf) std::memcpy(to_b, buffer + step, run);
+  return saturated;
 }
 
 // The first kLoaded steps of a prepared row, in registers.
@@ -161,8 +157,8 @@ struct LoadedRow {
 
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
-HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Element* to,
-                           const LoadedRow<Format, kLoaded>& loaded, const float* row) {
+HWY_INLINE size_t RotateHead(const View<Element>& view, const Element* from, Element* to,
+                             const LoadedRow<Format, kLoaded>& loaded, const float* row) {
   constexpr bool kHalf = Format::kPairing == Pairing::kHalf;
   if (!kWhole && view.copies) CopyUnrotated<Format::kPairing>(view, from, to);
   const size_t step = Format::PairsPerStep();
@@ -171,16 +167,20 @@ HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Eleme
   const Element* a = from + view.offset;
   Element* to_a = to + view.offset;
   size_t pairs = view.pairs;
+  size_t saturated = 0;
   for (size_t i = 0; i < kLoaded; ++i, pairs -= step, a += elements, to_a += elements) {
-    RotateStep<Format, kStream>(a, to_a, to_second, loaded.steps[i]);
+    saturated += RotateStep<Format, kStream>(a, to_a, to_second, loaded.steps[i]);
   }
-  if constexpr (kWhole) return;
+  if constexpr (kWhole) return saturated;
   row += kLoaded * step * Format::kRowFloatsPerPair;
   for (; pairs >= step; pairs -= step, a += elements, to_a += elements) {
-    RotateStep<Format, kStream>(a, to_a, to_second, Format::LoadRow(row));
+    saturated += RotateStep<Format, kStream>(a, to_a, to_second, Format::LoadRow(row));
     row += step * Format::kRowFloatsPerPair;
   }
-  if (pairs != 0) RotateTail<Format>(a, a + to_second, row, to_a, to_a + to_second, pairs);
+  if (pairs != 0) {
+    saturated += RotateTail<Format>(a, a + to_second, row, to_a, to_a + to_second, pairs);
+  }
+  return saturated;
 }
 
 // Whether every run of rotated channels consists of whole, aligned cache lines.
@@ -196,8 +196,52 @@ bool CanStream(const View<Element>& view) {
   return odd % HWY_MAX(kLineBytes, hn::Lanes(U32()) * sizeof(uint32_t)) == 0;
 }
 
+// ComposeRow (row_table.h) in vectors, with the same bits: no step is fused.
+template <class Elements>
+void ComposeVectors(const TableMove& move, size_t token, size_t pairs, float* to) {
+  using Element = typename Elements::Element;
+  const F32 d;
+  const size_t lanes = hn::Lanes(d);
+  const auto* const from_c = reinterpret_cast<const Element*>(move.table->Cos(move.from[token]));
+  const auto* const from_s = reinterpret_cast<const Element*>(move.table->Sin(move.from[token]));
+  const auto* const to_c = reinterpret_cast<const Element*>(move.table->Cos(move.to[token]));
+  const auto* const to_s = reinterpret_cast<const Element*>(move.table->Sin(move.to[token]));
+  for (size_t i = 0; i < pairs; i += lanes) {
+    i = HWY_MIN(i, pairs - lanes);  // the last vector may overlap the one before it
+    const VF c = Elements::Load(from_c + i);
+    const VF s = Elements::Load(from_s + i);
+    const VF new_c = Elements::Load(to_c + i);
+    const VF new_s = Elements::Load(to_s + i);
+    const VF square = hn::Add(hn::Mul(c, c), hn::Mul(s, s));
+    const VF composed_c = hn::Add(hn::Mul(new_c, c), hn::Mul(new_s, s));
+    const VF composed_s = hn::Sub(hn::Mul(new_s, c), hn::Mul(new_c, s));
+    hn::StoreU(hn::Div(composed_c, square), d, to + i);
+    hn::StoreU(hn::Div(composed_s, square), d, to + pairs + i);
+  }
+}
+
+// Prepares the row of a token that moves by a table.
+template <class Format>
+HWY_NOINLINE void PrepareMoved(const RotateJob& job, size_t token, float* to) {
+  const auto pairs = static_cast<size_t>(job.geometry.pairs);
+  RowBuffer composed(2 * pairs);
+  float* const row = composed.get();
+  const DType dtype = job.move->table->dtype;
+  if (pairs < hn::Lanes(F32())) {
+    ComposeRow(*job.move, static_cast<int64_t>(token), job.geometry.pairs, row);
+  } else if (dtype == DType::kFloat32) {
+    ComposeVectors<Float32Elements>(*job.move, token, pairs, row);
+  } else if (dtype == DType::kFloat16) {
+    ComposeVectors<Float16Elements>(*job.move, token, pairs, row);
+  } else {
+    ComposeVectors<BFloat16Elements>(*job.move, token, pairs, row);
+  }
+  Format::PrepareRow({row, row + pairs, pairs, job.conjugate ? -1.0f : 1.0f}, to);
+}
+
 template <class Format>
 HWY_INLINE void PrepareToken(const RotateJob& job, int64_t token, float* to) {
+  if (job.move) return PrepareMoved<Format>(job, static_cast<size_t>(token), to);
   const RowRef& ref = job.rows[static_cast<size_t>(token)];
   Format::PrepareRow({ref.page->Cos(ref.index), ref.page->Sin(ref.index),
                       static_cast<size_t>(job.geometry.pairs), job.conjugate ? -1.0f : 1.0f},
@@ -214,53 +258,61 @@ size_t RowFloats(const RotateJob& job) {
 
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
-void RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRange& range,
-                 const float* row) {
+size_t RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRange& range,
+                   const float* row) {
   // A local copy, because the compiler assumes that vector stores change any other memory.
   const View<Element> view = shared_view;
   const LoadedRow<Format, kLoaded> loaded(row);
   const Element* from = view.Input(token, range.head_begin);
   Element* to = view.Output(token, range.head_begin);
+  size_t saturated = 0;
   for (int64_t left = range.head_end - range.head_begin; left > 0; --left) {
-    RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to, loaded, row);
+    saturated += RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to, loaded, row);
     from += view.input_strides.head;
     to += view.output_strides.head;
   }
+  return saturated;
 }
 
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
-void RotateTokens(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+size_t RotateTokens(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   RowBuffer row(RowFloats<Format>(job));
+  size_t saturated = 0;
   for (int64_t token = range.token_begin; token < range.token_end; ++token) {
-    PrepareToken<Format>(job, token, row.get());
-    RotateHeads<Format, kStream, kLoaded, kWhole>(view, token, range, row.get());
+    const bool is_prepared = token > range.token_begin && job.SharesRow(static_cast<size_t>(token));
+    if (!is_prepared) PrepareToken<Format>(job, token, row.get());
+    saturated += RotateHeads<Format, kStream, kLoaded, kWhole>(view, token, range, row.get());
   }
+  return saturated;
 }
 
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
-void RotateBlock(const View<Element>& shared_view, int64_t head, int64_t begin, int64_t end,
-                 const float* row, size_t row_floats) {
+size_t RotateBlock(const View<Element>& shared_view, int64_t head, int64_t begin, int64_t end,
+                   const float* row, size_t row_floats) {
   const View<Element> view = shared_view;  // as in RotateHeads
   const Element* from = view.Input(begin, head);
   Element* to = view.Output(begin, head);
+  size_t saturated = 0;
   for (int64_t left = end - begin; left > 0; --left) {
-    RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to, LoadedRow<Format, kLoaded>(row),
-                                                 row);
+    saturated += RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to,
+                                                              LoadedRow<Format, kLoaded>(row), row);
     from += view.input_strides.token;
     to += view.output_strides.token;
     row += row_floats;
   }
+  return saturated;
 }
 
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
-void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+size_t RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   const size_t row_floats = RowFloats<Format>(job);
   const size_t block_tokens = HWY_MAX(kRowBlockBytes / (row_floats * sizeof(float)), 1);
   RowBuffer rows(block_tokens * row_floats);
   const int64_t block = static_cast<int64_t>(block_tokens);
+  size_t saturated = 0;
   for (int64_t begin = range.token_begin; begin < range.token_end; begin += block) {
     const int64_t end = HWY_MIN(begin + block, range.token_end);
     float* row = rows.get();
@@ -268,23 +320,23 @@ void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateR
       PrepareToken<Format>(job, token, row);
     }
     for (int64_t head = range.head_begin; head < range.head_end; ++head) {
-      RotateBlock<Format, kStream, kLoaded, kWhole>(view, head, begin, end, rows.get(), row_floats);
+      saturated += RotateBlock<Format, kStream, kLoaded, kWhole>(view, head, begin, end, rows.get(),
+                                                                 row_floats);
     }
   }
+  return saturated;
 }
 
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
-void RotateLayout(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
-  if (view.output_strides.head <= view.output_strides.token) {
-    RotateTokens<Format, kStream, kLoaded, kWhole>(job, view, range);
-  } else {
-    RotateBlocks<Format, kStream, kLoaded, kWhole>(job, view, range);
-  }
+size_t RotateLayout(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+  return view.output_strides.head <= view.output_strides.token
+             ? RotateTokens<Format, kStream, kLoaded, kWhole>(job, view, range)
+             : RotateBlocks<Format, kStream, kLoaded, kWhole>(job, view, range);
 }
 
 template <class Format, bool kStream, class Element = typename Format::Element>
-void RotateSteps(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+size_t RotateSteps(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   const size_t steps = view.pairs / Format::PairsPerStep();
   const bool whole = !view.copies && view.pairs == steps * Format::PairsPerStep();
   if (whole && steps == 1) return RotateLayout<Format, kStream, 1, true>(job, view, range);
@@ -292,29 +344,43 @@ void RotateSteps(const RotateJob& job, const View<Element>& view, const RotateRa
   if (whole && steps == 4) return RotateLayout<Format, kStream, 4, true>(job, view, range);
   if (steps >= 4) return RotateLayout<Format, kStream, 4, false>(job, view, range);
   if (steps >= 2) return RotateLayout<Format, kStream, 2, false>(job, view, range);
-  RotateLayout<Format, kStream, 0, false>(job, view, range);
+  return RotateLayout<Format, kStream, 0, false>(job, view, range);
 }
 
 template <class Format>
 void RotateFormat(const RotateJob& job, const RotateRange& range) {
   const View<typename Format::Element> view(job);
-  if (job.streams && CanStream<Format::kPairing>(view)) {
-    RotateSteps<Format, true>(job, view, range);
+  size_t saturated = 0;
+  if constexpr (sizeof(typename Format::Element) == 1) {
+    // Conversions take longer than the loads of a row, and stores are not whole vectors.
+    saturated = RotateLayout<Format, false, 0, false>(job, view, range);
+  } else if (job.streams && CanStream<Format::kPairing>(view)) {
+    saturated = RotateSteps<Format, true>(job, view, range);
     hwy::FlushStream();
   } else {
-    RotateSteps<Format, false>(job, view, range);
+    saturated = RotateSteps<Format, false>(job, view, range);
   }
+  job.AddSaturated(static_cast<int64_t>(saturated));
+}
+
+template <class Elements>
+void RotatePairing(const RotateJob& job, const RotateRange& range) {
+  if (job.geometry.pairing == Pairing::kHalf)
+    return RotateFormat<HalfFormat<Elements> >(job, range);
+  RotateFormat<InterleavedFormat<Elements> >(job, range);
 }
 
 // Restores the channels outside the pairs bit for bit, for a job without fused ops.
+template <Pairing kPairing, class Element>
+HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer) {
+  CopyUnrotated<kPairing>(View<Element>(job), reinterpret_cast<Element*>(buffer.raw.get()),
+                          reinterpret_cast<Element*>(buffer.rounded.get()));
+}
 template <Pairing kPairing>
 HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer) {
-  if (job.dtype == DType::kFloat32) {
-    CopyUnrotated<kPairing>(View<float>(job), buffer.raw.get(), buffer.rounded.get());
-  } else {
-    CopyUnrotated<kPairing>(View<uint16_t>(job), reinterpret_cast<uint16_t*>(buffer.raw.get()),
-                            reinterpret_cast<uint16_t*>(buffer.rounded.get()));
-  }
+  if (job.dtype == DType::kFloat32) return RestoreUnrotated<kPairing, float>(job, buffer);
+  if (IsFloat8(job.dtype)) return RestoreUnrotated<kPairing, uint8_t>(job, buffer);
+  RestoreUnrotated<kPairing, uint16_t>(job, buffer);
 }
 
 // Widens each head to floats, rotates it like an fp32 job in place, and rounds it to the output.
@@ -328,6 +394,7 @@ void RotateFused(const RotateJob& job, const RotateRange& range) {
   RowBuffer row(RowFloats<Format>(job));
   const int64_t in_bytes = ElementBytes(job.dtype);
   const int64_t out_bytes = ElementBytes(job.stored());
+  size_t saturated = 0;
   for (int64_t token = range.token_begin; token < range.token_end; ++token) {
     PrepareToken<Format>(job, token, row.get());
     const float scale = job.token_scales.empty()
@@ -342,12 +409,15 @@ void RotateFused(const RotateJob& job, const RotateRange& range) {
       if (job.norm) NormaliseHead(job.norm->eps, buffer);
       RotateHead<Format, false, 0, false>(view, values, values, LoadedRow<Format, 0>(row.get()),
                                           row.get());
-      NarrowHead(job, scale, buffer);
+      // What is copied does not saturate: any finite number may take its place until then.
+      if (job.OnlyPairs()) CopyUnrotated<Format::kPairing>(view, buffer.weight.get(), values);
+      saturated += NarrowHead(job, scale, buffer);
       if (job.OnlyPairs()) RestoreUnrotated<Format::kPairing>(job, buffer);
       std::memcpy(to + head * job.output_strides.head * out_bytes, buffer.rounded.get(),
                   static_cast<size_t>(job.head_dim * out_bytes));
     }
   }
+  job.AddSaturated(static_cast<int64_t>(saturated));
 }
 
 template <class Arithmetic>
@@ -373,20 +443,19 @@ void RotateFused(const RotateJob& job, const RotateRange& range) {
 
 void Rotate(const RotateJob& job, const RotateRange& range) {
   if (!job.OnlyTurns()) return RotateFused(job, range);
-  const bool half = job.geometry.pairing == Pairing::kHalf;
   switch (job.dtype) {
     case DType::kFloat32:
-      return half ? RotateFormat<HalfFormat<Float32Elements> >(job, range)
-                  : RotateFormat<InterleavedFormat<Float32Elements> >(job, range);
+      return RotatePairing<Float32Elements>(job, range);
     case DType::kFloat16:
-      return half ? RotateFormat<HalfFormat<Float16Elements> >(job, range)
-                  : RotateFormat<InterleavedFormat<Float16Elements> >(job, range);
+      return RotatePairing<Float16Elements>(job, range);
     case DType::kBFloat16:
-      return half ? RotateFormat<BFloat16HalfFormat>(job, range)
-                  : RotateFormat<BFloat16InterleavedFormat>(job, range);
+      return job.geometry.pairing == Pairing::kHalf
+                 ? RotateFormat<BFloat16HalfFormat>(job, range)
+                 : RotateFormat<BFloat16InterleavedFormat>(job, range);
     case DType::kFloat8E4M3:
+      return RotatePairing<Float8E4M3Elements>(job, range);
     case DType::kFloat8E5M2:
-      break;  // never an input
+      return RotatePairing<Float8E5M2Elements>(job, range);
   }
 }
 

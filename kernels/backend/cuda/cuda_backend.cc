@@ -281,7 +281,12 @@ class CudaBackend : public Backend {
   }
 
   absl::Status Rotate(absl::Span<const RotateJob> given) override {
-    for (const RotateJob& job : given) CheckJob(job);
+    for (const RotateJob& job : given) {
+      CheckJob(job);
+      if (!IsFloat8(job.dtype) && !job.move.has_value()) continue;
+      return proto::MakeError(Reason::kNotBuilt, "cuda", "an fp8 input, or a move by a table",
+                       "a backend that has them");
+    }
     const std::vector<RotateJob> placed = host_memory_->Place(given);
     const auto jobs = placed.empty() ? given : absl::MakeConstSpan(placed);
     Batch batch;

@@ -2,7 +2,7 @@
 
 import re
 
-# The newest versions of engine_table.cc, which compat means.
+# The newest versions of engines.json, which compat means.
 NEWEST = {"hf": "5.23.0", "vllm": "0.33.0"}
 
 _LLAMA4 = "the engine reorders the weights of q and k when it loads them, and so turns halves"

@@ -252,34 +252,14 @@ TEST(OptionsTest, UnknownArgumentsAndMissingValuesAreInvalid) {
   ExpectInvalid({"--listen"}, "--listen: 1 required HOST:PORT|unix:PATH");
 }
 
+TEST(OptionsTest, ReflectionIsOffBesideAnAccessFileUnlessItIsAskedFor) {
+  EXPECT_FALSE(Parse({"--access_file=/a"}).reflection);
+  EXPECT_TRUE(Parse({"--access_file=/a", "--enable_reflection"}).reflection);
+}
+
 TEST(OptionsTest, UnknownFlagNamesTheNearest) {
   ExpectInvalid({"--lisen=a:1"}, "did you mean --listen?");
   ExpectInvalid({"--drain-lead=1s"}, "did you mean --drain_lead?");
-}
-
-TEST(OptionsTest, FlagsWithoutEffectAreNamed) {
-  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--socket_mode=660"}, "--socket_mode has no effect: no --listen is unix:PATH"},
-      {{"--shared_memory_bytes=1GiB"},
-       "--shared_memory_bytes has no effect without --enable_shared_memory"},
-      {{"--session_memory_bytes=1GiB"},
-       "--session_memory_bytes has no effect without --enable_shared_memory"},
-      {{"--enable_shared_memory", "--shared_memory_bytes=1GiB", "--session_memory_bytes=2GiB"},
-       "--session_memory_bytes has no effect above --shared_memory_bytes, which is 1073741824"},
-      {{"--threads=1024"}, "--threads is 1024, more than the processors: "},
-      {{"--threads=1", "--poll_spin_us=9"}, "--poll_spin_us has no effect with one processor"},
-      {{"--table_cache_bytes=0"},
-       "--table_cache_bytes is 0: every request computes its rows again"},
-  };
-  for (const auto& [flags, text] : cases) {
-    EXPECT_THAT(Parse(flags).warnings, ElementsAre(HasSubstr(text))) << flags.back();
-  }
-  EXPECT_THAT(Parse({}).warnings, IsEmpty());
-  EXPECT_THAT(Parse({"--listen=unix:/a", "--socket_mode=660", "--enable_shared_memory",
-                     "--shared_memory_bytes=2GiB", "--session_memory_bytes=1GiB", "--threads=1",
-                     "--table_cache_bytes=1"})
-                  .warnings,
-              IsEmpty());
 }
 
 TEST(ModelOptionTest, FileIsRead) {

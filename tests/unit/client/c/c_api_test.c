@@ -260,6 +260,80 @@ static void test_operations(const rope_client* client) {
   rope_prepared_free(prepared);
 }
 
+/* From 1, 2, 3 by 4, with the caller's own table. */
+static void test_tables(const rope_client* client) {
+  start();
+  rope_prepared* prepared = prepare(client, ROTATE("", Q));
+  CHECK_OK(rotate_at(prepared, values, 1));
+  rope_prepared_free(prepared);
+  static float table[8][DIM];
+  for (int i = 0; i < 8 * PAIRS; ++i) {
+    const int position = i / PAIRS, pair = i % PAIRS;
+    const double angle = position * pow(10000, -2.0 * pair / DIM);
+    table[position][pair] = (float)cos(angle);
+    table[position][PAIRS + pair] = (float)sin(angle);
+  }
+  prepared = prepare(client,
+                     "{'rotate': {'rope': {'pairing': 'PAIRING_HALF'}, 'operation': "
+                     "'OPERATION_REPOSITION', 'reposition': {}, 'rows': {'cos_sin': {'dtype': "
+                     "'DTYPE_FP32', 'shape': [8, 8]}}, 'tensors': [" K "]}}");
+  const int64_t shape[] = {8, DIM};
+  int64_t distance = 4;
+  array k = floats(result, TOKENS), rows = array_of(table, kDLFloat, 32, 2, shape);
+  array by = number(&distance);
+  CHECK_OK(rotate(prepared, ARGUMENTS({"k", &k}, {"rows.cos_sin", &rows}, {"reposition.by", &by})));
+  check_rotated(result, values, 5, 10000);
+  rows.shape[0] = 7;
+  CHECK_REFUSED(
+      rotate(prepared, ARGUMENTS({"k", &k}, {"rows.cos_sin", &rows}, {"reposition.by", &by})),
+      "rows.cos_sin");
+  rope_prepared_free(prepared);
+}
+
+/* Three tokens of a pool of four pages of two; fp8 as uint8. */
+static void test_pages(const rope_client* client) {
+  start();
+  rope_prepared* prepared =
+      prepare(client, ROTATE("",
+                             "{'role': 'ROLE_K', 'layout': 'SHD', 'paged_tokens': {'block_size': "
+                             "2, 'page_stride': 32, 'token_stride': 16, 'head_stride': 8, "
+                             "'pool_elements': 128, 'slots': {'dtype': 'DTYPE_INT64', 'shape': "
+                             "[3]}}, " ARRAY "}"));
+  static float pool[8 * HEADS * DIM];
+  int64_t its[] = {6, 1, 4}, position = 5;
+  for (int i = 0; i < COUNT; ++i) {
+    pool[its[i / (HEADS * DIM)] * HEADS * DIM + i % (HEADS * DIM)] = values[i];
+  }
+  const int64_t shape[] = {4, 2, HEADS, DIM};
+  array k = array_of(pool, kDLFloat, 32, 4, shape), slots = numbers(its, 3);
+  array at = number(&position);
+  named* const given = ARGUMENTS({"k", &k}, {"k.paged_tokens.slots", &slots}, {"positions", &at});
+  if (strcmp(rope_transport(client), "in_process") != 0) {
+    CHECK_REFUSED(rotate(prepared, given), "tensors[0].data");
+  } else {
+    CHECK_OK(rotate(prepared, given));
+    for (int i = 0; i < COUNT; ++i) {
+      result[i] = pool[its[i / (HEADS * DIM)] * HEADS * DIM + i % (HEADS * DIM)];
+    }
+    check_rotated(result, values, 5, 10000);
+  }
+  k.shape[0] = 3;
+  CHECK_REFUSED(rotate(prepared, given), "k.shape");
+  rope_prepared_free(prepared);
+
+  prepared = prepare(client, ROTATE("",
+                                    "{'role': 'ROLE_K', 'layout': 'SHD', 'array': {'dtype': "
+                                    "'DTYPE_FP8_E4M3', 'shape': [3, 2, 8]}}"));
+  static unsigned char ones[COUNT];
+  memset(ones, 0x38, sizeof(ones));
+  const int64_t tokens[] = {TOKENS, HEADS, DIM};
+  array bytes = array_of(ones, kDLUInt, 8, 3, tokens);
+  position = 0;
+  CHECK_OK(rotate(prepared, ARGUMENTS({"k", &bytes}, {"positions", &at})));
+  CHECK(ones[0] == 0x38 && ones[COUNT - 1] == 0x38);
+  rope_prepared_free(prepared);
+}
+
 /* Two of three tokens: the third stays as it was. And none. */
 static void test_open_axis(const rope_client* client) {
   start();
@@ -562,6 +636,8 @@ int main(int argc, char** argv) {
   test_arrays(client);
   test_fields(client);
   test_operations(client);
+  test_tables(client);
+  test_pages(client);
   test_open_axis(client);
   test_positions(client);
   test_refused_arguments(client);

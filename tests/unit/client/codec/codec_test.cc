@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "proto/ipc/process_memory.h"
+#include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/support/byte_buffer.h"
 #include "tests/support/status_matchers.h"
@@ -207,6 +209,28 @@ TEST(EncodeRotateTest, RowsOutputsAndWhatIsBesideTheRotationGoAsTheyAre) {
   EXPECT_FALSE(message.tensors(1).has_norm());
 }
 
+TEST(EncodeRotateTest, MoveByATableAndADifference) {
+  const std::vector<float> data(4);
+  const std::vector<uint16_t> table(12);
+  RotateRequest request = RequestFor(data);
+  request.positions = {};
+  request.operation = Operation::kReposition;
+  request.reposition = Reposition{.by = {-3, 4}, .by_shape = {1, 2}};
+  request.rows = {.cos_sin = ArrayView{DType::kBFloat16, {6, 2}, table.data()}};
+  v1::RotateRequest message = Encoded(request);
+  EXPECT_FALSE(message.reposition().has_from());
+  EXPECT_EQ(message.reposition().by().dtype(), v1::DTYPE_INT64);
+  EXPECT_THAT(message.reposition().by().shape(), ElementsAre(1, 2));
+  EXPECT_EQ(message.reposition().by().raw().size(), 16u);
+  EXPECT_THAT(message.rows().cos_sin().shape(), ElementsAre(6, 2));
+  EXPECT_EQ(message.rows().cos_sin().raw().size(), 24u);
+  request.rows = {.cos = ArrayView{DType::kBFloat16, {6, 1}, table.data(), {2, 1}},
+                  .sin = ArrayView{DType::kBFloat16, {6, 1}, table.data() + 1, {2, 1}}};
+  message = Encoded(request);
+  EXPECT_THAT(message.rows().sin().strides(), ElementsAre(2, 1));
+  EXPECT_EQ(message.rows().sin().raw().size(), 22u);  // from the first element to the last
+}
+
 TEST(EncodeRotateTest, StridedTensorGoesFromItsFirstElementToItsLast) {
   const std::vector<float> data = {1, 2, -1, -1, 3, 4};
   RotateRequest request = RequestFor(data);
@@ -386,6 +410,176 @@ TEST_F(StagingTest, TensorWithoutElementsBesideAStagedOneIsLegal) {
   EXPECT_EQ((*encoded_)->wanted[0].staged, nullptr);
 }
 
+// A pool of 4 pages of 2 tokens, in memory that is shared.
+class PagesTest : public ::testing::Test {
+ protected:
+  PagesTest() {
+    request_.tensors = {{.role = Role::kK,
+                         .layout = "BSHD",
+                         .dtype = DType::kFloat8E4M3,
+                         .shape = {2, 1, 1, 4},
+                         .data = pool_,
+                         .output = pool_,
+                         .paged = PagedTokens{.block_size = 2,
+                                              .page_stride = 8,
+                                              .token_stride = 4,
+                                              .head_stride = 4,
+                                              .pool_elements = 32,
+                                              .slots = {6, 1}}}};
+  }
+  Status Refusal(const Region& region) {
+    return EncodeWhole(request_, region, Route::kRpc, borrowed_).status();
+  }
+  v1::RotateRequest Sent(const Result<EncodedRotate>& encoded) {
+    v1::RotateRequest message;
+    EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
+    EXPECT_TRUE(message.ParseFromString(encoded->ring_message));
+    return message;
+  }
+  uint64_t OffsetOf(const void* data) { return static_cast<uint64_t>(*memory_->OffsetOf(data, 1)); }
+
+  const std::shared_ptr<ArenaMemory> memory_ = std::make_shared<ArenaMemory>(
+      SharedMemory::CreateMemfd(1 << 16, SharedMemory::Use::kArena).value());
+  const Region region_ = {.memory = memory_, .ids = std::make_shared<RegionIds>(9)};
+  std::byte* const pool_ = memory_->Allocate(64).value();
+  BorrowedSlices borrowed_;
+  RotateRequest request_ = {.rope = {.model = "m"}, .positions = {.start = 3}};
+};
+
+TEST_F(PagesTest, PoolIsNamedByItsPageZero) {
+  const auto encoded = EncodeWhole(request_, region_, Route::kRing, borrowed_);
+  const v1::RotateRequest message = Sent(encoded);
+  EXPECT_FALSE(encoded->idempotent);
+  const v1::Tensor& tensor = message.tensors(0);
+  EXPECT_THAT(tensor.array().shape(), ElementsAre(2, 1, 1, 4));
+  EXPECT_EQ(tensor.array().region().offset(), OffsetOf(pool_));
+  EXPECT_EQ(message.output().regions(0).offset(), OffsetOf(pool_));
+  const v1::PagedTokens& paged = tensor.paged_tokens();
+  EXPECT_EQ(paged.block_size(), 2);
+  EXPECT_EQ(paged.page_stride(), 8);
+  EXPECT_EQ(paged.token_stride(), 4);
+  EXPECT_EQ(paged.head_stride(), 4);
+  EXPECT_EQ(paged.pool_elements(), 32);
+  EXPECT_EQ(paged.slots().dtype(), v1::DTYPE_INT64);
+  EXPECT_THAT(paged.slots().shape(), ElementsAre(2, 1));
+  EXPECT_EQ(paged.slots().raw()[0], 6);
+  EXPECT_FALSE(paged.has_pages());
+  EXPECT_FALSE(paged.has_target_slots());
+}
+
+// Layers in turn in one pool, whose results go to another one.
+TEST_F(PagesTest, PoolsMayOverlap) {
+  std::byte* const target = memory_->Allocate(64).value();
+  TensorView& first = request_.tensors[0];
+  first.paged->slots.clear();
+  first.paged->pages = {3, 0};
+  first.paged->target_slots = {0, 2};
+  first.paged->pool_elements = 28;
+  first.output = target;
+  TensorView second = first;
+  second.data = pool_ + 4;
+  second.output = target + 4;
+  request_.tensors.push_back(second);
+  const auto encoded = EncodeWhole(request_, region_, Route::kRing, borrowed_);
+  const v1::RotateRequest message = Sent(encoded);
+  EXPECT_TRUE(encoded->idempotent);
+  EXPECT_EQ(message.tensors(1).array().region().offset(), OffsetOf(pool_) + 4);
+  EXPECT_EQ(message.output().regions(1).offset(), OffsetOf(target) + 4);
+  EXPECT_THAT(message.tensors(1).paged_tokens().pages().shape(), ElementsAre(2, 1));
+  EXPECT_EQ(message.tensors(1).paged_tokens().target_slots().raw()[8], 2);
+}
+
+TEST_F(PagesTest, OtherMemoryIsRefused) {
+  constexpr char kShared[] =
+      "want memory that the server shares (arena, imported memory or in process)";
+  for (const Region& region : {Region(), Staging(1 << 20)}) {
+    EXPECT_EQ(Refusal(region).message(),
+              "tensors[0].data: got pages in other memory, " + std::string(kShared));
+  }
+  std::vector<std::byte> own(64);
+  request_.tensors[0].output = own.data();
+  EXPECT_THAT(Refusal(region_).message(), StartsWith("tensors[0].output: got pages in other"));
+  request_.tensors[0].output = nullptr;
+  EXPECT_EQ(Refusal(region_).message(),
+            "tensors[0].output: got null, want the pool of pages, or another one");
+  request_.tensors[0].output = pool_;
+  request_.tensors.push_back(
+      {.layout = "BSD", .shape = {2, 1, 2}, .data = own.data(), .output = own.data()});
+  EXPECT_EQ(
+      Refusal(region_).message(),
+      "tensors[1].output: got a result beside pages in other memory, " + std::string(kShared));
+  request_.tensors[0].paged->pool_elements = 0;
+  EXPECT_THAT(Refusal(region_).message(), StartsWith("tensors[0].paged_tokens.pool_elements: got"));
+}
+
+TEST_F(PagesTest, RowsInTheRegionAreNamed) {
+  request_.rows = {.cos_sin = ArrayView{.shape = {2, 4}, .data = memory_->Allocate(32).value()}};
+  const auto encoded = EncodeWhole(request_, region_, Route::kRing, borrowed_);
+  const v1::Array rows = Sent(encoded).rows().cos_sin();
+  EXPECT_EQ(rows.region().region_id(), 9u);
+  EXPECT_EQ(rows.region().offset(), OffsetOf(request_.rows->cos_sin->data));
+  EXPECT_THAT(rows.shape(), ElementsAre(2, 4));
+  EXPECT_TRUE(rows.raw().empty());
+}
+
+// In process a request is a message with addresses.
+class InProcessTest : public ::testing::Test {
+ protected:
+  static uint64_t AddressOf(const void* data) {
+    return static_cast<uint64_t>(proto::ProcessMemoryOffset(data));
+  }
+  EncodedRotate Encode(const RotateRequest& request) {
+    Result<EncodedRotate> encoded = EncodeWhole(request, region_, Route::kInProcess, borrowed_);
+    EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
+    return *std::move(encoded);
+  }
+
+  const Region region_ = {.ids = std::make_shared<RegionIds>(7),
+                          .process_outputs = OutputPool::Make(0)};
+  BorrowedSlices borrowed_;
+  std::vector<float> data_ = {1, 2, 3, 4};
+};
+
+TEST_F(InProcessTest, ElementsOfAWholeRequestArePayloads) {
+  const std::vector<float> weight = {3, 4};
+  RotateRequest request = RequestFor(data_);
+  request.request_id = "mine";
+  request.positions = {.position_ids = {7, 8}};
+  request.rows = {.angles = ArrayView{.shape = {2, 1}, .data = weight.data()}};
+  request.tensors[0].norm = {.eps = 1e-6, .weight = {.shape = {2}, .data = weight.data()}};
+  const EncodedRotate encoded = Encode(request);
+  ASSERT_TRUE(encoded.call.has_value());
+  const v1::RotateRequest& head = *encoded.call->head;
+  EXPECT_EQ(head.request_id(), "mine");
+  EXPECT_EQ(head.rope().model(), "m");
+  EXPECT_EQ(head.rows().angles().region().offset(), AddressOf(weight.data()));
+  ASSERT_EQ(head.tensors_size(), 1);
+  EXPECT_EQ(head.tensors(0).array().region().region_id(), 7u);
+  EXPECT_EQ(head.tensors(0).array().region().offset(), AddressOf(data_.data()));
+  ASSERT_NE(encoded.owned[0], nullptr);
+  EXPECT_EQ(head.output().regions(0).offset(), AddressOf(encoded.owned[0].get()));
+  EXPECT_EQ(encoded.wanted[0].output, encoded.owned[0].get());
+  std::vector<int64_t> positions(2);
+  proto::PayloadOf(head.positions().position_ids(), encoded.call->split).CopyTo(positions.data());
+  EXPECT_THAT(positions, ElementsAre(7, 8));
+  std::vector<float> factors(2);
+  proto::PayloadOf(head.tensors(0).norm().weight(), encoded.call->split).CopyTo(factors.data());
+  EXPECT_EQ(factors, weight);
+}
+
+TEST_F(InProcessTest, ResultThatWouldOverwriteAnInputIsStaged) {
+  RotateRequest request = RequestFor(data_);
+  request.output_dtype = DType::kBFloat16;
+  request.tensors[0].output = data_.data();
+  EncodedRotate encoded = Encode(request);
+  EXPECT_EQ(encoded.call->head->output().regions(0).offset(), AddressOf(encoded.owned[0].get()));
+  const std::vector<uint16_t> rotated = {5, 6, 7, 8};
+  std::memcpy(encoded.owned[0].get(), rotated.data(), 8);
+  const RotatedTensor tensor = ResultOf(std::move(encoded.wanted[0]));
+  EXPECT_EQ(tensor.data, data_.data());
+  EXPECT_EQ(std::memcmp(data_.data(), rotated.data(), 8), 0);
+}
+
 TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
   const std::vector<float> data(4);
   const auto message_for = [&](const std::vector<int64_t>& shape, const void* memory,
@@ -470,6 +664,7 @@ TEST(DecodeRotateTest, AnswerHasTheLayoutAndTypeThatWereAskedFor) {
   v1::RotateResponse response;
   v1::Tensor& tensor = *response.add_tensors();
   tensor.add_fp8_scales(0.5);
+  tensor.set_saturated(3);
   tensor.mutable_array()->set_dtype(v1::DTYPE_FP8_E4M3);
   for (const int64_t length : {2, 3, 2}) tensor.mutable_array()->add_shape(length);
   tensor.mutable_array()->set_raw("abcdefghijkl");
@@ -478,6 +673,7 @@ TEST(DecodeRotateTest, AnswerHasTheLayoutAndTypeThatWereAskedFor) {
   EXPECT_EQ(reply->tensors[0].dtype, DType::kFloat8E4M3);
   EXPECT_THAT(reply->tensors[0].shape, ElementsAre(2, 3, 2));
   EXPECT_EQ(reply->tensors[0].fp8_scale, 0.5);
+  EXPECT_EQ(reply->tensors[0].saturated, 3);
   EXPECT_EQ(reply->tensors[0].bytes, 12);
 
   request.tensors[0].output_layout.clear();  // now the result has another shape

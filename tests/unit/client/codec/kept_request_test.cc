@@ -43,10 +43,10 @@ TEST(KeptRequestTest, RowsAndWeightsOutliveTheCallersRequest) {
   Caller caller;
   caller.AddRows();
   caller.AddNorm();
-  const auto kept = KeptRequest::Of(caller.request).value();
+  const auto kept = Keep(caller.request, {}).value();
   caller.FreeArrays();
   caller.request = {};
-  const RotateRequest& request = kept->Get();
+  const RotateRequest& request = kept->request;
   EXPECT_EQ(request.request_id, "mine");
   EXPECT_EQ(request.positions.start, 7);
   EXPECT_EQ(request.tensors[0].data, caller.data.data());
@@ -55,12 +55,20 @@ TEST(KeptRequestTest, RowsAndWeightsOutliveTheCallersRequest) {
   EXPECT_EQ(First(request.tensors[0].norm->weight), 2.f);
 }
 
+TEST(KeptRequestTest, RowsInTheRegionAreBorrowed) {
+  Caller caller;
+  caller.AddRows();
+  const Region process = {.ids = std::make_shared<RegionIds>(7),
+                          .process_outputs = OutputPool::Make(0)};
+  const auto kept = Keep(caller.request, process).value();
+  EXPECT_EQ(kept->request.rows->cos->data, caller.cos->data());
+}
+
 TEST(KeptRequestTest, ArrayWithoutDataIsNamed) {
   Caller caller;
   caller.AddRows();
   caller.request.rows->sin->data = nullptr;
-  EXPECT_EQ(KeptRequest::Of(caller.request).status().message(),
-            "rows.sin.data: got null, want 8 bytes");
+  EXPECT_EQ(Keep(caller.request, {}).status().message(), "rows.sin.data: got null, want 8 bytes");
 }
 
 }  // namespace

@@ -155,10 +155,11 @@ TEST_F(PreparedCallTest, EveryOtherFieldIsRefusedByName) {
       {[](RotateRequest& r) { r.skip_attention_factor = true; }, "skip_attention_factor:"},
       {[](RotateRequest& r) { r.output_dtype = DType::kFloat32; }, "output_dtype:"},
       {[](RotateRequest& r) { r.channel_order = Pairing::kHalf; }, "channel_order:"},
-      {[](RotateRequest& r) { r.rows = Rows{}; }, "rows:"},
+      {[](RotateRequest& r) { r.rows = Rows{.cos = ArrayView{}}; }, "rows.cos: got another"},
       {[](RotateRequest& r) { r.tensors.pop_back(); }, "tensors: got 1, want 2"},
       {[](RotateRequest& r) { r.tensors[1].layout = "BSD"; }, "tensors[1]:"},
       {[](RotateRequest& r) { r.tensors[0].scale = 1; }, "tensors[0]:"},
+      {[](RotateRequest& r) { r.tensors[0].paged = PagedTokens{.slots = {1}}; }, "tensors[0]:"},
       {[](RotateRequest& r) { r.prepared = r.prepared->WithLength(1); },
        "prepared: got length 1, want an open axis"},
   };
@@ -174,7 +175,7 @@ TEST_F(PreparedCallTest, ALengthChangesTheOpenAxisOfEveryTensor) {
   const Preparation& preparation = *PreparedState::Of(rotation)->preparation;
   RotateRequest call = Call();
   call.prepared = rotation;
-  const auto tensors = preparation.TensorsOf(call).value();
+  const std::vector<Preparation::Tensor> tensors = *preparation.TensorsOf(call).value();
   EXPECT_THAT(tensors[0].view.shape, ElementsAre(2, 1, 2));
   EXPECT_EQ(tensors[0].bytes, 16);
   EXPECT_THAT(tensors[1].wanted.shape, ElementsAre(1, 2, 2));
@@ -292,6 +293,50 @@ TEST_F(PreparedMessageTest, ShapesOnlyWithAnOpenAxis) {
     tensor.mutable_array()->add_shape(2);
   }
   ExpectEqual(Sent(), expected);
+}
+
+// Their types and shapes are prepared, their elements are values.
+TEST_F(PreparedMessageTest, RowsAndSlots) {
+  auto memory = std::make_shared<ArenaMemory>(
+      SharedMemory::CreateMemfd(1 << 16, SharedMemory::Use::kArena).value());
+  const Region region = {.memory = memory, .ids = std::make_shared<RegionIds>(9)};
+  const PagedTokens paged = {
+      .page_stride = 2, .token_stride = 2, .head_stride = 2, .pool_elements = 8, .slots = {3, 1}};
+  const ArrayView table = {.shape = {2, 2}, .data = q_.data()};
+  RotateRequest request = {.rope = {.pairing = Pairing::kHalf}, .rows = Rows{.cos_sin = table}};
+  request.tensors = {{.layout = "TD", .shape = {2, 2}, .paged = paged}};
+  const v1::RotateRequest prepared = MessageOf(request).rotate();
+  EXPECT_THAT(prepared.rows().cos_sin().shape(), ElementsAre(2, 2));
+  EXPECT_TRUE(prepared.rows().cos_sin().raw().empty());
+  EXPECT_EQ(prepared.tensors(0).paged_tokens().slots().dtype(), v1::DTYPE_INT64);
+  EXPECT_THAT(prepared.tensors(0).paged_tokens().slots().shape(), ElementsAre(2));
+  EXPECT_TRUE(prepared.tensors(0).paged_tokens().slots().raw().empty());
+
+  std::byte* const pool = memory->Allocate(32).value();
+  RotateRequest call = {.prepared = PreparedState::RotationOf(std::make_shared<const PreparedState>(
+                            Preparation::Create(request).value(), "prepared")),
+                        .positions = {.start = 300},
+                        .rows = request.rows};
+  call.tensors = {{.data = pool, .output = pool, .paged = PagedTokens{.slots = {0, 2}}}};
+  ASSERT_OK(encoded, EncodeRotate(call, region, Route::kRing, borrowed_));
+  v1::RotateRequest expected;
+  expected.set_prepared_id("prepared");
+  expected.mutable_positions()->set_start(300);
+  expected.mutable_rows()->mutable_cos_sin()->set_raw(q_.data(), 16);
+  v1::Tensor& tensor = *expected.add_tensors();
+  tensor.mutable_paged_tokens()->mutable_slots()->set_raw(call.tensors[0].paged->slots.data(), 16);
+  tensor.mutable_array()->mutable_region()->set_region_id(9);
+  tensor.mutable_array()->mutable_region()->set_offset(
+      static_cast<uint64_t>(*memory->OffsetOf(pool, 32)));
+  *expected.mutable_output()->add_regions() = tensor.array().region();
+  v1::RotateRequest message;
+  ASSERT_TRUE(message.ParseFromString(encoded->ring_message));
+  ExpectEqual(message, expected);
+
+  call.rows->cos_sin->shape = {1, 2};
+  EXPECT_THAT(CheckPreparedCall(call).message(), StartsWith("rows.cos_sin: got another array"));
+  call.rows.reset();
+  EXPECT_THAT(CheckPreparedCall(call).message(), StartsWith("rows.cos_sin: got nothing"));
 }
 
 TEST_F(PreparedMessageTest, TwoSourcesOfPositionsAreRefusedByName) {

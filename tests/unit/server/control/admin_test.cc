@@ -5,16 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/control/limits.h"
 #include "tests/support/hostile_requests.h"
-#include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/server/test_connection.h"
 
 namespace rope::server {
 namespace {
 
-using ::rope::testing::SharedMemory;
 using ::rope::testing::TestConnection;
 
 constexpr char kOwner[] = "uid:1000";  // who runs no test
@@ -55,7 +52,7 @@ TEST(AdminTest, PageEndsAtAMebibyte) {
   std::vector<int> pages;
   do {
     const v1::ListModelsResponse page = *ListModels(request, *registry);
-    EXPECT_LE(static_cast<int64_t>(page.ByteSizeLong()), limits::kModelsPageBytesMax + 1024);
+    EXPECT_LE(static_cast<int64_t>(page.ByteSizeLong()), kModelsPageBytesMax + 1024);
     pages.push_back(page.models_size());
     request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());
@@ -96,38 +93,6 @@ TEST(AdminTest, ConnectionsAreThoseOfTheCallersOwnerOrAllForRootInPages) {
   EXPECT_THAT(ListConnections(request, kOwner, connections), IsInvalid("page_token: got \"x\""));
   request.set_page_size(-1);
   EXPECT_THAT(ListConnections(request, kOwner, connections), IsInvalid("page_size: got -1"));
-}
-
-TEST(AdminTest, RegionGetsAnotherIdAndWaitsForItsRequests) {
-  RegionTable regions({.enabled = true});
-  regions.OpenSession(1);
-  ASSERT_OK(first, regions.RegisterMemfd(1, SharedMemory::Memfd(4096).Dup(), 4096));
-  v1::RegisterRegionRequest request;
-  EXPECT_THAT(RegisterRegion(request, 1, regions), IsNotFound("region_id: got 0"));
-  request.set_region_id(*first);
-  ASSERT_OK(second, RegisterRegion(request, 1, regions));
-  EXPECT_NE(second->region_id(), *first);
-
-  std::vector<absl::StatusCode> answers;
-  const auto unregister = [&](uint64_t id, bool wait) {
-    v1::UnregisterRegionRequest unregistered;
-    unregistered.set_region_id(id);
-    unregistered.set_wait(wait);
-    UnregisterRegion(unregistered, 1, regions,
-                     [&](const auto& answer) { answers.push_back(answer.status().code()); });
-  };
-  auto held = regions.Find(1, *first, "region");
-  ASSERT_THAT(held, IsOk());
-  unregister(*first, true);
-  EXPECT_THAT(answers, IsEmpty());
-  unregister(*first, true);
-  EXPECT_THAT(answers, ElementsAre(absl::StatusCode::kNotFound));
-  held->reset();
-  EXPECT_THAT(answers, ElementsAre(absl::StatusCode::kNotFound, absl::StatusCode::kOk));
-  held = regions.Find(1, second->region_id(), "region");
-  ASSERT_THAT(held, IsOk());
-  unregister(second->region_id(), false);
-  EXPECT_THAT(answers, SizeIs(3)) << "no caller asked it to wait";
 }
 
 TEST(AdminTest, StatisticsAreThoseOfTheCache) {

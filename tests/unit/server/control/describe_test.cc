@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/dtype/element.h"
-#include "server/control/limits.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/request/limits.h"
@@ -270,7 +269,7 @@ TEST_F(DescribeTest, BadPositionsAndLengthsAreNamed) {
   request.set_positions(0, -1);
   ExpectFails(request, kInvalid, "positions: got -1");
   request = Plain();
-  for (int64_t i = 0; i <= limits::kDescribePositionsMax; ++i) request.add_positions(0);
+  for (int64_t i = 0; i <= kDescribePositionsMax; ++i) request.add_positions(0);
   ExpectFails(request, kInvalid, "positions: got 4097 positions, want at most 4096");
   for (const int64_t length : {int64_t{0}, limits::kSeqLenMax + 1}) {
     request = Plain();
@@ -336,7 +335,7 @@ TEST_F(DescribeTest, SinusoidalTableIsThatOfTheOriginalTransformer) {
 }
 
 TEST_F(DescribeTest, RowsOfTooManyBytesAreRefusedBeforeTheyAreComputed) {
-  ExpectFails(Large(65536, limits::kDescribePositionsMax), absl::StatusCode::kResourceExhausted,
+  ExpectFails(Large(65536, kDescribePositionsMax), absl::StatusCode::kResourceExhausted,
               "positions: got 4096 rows of 524320 bytes, want at most 16777216 bytes in one call");
   EXPECT_THAT(admitted_, IsEmpty());
   // A reply is at most as large as a message.
@@ -348,9 +347,9 @@ TEST_F(DescribeTest, RowsOfTooManyBytesAreRefusedBeforeTheyAreComputed) {
 
 TEST_F(DescribeTest, RowsUpToTheLimitAreAdmittedAsTwiceTheirBytesAndComputedInSteps) {
   constexpr int64_t kRowBytes = 32 + 32 * 16;
-  v1::DescribeRequest request = Large(64, limits::kDescribePositionsMax);
+  v1::DescribeRequest request = Large(64, kDescribePositionsMax);
   ASSERT_OK(answer, Ask(request));
-  EXPECT_EQ(answer->rows_size(), limits::kDescribePositionsMax);
+  EXPECT_EQ(answer->rows_size(), kDescribePositionsMax);
   EXPECT_EQ(answer->rows(4095).position(), 4095);
   EXPECT_EQ(steps_, 1 + 4096 / (2048 / 32));
   ASSERT_THAT(admitted_, ElementsAre(2 * 4096 * kRowBytes + 32 * 128));

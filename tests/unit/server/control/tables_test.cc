@@ -11,7 +11,6 @@
 #include "kernels/dtype/element.h"
 #include "proto/wire/message_split.h"
 #include "proto/wire/schema.h"
-#include "server/control/limits.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/request/limits.h"
@@ -335,11 +334,11 @@ TEST_F(GetTablesTest, BadMovesAreRefused) {
 }
 
 TEST_F(GetTablesTest, RowsAreBoundedAtTheLimit) {
-  v1::GetTablesRequest request = Plain(0, limits::kTablesRowsMax + 1);
+  v1::GetTablesRequest request = Plain(0, kTablesRowsMax + 1);
   ExpectFails(request, kExhausted, "positions: got 65537 rows, want at most 65536 in one call");
   EXPECT_EQ(proto::PartsOf(Ask(request).status()).retry_delay_ms, 0);
   EXPECT_TRUE(admitted_.empty());
-  EXPECT_THAT(Plan(Plain(0, limits::kTablesRowsMax)), IsOk());
+  EXPECT_THAT(Plan(Plain(0, kTablesRowsMax)), IsOk());
 }
 
 TEST_F(GetTablesTest, BytesAreBoundedAtTheLimitAndAtTheMessages) {

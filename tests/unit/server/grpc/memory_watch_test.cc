@@ -22,7 +22,7 @@ class FakeRead final : public MessageReads::Entry {
  public:
   FakeRead(MessageReads& reads, const TestConnection& connection, bool may_idle = false)
       : reads_(reads) {
-    reads_.Enter(*this, connection.account(), connection.account()->owner(), may_idle);
+    reads_.Enter(*this, connection.account(), may_idle);
   }
   ~FakeRead() override { reads_.Leave(*this); }
 
@@ -109,54 +109,18 @@ TEST_F(MemoryWatchTest, WhatTheProcessHoldsAtTheStartEndsNothing) {
   EXPECT_THAT(read.ends, IsEmpty());
 }
 
-TEST_F(MemoryWatchTest, TheOldestOfTheGreediestOwnerEndFirstAndNoMoreThanNeedBe) {
-  const TestConnection two_again(connections_, "uid:2");
-  const FakeRead first(reads_, two_);
-  clock_.Advance(absl::Milliseconds(50));
-  const FakeRead one[] = {{reads_, one_}, {reads_, one_}};
-  const FakeRead second(reads_, two_again);
-  const FakeRead third(reads_, two_);
+TEST_F(MemoryWatchTest, TheOldestEndFirstAndNoMoreThanNeedBe) {
+  const FakeRead first(reads_, one_);
+  const FakeRead second(reads_, two_);
+  const FakeRead others[] = {{reads_, one_}, {reads_, one_}};
   clock_.Advance(absl::Milliseconds(11));
   anonymous_bytes_ = kReceiveBytes + 1;
   watch_.Tick();
   ASSERT_THAT(first.ends, SizeIs(1));
   EXPECT_THAT(first.ends[0], IsExhausted("memory"));
-  EXPECT_THAT(second.ends, SizeIs(1)) << "of another connection";
-  EXPECT_THAT(third.ends, IsEmpty());
-  for (const FakeRead& read : one) EXPECT_THAT(read.ends, IsEmpty());
+  EXPECT_THAT(second.ends, SizeIs(1));
+  for (const FakeRead& read : others) EXPECT_THAT(read.ends, IsEmpty());
   EXPECT_EQ(watch_.ended_calls(), 2);
-}
-
-// Its calls are never old, and another owner's are.
-TEST_F(MemoryWatchTest, OwnerThatBeginsAgainAtOnceStaysTheGreediest) {
-  {
-    const FakeRead reads[] = {{reads_, two_}, {reads_, two_}, {reads_, two_}, {reads_, two_}};
-    clock_.Advance(absl::Milliseconds(26));
-    anonymous_bytes_ = kReceiveBytes + 1;
-    watch_.Tick();
-    EXPECT_EQ(watch_.ended_calls(), 2);
-  }
-  const FakeRead honest(reads_, one_);
-  clock_.Advance(absl::Milliseconds(26));
-  const FakeRead again(reads_, two_);
-  watch_.Tick();
-  EXPECT_THAT(honest.ends, IsEmpty());
-  anonymous_bytes_ = kReceiveBytes * 3 / 2 + 1;
-  watch_.Tick();
-  EXPECT_THAT(honest.ends, SizeIs(1)) << "the memory is needed";
-}
-
-TEST_F(MemoryWatchTest, OwnerIsTheGreediestForASecond) {
-  {
-    const FakeRead read(reads_, two_);
-    clock_.Advance(absl::Milliseconds(26));
-    anonymous_bytes_ = kReceiveBytes + 1;
-    watch_.Tick();
-  }
-  const FakeRead other(reads_, one_);
-  clock_.Advance(absl::Milliseconds(1001));
-  watch_.Tick();
-  EXPECT_THAT(other.ends, SizeIs(1));
 }
 
 TEST_F(MemoryWatchTest, FreedMemoryEndsNoRead) {

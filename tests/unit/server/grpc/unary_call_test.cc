@@ -123,7 +123,8 @@ TEST_F(UnaryCallTest, DescriptorOfAConnectionStaysOpenUntilItsLastCallIsAnswered
 
 TEST_F(UnaryCallTest, CallWhoseMessageDoesNotComeInTimeBeginsAndEnds) {
   const absl::Status late = absl::DeadlineExceededError("late");
-  EXPECT_EQ(CodeOfCallWithoutMessage([&](auto&) { reads_.EndSince(absl::InfiniteFuture(), late); }),
+  EXPECT_EQ(CodeOfCallWithoutMessage(
+                [&](auto&) { reads_.EndOldest(absl::InfiniteFuture(), /*streams=*/false, late); }),
             grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(counts_.started(), 1);
   EXPECT_EQ(counts_.counts()[IndexOf(late.code())].duration.count(), 1);

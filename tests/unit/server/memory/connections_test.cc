@@ -78,8 +78,8 @@ TEST(ConnectionsTest, ProxiesAreOwnersByName) {
   Connections connections({.all = 4, .owner = 2}, {"uid:7", "ip:192.0.2.7"});
   ASSERT_OK(proxy, Enter(connections, 5, "uid:7"));
   ASSERT_OK(other, Enter(connections, 6, "uid:77"));
-  EXPECT_TRUE(proxy->connection().is_proxy());
-  EXPECT_FALSE(other->connection().is_proxy());
+  EXPECT_TRUE((*proxy)->is_proxy());
+  EXPECT_FALSE((*other)->is_proxy());
 }
 
 TEST(ConnectionsTest, OneOwnerLeavesPlacesAndAPlaceIsFreeOnceItsConnectionEnds) {

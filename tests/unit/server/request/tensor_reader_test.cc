@@ -201,7 +201,7 @@ TEST(NormTest, CallsOfAPreparedRequestShareTheWeight) {
   norm.set_eps(1e-6);
   for (const double weight : {1.0, 0.5, -2.0, 0.0}) norm.mutable_weight()->add_numbers(weight);
   ASSERT_OK(prepared, PrepareReceived(PrepareOf(whole), *registry));
-  const ReceivedRequest call(CallOf(whole, (*prepared)->id));
+  ReceivedRequest call(CallOf(whole, (*prepared)->id));
   Plan plan;
   ASSERT_THAT(BeginCall(**prepared, call.message, plan), IsOk());
   EXPECT_THAT(plan.tensors[0].norm_weight, Pointee(ElementsAre(1, 0.5, -2, 0)));

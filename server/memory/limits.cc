@@ -1,4 +1,4 @@
-#include "server/memory/memory_limit.h"
+#include "server/memory/limits.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,8 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/limits.h"
-#include "server/memory/limits.h"
 #include "server/telemetry/process.h"
 
 namespace rope::server {

@@ -1,4 +1,4 @@
-#include "server/memory/memory_limit.h"
+#include "server/memory/limits.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,6 @@
 #include <fstream>
 #include <string>
 
-#include "server/limits.h"
-#include "server/memory/limits.h"
 #include "tests/support/temporary_folder.h"
 
 namespace rope::server {
