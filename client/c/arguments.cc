@@ -20,7 +20,6 @@ namespace rope::c {
 namespace {
 
 using client::ArrayView;
-using client::DType;
 using client::InvalidField;
 using client::Positions;
 using client::Preparation;

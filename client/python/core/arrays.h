@@ -1,10 +1,10 @@
 // Arrays of Python as tensors and integers of the library, by DLPack: NumPy, PyTorch, and whatever
-// has __dlpack__. Where a type has DLPack's table of C functions, as PyTorch 2.10 does, it is used: it
-// takes less than a tenth of the time.
+// has __dlpack__. Where a type has DLPack's table of C functions, as PyTorch 2.10 does, it is used:
+// it takes less than a tenth of the time.
 //
 // Threading:  With the GIL.
-// Ownership:  An Array keeps the object alive. The memory is that of the object. An IntegerArray has
-//             copies.
+// Ownership:  An Array keeps the object alive. The memory is that of the object. An IntegerArray
+//             has copies.
 // Errors:     InvalidField: no array; memory that is not the host's; a dtype that is no tensor's;
 //             strides < 0; a tensor of PyTorch that requires a gradient.
 #ifndef ROPE_CLIENT_PYTHON_CORE_ARRAYS_H_

@@ -175,7 +175,10 @@ class PyClient {
                    std::optional<double> timeout) const {
     const CallOptions options = OptionsOf(timeout);
     client::RotateRequest packed = request.request;  // calls bring strides of their own
-    for (client::TensorView& view : packed.tensors) view.strides.clear();
+    for (client::TensorView& view : packed.tensors) {
+      view.strides.clear();
+      view.output_strides.clear();
+    }
     return {Take(Run([&](const client::Client& client) {
               return client.Prepare(packed, open_axis, options);
             })),

@@ -133,21 +133,6 @@ bool AreAlike(const PagedTokens& a, const PagedTokens& b) {
   return all(a) == all(b);
 }
 
-// Takes out of a tensor what each call brings, and leaves what can be prepared.
-TensorView TakeValues(TensorView& view) {
-  TensorView values;
-  values.data = std::exchange(view.data, nullptr);
-  values.output = std::exchange(view.output, nullptr);
-  values.strides = std::exchange(view.strides, {});
-  values.output_strides = std::exchange(view.output_strides, {});
-  if (!view.paged.has_value()) return values;
-  PagedTokens& ids = values.paged.emplace();
-  ids.pages = std::exchange(view.paged->pages, {});
-  ids.slots = std::exchange(view.paged->slots, {});
-  ids.target_slots = std::exchange(view.paged->target_slots, {});
-  return values;
-}
-
 class Move {
  public:
   // `rope`: with a table only the pairing. `dtype`: of all arrays; unsigned bytes stand for it.
@@ -291,10 +276,19 @@ void Move::RemoveConstants(client::RotateRequest& request) const {
   for (size_t i = 0; is_alike && i < request.tensors.size(); ++i) {
     TensorView& view = request.tensors[i];
     const TensorView& want = tensors_[i];
-    TensorView values = TakeValues(view);
     is_alike = view.layout == want.layout && view.dtype == want.dtype && view.shape == want.shape &&
                view.paged.has_value() == want.paged.has_value() &&
                (!want.paged.has_value() || AreAlike(*view.paged, *want.paged));
+    TensorView values;
+    values.data = view.data;
+    values.output = view.output;
+    values.strides = std::move(view.strides);
+    values.output_strides = std::move(view.output_strides);
+    if (view.paged.has_value()) {
+      values.paged = PagedTokens{.pages = std::move(view.paged->pages),
+                                 .slots = std::move(view.paged->slots),
+                                 .target_slots = std::move(view.paged->target_slots)};
+    }
     view = std::move(values);
   }
   if (!is_alike) {
