@@ -77,7 +77,9 @@ v1::RotateRequest LegalMove() {
   v1::Array& table = *request.mutable_rows()->mutable_cos_sin();
   table.set_dtype(v1::DTYPE_FP32);
   SetShape(table, {8, 4});
-  table.set_raw(RawBytes(std::vector<float>(32, 0.5F)));
+  std::vector<float> rows(32, 0.5F);
+  rows[3 * 4] = 0.25F;  // row 3 turns a pair
+  table.set_raw(RawBytes(rows));
   SetNumbers({3}, *request.mutable_reposition()->mutable_by());
   request.mutable_output()->set_in_place(true);
   v1::Tensor& tensor = *request.add_tensors();
