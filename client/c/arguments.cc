@@ -20,7 +20,6 @@ namespace rope::c {
 namespace {
 
 using client::ArrayView;
-using client::DType;
 using client::InvalidField;
 using client::Positions;
 using client::Preparation;
@@ -63,14 +62,6 @@ std::optional<size_t> TakeTensor(const v1::RotateRequest& request, std::string_v
   }
   if (found >= count) return std::nullopt;
   return found;
-}
-
-// Libraries that have no type for fp8 say uint8. The preparation has the type.
-DLTensor WithFloat8(DLTensor tensor, DType dtype) {
-  if (tensor.dtype.code != kDLUInt || tensor.dtype.bits != 8) return tensor;
-  if (dtype == DType::kFloat8E4M3) tensor.dtype.code = kDLFloat8_e4m3fn;
-  if (dtype == DType::kFloat8E5M2) tensor.dtype.code = kDLFloat8_e5m2;
-  return tensor;
 }
 
 ArrayView ArrayOf(const DlpackView& view) {

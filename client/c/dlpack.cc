@@ -112,6 +112,13 @@ bool HasStrides(const DLTensor& tensor, const std::vector<int64_t>& strides) {
   return true;
 }
 
+DLTensor WithFloat8(DLTensor tensor, DType dtype) {
+  if (tensor.dtype.code != kDLUInt || tensor.dtype.bits != 8) return tensor;
+  if (dtype == DType::kFloat8E4M3) tensor.dtype.code = kDLFloat8_e4m3fn;
+  if (dtype == DType::kFloat8E5M2) tensor.dtype.code = kDLFloat8_e5m2;
+  return tensor;
+}
+
 Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view) {
   ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
   const auto* type =

@@ -27,6 +27,9 @@ struct DlpackView {
   const int64_t* strides = nullptr;  // null: packed
 };
 
+// Libraries that have no type for fp8 say uint8, which then stands for `dtype`.
+DLTensor WithFloat8(DLTensor tensor, client::DType dtype);
+
 // `name` is that of the tensor, for errors. Floats of 16, 32 and 64 bits, bfloat of 16, float8
 // e4m3fn and e5m2.
 Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view);

@@ -60,6 +60,7 @@ std::string GigabytesPerSecond(double bytes, double seconds);
 
 // The rows of each file, and all rows.
 std::vector<Row> EmbeddedRows();
+std::vector<Row> MoveRows();
 std::vector<Row> ServiceRows();
 std::vector<Row> BystanderRows();
 std::vector<Row> ShippedRows();

@@ -13,8 +13,8 @@ namespace rope::bench {
 
 std::vector<Row> AllRows() {
   std::vector<Row> rows = EmbeddedRows();
-  for (const auto& more : {BystanderRows(), ServiceRows(), ShippedRows(), SharedMemoryRows(),
-                           PreparedRows(), AccessRows(), ProcessRows()}) {
+  for (const auto& more : {MoveRows(), BystanderRows(), ServiceRows(), ShippedRows(),
+                           SharedMemoryRows(), PreparedRows(), AccessRows(), ProcessRows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;

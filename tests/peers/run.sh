@@ -15,6 +15,8 @@
 #        tests/peers/run.sh --placements [--only=REGEX] [-v]: where config classes look for rope
 #          parameters (placements.py); without torch
 #        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
+#        tests/peers/run.sh --moves: cached K that moves, judged by models of transformers, by
+#          LMCache's own check over vLLM's rotary class, and by kvpress' comparison (move_*.py)
 # The packages of requirements.txt go into build/peers, with 5 GB for torch. vLLM goes into
 # build/vllm_venv, and its operator into build/vllm_operator, with 5 GB more for each.
 # Exit status: 0: nothing is different; 77: PyPI is not reachable.
@@ -128,6 +130,27 @@ if [[ ${1-} == --engines ]]; then
   pip_into "$vllm" --force-reinstall --no-deps build/dist/ropeserve-*.whl
   "$vllm/bin/python" -B tests/peers/engines/keys.py vllm
   exec "$venv/bin/python" -B tests/peers/engines/compare.py
+fi
+if [[ ${1-} == --moves ]]; then
+  own_package
+  status=0
+  "$venv/bin/python" -B -W ignore tests/peers/move_models.py || status=1
+  # kvpress wants an older transformers. LMCache lies beside vLLM, whose environment stays as it is.
+  kvpress=build/kvpress_venv
+  if deploy/python_venv.sh "$kvpress" tests/peers/kvpress_requirements.txt >/dev/null; then
+    pip_into "$kvpress" --force-reinstall --no-deps build/dist/ropeserve-*.whl
+    "$kvpress/bin/python" -B -W ignore tests/peers/move_kvpress.py || status=1
+  else
+    echo "skipped: kvpress: its packages could not be fetched"
+  fi
+  make_vllm_venv "$vllm"
+  if pip_into "$vllm" --no-deps --upgrade --target build/lmcache lmcache==0.5.6; then
+    pip_into "$vllm" --force-reinstall --no-deps build/dist/ropeserve-*.whl
+    PYTHONPATH=build/lmcache "$vllm/bin/python" -B -W ignore tests/peers/move_lmcache.py || status=1
+  else
+    echo "skipped: LMCache: its packages could not be fetched"
+  fi
+  exit "$status"
 fi
 if [[ ${1-} == --integrations ]]; then
   deploy/python.sh build/dist

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "client/error.h"
 #include "client/python/core/errors.h"
 
 namespace rope::python {
@@ -50,7 +51,7 @@ const ExchangeApi* ApiOf(nb::handle object) {
   if (status.detail().field != name + ".dtype" || !nb::hasattr(object, "dtype")) Raise(status);
   const nb::object dtype = object.attr("dtype");
   RaiseInvalid(name + ".dtype", nb::cast<std::string>(nb::steal(PyObject_Str(dtype.ptr()))),
-               "fp32, fp16 or bf16; of outputs also fp8_e4m3 and fp8_e5m2");
+               "fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2");
 }
 
 // An array whose dtype its library does not give by DLPack: its bits, and DLPack's code of the
@@ -80,9 +81,12 @@ nb::object CapsuleOf(nb::handle object) {
 
 }  // namespace
 
-Array::Array(nb::handle object, std::string name)
+Array::Array(nb::handle object, std::string name, std::optional<client::DType> of_bytes)
     : name_(std::move(name)), kept_(nb::borrow(object)) {
-  if (!FillByTable(object)) FillByCapsule(object);
+  if (!FillByTable(object) && !FillByCapsule(object)) FillByBits(object);
+  if (of_bytes.has_value()) source_ = c::WithFloat8(source_, *of_bytes);
+  const Status status = c::ReadDlpack(source_, name_, &tensor_);
+  if (!status.ok()) RaiseOf(status, name_, object);
 }
 
 std::vector<int64_t> Array::shape() const {
@@ -116,17 +120,12 @@ bool Array::FillByTable(nb::handle object) {
     PyErr_Clear();
     return false;
   }
-  Fill(object);
   return true;
 }
 
-void Array::FillByCapsule(nb::handle object) {
+bool Array::FillByCapsule(nb::handle object) {
   nb::object capsule = CapsuleOf(object);
-  nb::object bits;
-  if (capsule.is_none()) {  // a dtype that DLPack does not have in this library
-    bits = BitsOf(object, name_);
-    capsule = CapsuleOf(nb::object(bits[nb::int_(0)]));
-  }
+  if (capsule.is_none()) return false;
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
     const auto* const managed = static_cast<const DLManagedTensorVersioned*>(
         PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
@@ -141,16 +140,41 @@ void Array::FillByCapsule(nb::handle object) {
   } else {
     RaiseInvalid(name_, "a __dlpack__ that gives no tensor", "a capsule of DLPack");
   }
-  if (bits.is_valid()) {
-    source_.dtype = {nb::cast<uint8_t>(bits[nb::int_(1)]), source_.dtype.bits, 1};
-  }
-  kept_ = nb::make_tuple(kept_, std::move(capsule));
-  Fill(object);
+  kept_ = nb::make_tuple(nb::borrow(object), std::move(capsule));
+  return true;
 }
 
-void Array::Fill(nb::handle object) {
-  const Status status = c::ReadDlpack(source_, name_, &tensor_);
-  if (!status.ok()) RaiseOf(status, name_, object);
+void Array::FillByBits(nb::handle object) {
+  const nb::object bits = BitsOf(object, name_);
+  FillByCapsule(nb::object(bits[nb::int_(0)]));
+  source_.dtype = {nb::cast<uint8_t>(bits[nb::int_(1)]), source_.dtype.bits, 1};
+}
+
+IntegerArray::IntegerArray(nb::handle object, const std::string& name) {
+  if (PyLong_CheckExact(object.ptr())) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+    if (overflow == 0) {
+      values.push_back(number);
+      return;
+    }
+  }
+  if (Read(object, name).ok()) return;
+  // Lists, strides, other widths, numbers of other types.
+  const nb::object numbers =
+      nb::module_::import_("ropeserve._arrays").attr("any_integers")(object, name);
+  Check(Read(numbers, name));
+}
+
+Status IntegerArray::Read(nb::handle object, const std::string& name) {
+  Array exported(name);
+  if (!exported.FillByTable(object) && !exported.FillByCapsule(object)) {
+    return client::InvalidField(name, "an object without DLPack", "integers");
+  }
+  const DLTensor& source = exported.source_;
+  Status status = c::ReadIntegers(source, name, &values);
+  if (status.ok()) shape.assign(source.shape, source.shape + source.ndim);
+  return status;
 }
 
 }  // namespace rope::python

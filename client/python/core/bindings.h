@@ -10,6 +10,7 @@ namespace rope::python {
 
 void BindClient(nanobind::module_& module);
 void BindLint(nanobind::module_& module);
+void BindMove(nanobind::module_& module);
 
 }  // namespace rope::python
 

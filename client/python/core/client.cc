@@ -42,6 +42,19 @@ void KeepUnfinished(const Status& status, const nb::object& request,
   if (unfinished != nullptr && status.detail().may_have_executed) unfinished->push_back(request);
 }
 
+// What a reply warns of; of a move also how many elements its 8-bit type could not hold.
+std::vector<std::string> WarningsOf(const RotateReply& reply, const Request& request) {
+  std::vector<std::string> warnings = reply.warnings;
+  if (!request.request.reposition.has_value()) return warnings;
+  for (size_t i = 0; i < reply.tensors.size() && i < request.names.size(); ++i) {
+    const int64_t saturated = reply.tensors[i].saturated;
+    if (saturated == 0) continue;
+    warnings.push_back(request.names[i] + ": " + std::to_string(saturated) +
+                       " elements past the largest number of their 8-bit type became that number");
+  }
+  return warnings;
+}
+
 // A callable that any thread may call and destroy. REQUIRES: all clients are closed before the
 // interpreter ends, as client.py does.
 class Callback {
@@ -55,7 +68,7 @@ class Callback {
     const nb::gil_scoped_acquire gil;
     if (!gil.is_valid()) return;
     if (reply.ok()) {
-      Call(nb::none(), nb::cast(reply->warnings));
+      Call(nb::none(), nb::cast(WarningsOf(*reply, nb::cast<const Request&>(held_->request))));
       return;
     }
     KeepUnfinished(reply.status(), held_->request, held_->unfinished);
@@ -143,7 +156,7 @@ class PyClient {
     const auto& rotation = nb::cast<const Request&>(request);
     const Result<RotateReply> reply =
         Run([&](const client::Client& client) { return client.Rotate(rotation.request, options); });
-    if (reply.ok()) return reply->warnings;
+    if (reply.ok()) return WarningsOf(*reply, rotation);
     KeepUnfinished(reply.status(), request, unfinished_);
     Raise(reply.status());
   }
@@ -162,7 +175,10 @@ class PyClient {
                    std::optional<double> timeout) const {
     const CallOptions options = OptionsOf(timeout);
     client::RotateRequest packed = request.request;  // calls bring strides of their own
-    for (client::TensorView& view : packed.tensors) view.strides.clear();
+    for (client::TensorView& view : packed.tensors) {
+      view.strides.clear();
+      view.output_strides.clear();
+    }
     return {Take(Run([&](const client::Client& client) {
               return client.Prepare(packed, open_axis, options);
             })),

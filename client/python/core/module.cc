@@ -170,6 +170,7 @@ NB_MODULE(_core, module) {
   rope::python::BindSpec(module);
   rope::python::BindPositions(module);
   rope::python::BindRequest(module);
+  rope::python::BindMove(module);
   rope::python::BindClient(module);
   rope::python::BindLint(module);
 }

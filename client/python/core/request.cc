@@ -6,7 +6,6 @@
 #include "client/python/core/errors.h"
 
 namespace rope::python {
-namespace {
 
 namespace nb = nanobind;
 
@@ -15,6 +14,14 @@ std::string TextOf(const std::vector<int64_t>& shape) {
   for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return text + ")";
 }
+
+void CheckDType(const Array& array, client::DType want) {
+  if (array.dtype() != want) {
+    RaiseInvalid(array.name() + ".dtype", Name(array.dtype()), Name(want));
+  }
+}
+
+namespace {
 
 // Lengths of the result's axes: those of the input in the order of its layout.
 std::vector<int64_t> ResultShape(const client::TensorView& view) {
@@ -28,12 +35,6 @@ std::vector<int64_t> ResultShape(const client::TensorView& view) {
     shape.push_back(view.shape[axis]);
   }
   return shape;
-}
-
-void CheckDType(const Array& array, client::DType want) {
-  if (array.dtype() != want) {
-    RaiseInvalid(array.name() + ".dtype", Name(array.dtype()), Name(want));
-  }
 }
 
 void CheckShape(const Array& array, const std::string& layout, const std::vector<int64_t>& shape,

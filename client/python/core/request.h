@@ -20,6 +20,11 @@
 
 namespace rope::python {
 
+// "(2, 3)".
+std::string TextOf(const std::vector<int64_t>& shape);
+
+void CheckDType(const Array& array, client::DType want);
+
 struct Request {
   client::RotateRequest request = {};
   std::vector<std::string> names = {};        // of its tensors, for errors

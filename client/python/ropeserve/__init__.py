@@ -9,8 +9,8 @@
 Arrays are those of numpy, of torch on the CPU, or of any library with DLPack.
 """
 from ._core import version as __version__
-from .client import (AsyncClient, CallArguments, Client, Prepared, RopeArguments, aconnect,
-                     connect, local)
+from .client import (AsyncClient, CallArguments, Client, MoveArguments, Prepared, RopeArguments,
+                     aconnect, connect, local)
 from .configs import (Description, Finding, LayerDifference, Model, Tables, diff, engines, lint)
 from .errors import (BudgetFull, Cancelled, ConfigIdNotFound, ConfigWarning, ConnectionLost,
                      Credentials, Deadline, DeviceFault, Draining, Internal, InvalidField,
@@ -24,8 +24,8 @@ __all__ = [
     "AsyncClient", "BudgetFull", "CallArguments", "Cancelled", "Client", "ConfigIdNotFound",
     "ConfigWarning", "ConnectionLost", "Credentials", "Deadline", "Description", "DeviceFault",
     "Draining", "Finding", "Internal", "InvalidField", "KeyComparison", "KeyIdentity",
-    "LayerDifference", "LimitExceeded", "Model", "ModelNotFound", "NotBuilt", "Permission",
-    "PositionOutOfRange", "Prepared", "PreparedNotFound", "QueueFull",
+    "LayerDifference", "LimitExceeded", "Model", "ModelNotFound", "MoveArguments", "NotBuilt",
+    "Permission", "PositionOutOfRange", "Prepared", "PreparedNotFound", "QueueFull",
     "RegionNotFound", "RegionOutOfRange", "Rope", "RopeArguments", "RopeError", "ServiceNotFound",
     "SharedMemoryOff", "Tables", "Tensor", "UnknownField", "WrongState", "__version__", "aconnect",
     "connect", "diff", "engines", "fingerprint", "lint", "local", "same",

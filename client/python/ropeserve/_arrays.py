@@ -119,6 +119,13 @@ def integer(value: object, field: str) -> int:
     return number
 
 
+def any_integers(values: object, field: str) -> np.ndarray:
+    """integers, or one integer without axes."""
+    if isinstance(values, int) or getattr(values, "ndim", 1) == 0:
+        return np.array(integer(values, field), np.int64)
+    return integers(values, field)
+
+
 def integers(values: object, field: str) -> np.ndarray:
     """int64, of integers of any kind of array or sequence."""
     try:

@@ -85,10 +85,66 @@ class CallArguments(RopeArguments, total=False):
     timeout: float
 
 
+class MoveValues(TypedDict, total=False):
+    """Arguments of each call of a prepared move."""
+
+    table: object
+    from_: object
+    to: object
+    by: object
+    pages: object
+    slots: object
+    out: object
+    out_slots: object
+    timeout: float
+
+
+class MoveArguments(MoveValues, RopeArguments, total=False):
+    """Arguments of moves.
+
+    A table, or an embedding in its place, which is then moved as by reposition:
+        table: [positions, rotary], cosines before sines, or (cos, sin), each [positions, pairs];
+            fp64, fp32, fp16 or bf16. Its width says how many channels turn. Only the rows of the
+            tokens are read, in process where they are.
+        pairing: "half" or "interleaved"; required with a table.
+    How far, by rows of the table:
+        from_, to: current and new positions: a start, or one for each token, [T], or for each head
+            too, [H, T]; or
+        by: the difference, forwards or back: of all tokens, each page, or as from_ and to.
+    Where k is:
+        [T, H, D], [L, T, H, D] or [T, D] without the following. Strides are fine, but the channels
+            of a token are adjacent.
+        pages: ids, of which all tokens move, of a pool [pages, block, H, C], [pages, block, C] or
+            [L, pages, block, H, C]. Transpose a view for another order of axes.
+        slots: of each token, page * block + place, or -1, which is skipped; of the first or the
+            last of these pools, [slots, H, C] or [slots, C].
+        block_size: of a page, is checked against the pool.
+        out: where the moved tokens go, whole: of the shape of k; a pool may have another number of
+            pages.
+        out_slots: of the results; without it those of the tokens.
+        rotary_offset: first channel that turns, such as 512 of MLA's 576; without it 0.
+    8 bits:
+        dtype: "fp8_e4m3" or "fp8_e5m2", which uint8 stands for. A number past the largest becomes
+            the largest; a ConfigWarning says how many.
+        scale: not used, since a scale that both channels of a pair share is also the result's.
+    timeout: seconds of the whole call; 30 without it.
+    """
+
+    block_size: int
+    rotary_offset: int
+    scale: object
+    dtype: object
+
+
+class PrepareArguments(CallArguments, MoveArguments, total=False):
+    """Of prepare."""
+
+
 _LENGTHS = ("seq_lens", "cu_seqlens", "context_parallel")
 _POSITION_MAX = 2**30
 _LENGTHS_MAX = 256  # embeddings of which a client knows whether they follow the length
 _ROPE = RopeArguments.__annotations__.keys() - {"rope"}
+_MOVED = ("table", "from_", "to", "by", "pages", "slots", "out", "out_slots")  # of _core.Move.of
 
 
 def _rope_of(arguments: dict[str, Any]) -> Rope:
@@ -315,7 +371,7 @@ class _Rotations:
     def _reposition(self, k: Any, by: int | None, to: object, from_: object,
                     from_rope: Rope | None, in_place: bool, arguments: dict[str, Any]) -> Any:
         if table := {"cos", "sin", "angles"} & arguments.keys():
-            raise invalid(min(table), "it", "nothing: reposition knows embeddings only")
+            raise invalid(min(table), "it", "nothing: move takes a table")
         timeout = arguments.pop("timeout", None)
         rope = arguments["rope"] = _rope_of(arguments)
         lengths = {name: arguments.pop(name, None) for name in _LENGTHS}
@@ -332,6 +388,41 @@ class _Rotations:
         request, result = _rotation(_core.Operation.reposition, None, k, in_place,
                                     _somewhere(to, lengths), arguments)
         request.set_from(_somewhere(from_, lengths), None if from_rope is None else from_rope._spec)
+        return self._finish(request, result, timeout)
+
+    def move_(self, k: Any, **arguments: Unpack[MoveArguments]) -> Any:
+        """Moves rotated K to other positions in place, by the table that an engine rotated it with.
+
+        A pair turns from the row of its old position to that of the new one in one rotation, and is
+        rounded once: as that engine would have written it there. A factor in the table cancels.
+
+        Args:
+            k: an array, or a list of them (layers, pools), which move alike; fp32, fp16, bf16, fp8.
+            **arguments: MoveArguments.
+        Returns:
+            `out` if it is given, else `k`.
+        Raises:
+            InvalidField: an argument; a slot past the pool, written twice, or read by one token and
+                written by another. PositionOutOfRange: a position past the table. Nothing has
+                changed then.
+        """
+        if arguments.get("out") is None:
+            _warn_of_copies(("k", k, sys.getrefcount(k)))
+        return self._move(None, k, dict(arguments))
+
+    def move(self, k: Any, **arguments: Unpack[MoveArguments]) -> Any:
+        """move_ into new arrays; of pages and slots into another pool, `out`."""
+        if arguments.get("out") is None:
+            if arguments.get("pages") is not None or arguments.get("slots") is not None:
+                raise invalid("out", "none", "another pool, for pages or slots; or move_")
+            new = [empty(each, np.shape(each), None) for each in _listed(k)]
+            arguments["out"] = new if isinstance(k, (list, tuple)) else new[0]
+        return self._move(None, k, dict(arguments))
+
+    def _move(self, move: _core.Move | None, k: Any, arguments: dict[str, Any]) -> Any:
+        timeout = arguments.pop("timeout", None)
+        request, result = _moved(move, k, arguments)[1:]
+        changed(*_listed(result))
         return self._finish(request, result, timeout)
 
     def _follows_length(self, rope: Rope, k: Any) -> bool:
@@ -351,6 +442,45 @@ class _Rotations:
         return known
 
 
+def _listed(arrays: Any) -> Sequence[Any]:
+    return arrays if isinstance(arrays, (list, tuple)) else (arrays,)
+
+
+def _moved(move: _core.Move | None, k: Any, arguments: dict[str, Any],
+           ) -> tuple[_core.Move, _core.Request, Any]:
+    """A call of a prepared move, or of a new one, which it also gives; and what it will fill."""
+    values = [arguments.pop(name, None) for name in _MOVED]
+    if move is None:
+        move = _move_of(k, values[0], arguments)
+    elif arguments:
+        raise TypeError(f"got an unexpected argument {min(arguments)!r}")
+    return move, move.of(k, *values), k if values[6] is None else values[6]
+
+
+def _move_of(k: Any, table: object, arguments: dict[str, Any]) -> _core.Move:
+    """What remains the same in calls with these arguments."""
+    offset, block_size, dtype, scale = (
+        arguments.pop(name, None) for name in ("rotary_offset", "block_size", "dtype", "scale"))
+    if scale is not None and np.ndim(scale) and np.shape(scale)[-1] == _listed(k)[0].shape[-1]:
+        raise invalid("scale", f"one for each channel, {np.shape(scale)}",
+                      "one that both channels of a pair share, such as [T, H, 1]")
+    if unknown := arguments.keys() - RopeArguments.__annotations__.keys():
+        raise TypeError(f"got an unexpected argument {min(unknown)!r}")
+    options = offset, block_size, None if dtype is None else core_dtype(dtype)
+    if table is not None:
+        if arguments.keys() - {"pairing"}:
+            _pairing_alone(arguments)  # raises
+        return _move_by_table(arguments.get("pairing"), *options)
+    rope = _rope_of(arguments)
+    _warn(rope._warnings, 6)
+    return _core.Move(rope._spec, *options)
+
+
+@functools.lru_cache(maxsize=256)
+def _move_by_table(pairing: str | None, *options: Any) -> _core.Move:
+    return _core.Move(_pairing_alone({"pairing": pairing}), *options)
+
+
 def _somewhere(positions: object, lengths: dict[str, Any]) -> _core.Positions:
     """A start, or an array of positions."""
     if isinstance(positions, int) or getattr(positions, "ndim", 1) == 0:
@@ -365,11 +495,13 @@ class Prepared:
     again.
     """
 
-    __slots__ = ("_native", "_rotations", "_dtype", "_layouts", "_names", "_is_like_input")
+    __slots__ = ("_native", "_rotations", "_dtype", "_layouts", "_names", "_is_like_input",
+                 "_moves")
 
     def __init__(self, core: _core.Prepared, rotations: _Rotations, dtype: str | None,
-                 names: Sequence[str]) -> None:
+                 names: Sequence[str], moves: _core.Move | None = None) -> None:
         self._native = core
+        self._moves = moves
         self._names = names
         self._rotations = rotations
         self._dtype = dtype
@@ -419,6 +551,17 @@ class Prepared:
             outputs = tuple([empty(array, _result_shape(*layouts, array.shape), self._dtype)
                              for array, layouts in zip(arrays, self._layouts)])
         return self._finish(arrays, outputs, start, from_, timeout, positions)
+
+    def move_(self, k: Any, **arguments: Unpack[MoveValues]) -> Any:
+        """Does what was prepared as a move: see MoveValues, and Client.move_.
+
+        Arrays have the dtypes, shapes and strides that were prepared, and as many tokens.
+        """
+        if self._moves is None:
+            raise invalid("operation", "a rotation", 'operation="move" of prepare')
+        if arguments.get("out") is None:
+            _warn_of_copies(("k", k, sys.getrefcount(k)))
+        return self._rotations._move(self._moves, k, dict(arguments))
 
     def _finish(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...], start: int | None,
                 from_: object, timeout: float | None, positions: dict[str, Any]) -> Any:
@@ -513,7 +656,7 @@ class Client(_Rotations):
         return result
 
     def prepare(self, q: Any = None, k: Any = None, *, open_axis: str | None = None,
-                operation: str = "rotate", **arguments: Unpack[CallArguments]) -> Prepared:
+                operation: str = "rotate", **arguments: Unpack[PrepareArguments]) -> Prepared:
         """Validates what stays the same in repeated calls, once.
 
         Args:
@@ -521,8 +664,9 @@ class Client(_Rotations):
                 own. Their values are not used.
             open_axis: "B", "S" or "T" if calls differ in the length of that axis; the arrays have
                 its largest.
-            operation: "rotate", "inverse", "backward", "reposition" or "add_sinusoidal".
-            **arguments: CallArguments, without positions and lengths, which are those of a call.
+            operation: "rotate", "inverse", "backward", "reposition", "add_sinusoidal" or "move".
+            **arguments: CallArguments, without positions and lengths, which are those of a call. Of
+                a move MoveArguments, without from_, to and by; see Prepared.move_.
         """
         return _prepare(self, self._native, q, k, open_axis, operation, dict(arguments))
 
@@ -622,9 +766,11 @@ class Client(_Rotations):
 
 # help() of a method shows every argument.
 for _method in (_Rotations.rotate, _Rotations.rotate_, _Rotations.inverse, _Rotations.inverse_,
-                _Rotations.backward, _Rotations.reposition, _Rotations.reposition_, Client.prepare):
+                _Rotations.backward, _Rotations.reposition, _Rotations.reposition_, _Rotations.move,
+                _Rotations.move_, Client.prepare):
+    _more = MoveArguments.__doc__ if "move" in _method.__name__ else CallArguments.__doc__
     _method.__doc__ = "\n\n".join(inspect.cleandoc(text or "") for text in (
-        _method.__doc__, CallArguments.__doc__, Rope.__doc__))
+        _method.__doc__, _more, Rope.__doc__))
 
 
 def _joined(parts: list[tuple[Any, Any]], dtype: object) -> Any:
@@ -639,6 +785,13 @@ def _joined(parts: list[tuple[Any, Any]], dtype: object) -> Any:
 def _prepare(rotations: _Rotations, core: _core.Client, q: Any, k: Any, open_axis: str | None,
              operation: str, arguments: dict[str, Any]) -> Prepared:
     timeout = arguments.pop("timeout", None)
+    if operation == "move":
+        if q is not None or open_axis is not None:
+            raise invalid("q, open_axis", "one of them", "k alone, for a move")
+        move, request, _ = _moved(None, k, {**arguments, "by": 0})
+        prepared = core.prepare(request, "", timeout)
+        _warn(prepared.warnings, 4)
+        return Prepared(prepared, rotations, None, ["k"], move.by(prepared, request))
     chosen = _choice(_core.Operation, operation, "operation")
     dtype = arguments.get("output_dtype")
     somewhere = positions_of(0, None, None)
@@ -693,7 +846,7 @@ class AsyncClient(_Rotations):
 
     async def prepare(self, q: Any = None, k: Any = None, *, open_axis: str | None = None,
                       operation: str = "rotate",
-                      **arguments: Unpack[CallArguments]) -> Prepared:
+                      **arguments: Unpack[PrepareArguments]) -> Prepared:
         """As Client.prepare. The calls of what it gives are awaited."""
         return await asyncio.to_thread(_prepare, self, self._native, q, k, open_axis, operation,
                                        dict(arguments))

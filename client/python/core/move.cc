@@ -1,0 +1,316 @@
+// Move: what calls of Client.move_ have in common, and their requests.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "client/python/core/arrays.h"
+#include "client/python/core/bindings.h"
+#include "client/python/core/errors.h"
+#include "client/python/core/request.h"
+#include "rope/rotate.h"
+
+namespace rope::python {
+namespace {
+
+namespace nb = nanobind;
+using client::PagedTokens;
+using client::TensorView;
+
+// The axes of arrays by their number: those of layouts; P for pages, where T are the tokens of a
+// page, or for slots. Null: no such array.
+using Axes = std::array<const char*, 9>;
+constexpr Axes kTokens = {nullptr, nullptr, "TD", "THD", "LTHD"};
+constexpr Axes kByHead = {nullptr, nullptr, "SD", "SBD", "LSBD"};  // heads as sequences are
+constexpr Axes kPages = {nullptr, nullptr, nullptr, "PTD", "PTHD", "LPTHD"};
+constexpr Axes kSlots = {nullptr, nullptr, "PD", "PHD", "PTHD", "LPTHD"};
+
+// The arrays of an argument: those of a list, itself, or none.
+std::vector<nb::object> ArraysOf(nb::handle given) {
+  std::vector<nb::object> arrays;
+  if (nb::isinstance<nb::list>(given) || nb::isinstance<nb::tuple>(given)) {
+    for (const nb::handle each : given) arrays.push_back(nb::borrow(each));
+  } else if (!given.is_none()) {
+    arrays.push_back(nb::borrow(given));
+  }
+  return arrays;
+}
+
+void AddTable(nb::handle table, Request& call) {
+  const std::vector<nb::object> arrays = ArraysOf(table);
+  if (arrays.empty()) return;
+  if (arrays.size() > 2) {
+    RaiseInvalid("table", std::to_string(arrays.size()) + " arrays", "one, or (cos, sin)");
+  }
+  client::Rows& rows = call.request.rows.emplace();
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const Array array(arrays[i], "table");
+    auto& view = arrays.size() == 1 ? rows.cos_sin : i == 0 ? rows.cos : rows.sin;
+    view = client::ArrayView{.dtype = array.dtype(),
+                             .shape = array.shape(),
+                             .data = array.tensor().data,
+                             .strides = array.strides()};
+    call.arrays.push_back(array.kept());
+  }
+}
+
+// A start, or the position of each token.
+client::Positions PositionsOf(IntegerArray given) {
+  client::Positions positions;
+  if (given.shape.empty()) {
+    positions.start = given.values.front();
+  } else {
+    positions.position_ids = std::move(given.values);
+    positions.position_ids_shape = std::move(given.shape);
+  }
+  return positions;
+}
+
+// Returns whether each head has numbers of its own.
+bool AddDistance(nb::handle from, nb::handle to, nb::handle by, client::RotateRequest& request) {
+  client::Reposition& move = request.reposition.emplace();
+  if (by.is_none()) {
+    if (from.is_none() || to.is_none()) RaiseInvalid("to, from_", "one or none", "both, or by");
+    move.from = PositionsOf({from, "from_"});
+    request.positions = PositionsOf({to, "to"});
+    return std::max(move.from.position_ids_shape.size(),
+                    request.positions.position_ids_shape.size()) == 2;
+  }
+  if (!from.is_none() || !to.is_none()) RaiseInvalid("by", "it and from_ or to", "it alone");
+  IntegerArray given(by, "by");
+  move.by = std::move(given.values);
+  move.by_shape = std::move(given.shape);
+  return move.by_shape.size() == 2;
+}
+
+std::vector<int64_t> IdsOf(nb::handle object, const char* name) {
+  return object.is_none() ? std::vector<int64_t>() : IntegerArray(object, name).values;
+}
+
+// The engine refuses those that are negative.
+void CheckIds(const std::vector<int64_t>& ids, const char* name, int64_t count) {
+  const auto largest = std::max_element(ids.begin(), ids.end());
+  if (largest == ids.end() || *largest < count) return;
+  RaiseInvalid(name, std::to_string(*largest),
+               "less than the " + std::to_string(count) + " of the pool");
+}
+
+// Sizes and strides. An axis of one element, or that the pool does not have, has the stride 1.
+PagedTokens PoolOf(const Array& array, const std::string& letters) {
+  const std::vector<int64_t> shape = array.shape();
+  const std::vector<int64_t> strides = array.strides();
+  PagedTokens pool = {
+      .page_stride = 1, .token_stride = 1, .head_stride = 1, .layer_stride = 1, .pool_elements = 1};
+  int64_t packed = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    const int64_t stride = shape[i] == 1 ? 1 : strides.empty() ? packed : strides[i];
+    packed *= shape[i];
+    pool.pool_elements += (shape[i] - 1) * stride;
+    if (letters[i] == 'L') pool.layer_stride = stride;
+    if (letters[i] == 'P') pool.page_stride = stride;
+    if (letters[i] == 'T') pool.token_stride = stride;
+    if (letters[i] == 'T') pool.block_size = shape[i];
+    if (letters[i] == 'H') pool.head_stride = stride;
+    if (letters[i] == 'D' && stride != 1) {
+      RaiseInvalid(array.name() + ".strides", TextOf(strides), "1 for the channels, the last axis");
+    }
+  }
+  return pool;
+}
+
+bool AreAlike(const PagedTokens& a, const PagedTokens& b) {
+  const auto all = [](const PagedTokens& pool) {
+    return std::tie(pool.block_size, pool.page_stride, pool.token_stride, pool.head_stride,
+                    pool.layer_stride, pool.pool_elements);
+  };
+  return all(a) == all(b);
+}
+
+class Move {
+ public:
+  // `rope`: with a table only the pairing. `dtype`: of all arrays; unsigned bytes stand for it.
+  Move(const client::RopeSpec& rope, std::optional<int64_t> rotary_offset,
+       std::optional<int64_t> block_size, std::optional<client::DType> dtype)
+      : rope_(rope), rotary_offset_(rotary_offset), block_size_(block_size), dtype_(dtype) {}
+
+  // A call, with the arguments of Client.move_.
+  Request Of(nb::handle k, nb::handle table, nb::handle from, nb::handle to, nb::handle by,
+             nb::handle pages, nb::handle slots, nb::handle out, nb::handle out_slots) const;
+  // The same moves, by a rotation that was prepared from the call `like`.
+  Move By(const Prepared& prepared, const Request& like) const {
+    Move move = *this;
+    move.rotation_ = prepared.rotation();
+    move.tensors_ = like.request.tensors;
+    return move;
+  }
+
+ private:
+  void AddPages(const Array& array, const Array& result, const std::string& letters,
+                const PagedTokens& ids, TensorView& view) const;
+  // InvalidField: they are not those that were prepared.
+  void RemoveConstants(client::RotateRequest& request) const;
+
+  client::RopeSpec rope_;
+  std::optional<int64_t> rotary_offset_;
+  std::optional<int64_t> block_size_;
+  std::optional<client::DType> dtype_;
+  std::optional<client::PreparedRotation> rotation_ = {};
+  std::vector<TensorView> tensors_ = {};  // of rotation_
+};
+
+Request Move::Of(nb::handle k, nb::handle table, nb::handle from, nb::handle to, nb::handle by,
+                 nb::handle pages, nb::handle slots, nb::handle out, nb::handle out_slots) const {
+  Request call;
+  call.request.rope = rope_;
+  call.request.operation = client::Operation::kReposition;
+  AddTable(table, call);
+  const bool is_by_head = AddDistance(from, to, by, call.request);
+  const bool is_paged = !pages.is_none() || !slots.is_none();
+  if (!pages.is_none() && !slots.is_none()) RaiseInvalid("pages", "it and slots", "one of them");
+  if (!is_paged && (block_size_.has_value() || !out_slots.is_none())) {
+    RaiseInvalid(block_size_.has_value() ? "block_size" : "out_slots", "it alone",
+                 "it with pages or slots");
+  }
+  const PagedTokens ids = {.pages = IdsOf(pages, "pages"),
+                           .slots = IdsOf(slots, "slots"),
+                           .target_slots = IdsOf(out_slots, "out_slots")};
+  const Axes& axes = !pages.is_none() ? kPages : is_paged ? kSlots : is_by_head ? kByHead : kTokens;
+  const std::vector<nb::object> inputs = ArraysOf(k);
+  const std::vector<nb::object> outputs = out.is_none() ? inputs : ArraysOf(out);
+  if (inputs.empty() || outputs.size() != inputs.size()) {
+    RaiseInvalid("k, out", std::to_string(inputs.size()) + " and " + std::to_string(outputs.size()),
+                 "an array, or as many in both");
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string index = inputs[i].is(k) ? "" : "[" + std::to_string(i) + "]";
+    const Array array(inputs[i], "k" + index, dtype_);
+    std::optional<Array> other;
+    if (!out.is_none()) other.emplace(outputs[i], "out" + index, dtype_);
+    const Array& result = out.is_none() ? array : *other;
+    CheckDType(array, dtype_.value_or(array.dtype()));
+    CheckDType(result, array.dtype());
+    const char* const letters = axes[static_cast<size_t>(array.tensor().rank)];
+    if (letters == nullptr) {
+      RaiseInvalid(array.name() + ".shape", TextOf(array.shape()), "axes as move_ explains them");
+    }
+    TensorView view;
+    view.role = client::Role::kK;
+    view.dtype = array.dtype();
+    view.rotary_offset = rotary_offset_;
+    view.data = array.tensor().data;
+    view.output = result.writable();
+    if (is_paged) {
+      AddPages(array, result, letters, ids, view);
+      if (i == 0) {  // those of the others, too
+        view.paged->pages = ids.pages;
+        view.paged->slots = ids.slots;
+        view.paged->target_slots = ids.target_slots;
+      }
+    } else {
+      view.layout = letters;
+      view.shape = array.shape();
+      view.strides = array.strides();
+      view.output_strides = result.strides();
+      if (result.shape() != view.shape) {
+        RaiseInvalid(result.name() + ".shape", TextOf(result.shape()), TextOf(view.shape));
+      }
+    }
+    call.names.push_back(array.name());
+    call.arrays.push_back(array.kept());
+    call.arrays.push_back(result.kept());
+    call.request.tensors.push_back(std::move(view));
+  }
+  if (rotation_.has_value()) RemoveConstants(call.request);
+  return call;
+}
+
+void Move::AddPages(const Array& array, const Array& result, const std::string& letters,
+                    const PagedTokens& ids, TensorView& view) const {
+  const std::vector<int64_t> shape = array.shape();
+  std::vector<int64_t> others = result.shape();
+  const size_t axis = letters.find('P');
+  const int64_t pages = shape[axis];
+  const int64_t targets = others.size() == shape.size() ? std::exchange(others[axis], pages) : 0;
+  if (others != shape) {
+    RaiseInvalid(result.name() + ".shape", TextOf(result.shape()),
+                 TextOf(shape) + ", with any number of pages or slots");
+  }
+  PagedTokens pool = PoolOf(array, letters);
+  PagedTokens target = PoolOf(result, letters);
+  if (pages == 1) pool.page_stride = target.page_stride;  // a single page has no distance
+  if (targets == 1) target.page_stride = pool.page_stride;
+  pool.pool_elements = target.pool_elements = std::max(pool.pool_elements, target.pool_elements);
+  if (!AreAlike(pool, target)) {
+    RaiseInvalid(result.name() + ".strides", "others", "those of " + array.name());
+  }
+  const bool has_pages = letters.find('T') != std::string::npos;
+  if (block_size_.has_value() && (!has_pages || block_size_ != pool.block_size)) {
+    RaiseInvalid("block_size", std::to_string(*block_size_) + " for " + TextOf(shape),
+                 "the tokens of a page: view [slots, H, C] as [pages, block_size, H, C]");
+  }
+  // Without targets, the results lie in `result` where the tokens lie in `array`.
+  const int64_t usable = ids.target_slots.empty() ? std::min(pages, targets) : pages;
+  CheckIds(ids.pages, "pages", usable);
+  CheckIds(ids.slots, "slots", usable * pool.block_size);
+  CheckIds(ids.target_slots, "out_slots", targets * pool.block_size);
+  const auto slots = static_cast<int64_t>(ids.slots.size());
+  const auto tokens = slots + static_cast<int64_t>(ids.pages.size()) * pool.block_size;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (letters[i] == 'P' && has_pages) continue;
+    const bool is_tokens = letters[i] == 'P' || letters[i] == 'T';
+    view.layout += is_tokens ? 'T' : letters[i];
+    view.shape.push_back(is_tokens ? tokens : shape[i]);
+  }
+  view.paged = std::move(pool);
+}
+
+void Move::RemoveConstants(client::RotateRequest& request) const {
+  bool is_alike = request.tensors.size() == tensors_.size();
+  for (size_t i = 0; is_alike && i < request.tensors.size(); ++i) {
+    TensorView& view = request.tensors[i];
+    const TensorView& want = tensors_[i];
+    is_alike = view.layout == want.layout && view.dtype == want.dtype && view.shape == want.shape &&
+               view.paged.has_value() == want.paged.has_value() &&
+               (!want.paged.has_value() || AreAlike(*view.paged, *want.paged));
+    TensorView values;
+    values.data = view.data;
+    values.output = view.output;
+    values.strides = std::move(view.strides);
+    values.output_strides = std::move(view.output_strides);
+    if (view.paged.has_value()) {
+      values.paged = PagedTokens{.pages = std::move(view.paged->pages),
+                                 .slots = std::move(view.paged->slots),
+                                 .target_slots = std::move(view.paged->target_slots)};
+    }
+    view = std::move(values);
+  }
+  if (!is_alike) {
+    RaiseInvalid("k", "arrays of other kinds", "dtype, shape and number of tokens as prepared");
+  }
+  request.rope = {};
+  request.operation = {};
+  request.prepared = rotation_;
+}
+
+}  // namespace
+
+void BindMove(nb::module_& module) {
+  nb::class_<Move>(module, "Move")
+      .def(nb::init<const client::RopeSpec&, std::optional<int64_t>, std::optional<int64_t>,
+                    std::optional<client::DType>>(),
+           nb::arg("rope"), nb::arg("rotary_offset").none(), nb::arg("block_size").none(),
+           nb::arg("dtype").none())
+      .def("of", &Move::Of, nb::arg("k").none(), nb::arg("table").none(), nb::arg("from_").none(),
+           nb::arg("to").none(), nb::arg("by").none(), nb::arg("pages").none(),
+           nb::arg("slots").none(), nb::arg("out").none(), nb::arg("out_slots").none())
+      .def("by", &Move::By, nb::arg("prepared"), nb::arg("like"));
+}
+
+}  // namespace rope::python
