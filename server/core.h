@@ -55,7 +55,7 @@ class Core {
     // Whether results may overwrite what was received. The memory of a caller in this process may
     // not be.
     bool overwrites_received = true;
-    // The device determines direct_slots and caps direct_bytes_max.
+    // The device determines direct_slots.
     Batcher::Options batches = {};
     DeviceRouter::OnFault on_fault = {};
     // Whether the log has lines about requests.
