@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
   if (name == "cpu") return MakeCpuBackend(options);
 #endif
 #if defined(ROPE_HAVE_CUDA_BACKEND)
-  if (name == "cuda") return MakeCudaBackend(options);
+  if (name == "cuda") return MakeCudaBackend();
 #endif
   return MakeError(Reason::kNotBuilt, "backend", name,
                    StrCat("one of this build: ", absl::StrJoin(ListBackends(), ", ")));

@@ -138,7 +138,7 @@ Core::Core(Options options, const Clock& clock)
 
 absl::Status Core::Build() {
   const MemoryShares& shares = options_.shares;
-  auto devices = DeviceRouter::Create(options_.device, {.threads = options_.threads}, clock_);
+  auto devices = DeviceRouter::Create(options_.device, {.threads = options_.threads});
   if (!devices.ok()) return Prefixed("--device: ", devices.status());
   devices_ = *std::move(devices);
   devices_->set_on_fault(options_.on_fault);
@@ -147,7 +147,7 @@ absl::Status Core::Build() {
   metrics_ = std::make_unique<Metrics>(proto::kVersion, options_.revision, DeviceNames(*devices_),
                                        ModelNames(*registry_));
   regions_ = std::make_unique<RegionTable>(options_.regions);
-  pool_ = std::make_unique<BufferPool>(shares.pool, devices_->host_memory());
+  pool_ = std::make_unique<BufferPool>(shares.pool);
   Admission::Options admitted =
       Admission::HalfForASession(limits::kAdmittedRequestsMax, shares.requests);
   if (!options_.shares_by_session) {
@@ -158,8 +158,6 @@ absl::Status Core::Build() {
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   Batcher::Options batches = options_.batches;
   batches.direct_slots = devices_->direct_slots(options_.threads);
-  batches.gathers_always = devices_->gathers_always();
-  batches.direct_bytes_max = std::min(batches.direct_bytes_max, devices_->direct_bytes_max());
   batcher_ = std::make_unique<Batcher>(
       batches, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
@@ -168,9 +166,7 @@ absl::Status Core::Build() {
       std::make_unique<PreparedRotations>(PreparedRotations::Options{.bytes_max = shares.prepared});
   engine_ = std::make_unique<Engine>(
       *registry_, *prepared_, *admission_, *batcher_, *regions_, clock_,
-      Engine::Options{
-          .reply_bytes_max = shares.message,
-          .overwritten = {limits::kOverwriteBytesMin, devices_->accelerator_bytes_min()}});
+      Engine::Options{.reply_bytes_max = shares.message});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
                          shares.message, admission_.get(), options_.logs_requests});

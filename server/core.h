@@ -52,7 +52,7 @@ class Core {
     Access* access = nullptr;  // null: everybody may do everything
     // Whether one session may have only half of the requests and their bytes.
     bool shares_by_session = true;
-    // The device determines direct_slots and caps direct_bytes_max.
+    // The device determines direct_slots.
     Batcher::Options batches = {};
     DeviceRouter::OnFault on_fault = {};
     // Whether the log has lines about requests.

@@ -183,7 +183,7 @@ void AddConnections(Flags& flags, ServerOptions& options, Given& given) {
 }
 
 void AddWork(Flags& flags, ServerOptions& options, Given& given) {
-  flags.Text("device", "auto|cpu|cuda", "Where to rotate (default auto).",
+  flags.Text("device", "auto|cpu|cuda", "Where to rotate; auto is the CPU (default auto).",
              OneOf({"auto", "cpu", "cuda", "reference"}), options.device);
   flags.Texts("model", "NAME=CONFIG.json",
               "Serve this Hugging Face config.json as NAME; repeatable.", CheckModel, given.models);

@@ -287,11 +287,10 @@ void Server::EndDrain() {
 void Server::OnDeviceFault(std::string_view device, const absl::Status& status) {
   const std::string name(device);
   Log(spdlog::level::err,
-      LogLine(absl::StrCat("device ", name, ": ", status.ToString(), "; its work goes to ",
+      LogLine(absl::StrCat("device ", name, ": ", status.ToString(), "; later work goes to ",
                            std::string(core_->devices().host().name()))));
   core_->metrics().CountDeviceFault(device);
   health_->SetFaulted(name);
-  if (options_.device == "auto") return;
   // An operator who named this device wants a restart, not a slower server.
   StopAdvertising();
   if (on_device_lost_) on_device_lost_();

@@ -3,8 +3,8 @@
 //   Create (serving) -> StopAdvertising (health NOT_SERVING, calls still run)
 //                    -> Drain (refuses new calls, finishes the others; EndDrain cuts it short)
 //
-// If the device that --device names is lost, health turns NOT_SERVING and OnDeviceLost runs. Until
-// the caller drains the server, the CPU runs its requests.
+// If the GPU of --device=cuda is lost, health turns NOT_SERVING and OnDeviceLost runs. Until the
+// caller drains the server, the CPU runs its requests.
 //
 // Threading:  Create, Drain and the destructor run on one thread, EndDrain and Reload on any. Each
 //             part states its own rule.
@@ -47,11 +47,11 @@ namespace rope::server {
 
 class Server {
  public:
-  // Runs once, on any thread, when the device that ServerOptions::device names is lost.
+  // Runs once, on any thread, when the GPU of --device=cuda is lost.
   using OnDeviceLost = std::function<void()>;
 
   // Creates a server that serves when Create returns. `clock` must outlive the server. The device
-  // determines direct_slots and caps direct_bytes_max of `batches`.
+  // determines direct_slots of `batches`.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const ServerOptions& options,
                                                         const Clock& clock,
                                                         const Batcher::Options& batches = {},

@@ -2,9 +2,6 @@
 #ifndef ROPE_KERNELS_BACKEND_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_BACKEND_H_
 
-#include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -13,30 +10,6 @@
 #include "kernels/backend/rotate_job.h"
 
 namespace rope::kernels {
-
-// HostMemory: which memory of this process a device copies results to, so that they need no copy
-// through the memory of its backend.
-//
-// Threading:  Thread-safe. Add and Remove do not wait for the device.
-// Ownership:  The memory is the caller's. It stays mapped until `removed` has run. A HostMemory may
-//             outlive its backend.
-// Errors:     None: what the device cannot access is copied.
-
-class HostMemory {
- public:
-  // Must own no reference to the HostMemory.
-  using Removed = std::function<void()>;
-
-  virtual ~HostMemory() = default;
-  // The pages of [data, data + bytes) are locked later, on another thread. REQUIRES: no byte of it
-  // is in memory that was added and not removed.
-  virtual void Add(char* data, int64_t bytes) = 0;
-  // `removed` runs once, on another thread, when the device accesses the memory no more. `data` as
-  // in Add. REQUIRES: no Rotate uses the memory.
-  virtual void Remove(char* data, Removed removed) = 0;
-  // Returns when every Add and Remove has taken effect.
-  virtual void Wait() = 0;
-};
 
 // Backend: rotates a batch of jobs on one device. This is the contract of reference, cpu and cuda;
 // tests/conformance/backend_contract_test.cc runs over all three.
@@ -76,19 +49,13 @@ class Backend {
   virtual std::string_view name() const = 0;
   // A description for people: instruction set, threads.
   virtual std::string detail() const = 0;
-  // Where to announce memory of the process that many results will be in; null: the backend has no
-  // use for that.
-  virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }
   // Rotates all jobs and returns when all outputs are written. Jobs may differ in shape, dtype and
   // geometry.
   virtual absl::Status Rotate(absl::Span<const RotateJob> jobs) = 0;
 };
 
 struct BackendOptions {
-  int threads = 1;  // maximum number of threads for one batch, including the caller; >= 1
-  // The process uses the device for nothing else: threads that wait for it yield, and the backend's
-  // destructor gives all of it back, the context included.
-  bool owns_device = false;
+  int threads = 1;  // of the CPU for one batch, including the caller; at most; >= 1
 };
 
 }  // namespace rope::kernels

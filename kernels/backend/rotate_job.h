@@ -49,8 +49,6 @@ struct RmsNorm {
 // Who can read and write a tensor.
 enum class MemoryKind {
   kHost,    // every thread of the process
-  kPinned,  // the same, and the accelerator's copies: host memory that is registered with it. Only
-            // an output, token by token without gaps
   kDevice,  // the accelerator's kernels: its own memory
 };
 
@@ -66,7 +64,7 @@ struct RotateJob {
   const void* input = nullptr;  // any alignment
   // Either equal to `input`, with equal strides and dtypes (in place), or not overlapping it.
   void* output = nullptr;
-  MemoryKind input_memory = MemoryKind::kHost;  // others: only for a backend of that device
+  MemoryKind input_memory = MemoryKind::kHost;  // kDevice: only for a backend of that device
   MemoryKind output_memory = MemoryKind::kHost;
   Strides input_strides;
   Strides output_strides;  // in elements of stored()

@@ -191,9 +191,8 @@ TableCache::Found TableCache::FindOrAdd(PageTable& table, int64_t page) {
 // Builds the page of an entry that this thread has added; no lock is held. Every waiting thread
 // gets a failure; the entry is removed before they wake up, so the next request builds again.
 absl::StatusOr<PagePtr> TableCache::BuildInto(const Frequencies& frequencies, PageEntry& entry) {
-  auto built = TryBuild(builder_, frequencies, entry.page * kPageRows);
-  if (built.ok()) (*built)->set_cached();
-  absl::StatusOr<PagePtr> result = entry.result = std::move(built);
+  absl::StatusOr<PagePtr> result = entry.result =
+      TryBuild(builder_, frequencies, entry.page * kPageRows);
   if (result.ok()) {
     builds_.fetch_add(1, std::memory_order_relaxed);
     entry.built.Notify();

@@ -18,14 +18,8 @@ class TablePage {
  public:
   // `values` is [rows][2 * columns].
   TablePage(int64_t rows, int64_t columns, std::vector<float> values)
-      : id_(NextId()), rows_(rows), columns_(columns), values_(std::move(values)) {}
+      : rows_(rows), columns_(columns), values_(std::move(values)) {}
 
-  // Unique in this process for ever. A page's address is not: it can be reused.
-  uint64_t id() const { return id_; }
-  // The table cache keeps the page: it has kPageRows rows, and later requests will find it. Set
-  // before the page is shared.
-  bool cached() const { return cached_; }
-  void set_cached() { cached_ = true; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
   const float* Cos(int64_t row) const { return values_.data() + row * 2 * columns_; }
@@ -33,10 +27,6 @@ class TablePage {
   int64_t bytes() const { return static_cast<int64_t>(values_.size() * sizeof(float)); }
 
  private:
-  static uint64_t NextId();
-
-  uint64_t id_;
-  bool cached_ = false;
   int64_t rows_;
   int64_t columns_;
   std::vector<float> values_;

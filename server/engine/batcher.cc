@@ -55,8 +55,9 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
       Push(std::move(request));
       return absl::OkStatus();
     }
-    const bool gathers =
-        options_.gathers_always || request->arrival.on_stream || !gathered_.empty();
+    // Others would pay for a look at the queue of their thread, 0.6 of the 20 microseconds of a
+    // lone client.
+    const bool gathers = request->arrival.on_stream || !gathered_.empty();
     ++direct_unfinished_;
     gathered_.push_back(std::move(request));
     if (!is_large && gathers && !HasGatheredEnough()) return absl::OkStatus();

@@ -7,9 +7,8 @@
 //
 // Direct. A request of at most `direct_bytes_max` that finds the device free gathers with others.
 // They run when a receiving thread has no other event (RunGathered), or at once when they are
-// enough. Answers of one stream that are ready together share a write to its socket, and an
-// accelerator runs all requests in one launch. A host alone gains nothing from other requests, so
-// there they join what has gathered, or run at once (gathers_always).
+// enough. Answers of one stream that are ready together share a write to its socket. Other requests
+// gain nothing from that: they join what has gathered, or run at once.
 //
 // A request above the bound of gathering runs by itself, one slice for each call of RunGathered, so
 // that the thread looks at its events between two slices. It queues instead if another request has
@@ -73,9 +72,6 @@ class Batcher {
     int64_t jobs_max = limits::kJobsMax;
     // Direct batches that may run at the same time: the device's threads.
     int direct_slots = 1;
-    // False: of small requests, only those of streams begin to gather. Others would pay for a look
-    // at the queue of their thread, 0.6 of the 20 microseconds of a lone client.
-    bool gathers_always = true;
   };
 
   // Runs slices and sets their status, and may end them earlier: at least one of them has tokens

@@ -121,7 +121,7 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   ROPE_RETURN_IF_ERROR(request.permit.Grow(PagesBytes(call, plan), "paged_tokens"));
   ROPE_RETURN_IF_ERROR(PlanElements(fixed, call, source, plan));
   ROPE_RETURN_IF_ERROR(source.Place());
-  SetDestinations(*request.decoded.bytes, options_.overwritten, plan);
+  SetDestinations(*request.decoded.bytes, options_.overwritten_min, plan);
   ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(fixed, call, plan), "request"));
   ROPE_RETURN_IF_ERROR(BoundJobs(plan));
   const Ropes& ropes = request.prepared != nullptr ? request.prepared->ropes : own;

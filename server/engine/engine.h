@@ -35,8 +35,8 @@ namespace rope::server {
 class Engine {
  public:
   struct Options {
-    int64_t reply_bytes_max = limits::kMessageBytesMax;  // results inside one reply
-    OverwrittenBytes overwritten = {.min = limits::kOverwriteBytesMin};
+    int64_t reply_bytes_max = limits::kMessageBytesMax;    // results inside one reply
+    int64_t overwritten_min = limits::kOverwriteBytesMin;  // of a result, SetDestinations
   };
 
   // All must outlive the engine.

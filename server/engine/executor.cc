@@ -132,17 +132,16 @@ struct SliceJobs {
   size_t count;
 };
 
-// Rotates all jobs. If the device fails, the slices whose inputs it cannot have changed run again.
+// Rotates all jobs. If the device fails, so do all slices.
 void RotateSlices(DeviceRouter& devices, const Jobs& jobs, const std::vector<SliceJobs>& parts) {
   const absl::StatusOr<std::string_view> device = devices.Rotate(jobs);
   for (const SliceJobs& part : parts) {
-    const auto own = absl::MakeConstSpan(jobs).subspan(part.first, part.count);
-    const auto outcome = device.ok() ? device : devices.RotateAgain(own, device.status());
-    part.slice->status.Update(outcome.status());
-    if (!outcome.ok()) continue;
+    part.slice->status.Update(device.status());
+    if (!device.ok()) continue;
     Request& request = *part.slice->request;
-    request.run.device = *outcome;
+    request.run.device = *device;
     if (!request.plan.channel_order.has_value()) continue;
+    const auto own = absl::MakeConstSpan(jobs).subspan(part.first, part.count);
     for (const kernels::RotateJob& job : own) {
       kernels::ReorderPairs(job, *request.plan.channel_order);
     }

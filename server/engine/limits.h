@@ -8,10 +8,6 @@
 
 namespace rope::server::limits {
 
-// Requests up to this size may run on the thread that received them, whatever an accelerator takes:
-// waking the batch thread would cost as much as their work. Larger ones may if it does not take
-// them.
-inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
 // Requests that gather before they run on the thread that received them: enough to wake clients
 // together, few enough that the first of them does not wait long.
 inline constexpr int64_t kGatheredRequestsMax = 8;

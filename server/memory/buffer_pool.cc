@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <utility>
 #include <vector>
@@ -41,16 +40,14 @@ int64_t ClassBytes(int size_class) {
 
 }  // namespace
 
-// One free list per size. mutex_ guards the lists and the counters; mmap, munmap and what
-// they announce run outside it, because they may take milliseconds for a large buffer. Lists are
-// last in, first out: the buffer that was returned last is the one whose pages are most likely
-// still in the cache.
+// One free list per size. mutex_ guards the lists and the counters; mmap and munmap run outside it,
+// because they may take milliseconds for a large buffer. Lists are last in, first out: the buffer
+// that was returned last is the one whose pages are most likely still in the cache.
 //
 // Buffers own a reference to the store, so that it lives until the last of them is destroyed.
 class PooledBuffer::Store {
  public:
-  Store(int64_t kept_bytes_max, std::shared_ptr<kernels::HostMemory> announced_to)
-      : kept_bytes_max_(kept_bytes_max), announced_to_(std::move(announced_to)) {}
+  explicit Store(int64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
 
   ~Store() {
     for (int size_class = 0; size_class < kClasses; ++size_class) {
@@ -79,9 +76,6 @@ class PooledBuffer::Store {
                       MAP_PRIVATE | MAP_ANONYMOUS | (populates ? MAP_POPULATE : 0), -1, 0);
     if (data == MAP_FAILED) return nullptr;
     if (!populates) populated = 0;
-    if (IsAnnounced(size_class)) {
-      announced_to_->Add(static_cast<char*>(data), ClassBytes(size_class));
-    }
     return static_cast<char*>(data);
   }
 
@@ -122,33 +116,15 @@ class PooledBuffer::Store {
 
   int64_t kept_bytes() const {
     proto::MutexLock lock(&mutex_);
-    return kept_bytes_ + leaving_bytes_->load();
+    return kept_bytes_;
   }
 
  private:
-  bool IsAnnounced(int size_class) const {
-    return announced_to_ != nullptr && ClassBytes(size_class) >= BufferPool::kAnnouncedBytesMin;
-  }
-
-  void Unmap(char* data, int size_class) const {
-    const auto bytes = static_cast<size_t>(ClassBytes(size_class));
-    if (!IsAnnounced(size_class)) {
-      munmap(data, bytes);
-      return;
-    }
-    leaving_bytes_->fetch_add(ClassBytes(size_class));
-    announced_to_->Remove(data, [data, bytes, leaving = leaving_bytes_] {
-      munmap(data, bytes);
-      leaving->fetch_sub(static_cast<int64_t>(bytes));
-    });
+  static void Unmap(char* data, int size_class) {
+    munmap(data, static_cast<size_t>(ClassBytes(size_class)));
   }
 
   const int64_t kept_bytes_max_;
-  const std::shared_ptr<kernels::HostMemory> announced_to_;  // may be null
-  // Bytes that stay mapped until the device has let go of them. Shared with what unmaps them, which
-  // may run after the store is gone.
-  const std::shared_ptr<std::atomic<int64_t>> leaving_bytes_ =
-      std::make_shared<std::atomic<int64_t>>(0);
   mutable proto::Mutex mutex_;
   std::array<std::vector<char*>, kClasses> free_ ABSL_GUARDED_BY(mutex_);
   // The shortest length of each list since the last Trim.
@@ -178,8 +154,8 @@ void PooledBuffer::Populate(int64_t end) {
   populated_ = pages_end;
 }
 
-BufferPool::BufferPool(int64_t kept_bytes_max, std::shared_ptr<kernels::HostMemory> announced_to)
-    : store_(std::make_shared<PooledBuffer::Store>(kept_bytes_max, std::move(announced_to))) {}
+BufferPool::BufferPool(int64_t kept_bytes_max)
+    : store_(std::make_shared<PooledBuffer::Store>(kept_bytes_max)) {}
 
 PooledBuffer BufferPool::Allocate(int64_t size) {
   PooledBuffer buffer;

@@ -15,8 +15,6 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/backend/backend.h"
-
 namespace rope::server {
 
 class BufferPool;
@@ -49,16 +47,10 @@ class PooledBuffer {
 
 class BufferPool {
  public:
-  // A smaller result is copied in less time than it takes to lock its pages.
-  static constexpr int64_t kAnnouncedBytesMin = 64 << 10;
-
   // A larger buffer is mapped as it is filled: 256 MiB at once would take some 50 milliseconds.
   static constexpr int64_t kPopulatedBytes = 8 << 20;
 
-  // Buffers of at least kAnnouncedBytesMin are announced to `announced_to`, if there is one: a
-  // device then writes its results into them.
-  explicit BufferPool(int64_t kept_bytes_max,
-                      std::shared_ptr<kernels::HostMemory> announced_to = nullptr);
+  explicit BufferPool(int64_t kept_bytes_max);
 
   // A buffer of `size` bytes with undefined contents. It is empty if `size` is 0 or if the system
   // has no memory left.
@@ -68,7 +60,7 @@ class BufferPool {
   // Keeps kTrimFloorBytes of free memory.
   void Trim();
 
-  // Bytes of the free buffers, including buffers that a device has yet to unregister.
+  // Bytes of the free buffers.
   int64_t kept_bytes() const;
 
  private:

@@ -198,15 +198,11 @@ absl::InlinedVector<char*, 2> OverwritableOf(const proto::FragmentedBytes& input
 
 }  // namespace
 
-void SetDestinations(ReceivedBytes& received, const OverwrittenBytes& overwritten, Plan& plan) {
-  int64_t bytes = 0;
-  for (const TensorPlan& tensor : plan.tensors) bytes += tensor.output_bytes();
-  const bool overwrites = bytes < overwritten.request_end;
+void SetDestinations(ReceivedBytes& received, int64_t overwritten_min, Plan& plan) {
   for (TensorPlan& tensor : plan.tensors) {
     if (tensor.place.region != nullptr) {
       tensor.destination = Destination::kRegion;
-    } else if (overwrites && tensor.output_bytes() >= overwritten.min &&
-               FitsReceivedBytes(tensor)) {
+    } else if (tensor.output_bytes() >= overwritten_min && FitsReceivedBytes(tensor)) {
       tensor.overwritten = OverwritableOf(tensor.input, received);
     }
   }

@@ -12,7 +12,6 @@
 #define ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 
 #include <cstdint>
-#include <limits>
 
 #include "absl/status/status.h"
 #include "server/memory/regions.h"
@@ -36,17 +35,10 @@ class RegionResolver final : public ArraySource {
   Request& request_;
 };
 
-// Which results may overwrite what was received.
-struct OverwrittenBytes {
-  int64_t min = 0;  // of a result
-  // All results of the request together must be smaller.
-  int64_t request_end = std::numeric_limits<int64_t>::max();
-};
-
-// Sets the destination of each tensor of a plan. Results of the sizes in `overwritten` overwrite
-// received bytes that may be overwritten and that they fit one for one. REQUIRES: the tensors have
-// their elements, and their places are checked.
-void SetDestinations(ReceivedBytes& received, const OverwrittenBytes& overwritten, Plan& plan);
+// Sets the destination of each tensor of a plan. Results of at least `overwritten_min` bytes
+// overwrite received bytes that may be overwritten and that they fit one for one. REQUIRES: the
+// tensors have their elements, and their places are checked.
+void SetDestinations(ReceivedBytes& received, int64_t overwritten_min, Plan& plan);
 
 }  // namespace rope::server
 

@@ -111,7 +111,6 @@ enum class LogKind : size_t {
   kRegion,      // a system error about a client's memory
   kProtobuf,    // a Protobuf error about a client's bytes
   kGrpc,        // a gRPC error about a client's connection
-  kDevice,      // the accelerator refuses a batch
   kMethod,      // a client calls a method that no service has
   kRefusal,     // a client lacks the credentials or the right
   kCall,        // the first of the kinds of calls, one for each method and code

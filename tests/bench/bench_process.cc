@@ -6,7 +6,6 @@
 //   server/idle_processor_1000         the same with a thousand connections over TCP
 //   server/memory_of_1000_configs      resident growth; random positions up to 10 million
 //   batching/64_clients                decode tokens a second with batches against without
-//   gpu/server_64_clients              the same with --device=cuda
 //   batching/idle_wait                 the time that a lone request waits in the queue
 #include <dirent.h>
 #include <poll.h>
@@ -20,7 +19,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "kernels/backends.h"
 #include "kernels/check.h"
 #include "rope/client.h"
 #include "rope/v1/rotate.pb.h"
@@ -182,7 +180,7 @@ Measurement MemoryOfConfigs() {
           .ratio = grown / static_cast<double>(kBudgetMebibytes)};
 }
 
-Measurement BatchingOf(Kind batches, Kind batches_of_one) {
+Measurement Batching() {
   constexpr int kClients = 64;
   constexpr int kRounds = 9;
   constexpr double kSeconds = 0.5;
@@ -191,21 +189,12 @@ Measurement BatchingOf(Kind batches, Kind batches_of_one) {
     return RawCallRate(Target(server, Socket::kUnix), request, kClients, kSeconds);
   };
   const Rates rates = InTurns(
-      kRounds, [&] { return rate_of(batches); }, [&] { return rate_of(batches_of_one); });
+      kRounds, [&] { return rate_of(Kind::kBatching); },
+      [&] { return rate_of(Kind::kNoBatching); });
   return {.value = Median(rates.rope),
           .unit = "1/s",
           .yardstick = absl::StrFormat("batches of one %.0f 1/s", Median(rates.echo)),
           .ratio = Median(rates.ratios)};
-}
-
-Measurement Batching() {
-  return BatchingOf(Kind::kBatching, Kind::kNoBatching);
-}
-
-Measurement BatchingOnAGpu() {
-  const absl::Status device = kernels::CreateBackend("cuda", {}).status();
-  if (device.ok()) return BatchingOf(Kind::kCudaBatching, Kind::kCudaNoBatching);
-  return {.unit = "1/s", .yardstick = std::string(device.message()), .measured = false};
 }
 
 Measurement IdleWait() {
@@ -237,7 +226,6 @@ std::vector<Row> ProcessRows() {
       {"server/idle_processor_1000", "<= 0.1", [] { return IdleProcessor(Socket::kTcp, 1000); }},
       {"server/memory_of_1000_configs", "<= 1.1", MemoryOfConfigs},
       {"batching/64_clients", ">= 1", Batching},
-      {"gpu/server_64_clients", ">= 4", BatchingOnAGpu},
       {"batching/idle_wait", "<= 0", IdleWait},
   };
 }

@@ -13,8 +13,6 @@ inline constexpr char kServeEcho[] = "--serve_echo=";
 inline constexpr char kServeUntunedEcho[] = "--serve_untuned_echo=";
 inline constexpr char kServeBatching[] = "--serve_batching=";
 inline constexpr char kServeNoBatching[] = "--serve_no_batching=";
-inline constexpr char kServeCudaBatching[] = "--serve_cuda_batching=";
-inline constexpr char kServeCudaNoBatching[] = "--serve_cuda_no_batching=";
 // A client: the flag's value is a Drive as text.
 inline constexpr char kDrive[] = "--drive=";
 

@@ -10,10 +10,9 @@
 
 namespace rope::bench {
 
-void ServeOwn(const std::string& path, bool batching, const std::string& device) {
+void ServeOwn(const std::string& path, bool batching) {
   spdlog::set_level(spdlog::level::warn);
   server::ServerOptions options;
-  options.device = device;
   options.listen = {"127.0.0.1:0", "unix:" + path};
   server::Batcher::Options batches;
   if (!batching) batches.requests_max = 1;

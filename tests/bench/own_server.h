@@ -6,10 +6,8 @@
 
 namespace rope::bench {
 
-// Serves as a process of modes.h; without `batching` each batch holds one request. `device`: as
-// the flag of rope_server.
-[[noreturn]] void ServeOwn(const std::string& path, bool batching,
-                           const std::string& device = "auto");
+// Serves as a process of modes.h; without `batching` each batch holds one request.
+[[noreturn]] void ServeOwn(const std::string& path, bool batching);
 
 }  // namespace rope::bench
 

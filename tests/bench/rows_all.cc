@@ -35,8 +35,6 @@ void ServeIfAsked(const std::string& argument) {
   if (!path(kServeEcho).empty()) ServeEcho(path(kServeEcho));
   if (!path(kServeBatching).empty()) ServeOwn(path(kServeBatching), true);
   if (!path(kServeNoBatching).empty()) ServeOwn(path(kServeNoBatching), false);
-  if (!path(kServeCudaBatching).empty()) ServeOwn(path(kServeCudaBatching), true, "cuda");
-  if (!path(kServeCudaNoBatching).empty()) ServeOwn(path(kServeCudaNoBatching), false, "cuda");
 }
 
 }  // namespace rope::bench

@@ -66,10 +66,6 @@ std::vector<std::string> CommandLine(Kind kind, const std::string& path) {
       return {self, absl::StrCat(kServeBatching, path)};
     case Kind::kNoBatching:
       return {self, absl::StrCat(kServeNoBatching, path)};
-    case Kind::kCudaBatching:
-      return {self, absl::StrCat(kServeCudaBatching, path)};
-    case Kind::kCudaNoBatching:
-      return {self, absl::StrCat(kServeCudaNoBatching, path)};
   }
   return {};
 }

@@ -21,8 +21,6 @@ enum class Kind {
   kUntunedEcho,   // the callback API with gRPC's and malloc's defaults
   kBatching,      // the server's classes in this program
   kNoBatching,    // the same, with batches of one request
-  kCudaBatching,  // as kBatching, and kNoBatching, with --device=cuda
-  kCudaNoBatching,
 };
 
 inline constexpr char kToken[] = "token";

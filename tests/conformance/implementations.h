@@ -76,11 +76,10 @@ inline std::vector<Implementation> Implementations() {
 #if defined(ROPE_HAVE_CUDA_BACKEND)
   if (!kernels::CreateBackend("cuda", {}).ok()) return result;
   result.push_back(Listed("cuda", "cuda:0"));
-  result.push_back({"cuda_device", "cuda:0", [](const kernels::BackendOptions& options) {
-                      return MakeCudaDeviceBackend(options);
-                    }});
-  result.push_back({"cuda_device_head_loop", "cuda:0", [](const kernels::BackendOptions& options) {
-                      return MakeCudaDeviceBackend(options, AlwaysHeadLoop());
+  result.push_back({"cuda_device", "cuda:0",
+                    [](const kernels::BackendOptions&) { return MakeCudaDeviceBackend(); }});
+  result.push_back({"cuda_device_head_loop", "cuda:0", [](const kernels::BackendOptions&) {
+                      return MakeCudaDeviceBackend(AlwaysHeadLoop());
                     }});
 #endif
   return result;

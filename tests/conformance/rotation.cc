@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/dtype/element.h"
-#include "kernels/tables/page_builder.h"
 
 namespace rope::testing {
 
@@ -228,11 +227,8 @@ void Rotation::SetRow(int64_t pair, float cos, float sin) {
   *page_ = MakePage();
 }
 
-// A page of as many rows as the table cache keeps is one of its pages.
 kernels::TablePage Rotation::MakePage() const {
-  kernels::TablePage page(spec_.tokens, spec_.geometry.pairs, values_);
-  if (spec_.tokens == kernels::kPageRows) page.set_cached();
-  return page;
+  return {spec_.tokens, spec_.geometry.pairs, values_};
 }
 
 void Rotation::TakeInput(const Rotation& other) {

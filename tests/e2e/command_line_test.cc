@@ -69,8 +69,7 @@ TEST(CommandLineTest, CudaWithoutAGpuIsAnErrorThatSaysWhy) {
       Exits(1, AllOf(HasSubstr("rope_server: "), HasSubstr("--device: "), HasSubstr("cuda"))));
 }
 
-TEST(CommandLineTest, AutoServesOnTheCpuWithoutAGpu) {
-  const WithoutGpu without_gpu;
+TEST(CommandLineTest, AutoServesOnTheCpu) {
   TestServer server({"--device=auto"});
   const auto stub = server.NewStub();
   EXPECT_TRUE(Serves(*stub));

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -61,7 +62,7 @@ class OverwriteFuzzTest : public ::testing::TestWithParam<BackendAndSliceBytes> 
   }
 
   const std::unique_ptr<LocalEngine> keeping_ =
-      MakeEngine(GetParam(), server::DeviceRouter::kNever);
+      MakeEngine(GetParam(), std::numeric_limits<int64_t>::max());
   const std::unique_ptr<LocalEngine> overwriting_ = MakeEngine(GetParam(), 1);
   WireWriter writer_{FuzzSeed(kSeed)};
   int64_t overwritten_ = 0;

@@ -120,14 +120,6 @@ kernel_resources() {
 # process of its own.
 bench() { within "$build/bin/rope_bench_cuda" "--filter=$1" "--json_file=$out/bench.jsonl"; }
 
-# The bus of the first GPU, which widens its link when it has work.
-bus() {
-  local link
-  link=$(ask_gpu pcie.link.gen.current,pcie.link.width.current) ||
-    { echo "nvidia-smi does not say" && return 77; }
-  echo "PCIe generation ${link/, /, lanes }"
-}
-
 # filter NAME...: the tests of these names over each backend of the device.
 filter() {
   local name backend
@@ -175,8 +167,6 @@ check_and_measure() {
     step "registers" 20 kernel_resources
     rm -f "$out/bench.jsonl"
     step "benchmarks: kernels" 100 bench '^(copy|kernel|ragged|launch|then_read)/'
-    step "benchmarks: host tensors" 60 bench '^host/'
-    step "bus" 5 bus
     step "benchmarks: device tensors" 60 bench '^device/'
     step "benchmarks: shapes" 60 bench '^sweep/'
     step "conformance" 300 run_on_device

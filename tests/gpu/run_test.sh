@@ -83,7 +83,7 @@ done
 has '^RotateVector$'
 has 'REG:80'
 [[ -s $folder/build/run.log ]] || fail "want run.log in the build folder"
-for group in copy host device sweep; do
+for group in copy device sweep; do
   grep -qE -- "--filter=\^\(?[a-z|_]*$group" "$folder/calls" || fail "want the rows of $group"
 done
 order=$(grep -oE -- '--(smoke|json_file|gtest_brief|tool)' "$folder/calls" | uniq | tr -d '\n')

@@ -26,7 +26,7 @@ int64_t HeadBytes(const Case& wanted) {
   return kHeadDim * kernels::ElementBytes(wanted.dtype);
 }
 int64_t TokenBytes(const Case& wanted) {
-  return (wanted.query_heads + wanted.key_heads) * HeadBytes(wanted);
+  return (wanted.query_heads + kKeyHeads) * HeadBytes(wanted);
 }
 int64_t RowBytes(const Case& wanted) {
   return 2 * wanted.pairs * static_cast<int64_t>(sizeof(float));
@@ -144,7 +144,7 @@ std::vector<Workload::Part> Workload::Parts() const {
   std::vector<Part> parts;
   int64_t offset = case_.shift;
   for (const int64_t tokens : case_.requests) {
-    for (const int64_t heads : {case_.query_heads, case_.key_heads}) {
+    for (const int64_t heads : {case_.query_heads, kKeyHeads}) {
       parts.push_back({offset, tokens, heads});
       offset += tokens * heads * HeadBytes(case_);
     }

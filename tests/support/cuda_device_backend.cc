@@ -105,9 +105,8 @@ class CudaDeviceBackend final : public kernels::Backend {
 
 }  // namespace
 
-std::unique_ptr<kernels::Backend> MakeCudaDeviceBackend(const kernels::BackendOptions& options,
-                                                        const kernels::CudaShapes& shapes) {
-  auto backend = kernels::MakeCudaBackend(options, shapes);
+std::unique_ptr<kernels::Backend> MakeCudaDeviceBackend(const kernels::CudaShapes& shapes) {
+  auto backend = kernels::MakeCudaBackend(shapes);
   ROPE_CHECK(backend.ok());
   return std::make_unique<CudaDeviceBackend>(*std::move(backend));
 }

@@ -13,8 +13,7 @@
 namespace rope::testing {
 
 // REQUIRES: the cuda backend can be created.
-std::unique_ptr<kernels::Backend> MakeCudaDeviceBackend(const kernels::BackendOptions& options,
-                                                        const kernels::CudaShapes& shapes = {});
+std::unique_ptr<kernels::Backend> MakeCudaDeviceBackend(const kernels::CudaShapes& shapes = {});
 
 }  // namespace rope::testing
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,7 +21,6 @@ class FakeBackend final : public kernels::Backend {
 
   std::string_view name() const override { return name_; }
   std::string detail() const override { return "rotates nothing"; }
-  std::shared_ptr<kernels::HostMemory> host_memory() override { return memory; }
   absl::Status Rotate(absl::Span<const kernels::RotateJob> jobs) override {
     ++calls;
     jobs_seen += static_cast<int64_t>(jobs.size());
@@ -32,7 +30,6 @@ class FakeBackend final : public kernels::Backend {
 
   absl::Status answer;
   std::function<void(absl::Span<const kernels::RotateJob>)> on_rotate;  // may be empty
-  std::shared_ptr<kernels::HostMemory> memory;                          // may be null
   int64_t calls = 0;
   int64_t jobs_seen = 0;
 

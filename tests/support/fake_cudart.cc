@@ -36,7 +36,6 @@ constexpr int64_t kTotalBytes = int64_t{1} << 30;
 struct Allocation {
   int64_t bytes;
   bool pinned;
-  bool registered = false;
 };
 
 struct Failure {
@@ -128,11 +127,7 @@ cudaError_t Allocate(void** address, size_t bytes, bool pinned) {
       static_cast<char*>(std::aligned_alloc(256, std::max<size_t>(bytes + 255, 1) / 256 * 256));
   std::memset(data, 0x5a, std::min<size_t>(bytes, kPoisonedBytes));
   state.allocations[data] = {static_cast<int64_t>(bytes), pinned};
-  FakeCudaCounts& counts = state.counts;
-  int64_t& now = pinned ? counts.pinned_bytes : counts.device_bytes;
-  int64_t& most = pinned ? counts.pinned_bytes_most : counts.device_bytes_most;
-  now += static_cast<int64_t>(bytes);
-  most = std::max(most, now);
+  (pinned ? state.counts.pinned_bytes : state.counts.device_bytes) += static_cast<int64_t>(bytes);
   *address = data;
   return cudaSuccess;
 }
@@ -157,8 +152,6 @@ void CheckCopy(const void* target, const void* source, int64_t bytes) {
   ROPE_CHECK(to != nullptr && from != nullptr);
   ROPE_CHECK(to->pinned != from->pinned);
   (from->pinned ? state.counts.copies_in : state.counts.copies_out) += 1;
-  (from->pinned ? state.counts.bytes_in : state.counts.bytes_out) += bytes;
-  if (to->registered) state.counts.bytes_to_registered += bytes;
 }
 
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
@@ -372,19 +365,6 @@ cudaError_t cudaSetDevice(int) {
   rope::testing::device_chosen = TheState().tests;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceReset() {
-  if (const cudaError_t error = Enter("cudaDeviceReset"); error != cudaSuccess) return error;
-  rope::proto::MutexLock lock(&TheState().mu);
-  ROPE_CHECK(TheState().allocations.empty() && TheState().counts.streams == 0);
-  ++TheState().counts.resets;
-  return cudaSuccess;
-}
-cudaError_t cudaSetDeviceFlags(unsigned flags) {
-  if (const cudaError_t error = Enter("cudaSetDeviceFlags"); error != cudaSuccess) return error;
-  rope::proto::MutexLock lock(&TheState().mu);
-  TheState().counts.device_flags = flags;
-  return cudaSuccess;
-}
 cudaError_t cudaDeviceSynchronize() {
   return Enter("cudaDeviceSynchronize");
 }
@@ -417,20 +397,6 @@ cudaError_t cudaMalloc(void** devPtr, size_t size) {
 cudaError_t cudaMallocHost(void** ptr, size_t size) {
   if (const cudaError_t error = Enter("cudaMallocHost"); error != cudaSuccess) return error;
   return rope::testing::Allocate(ptr, size, true);
-}
-cudaError_t cudaHostRegister(void* ptr, size_t size, unsigned) {
-  if (const cudaError_t error = EnterOnDevice("cudaHostRegister"); error != cudaSuccess) {
-    return error;
-  }
-  rope::proto::MutexLock lock(&TheState().mu);
-  TheState().allocations[static_cast<const char*>(ptr)] = {static_cast<int64_t>(size), true, true};
-  return cudaSuccess;
-}
-cudaError_t cudaHostUnregister(void* ptr) {
-  if (const cudaError_t error = Enter("cudaHostUnregister"); error != cudaSuccess) return error;
-  rope::proto::MutexLock lock(&TheState().mu);
-  ROPE_CHECK(TheState().allocations.erase(static_cast<const char*>(ptr)) == 1);
-  return cudaSuccess;
 }
 // After a sticky error the device's memory is gone: it is freed whatever this call returns.
 cudaError_t cudaFree(void* devPtr) {

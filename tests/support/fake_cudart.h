@@ -21,17 +21,10 @@ struct FakeCudaCounts {
   int64_t launches = 0;
   int64_t copies_in = 0;  // of any shape, from host memory to a device's
   int64_t copies_out = 0;
-  int64_t bytes_in = 0;  // of the copies
-  int64_t bytes_out = 0;
   int64_t device_bytes = 0;  // allocated now
   int64_t pinned_bytes = 0;
   int64_t streams = 0;
-  int64_t device_bytes_most = 0;  // the most since the start
-  int64_t pinned_bytes_most = 0;
   int64_t threads_without_device = 0;  // calls of threads that have not chosen a device
-  int64_t resets = 0;                  // of the device
-  int64_t bytes_to_registered = 0;     // of bytes_out: to memory of cudaHostRegister
-  int64_t device_flags = 0;            // of cudaSetDeviceFlags
 };
 
 namespace fake_cuda {

@@ -137,7 +137,7 @@ class LocalEngine {
                          batcher_,
                          regions_,
                          clock_,
-                         {.overwritten = {.min = state_->overwrite_bytes_min}}};
+                         {.overwritten_min = state_->overwrite_bytes_min}};
 };
 
 }  // namespace rope::testing

@@ -74,7 +74,7 @@ class CudaBuffer {
 };
 
 // CheckCudaBackend: runs each kernel of a backend once, each with its jobs by value and in device
-// memory, and the page mirror, and compares the results.
+// memory, and compares the results.
 //
 // Errors:     The backend's own; kInternal (backend.h) if a result is wrong.
 

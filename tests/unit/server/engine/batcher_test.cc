@@ -164,33 +164,20 @@ TEST_F(BatcherTest, GatheredRequestsRunWhenTheyAreEnough) {
   EXPECT_THAT(BatchAt(1), ElementsAre("d 0-5", "e 0-5", "large 0-90"));
 }
 
-// A host alone.
-constexpr Batcher::Options kHostOptions = [] {
-  Batcher::Options options = kHeldOptions;
-  options.gathers_always = false;
-  return options;
-}();
-
-TEST_F(BatcherTest, OnAHostAloneOnlyRequestsOfStreamsBeginToGather) {
-  Start(kHostOptions);
+TEST_F(BatcherTest, OnlyRequestsOfStreamsBeginToGather) {
+  Start();
   Allow(1 << 20);
-  EnqueueGathering("at once", 5);
+  auto alone = MakeRequest("at once", 5);
+  alone->arrival.on_stream = false;
+  EnqueueGathering(std::move(alone));
   EXPECT_EQ(BatchCount(), 1U);
-  for (const char* id : {"a", "b"}) {
-    auto request = MakeRequest(id, 5);
-    request->arrival.on_stream = true;
-    EnqueueGathering(std::move(request));
-  }
+  EnqueueGathering("streamed", 5);
+  auto joins = MakeRequest("joins", 5);
+  joins->arrival.on_stream = false;
+  EnqueueGathering(std::move(joins));
   EXPECT_EQ(BatchCount(), 1U);
   EXPECT_TRUE(batcher_->RunGathered());
-  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5"));
-  auto streamed = MakeRequest("c", 5);
-  streamed->arrival.on_stream = true;
-  EnqueueGathering(std::move(streamed));
-  EnqueueGathering("d", 5);  // joins the one that waits
-  EXPECT_EQ(BatchCount(), 2U);
-  EXPECT_TRUE(batcher_->RunGathered());
-  EXPECT_THAT(BatchAt(2), ElementsAre("c 0-5", "d 0-5"));
+  EXPECT_THAT(BatchAt(1), ElementsAre("streamed 0-5", "joins 0-5"));
 }
 
 TEST_F(BatcherTest, BatchesOfOneGatherNothing) {

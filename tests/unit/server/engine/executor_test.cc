@@ -421,27 +421,6 @@ TEST_F(ExecutorTest, TheWholeRequestDecidesWhetherItsJobsStream) {
   }
 }
 
-// The device may have changed what is rotated in place, and nothing else.
-TEST_F(ExecutorTest, ABatchThatTheDeviceFailsOnFailsOnlyWhatIsInPlace) {
-  auto accelerator = std::make_unique<FakeBackend>("gpu:0");
-  accelerator->answer = proto::MakeError({.reason = proto::Reason::kInternal}, "refused");
-  DeviceRouter devices(std::make_unique<FakeBackend>("host"), std::move(accelerator), 0);
-  auto& host = static_cast<FakeBackend&>(devices.host());
-  const auto in_place = Receive(Sample("SD", {4, 8}));
-  TensorPlan& tensor = in_place->plan.tensors.at(0);
-  std::string bytes(4 * 8 * 4, '\0');
-  tensor.input.fragments = {bytes};
-  tensor.overwritten.push_back(bytes.data());
-  const auto other = Receive(Sample("SD", {4, 8}));
-  std::vector<Slice> slices = WholeSlices({in_place.get(), other.get()});
-  Executor(devices, tables_, pool_).Run(absl::MakeSpan(slices));
-  EXPECT_EQ(proto::PartsOf(slices[0].status).reason, proto::Reason::kDeviceFault);
-  EXPECT_THAT(slices[1].status, IsOk());
-  EXPECT_EQ(other->run.device, "host");
-  EXPECT_EQ(host.calls, 1);
-  EXPECT_EQ(host.jobs_seen, 1);
-}
-
 TEST_F(ExecutorTest, RowsLastAsLongAsTheirSlice) {
   const auto request = Receive(Sample("SD", {3, 8}));
   std::vector<Slice> slices = WholeSlices({request.get()});

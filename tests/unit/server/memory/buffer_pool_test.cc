@@ -5,17 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <vector>
 
-#include "tests/support/announced_memory.h"
-#include "tests/support/matchers.h"
-
 namespace rope::server {
 namespace {
-
-using ::rope::testing::AnnouncedMemory;
 
 TEST(BufferPoolTest, MemoryIsReused) {
   BufferPool pool(1 << 20);
@@ -116,29 +110,6 @@ TEST(BufferPoolTest, BufferOutlivesThePool) {
   std::memset(buffer.data(), 1, 4096);
   PooledBuffer moved = std::move(buffer);
   EXPECT_EQ(moved.data()[4095], 1);
-}
-
-TEST(BufferPoolTest, LargeBuffersAreAnnouncedForAsLongAsTheyAreMapped) {
-  const auto announced = std::make_shared<AnnouncedMemory>();
-  {
-    BufferPool pool(1 << 20, announced);
-    for (int round = 0; round < 3; ++round) {
-      const PooledBuffer small = pool.Allocate(BufferPool::kAnnouncedBytesMin / 2);
-      const PooledBuffer large = pool.Allocate(BufferPool::kAnnouncedBytesMin - 5);
-      const void* const data = large.data();
-      EXPECT_THAT(announced->now, ElementsAre(Pair(data, BufferPool::kAnnouncedBytesMin)));
-    }
-    EXPECT_EQ(announced->added, 1);
-    {
-      const PooledBuffer too_large_to_keep = pool.Allocate(2 << 20);
-      EXPECT_THAT(announced->now, SizeIs(2));
-    }
-    EXPECT_THAT(announced->now, SizeIs(1));
-    const int64_t kept = pool.kept_bytes();
-    announced->Wait();
-    EXPECT_EQ(pool.kept_bytes(), kept - (2 << 20)) << "until then the device held its pages";
-  }
-  EXPECT_THAT(announced->now, IsEmpty());
 }
 
 }  // namespace

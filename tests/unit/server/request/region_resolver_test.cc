@@ -40,7 +40,7 @@ class DestinationTest : public ::testing::Test {
   Plan PlanOf(const TensorPlan& tensor, int64_t overwrite_bytes_min = kBytes) {
     Plan plan;
     plan.tensors = {tensor};
-    SetDestinations(received_, {.min = overwrite_bytes_min}, plan);
+    SetDestinations(received_, overwrite_bytes_min, plan);
     return plan;
   }
   bool TakesBuffer(const TensorPlan& tensor, int64_t overwrite_bytes_min) {
@@ -68,21 +68,12 @@ TEST_F(DestinationTest, BytesThatOthersMayReadStay) {
   Plan plan;
   plan.tensors = {tensor_};
   ReceivedBytes shared;
-  SetDestinations(shared, {.min = 1}, plan);
+  SetDestinations(shared, 1, plan);
   EXPECT_TRUE(plan.tensors[0].TakesBuffer());
 }
 
 TEST_F(DestinationTest, SmallResultGetsMemoryOfItsOwn) {
   EXPECT_TRUE(TakesBuffer(tensor_, kBytes + 1));
-}
-
-TEST_F(DestinationTest, ResultsOfALargeRequestGetMemoryOfTheirOwn) {
-  for (const int64_t end : {2 * kBytes, 2 * kBytes + 1}) {
-    Plan plan;
-    plan.tensors = {tensor_, tensor_};
-    SetDestinations(received_, {.min = kBytes, .request_end = end}, plan);
-    EXPECT_EQ(plan.tensors[0].TakesBuffer(), end == 2 * kBytes);
-  }
 }
 
 TEST_F(DestinationTest, ResultThatDoesNotFitTheReceivedBytesGetsMemoryOfItsOwn) {
