@@ -141,7 +141,6 @@ class MessageReads {
 
    private:
     friend class MessageReads;
-    std::shared_ptr<Connection> connection_;
     bool may_idle_ = false;
     bool entered_ = false;
     absl::Time began_;
@@ -159,7 +158,7 @@ class MessageReads {
 
   // `may_idle`: the client may legally send nothing, as on an open stream. Such a read is never
   // late.
-  void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, bool may_idle);
+  void Enter(Entry& entry, bool may_idle);
   void Leave(Entry& entry);
 
   // The number of all reads, including those of open streams.
@@ -268,7 +267,7 @@ class QueueCall : protected MessageReads::Entry {
   }
 
   void StartRead(bool may_idle = false) {
-    parts_.reads->Enter(*this, connection_, may_idle);
+    parts_.reads->Enter(*this, may_idle);
     stream_.Read(&message_, &read_);
   }
   void StartWrite(const grpc::ByteBuffer& bytes, grpc::WriteOptions options = {}) {

@@ -20,9 +20,8 @@ constexpr int64_t kReceiveBytes = 100 * limits::kMiB;
 // A message that is being read; records how the read ended.
 class FakeRead final : public MessageReads::Entry {
  public:
-  FakeRead(MessageReads& reads, const TestConnection& connection, bool may_idle = false)
-      : reads_(reads) {
-    reads_.Enter(*this, connection.account(), may_idle);
+  explicit FakeRead(MessageReads& reads, bool may_idle = false) : reads_(reads) {
+    reads_.Enter(*this, may_idle);
   }
   ~FakeRead() override { reads_.Leave(*this); }
 
@@ -41,10 +40,9 @@ class MemoryWatchTest : public ::testing::Test {
   FakeClock clock_;
   MessageReads reads_{clock_};
   Connections connections_{{.all = 8, .owner = 8}};
-  ConnectionWatch connection_watch_{connections_,
-                                    {.handshake_timeout = absl::Minutes(1),
-                                     .uses = [] { return std::vector<CallWatch::Use>(); },
-                                     .has_memory = [](int) { return false; }}};
+  ConnectionWatch connection_watch_{
+      connections_,
+      {.handshake_timeout = absl::Minutes(1), .has_memory = [](int) { return false; }}};
   BufferPool pool_{int64_t{1} << 40};
   TestConnection one_{connections_, "uid:1"};
   TestConnection two_{connections_, "uid:2"};
@@ -64,7 +62,7 @@ class MemoryWatchTest : public ::testing::Test {
 };
 
 TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnceAndItsConnectionStays) {
-  FakeRead read(reads_, one_);
+  FakeRead read(reads_);
   clock_.Advance(absl::Seconds(60));
   watch_.Tick();
   EXPECT_THAT(read.ends, IsEmpty());
@@ -78,14 +76,14 @@ TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnceAndItsConnectionStays) {
 }
 
 TEST_F(MemoryWatchTest, SilentStreamHasNoTimeToKeep) {
-  FakeRead stream(reads_, one_, /*may_idle=*/true);
+  FakeRead stream(reads_, /*may_idle=*/true);
   clock_.Advance(absl::Hours(1));
   watch_.Tick();
   EXPECT_THAT(stream.ends, IsEmpty());
 }
 
 TEST_F(MemoryWatchTest, ClientThatDoesNotTakeTheEndIsCutOff) {
-  FakeRead read(reads_, one_);
+  FakeRead read(reads_);
   clock_.Advance(absl::Seconds(61));
   watch_.Tick();
   clock_.Advance(absl::Seconds(1));
@@ -97,7 +95,7 @@ TEST_F(MemoryWatchTest, ClientThatDoesNotTakeTheEndIsCutOff) {
 }
 
 TEST_F(MemoryWatchTest, WhatTheProcessHoldsAtTheStartEndsNothing) {
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_);
   clock_.Advance(absl::Milliseconds(11));
   {
     MemoryWatch watch({kReceiveBytes, absl::Seconds(60)},
@@ -110,9 +108,9 @@ TEST_F(MemoryWatchTest, WhatTheProcessHoldsAtTheStartEndsNothing) {
 }
 
 TEST_F(MemoryWatchTest, TheOldestEndFirstAndNoMoreThanNeedBe) {
-  const FakeRead first(reads_, one_);
-  const FakeRead second(reads_, two_);
-  const FakeRead others[] = {{reads_, one_}, {reads_, one_}};
+  const FakeRead first(reads_);
+  const FakeRead second(reads_);
+  const FakeRead others[] = {FakeRead(reads_), FakeRead(reads_)};
   clock_.Advance(absl::Milliseconds(11));
   anonymous_bytes_ = kReceiveBytes + 1;
   watch_.Tick();
@@ -124,7 +122,7 @@ TEST_F(MemoryWatchTest, TheOldestEndFirstAndNoMoreThanNeedBe) {
 }
 
 TEST_F(MemoryWatchTest, FreedMemoryEndsNoRead) {
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_);
   clock_.Advance(absl::Milliseconds(26));
   anonymous_bytes_ = kReceiveBytes;
   watch_.Tick();
@@ -140,14 +138,14 @@ TEST_F(MemoryWatchTest, FreedMemoryEndsNoRead) {
 }
 
 TEST_F(MemoryWatchTest, StreamsEndFarAboveTheBudgetIfNoOtherMessageIsUnderWay) {
-  const FakeRead stream(reads_, one_, /*may_idle=*/true);
+  const FakeRead stream(reads_, /*may_idle=*/true);
   clock_.Advance(absl::Milliseconds(26));
   anonymous_bytes_ = kReceiveBytes * 3 / 2;
   watch_.Tick();
   EXPECT_THAT(stream.ends, IsEmpty()) << "it may be idle";
   ++anonymous_bytes_;
   {
-    const FakeRead read(reads_, two_);
+    const FakeRead read(reads_);
     clock_.Advance(absl::Milliseconds(11));
     watch_.Tick();
     EXPECT_THAT(read.ends, SizeIs(1));
@@ -158,7 +156,7 @@ TEST_F(MemoryWatchTest, StreamsEndFarAboveTheBudgetIfNoOtherMessageIsUnderWay) {
 }
 
 TEST_F(MemoryWatchTest, WhatBudgetsHaveCountedEndsNothing) {
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_);
   clock_.Advance(absl::Seconds(1));
   accounted_bytes_ = kReceiveBytes;
   anonymous_bytes_ = 2 * kReceiveBytes;
@@ -167,7 +165,7 @@ TEST_F(MemoryWatchTest, WhatBudgetsHaveCountedEndsNothing) {
 }
 
 TEST_F(MemoryWatchTest, MessageThatHasJustBegunStays) {
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_);
   clock_.Advance(absl::Milliseconds(9));
   anonymous_bytes_ = 10 * kReceiveBytes;
   watch_.Tick();
@@ -222,9 +220,9 @@ TEST_F(MemoryWatchTest, BuffersThatLieUnusedGoBackButForAFloor) {
 }
 
 TEST_F(MemoryWatchTest, RestsLongOnlyWhereNoMessageMustCome) {
-  const FakeRead stream(reads_, two_, /*may_idle=*/true);
+  const FakeRead stream(reads_, /*may_idle=*/true);
   EXPECT_GE(watch_.Tick(), absl::Seconds(1));
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_);
   EXPECT_LE(watch_.Tick(), absl::Milliseconds(20));
 }
 
