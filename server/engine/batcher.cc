@@ -55,8 +55,8 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
       Push(std::move(request));
       return absl::OkStatus();
     }
-    const bool gathers =
-        options_.gathers_always || request->arrival.on_stream || !gathered_.empty();
+    const bool on_stream = request->arrival.transport == Transport::kStream;
+    const bool gathers = options_.gathers_always || on_stream || !gathered_.empty();
     ++direct_unfinished_;
     gathered_.push_back(std::move(request));
     if (!is_large && gathers && !HasGatheredEnough()) return absl::OkStatus();

@@ -178,14 +178,14 @@ TEST_F(BatcherTest, OnAHostAloneOnlyRequestsOfStreamsBeginToGather) {
   EXPECT_EQ(BatchCount(), 1U);
   for (const char* id : {"a", "b"}) {
     auto request = MakeRequest(id, 5);
-    request->arrival.on_stream = true;
+    request->arrival.transport = Transport::kStream;
     EnqueueGathering(std::move(request));
   }
   EXPECT_EQ(BatchCount(), 1U);
   EXPECT_TRUE(batcher_->RunGathered());
   EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5"));
   auto streamed = MakeRequest("c", 5);
-  streamed->arrival.on_stream = true;
+  streamed->arrival.transport = Transport::kStream;
   EnqueueGathering(std::move(streamed));
   EnqueueGathering("d", 5);  // joins the one that waits
   EXPECT_EQ(BatchCount(), 2U);
