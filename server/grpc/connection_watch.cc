@@ -16,6 +16,7 @@ constexpr absl::Duration kOldWindow = absl::Milliseconds(1500);
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(100);
 // Fewer are no part of an attack.
 constexpr int64_t kLostCallsMin = 32;
+
 constexpr std::string_view kReasonNames[] = {"lost_calls", "unknown_cancels", "untaken_replies",
                                              "no_call", "idle"};
 

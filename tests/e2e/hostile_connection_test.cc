@@ -1,6 +1,6 @@
 // Attacks that cost time and memory before the server sees a call: reset streams, headers without
-// end. Behind Envoy, other clients must be answered soon. Cancels, which the server sees, must delay
-// nobody without it, either.
+// end. Behind Envoy, other clients must be answered soon. Beside cancels, which the server sees,
+// they must be without it, too.
 // They are measured from processes of their own, once as the attacker's owner and once as another.
 #include <arpa/inet.h>
 #include <grpcpp/create_channel.h>
