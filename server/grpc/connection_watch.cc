@@ -11,7 +11,7 @@ namespace rope::server {
 namespace {
 
 constexpr absl::Duration kWindow = absl::Seconds(1);
-// A window that is much older saw an idle server, and its counts are of more than a second.
+// Of a window that is much older the look came late, and its counts are of more than a second.
 constexpr absl::Duration kOldWindow = absl::Milliseconds(1500);
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(100);
 // Fewer are no part of an attack.
