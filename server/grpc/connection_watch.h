@@ -60,9 +60,9 @@ class ConnectionWatch {
   ConnectionWatch(Connections& connections, Options options)
       : connections_(connections), options_(std::move(options)) {}
 
-  // Looks at all connections, at most ten times a second unless memory is needed. Then it shuts down
-  // those, too, that have taken no reply for kUntaken, of the owner whose such connections hold the
-  // most bytes.
+  // Looks at all connections, at most ten times a second unless memory is needed. Then it shuts
+  // down those, too, that have taken no reply for kUntaken, of the owner whose such connections
+  // hold the most bytes.
   void Look(absl::Time now, bool needs_memory);
 
   // Connections that were shut down, by CloseReason.
