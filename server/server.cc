@@ -120,14 +120,6 @@ ConnectionWatch::Options Server::WatchOptions() {
   ConnectionWatch::Options watch;
   watch.handshake_timeout = options_.handshake_timeout;
   watch.idle_timeout = options_.idle_timeout;
-  // gRPC gives reading to its executor where connections contend for it.
-  const auto executor = std::make_shared<NamedThreads>("default-executo", clock_);
-  watch.uses = [this, executor] {
-    std::vector<CallWatch::Use> uses = poll_loop_->Uses();
-    for (const auto& listener : listeners_) uses.push_back(listener->HandingOn());
-    for (const CallWatch::Use& use : executor->Uses()) uses.push_back(use);
-    return uses;
-  };
   watch.has_memory = [this](int fd) {
     const uint64_t session = SessionOfDescriptor(fd);
     return !core_->regions().List(session).empty() ||
@@ -272,7 +264,6 @@ void Server::Drain(absl::Duration grace) {
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                      gpr_time_from_micros(absl::ToInt64Microseconds(kCloseGrace), GPR_TIMESPAN)));
     core_->in_flight().AwaitNoneOpen();
-    memory_watch_->Stop();  // it asks threads for their time
     listeners_.clear();
   }
   if (poll_loop_ != nullptr) poll_loop_->Shutdown();

@@ -1,7 +1,10 @@
 #include "client/memory/output_pool.h"
 
+#include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 namespace rope::client {
 namespace {
@@ -29,9 +32,10 @@ OutputMemory OutputPool::Allocate(int64_t bytes) {
   Memory memory;
   {
     const proto::MutexLock lock(&mu_);
-    if (const auto it = idle_.find(piece_bytes); it != idle_.end() && !it->second.empty()) {
-      memory = std::move(it->second.back().memory);
-      it->second.pop_back();
+    const auto fits = [piece_bytes](const Idle& idle) { return idle.bytes == piece_bytes; };
+    if (const auto last = std::find_if(idle_.rbegin(), idle_.rend(), fits); last != idle_.rend()) {
+      memory = std::move(last->memory);
+      idle_.erase(std::next(last).base());
       idle_bytes_ -= piece_bytes;
     }
   }
@@ -40,35 +44,20 @@ OutputMemory OutputPool::Allocate(int64_t bytes) {
 }
 
 void OutputPool::GiveBack(Memory memory, int64_t piece_bytes) {
-  for (;;) {
-    Memory dropped;  // declared before the lock, so it is freed after the unlock
-    const proto::MutexLock lock(&mu_);
-    if (piece_bytes > kept_bytes_max_) return;
-    if (piece_bytes <= kept_bytes_max_ - idle_bytes_) {
-      idle_[piece_bytes].push_back({std::move(memory), next_number_++});
-      idle_bytes_ += piece_bytes;
-      return;
-    }
-    dropped = PopOldest();
+  std::vector<Memory> dropped;  // declared before the lock, so it is freed after the unlock
+  const proto::MutexLock lock(&mu_);
+  if (piece_bytes > kept_bytes_max_) return;
+  while (piece_bytes > kept_bytes_max_ - idle_bytes_) {
+    idle_bytes_ -= idle_.front().bytes;
+    dropped.push_back(std::move(idle_.front().memory));
+    idle_.pop_front();
   }
-}
-
-OutputPool::Memory OutputPool::PopOldest() {
-  auto oldest = idle_.end();
-  for (auto it = idle_.begin(); it != idle_.end(); ++it) {
-    if (it->second.empty()) continue;
-    if (oldest == idle_.end() || it->second.front().number < oldest->second.front().number) {
-      oldest = it;
-    }
-  }
-  Memory memory = std::move(oldest->second.front().memory);
-  oldest->second.pop_front();
-  idle_bytes_ -= oldest->first;
-  return memory;
+  idle_.push_back({std::move(memory), piece_bytes});
+  idle_bytes_ += piece_bytes;
 }
 
 void OutputPool::Close() {
-  std::map<int64_t, std::deque<Idle>> dropped;  // freed after the unlock
+  std::deque<Idle> dropped;  // freed after the unlock
   const proto::MutexLock lock(&mu_);
   dropped.swap(idle_);
   idle_bytes_ = 0;

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -46,22 +45,18 @@ class OutputPool : public std::enable_shared_from_this<OutputPool> {
   using Memory = std::unique_ptr<std::byte[]>;
   struct Idle {
     Memory memory;
-    uint64_t number = 0;  // increases with every GiveBack: the smallest was idle longest
+    int64_t bytes = 0;
   };
 
   explicit OutputPool(int64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
 
   // `memory` was allocated by this pool with `piece_bytes`, the rounded size.
   void GiveBack(Memory memory, int64_t piece_bytes);
-  // REQUIRES: a piece is idle.
-  Memory PopOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable proto::Mutex mu_;
   int64_t kept_bytes_max_ ABSL_GUARDED_BY(mu_);
-  // Size -> pieces of that size, oldest first.
-  std::map<int64_t, std::deque<Idle>> idle_ ABSL_GUARDED_BY(mu_);
+  std::deque<Idle> idle_ ABSL_GUARDED_BY(mu_);  // oldest first
   int64_t idle_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t next_number_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace rope::client

@@ -17,25 +17,6 @@ CosSin At(const RowSource& source, size_t column, int64_t position, int64_t from
   return {.cos = source.multiplier * turn.cos, .sin = source.multiplier * turn.sin};
 }
 
-// An array of numbers of one dtype.
-class RowNumbers {
- public:
-  RowNumbers(char* bytes, std::optional<DType> dtype) : bytes_(bytes), dtype_(dtype) {}
-
-  void Set(size_t index, double value) {
-    if (!dtype_.has_value()) {
-      std::memcpy(bytes_ + index * sizeof(value), &value, sizeof(value));
-      return;
-    }
-    const size_t offset = index * static_cast<size_t>(ElementBytes(*dtype_));
-    WriteElement(value, *dtype_, reinterpret_cast<uint8_t*>(bytes_ + offset));
-  }
-
- private:
-  char* const bytes_;
-  const std::optional<DType> dtype_;
-};
-
 }  // namespace
 
 void ReadRow(const RowSource& source, int64_t position, int64_t from_position,
@@ -70,25 +51,31 @@ int64_t RowBytes(const RowFormat& format, int64_t columns) {
 void WriteRow(const RowFormat& format, absl::Span<const CosSin> row,
               const std::array<char*, 2>& out) {
   const size_t n = row.size();
-  RowNumbers first(out[0], format.dtype);
-  RowNumbers second(out[1], format.dtype);
+  const auto set = [&](size_t array, size_t index, double value) {
+    if (!format.dtype.has_value()) {
+      std::memcpy(out[array] + index * sizeof(value), &value, sizeof(value));
+      return;
+    }
+    const size_t offset = index * static_cast<size_t>(ElementBytes(*format.dtype));
+    WriteElement(value, *format.dtype, reinterpret_cast<uint8_t*>(out[array] + offset));
+  };
   for (size_t j = 0; j < n; ++j) {
     switch (format.layout) {
       case RowLayout::kDuplicated:
-        first.Set(n + j, row[j].cos);
-        second.Set(n + j, row[j].sin);
+        set(0, n + j, row[j].cos);
+        set(1, n + j, row[j].sin);
         [[fallthrough]];
       case RowLayout::kCosSin:
-        first.Set(j, row[j].cos);
-        second.Set(j, row[j].sin);
+        set(0, j, row[j].cos);
+        set(1, j, row[j].sin);
         break;
       case RowLayout::kCosSinCache:
-        first.Set(j, row[j].cos);
-        first.Set(n + j, row[j].sin);
+        set(0, j, row[j].cos);
+        set(0, n + j, row[j].sin);
         break;
       case RowLayout::kComplex:
-        first.Set(2 * j, row[j].cos);
-        first.Set(2 * j + 1, row[j].sin);
+        set(0, 2 * j, row[j].cos);
+        set(0, 2 * j + 1, row[j].sin);
         break;
     }
   }

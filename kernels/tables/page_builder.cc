@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -56,19 +55,6 @@ Rotors AtPosition(const Frequencies& frequencies, int64_t position) {
   Rotors rotors(frequencies.inv_freq.size());
   for (size_t j = 0; j < frequencies.inv_freq.size(); ++j) {
     const CosSin exact = CosSinAt(frequencies, j, position);
-    rotors.cos[j] = exact.cos;
-    rotors.sin[j] = exact.sin;
-  }
-  return rotors;
-}
-
-// exp(i*w), and with xPos the scale of one step.
-Rotors OneStep(const Frequencies& frequencies) {
-  Rotors rotors(frequencies.inv_freq.size());
-  for (size_t j = 0; j < frequencies.inv_freq.size(); ++j) {
-    const double scale =
-        frequencies.growth.empty() ? 1.0 : static_cast<double>(std::exp(frequencies.growth[j]));
-    const CosSin exact = ExactCosSin(1, frequencies.inv_freq[j], scale);
     rotors.cos[j] = exact.cos;
     rotors.sin[j] = exact.sin;
   }
@@ -141,7 +127,8 @@ absl::StatusOr<std::shared_ptr<TablePage>> BuildPage(const Frequencies& frequenc
     return BuildRows(frequencies, positions);
   }
   std::vector<Rotors> fine(1, Rotors(columns));
-  const Rotors one = OneStep(frequencies);
+  const Frequencies unscaled = {.inv_freq = frequencies.inv_freq, .growth = frequencies.growth};
+  const Rotors one = AtPosition(unscaled, 1);  // with xPos the scale of one step, too
   while (fine.size() < kFine) fine.push_back(Multiply(fine.back(), one));
   const Rotors coarse = Multiply(fine.back(), one);
 

@@ -1,9 +1,11 @@
 #include "proto/wire/stream_message.h"
 
-#include "absl/status/statusor.h"
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "proto/error.h"
 #include "proto/wire/message_join.h"
+#include "proto/wire/schema.h"
 #include "rope/v1/rotate.pb.h"
 
 namespace rope::proto {
@@ -35,22 +37,21 @@ class Reader {
 
  private:
   absl::Status Field(uint32_t number, WireType type) {
-    switch (number) {
-      case kSequence:
-        return Sequence(type);
-      case kCancel:
-        return Cancel(type);
-      case kRotate:
-        return Rotate(type);
-      default:
-        return MakeError(
-            Reason::kUnknownField, "request", absl::StrCat("unknown field number ", number),
-            absl::StrCat("a field of ", v1::RotateStreamRequest::descriptor()->name()));
+    static const Schema& schema = Schema::Of(v1::RotateStreamRequest::descriptor());
+    const FieldSchema* const field = schema.Find(number);
+    if (field == nullptr) {
+      return MakeError(Reason::kUnknownField, "request",
+                       absl::StrCat("unknown field number ", number),
+                       absl::StrCat("a field of ", v1::RotateStreamRequest::descriptor()->name()));
     }
+    if (type != field->wire_type) {
+      return InvalidField(field->name, "another wire type",
+                          number == kSequence ? "varint" : "length-delimited");
+    }
+    return number == kSequence ? Sequence() : Action(*field);
   }
 
-  absl::Status Sequence(WireType type) {
-    if (type != WireType::kVarint) return InvalidField("sequence", "another wire type", "varint");
+  absl::Status Sequence() {
     const auto value = cursor_.ReadVarint();
     if (!value.ok()) return value.status();
     if (has_sequence_) return InvalidField("sequence", "it more than once", "it once");
@@ -59,35 +60,23 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // A CancelRequest has no fields.
-  absl::Status Cancel(WireType type) {
-    const auto value = Delimited("cancel", type);
-    if (!value.ok()) return value.status();
-    if (message_.cancel) return InvalidField("cancel", "it more than once", "it once");
-    if (value->bytes > 0) return InvalidField("cancel", "fields", "an empty message");
-    message_.cancel = true;
-    return CheckOneAction();
-  }
-
-  absl::Status Rotate(WireType type) {
-    auto value = Delimited("rotate", type);
-    if (!value.ok()) return value.status();
-    if (message_.rotate.has_value()) return InvalidField("rotate", "it more than once", "it once");
-    message_.rotate = *std::move(value);
-    return CheckOneAction();
-  }
-
-  absl::Status CheckOneAction() const {
-    if (!message_.cancel || !message_.rotate.has_value()) return absl::OkStatus();
-    return InvalidField("request", "cancel and rotate", "exactly one of cancel, rotate");
-  }
-
-  absl::StatusOr<FragmentedBytes> Delimited(absl::string_view field, WireType type) {
-    if (type != WireType::kLength)
-      return InvalidField(field, "another wire type", "length-delimited");
+  // `cancel`, which has no fields, or `rotate`.
+  absl::Status Action(const FieldSchema& field) {
     const auto length = cursor_.ReadLength();
     if (!length.ok()) return length.status();
-    return cursor_.ReadView(*length);
+    auto value = cursor_.ReadView(*length);
+    if (!value.ok()) return value.status();
+    const bool is_cancel = field.number == kCancel;
+    if (is_cancel ? message_.cancel : message_.rotate.has_value()) {
+      return InvalidField(field.name, "it more than once", "it once");
+    }
+    if (is_cancel && value->bytes > 0) return InvalidField("cancel", "fields", "an empty message");
+    if (message_.cancel || message_.rotate.has_value()) {
+      return InvalidField("request", "cancel and rotate", "exactly one of cancel, rotate");
+    }
+    message_.cancel = is_cancel;
+    if (!is_cancel) message_.rotate = *std::move(value);
+    return absl::OkStatus();
   }
 
   WireCursor cursor_;

@@ -57,7 +57,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
     }
     // Others would pay for a look at the queue of their thread, 0.6 of the 20 microseconds of a
     // lone client.
-    const bool gathers = request->arrival.on_stream || !gathered_.empty();
+    const bool gathers = request->arrival.transport == Transport::kStream || !gathered_.empty();
     ++direct_unfinished_;
     gathered_.push_back(std::move(request));
     if (!is_large && gathers && !HasGatheredEnough()) return absl::OkStatus();

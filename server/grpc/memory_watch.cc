@@ -21,7 +21,6 @@ constexpr absl::Duration kLate = absl::Milliseconds(10);
 constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
 constexpr absl::Duration kPressurePeriod = absl::Milliseconds(5);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
-constexpr absl::Duration kLookPeriod = absl::Milliseconds(250);
 // A call that was ended is aborted if its client has not taken the end after this time.
 constexpr absl::Duration kEndGrace = absl::Seconds(1);
 constexpr absl::Duration kTrimPeriod = absl::Milliseconds(25);
@@ -40,7 +39,7 @@ MemoryWatch::MemoryWatch(const Options& options, System system, MessageReads& re
       pool_(pool),
       clock_(clock) {}
 
-void MemoryWatch::Stop() {
+MemoryWatch::~MemoryWatch() {
   {
     proto::MutexLock lock(&mutex_);
     stopped_ = true;
@@ -54,15 +53,8 @@ void MemoryWatch::Start() {
   thread_ = std::thread([this] { Loop(); });
 }
 
-// A long rest is taken in steps, between which ConnectionWatch looks. The next round is due at once
-// if it saw busy poll threads, or a message is being read.
 void MemoryWatch::Loop() {
-  while (true) {
-    for (absl::Duration rest = Tick(); rest > absl::ZeroDuration(); rest -= kLookPeriod) {
-      if (!Rest(std::min(rest, kLookPeriod))) return;
-      if (reads_.count() > 0 || connections_.CloseWasters(clock_.Now())) break;
-    }
-  }
+  while (Rest(Tick())) continue;
 }
 
 // Tick runs without mutex_, which guards only the sleep. Wake reads rests_ without the mutex, and
@@ -70,7 +62,7 @@ void MemoryWatch::Loop() {
 // false and does nothing, so Rest looks for new reads once more after it has set rests_.
 bool MemoryWatch::Rest(absl::Duration rest) {
   proto::MutexLock lock(&mutex_);
-  rests_.store(rest >= kLookPeriod);
+  rests_.store(rest >= kIdlePeriod);
   const bool has_new = rests_ && reads_.count() > 0;
   if (!stopped_ && !woken_ && !has_new) wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(rest));
   rests_.store(false);
@@ -88,15 +80,14 @@ void MemoryWatch::WakeUp() {
 }
 
 // One round:
-//   1. Let ConnectionWatch look, and end late reads.
+//   1. End late reads.
 //   2. Compute the unaccounted bytes. If they exceed half the budget, trim the pool and malloc (at
 //      most every kTrimPeriod) and compute them again: freed memory must not end a read.
 //   3. End reads that are too many. Bytes that may be freed memory count only far above the budget.
-//      Shut down what takes no replies or is idle.
-//   4. Give unused memory back.
+//   4. Let ConnectionWatch look. Errors on streams are among the unaccounted bytes.
+//   5. Give unused memory back.
 absl::Duration MemoryWatch::Tick() {
   const absl::Time now = clock_.Now();
-  const bool is_busy = connections_.CloseWasters(now);
   EndLateReads(now);
   unaccounted_bytes_ = UnaccountedBytes();
   const bool in_use = unaccounted_bytes_ > options_.receive_bytes / 2;
@@ -110,10 +101,12 @@ absl::Duration MemoryWatch::Tick() {
   receiving_bytes_.store(std::max<int64_t>(0, unaccounted_bytes_), std::memory_order_relaxed);
   const bool is_far_above = unaccounted_bytes_ > options_.receive_bytes * 3 / 2;
   if (is_exact || is_far_above) EndReads(now, is_far_above);
-  CloseConnections(now);
+  const int64_t refused = system_.refused();
+  const bool refuses = std::exchange(refused_, refused) != refused;
+  connections_.Look(now, refuses || unaccounted_bytes_ > options_.receive_bytes);
   GiveBack(now);
   if (in_use) return kPressurePeriod;
-  return is_busy || reads_.count() > 0 ? kBusyPeriod : kIdlePeriod;
+  return reads_.count() > 0 ? kBusyPeriod : kIdlePeriod;
 }
 
 int64_t MemoryWatch::UnaccountedBytes() const {
@@ -148,20 +141,6 @@ void MemoryWatch::EndReads(absl::Time now, bool of_anybody) {
     ended += count;
     pressure_.fetch_add(count);
   }
-}
-
-// Errors on streams are among the unaccounted bytes. Without need, idle connections are closed.
-void MemoryWatch::CloseConnections(absl::Time now) {
-  const int64_t refused = system_.refused();
-  const bool refuses = std::exchange(refused_, refused) != refused;
-  if (refuses || unaccounted_bytes_ > options_.receive_bytes) {
-    connections_.CloseUntaken(now);
-  } else if (now - connections_looked_at_ >= connections_.NextLook()) {
-    connections_.CloseIdle(now);
-  } else {
-    return;
-  }
-  connections_looked_at_ = now;
 }
 
 // The pool trims buffers that were unused since its last Trim, so calling it every kUnusedMs is

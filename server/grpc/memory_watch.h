@@ -1,4 +1,4 @@
-// MemoryWatch: a thread that keeps the server's memory close to its budgets, and that lets
+// MemoryWatch: a thread that keeps the server's memory close to its budgets. In each round it lets
 // ConnectionWatch look.
 //
 //   - Messages that are being read belong to no budget until they are complete. Their memory is
@@ -12,8 +12,8 @@
 //   - Memory that a burst took goes back to the system: pool buffers and freed allocator memory
 //     that were unused for kUnusedMs.
 //
-//   looks each 250 ms, a round each second
-//     --- a read begins (Wake), the poll threads are busy ---> a round each 20 ms
+//   a round each second
+//     --- a read begins (Wake) ---> each 20 ms
 //     --- half the budget in use ---> 5 ms
 //
 // The periods get longer again as soon as the reason for the shorter one has gone.
@@ -59,14 +59,12 @@ class MemoryWatch {
 
   MemoryWatch(const Options& options, System system, MessageReads& reads,
               ConnectionWatch& connections, BufferPool& pool, const Clock& clock);
-  // As Stop.
-  ~MemoryWatch() { Stop(); }
+  // Stops the thread.
+  ~MemoryWatch();
 
   // Takes what the process holds now as its own, and starts the thread. REQUIRES: called once at
   // most.
   void Start();
-  // Stops the thread. May be called again.
-  void Stop();
 
   // Does one round of checks. Returns the time until the next round is due.
   absl::Duration Tick();
@@ -95,7 +93,6 @@ class MemoryWatch {
   void EndLateReads(absl::Time now);
   // `of_anybody`: as MessageReads::EndOfGreediest.
   void EndReads(absl::Time now, bool of_anybody);
-  void CloseConnections(absl::Time now);
   // Gives unused memory back to the system.
   void GiveBack(absl::Time now);
 
@@ -111,7 +108,6 @@ class MemoryWatch {
   // Confined to the thread that ticks.
   int64_t unaccounted_bytes_ = 0;
   int64_t refused_ = 0;  // at the last round
-  absl::Time connections_looked_at_ = absl::InfinitePast();
   absl::Time trimmed_ = absl::InfinitePast();
   absl::Time pool_trimmed_ = absl::InfinitePast();
   absl::Time sampled_ = absl::InfinitePast();

@@ -36,14 +36,6 @@ void PollLoop::Shutdown() {
   threads_.clear();
 }
 
-std::vector<CallWatch::Use> PollLoop::Uses() {
-  std::vector<CallWatch::Use> uses;
-  for (size_t i = 0; i < threads_.size(); ++i) {
-    uses.push_back(queues_[i]->into_grpc_.UseOf(threads_[i]));
-  }
-  return uses;
-}
-
 // The first time that the queue is empty, gRPC may have looked at no socket: an event that was
 // queued while no thread waited makes its next look return at once. The second time it has.
 bool CallQueue::OnEmpty() {
@@ -78,8 +70,7 @@ bool PollLoop::NextEvent(CallQueue& queue, void** tag, bool* ok) const {
   // End of the spin time; empty until it begins.
   std::optional<std::chrono::steady_clock::time_point> end;
   while (true) {
-    switch (queue.into_grpc_.Run(
-        [&] { return completions.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC)); })) {
+    switch (completions.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
       case grpc::CompletionQueue::GOT_EVENT:
         return true;
       case grpc::CompletionQueue::SHUTDOWN:
@@ -91,7 +82,7 @@ bool PollLoop::NextEvent(CallQueue& queue, void** tag, bool* ok) const {
     if (!end.has_value() && on_idle_()) continue;  // its work may have made events
     const auto now = std::chrono::steady_clock::now();
     if (!end.has_value()) end = now + absl::ToChronoNanoseconds(spin_);
-    if (now >= *end) return queue.into_grpc_.Run([&] { return completions.Next(tag, ok); });
+    if (now >= *end) return completions.Next(tag, ok);
     sched_yield();  // let other threads use this core
   }
 }

@@ -18,7 +18,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
-#include "server/telemetry/process.h"
 
 namespace rope::server {
 
@@ -151,7 +150,6 @@ class CallQueue {
   bool OnEmpty();
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  CallWatch into_grpc_;
   int events_ = 0;  // since the thread looked at the sockets
   int empty_ = 0;   // times in succession that the queue was empty
   std::vector<Event*> deferred_;
@@ -176,9 +174,6 @@ class PollLoop {
   // Shuts the queues down, runs their last events and joins the threads. REQUIRES: the server was
   // shut down.
   void Shutdown();
-
-  // By thread: calls into gRPC. REQUIRES: started, and Shutdown has not begun.
-  std::vector<CallWatch::Use> Uses();
 
  private:
   void Run(CallQueue& queue) const;

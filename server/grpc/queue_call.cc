@@ -28,14 +28,11 @@ constexpr absl::Duration kEndsKept = absl::Seconds(1);
 // Enter appends to the newest end, so a walk from oldest_ can stop at the first that began too
 // late. Enter and Leave are O(1) and allocate nothing, because every message pays for them.
 
-void MessageReads::Enter(Entry& entry, const std::shared_ptr<Connection>& connection,
-                         absl::string_view owner, bool may_idle) {
-  entry.connection_ = connection;
+void MessageReads::Enter(Entry& entry, absl::string_view owner, bool may_idle) {
   entry.owner_ = owner;
   entry.may_idle_ = may_idle;
   entry.began_ = clock_.Now();
   entry.ended_at_ = absl::InfiniteFuture();
-  if (!may_idle) connection->BeginRead();
   proto::MutexLock lock(&mutex_);
   ROPE_CHECK(!entry.entered_);
   entry.entered_ = true;
@@ -48,7 +45,6 @@ void MessageReads::Enter(Entry& entry, const std::shared_ptr<Connection>& connec
 }
 
 void MessageReads::Leave(Entry& entry) {
-  if (!entry.may_idle_) entry.connection_->EndRead();
   proto::MutexLock lock(&mutex_);
   ROPE_CHECK(entry.entered_);
   entry.entered_ = false;
@@ -228,7 +224,6 @@ void QueueCall::Ended(bool ok) {
   Release();
 }
 
-// The message counts before its read ends, so that its bytes always have a reason.
 void QueueCall::Read(bool ok) {
   if (ok) connection_->CountMessage(static_cast<int64_t>(message_.Length()));
   parts_.reads->Leave(*this);

@@ -142,7 +142,6 @@ class MessageReads {
 
    private:
     friend class MessageReads;
-    std::shared_ptr<Connection> connection_;
     absl::string_view owner_;
     bool may_idle_ = false;
     bool entered_ = false;
@@ -161,8 +160,7 @@ class MessageReads {
 
   // `owner`: of the call, valid until Leave. `may_idle`: the client may legally send nothing, as on
   // an open stream. Such a read is never late.
-  void Enter(Entry& entry, const std::shared_ptr<Connection>& connection, absl::string_view owner,
-             bool may_idle);
+  void Enter(Entry& entry, absl::string_view owner, bool may_idle);
   void Leave(Entry& entry);
 
   // Of all reads, open streams included.
@@ -286,7 +284,7 @@ class QueueCall : protected MessageReads::Entry {
   }
 
   void StartRead(bool may_idle = false) {
-    parts_.reads->Enter(*this, connection_, owner(), may_idle);
+    parts_.reads->Enter(*this, owner(), may_idle);
     stream_.Read(&message_, &read_);
   }
   void StartWrite(const grpc::ByteBuffer& bytes, grpc::WriteOptions options = {}) {

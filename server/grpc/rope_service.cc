@@ -78,11 +78,11 @@ Permit PermitOf(Request& finished, const grpc::ByteBuffer& reply) {
   return permit;
 }
 
+// A call may name memory in place of bytes.
 Transport TransportOf(const Request& request) {
-  if (request.arrival.reply_bytes_max.has_value()) return Transport::kRing;
-  if (request.arrival.on_stream) return Transport::kStream;
+  const Transport transport = request.arrival.transport;
   const std::shared_ptr<const Region>& region = request.plan.tensors.front().source.region;
-  if (region == nullptr) return Transport::kInline;
+  if (transport != Transport::kInline || region == nullptr) return transport;
   return region->kind() == Region::Kind::kMemfd ? Transport::kMemfd : Transport::kInProcess;
 }
 
@@ -105,12 +105,6 @@ auto OriginOf(const Call& call) {
 
 auto OriginOf(const LocalCall& call) {
   return [&call] { return RopeService::Origin{.peer = call.origin()}; };
-}
-
-// REQUIRES: the rotation succeeded.
-RotationReport ReportOf(const Request& request) {
-  const StageTimes& stages = request.stages;
-  return {stages.decode, stages.validate, stages.queue, stages.execute, request.plan.tokens};
 }
 
 grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
@@ -158,15 +152,15 @@ void RopeService::DrainStreams() {
 }
 
 template <typename Call>
-Arrival RopeService::ArrivalOf(const Call& call, int64_t message_bytes) const {
+Arrival RopeService::ArrivalOf(const Call& call, int64_t message_bytes, Transport transport) const {
   Arrival arrival;
+  arrival.transport = transport;
   arrival.received = parts_.clock->Now();
   arrival.session = call.session();
   arrival.deadline = arrival.received + call.time_left();
   arrival.cancelled = call.cancelled();
   if constexpr (requires { call.identity(); }) arrival.identity = call.identity();
   arrival.message_bytes = message_bytes;
-  arrival.on_stream = std::is_same_v<Call, StreamCall>;
   return arrival;
 }
 
@@ -197,7 +191,7 @@ void RopeService::Handle(Method method, ServiceCall& call) {
 }
 
 void RopeService::Rotate(ServiceCall& call) {
-  Arrival arrival = ArrivalOf(call, BytesOf(call.request()));
+  Arrival arrival = ArrivalOf(call, BytesOf(call.request()), Transport::kInline);
   auto decoded = DecodeWith(
       [&] { return DecodeRequest(call.request(), parts_.max_message_bytes, arrival); }, arrival);
   if (!decoded.ok()) {
@@ -215,7 +209,7 @@ void RopeService::Rotate(ServiceCall& call) {
 }
 
 void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
-  Arrival arrival = ArrivalOf(call, BytesOf(bytes));
+  Arrival arrival = ArrivalOf(call, BytesOf(bytes), Transport::kStream);
   proto::StreamMessage message;
   auto decoded = DecodeWith(
       [&] { return DecodeStreamRequest(bytes, parts_.max_message_bytes, message, arrival); },
@@ -265,7 +259,7 @@ absl::Status RopeService::AdmitLocal(const LocalCall& call, Arrival& arrival) {
 
 void RopeService::RotateLocal(LocalCall& call) {
   parts_.calls.in_flight->Add();
-  Arrival arrival = ArrivalOf(call, call.message_bytes());
+  Arrival arrival = ArrivalOf(call, call.message_bytes(), Transport::kRing);
   arrival.reply_bytes_max = call.reply_bytes_max();
   auto decoded = DecodeWith(
       [&]() -> absl::StatusOr<Decoded> {
@@ -296,7 +290,8 @@ void RopeService::RotateLocal(LocalCall& call) {
 void RopeService::RotateInProcess(InProcessCall& call) {
   parts_.calls.in_flight->Add();
   Decoded decoded = call.TakeRequest();
-  Arrival arrival = ArrivalOf(call, static_cast<int64_t>(decoded.message().ByteSizeLong()));
+  Arrival arrival = ArrivalOf(call, static_cast<int64_t>(decoded.message().ByteSizeLong()),
+                              Transport::kInProcess);
   TakeId(decoded.message().request_id(), arrival);
   if (arrival.id.empty()) arrival.id = MakeId();
   Submit(std::move(arrival), std::move(decoded),
@@ -309,7 +304,7 @@ void RopeService::RotateInProcess(InProcessCall& call) {
 }
 
 Arrival RopeService::Receive(ServiceCall& call) {
-  Arrival arrival = ArrivalOf(call, BytesOf(call.request()));
+  Arrival arrival = ArrivalOf(call, BytesOf(call.request()), Transport::kInline);
   arrival.id = MakeId();
   return arrival;
 }
@@ -350,16 +345,18 @@ void RopeService::Answer(ServiceCall& call, ControlCall& control, const absl::St
 
 void RopeService::RecordRotation(Method method, const Request& request, OriginOfCall origin,
                                  const absl::Status& status, int64_t reply_bytes) {
-  if (status.ok()) parts_.metrics->CountRotation(ReportOf(request), LabelsOf(request));
+  if (status.ok()) {
+    parts_.metrics->CountRotation(request.stages, request.plan.tokens, LabelsOf(request));
+  }
   Record({method, request.arrival, &request.call().labels(), origin}, status, reply_bytes);
 }
 
 void RopeService::Record(const Finished& call, const absl::Status& status, int64_t reply_bytes) {
   const absl::Duration duration = parts_.clock->Now() - call.arrival.received;
   Metrics& metrics = *parts_.metrics;
-  if (call.arrival.reply_bytes_max.has_value()) {
+  if (call.arrival.transport == Transport::kRing) {
     metrics.ring_requests().End(status.code(), duration);
-  } else if (call.method == Method::kRotateStream) {
+  } else if (call.arrival.transport == Transport::kStream) {
     metrics.stream_requests().End(status.code(), duration);
   } else {
     metrics.CallsOf(call.method)

@@ -106,7 +106,7 @@ class RopeService {
   void RefuseOnStream(StreamCall& call, uint64_t sequence, const Arrival& arrival,
                       const Labels* labels, const absl::Status& status);
   template <typename Call>
-  Arrival ArrivalOf(const Call& call, int64_t message_bytes) const;
+  Arrival ArrivalOf(const Call& call, int64_t message_bytes, Transport transport) const;
   // The result of `decode`, which may set the arrival's id. Without one, the server makes it.
   template <typename Decode>
   auto DecodeWith(const Decode& decode, Arrival& arrival) -> decltype(decode());

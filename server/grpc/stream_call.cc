@@ -67,7 +67,6 @@ void StreamCall::OnArrived() {
   began_ = parts_.reads->clock().Now();
   parts_.in_flight->Add();
   method_.open->Add(*this);
-  connection().OpenStream();
   {
     proto::MutexLock lock(&mutex_);
     Advance();
@@ -163,7 +162,6 @@ void StreamCall::OnEnded(bool) {
 // gRPC's done notification: the RPC is over, by Finish or because the client has gone. Answers may
 // still be missing; IsFree waits for them.
 void StreamCall::OnDone() {
-  connection().CloseStream();
   const Change change(*this);
   done_seen_ = true;
   if (!cancelled()->load(std::memory_order_relaxed)) return;

@@ -407,7 +407,7 @@ void Listener::OnPending(uint64_t number) {
     shutdown(taken.socket.get(), SHUT_RDWR);  // the watch then closes the session
     return;
   }
-  hand_ons_.Run([&] { options_.hand_on(taken.socket.release()); });
+  options_.hand_on(taken.socket.release());
 }
 
 // The close is what gRPC's clients back off for. A reason in HTTP/2's words (GOAWAY) needs SETTINGS

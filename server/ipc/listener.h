@@ -34,7 +34,6 @@
 #include "server/memory/connections.h"
 #include "server/memory/peers.h"
 #include "server/memory/regions.h"
-#include "server/telemetry/process.h"
 
 namespace rope::server {
 
@@ -133,9 +132,6 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Calls of `hand_on`, in which gRPC reads what has come of the connection. REQUIRES: any thread
-  // but the destructor's.
-  CallWatch::Use HandingOn() { return hand_ons_.UseOf(thread_); }
   // The address, with the port filled in.
   const std::string& address() const { return sockets_.address; }
 
@@ -198,7 +194,6 @@ class Listener {
   std::map<uint64_t, Watched> watched_;
   uint64_t next_number_ = 0;
   proto::Notification stopped_listening_;
-  CallWatch hand_ons_;
   std::thread thread_;  // last: it uses all members above
 };
 

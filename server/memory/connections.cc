@@ -36,8 +36,6 @@ Connection::Counts Connection::counts() const {
           .unknown_cancels = now(counts_.unknown_cancels),
           .messages = now(counts_.messages),
           .message_bytes = now(counts_.message_bytes),
-          .reads = now(counts_.reads),
-          .streams = now(counts_.streams),
           .reply_bytes = now(counts_.reply_bytes),
           .taken_bytes = now(counts_.taken_bytes)};
 }
@@ -52,7 +50,7 @@ std::optional<Connection::Traffic> Connection::traffic() const {
       ioctl(socket_.get(), FIONREAD, &unread) != 0) {
     return std::nullopt;
   }
-  return Traffic{static_cast<int64_t>(info.tcpi_bytes_received) - unread, unread,
+  return Traffic{static_cast<int64_t>(info.tcpi_bytes_received) - unread,
                  static_cast<int64_t>(info.tcpi_bytes_acked)};
 }
 

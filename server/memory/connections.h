@@ -49,8 +49,6 @@ class Connection {
     Number unknown_cancels = 0;  // of stream messages, for a sequence that no request has
     Number messages = 0;         // that have come
     Number message_bytes = 0;    // of these
-    Number reads = 0;            // messages of unary calls that are under way
-    Number streams = 0;          // that are open; gRPC reads ahead of the server
     Number reply_bytes = 0;      // of replies that the client has not taken
     Number taken_bytes = 0;      // of replies that it has
 
@@ -60,9 +58,8 @@ class Connection {
   using Counts = CountsOf<int64_t>;
   // What the kernel has counted.
   struct Traffic {
-    int64_t read_bytes = 0;    // by gRPC
-    int64_t unread_bytes = 0;  // that have come
-    int64_t taken_bytes = 0;   // by the client's kernel
+    int64_t read_bytes = 0;   // by gRPC
+    int64_t taken_bytes = 0;  // by the client's kernel
   };
 
   struct About {
@@ -91,10 +88,6 @@ class Connection {
   void EndCall() { Add(counts_.calls_over, 1); }
   void LoseCall() { Add(counts_.calls_lost, 1); }
   void CountUnknownCancel() { Add(counts_.unknown_cancels, 1); }
-  void BeginRead() { Add(counts_.reads, 1); }
-  void EndRead() { Add(counts_.reads, -1); }
-  void OpenStream() { Add(counts_.streams, 1); }
-  void CloseStream() { Add(counts_.streams, -1); }
   void CountMessage(int64_t bytes) {
     Add(counts_.messages, 1);
     Add(counts_.message_bytes, bytes);

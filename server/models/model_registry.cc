@@ -28,9 +28,9 @@ int64_t CostOf(const std::string& key, const SpecCache::Value& value) {
 
 }  // namespace
 
-const SpecCache::Value* SpecCache::Find(const std::string& key) const {
+SpecCache::Value SpecCache::Find(const std::string& key) const {
   const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
+  return found == values_.end() ? Value() : found->second;
 }
 
 std::shared_ptr<const RopeEntry> SpecCache::FindId(const std::string& config_id) const {
@@ -134,7 +134,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   }
   if (!may_take_long && TakesLongToRead(spec)) return NeedsSideThread();
   const std::string key = proto::CanonicalBytes(spec);
-  if (auto cached = FindCached(key); cached != nullptr) return cached;
+  if (auto cached = FindCached(key).entry; cached != nullptr) return cached;
   if (!may_take_long && MayBeWide(spec)) return NeedsSideThread();
   ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(spec));
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
@@ -143,10 +143,9 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   return Keep(key, {.entry = entry, .bytes = entry->bytes()}).entry;
 }
 
-std::shared_ptr<const RopeEntry> ModelRegistry::FindCached(const std::string& key) const {
+SpecCache::Value ModelRegistry::FindCached(const std::string& key) const {
   proto::ReaderMutexLock lock(&mutex_);
-  const SpecCache::Value* const found = cache_.Find(key);
-  return found == nullptr ? nullptr : found->entry;
+  return cache_.Find(key);
 }
 
 bool ModelRegistry::MayBeWide(const v1::RopeSpec& spec) const {
@@ -162,12 +161,7 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
   // Not the key of a spec without first_layer: the digits follow fields that have one.
   const std::string key =
       absl::StrCat(proto::CanonicalBytes(spec), absl::Hex(count, absl::kZeroPad8));
-  {
-    proto::ReaderMutexLock lock(&mutex_);
-    if (const SpecCache::Value* const found = cache_.Find(key); found != nullptr) {
-      return *found->layers;
-    }
-  }
+  if (const auto cached = FindCached(key).layers; cached != nullptr) return *cached;
   v1::RopeSpec alone = spec;
   alone.clear_first_layer();
   ROPE_RETURN_IF_ERROR(CheckSpec(alone));
@@ -255,12 +249,7 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
   if (spec.sub_config().empty()) return named;
   // No spec begins so: 's' begins no field of one.
   const std::string key = absl::StrCat("sub_config ", spec.model(), " ", spec.sub_config());
-  {
-    proto::ReaderMutexLock lock(&mutex_);
-    if (const SpecCache::Value* const found = cache_.Find(key); found != nullptr) {
-      return found->sub_config;
-    }
-  }
+  if (ModelPtr cached = FindCached(key).sub_config; cached != nullptr) return cached;
   auto config = kernels::ModelConfig::Parse(
       named->composite_json.empty() ? "{}" : named->composite_json, spec.sub_config());
   if (!config.ok()) return InField(field, config.status());

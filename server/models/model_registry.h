@@ -32,7 +32,7 @@ namespace rope::server {
 
 class SpecCache {
  public:
-  // One of the pointers is set.
+  // One of the pointers is set, of a value that is kept.
   struct Value {
     std::shared_ptr<const RopeEntry> entry = {};     // of a spec
     std::shared_ptr<const RopeEntries> layers = {};  // of a spec with first_layer, for each layer
@@ -42,8 +42,8 @@ class SpecCache {
 
   explicit SpecCache(int64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // Null: no such value.
-  const Value* Find(const std::string& key) const;
+  // Without a pointer: no such value.
+  Value Find(const std::string& key) const;
   // The entry of a spec with this config_id; null: none is kept.
   std::shared_ptr<const RopeEntry> FindId(const std::string& config_id) const;
   // Adds a value, unless the key has one, and returns the key's value. A value above the bound is
@@ -159,8 +159,8 @@ class ModelRegistry {
       : spec_bytes_max_(spec_bytes_max), cache_(spec_bytes_max) {}
   // False only if the spec alone, or the model that it names, says so.
   bool MayBeWide(const v1::RopeSpec& spec) const;
-  // Null: not cached. `key`: CanonicalBytes of a spec without config_id.
-  std::shared_ptr<const RopeEntry> FindCached(const std::string& key) const;
+  // As SpecCache::Find.
+  SpecCache::Value FindCached(const std::string& key) const;
   absl::Status AddFile(const ModelFile& file);
   // Returns whether the model replaces another one of this name.
   bool Add(const std::string& name, const std::string& origin, Model model);

@@ -29,6 +29,7 @@
 #include "server/memory/regions.h"
 #include "server/request/plan.h"
 #include "server/request/prepared_rotation.h"
+#include "server/telemetry/rotation_counts.h"
 
 namespace rope::server {
 
@@ -116,19 +117,11 @@ class InProcessCall {
 // Ownership:  Owns everything that it refers to. The destructor releases the permit, the received
 //             bytes and the output buffers.
 
-// How long the stages of a request took, in microseconds: rope.v1.StageTimes.
-struct StageTimes {
-  double decode = 0;
-  double validate = 0;
-  double queue = 0;
-  double execute = 0;
-};
-
 // What is known of a request when its bytes have come.
 struct Arrival {
   std::string id;        // the client's, or one that the server makes
   uint64_t session = 0;  // the connection; queues take turns between sessions
-  bool on_stream = false;
+  Transport transport = Transport::kInline;
   absl::Time received;
   int64_t message_bytes = 0;
   std::optional<int64_t> reply_bytes_max;  // set: the reply must fit a slot of a ring

@@ -197,13 +197,14 @@ Metrics::Metrics(const std::string& version, const std::string& revision,
   devices_.emplace_back("other");
 }
 
-void Metrics::CountRotation(const RotationReport& report, const RotationLabels& labels) {
+void Metrics::CountRotation(const StageTimes& stages, int64_t tokens,
+                            const RotationLabels& labels) {
   rotations_.Count(labels);
-  stages_[0].Observe(Nanoseconds(report.decode_us));
-  stages_[1].Observe(Nanoseconds(report.validate_us));
-  stages_[2].Observe(Nanoseconds(report.queue_us));
-  stages_[3].Observe(Nanoseconds(report.execute_us));
-  Add(tokens_, report.tokens);
+  stages_[0].Observe(Nanoseconds(stages.decode));
+  stages_[1].Observe(Nanoseconds(stages.validate));
+  stages_[2].Observe(Nanoseconds(stages.queue));
+  stages_[3].Observe(Nanoseconds(stages.execute));
+  Add(tokens_, tokens);
 }
 
 void Metrics::CountBatch(const BatchReport& report) {

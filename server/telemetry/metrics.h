@@ -67,15 +67,6 @@ inline constexpr int kMethodCount = 12;
 // "Rotate".
 std::string_view Name(Method method);
 
-// One rotation that succeeded.
-struct RotationReport {
-  double decode_us = 0;
-  double validate_us = 0;
-  double queue_us = 0;
-  double execute_us = 0;
-  int64_t tokens = 0;
-};
-
 // The limit and the use of one budget.
 struct BudgetUse {
   struct Refusal {
@@ -123,7 +114,8 @@ class Metrics {
   Metrics(const std::string& version, const std::string& revision,
           const std::vector<std::string>& devices, absl::Span<const std::string> models = {});
 
-  void CountRotation(const RotationReport& report, const RotationLabels& labels);
+  // Of one that succeeded.
+  void CountRotation(const StageTimes& stages, int64_t tokens, const RotationLabels& labels);
   void CountBatch(const BatchReport& report);
   // A call that its handler gets ends with its answer, or as a stream; the transport counts others.
   CallCounts& CallsOf(Method method) { return calls_[static_cast<size_t>(method)]; }

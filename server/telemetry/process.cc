@@ -1,6 +1,5 @@
 #include "server/telemetry/process.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -14,7 +13,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 
 namespace rope::server {
 namespace {
@@ -95,58 +93,6 @@ std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_r
   result.resident_bytes = values[3] * sysconf(_SC_PAGESIZE);
   result.open_fds = CountEntries(proc_root + "/self/fd");
   return result;
-}
-
-CallWatch::Use CallWatch::UseOf(std::thread& thread) const {
-  clockid_t clock = {};
-  timespec used = {};
-  if (pthread_getcpuclockid(thread.native_handle(), &clock) != 0) return {};
-  if (clock_gettime(clock, &used) != 0) return {};
-  return {absl::DurationFromTimespec(used), steps_.load(std::memory_order_relaxed)};
-}
-
-namespace {
-
-// The clock that pthread_getcpuclockid gives for a thread of this process.
-absl::Duration UsedBy(pid_t thread) {
-  constexpr clockid_t kOfThread = 6;
-  timespec used = {};
-  if (clock_gettime(static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3 | kOfThread),
-                    &used) != 0)
-    return {};
-  return absl::DurationFromTimespec(used);
-}
-
-}  // namespace
-
-std::vector<CallWatch::Use> NamedThreads::Uses() {
-  const absl::Time now = clock_.Now();
-  const absl::Duration step = now - std::exchange(looked_at_, now);
-  bool works = threads_.empty();
-  for (Thread& thread : threads_) {
-    const absl::Duration used = UsedBy(thread.id) - thread.use.used;
-    if (2 * used < step) thread.use.steps += 2;
-    thread.use.used += used;
-    works |= used > absl::ZeroDuration();
-  }
-  if (works && now - found_at_ >= absl::Seconds(1)) {
-    found_at_ = now;
-    Find();
-  }
-  std::vector<CallWatch::Use> uses;
-  for (const Thread& thread : threads_) uses.push_back(thread.use);
-  return uses;
-}
-
-void NamedThreads::Find() {
-  std::error_code failed;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", failed)) {
-    pid_t id = 0;
-    if (!absl::SimpleAtoi(task.path().filename().string(), &id)) continue;
-    if (absl::StripSuffix(ReadTextFile(task.path() / "comm"), "\n") != name_) continue;
-    if (std::ranges::count(threads_, id, &Thread::id) > 0) continue;
-    threads_.push_back({id, {.used = UsedBy(id), .steps = 1, .is_guess = true}});
-  }
 }
 
 }  // namespace rope::server

@@ -1,25 +1,16 @@
-// What Linux says of this process: its processors, memory, time and descriptors; and what its
-// threads use inside calls that others watch.
+// What Linux says of this process: its processors, memory, time and descriptors.
 //
-// Threading:  Functions; CallWatch is thread-safe, NamedThreads confined to one thread.
+// Threading:  Functions only.
 #ifndef ROPE_SERVER_TELEMETRY_PROCESS_H_
 #define ROPE_SERVER_TELEMETRY_PROCESS_H_
 
-#include <sys/types.h>
-
-#include <atomic>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
-#include "server/clock.h"
 
 namespace rope::server {
 
@@ -52,68 +43,6 @@ struct ProcessStatistics {
 
 // nullopt: `proc_root` is not a proc file system.
 std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_root = "/proc");
-
-// CallWatch: shows other threads whether a thread is inside a call, such as one into gRPC.
-class CallWatch {
- public:
-  struct Use {
-    absl::Duration used;    // of a processor, by the thread
-    int64_t steps = 0;      // entries into calls and returns from them: odd inside
-    bool is_guess = false;  // the steps, of NamedThreads
-  };
-
-  // On the thread.
-  template <typename Call>
-  auto Run(const Call& call) {
-    const Step inside(steps_);
-    return call();
-  }
-  // On any other. `thread`: the one that runs calls, which has not been joined.
-  Use UseOf(std::thread& thread) const;
-
- private:
-  class Step {
-   public:
-    explicit Step(std::atomic<int64_t>& steps) : steps_(steps) { Count(); }
-    ~Step() { Count(); }
-    Step(const Step&) = delete;
-    Step& operator=(const Step&) = delete;
-
-   private:
-    void Count() { steps_.fetch_add(1, std::memory_order_relaxed); }
-
-    std::atomic<int64_t>& steps_;
-  };
-
-  std::atomic<int64_t> steps_ = 0;
-};
-
-// NamedThreads: what threads that a library has started use of a processor. Nobody counts their
-// steps: a thread that has used less than half of the time since the last look has returned.
-//
-// Threading:  Confined to one thread.
-class NamedThreads {
- public:
-  // `name`: as the kernel has it, which cuts it after 15 bytes. `clock` must outlive it.
-  NamedThreads(std::string name, const Clock& clock) : name_(std::move(name)), clock_(clock) {}
-
-  // One for each thread, in the order in which they were found. While they work, it looks for
-  // others once a second.
-  std::vector<CallWatch::Use> Uses();
-
- private:
-  struct Thread {
-    pid_t id = 0;
-    CallWatch::Use use = {};
-  };
-  void Find();
-
-  const std::string name_;
-  const Clock& clock_;
-  std::vector<Thread> threads_;
-  absl::Time looked_at_ = absl::InfinitePast();
-  absl::Time found_at_ = absl::InfinitePast();
-};
 
 }  // namespace rope::server
 

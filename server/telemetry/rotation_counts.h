@@ -26,6 +26,14 @@ namespace rope::server {
 enum class Transport { kInline, kStream, kMemfd, kRing, kInProcess };
 inline constexpr int kTransportCount = 5;
 
+// How long the stages of a rotation took, in microseconds: rope.v1.StageTimes.
+struct StageTimes {
+  double decode = 0;
+  double validate = 0;
+  double queue = 0;
+  double execute = 0;
+};
+
 // Instead of the name of a model. None is a legal name.
 inline constexpr std::string_view kConfigModel = "(config)";  // a config, whole or by its id
 inline constexpr std::string_view kRowsModel = "(rows)";      // the caller's own table

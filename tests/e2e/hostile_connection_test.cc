@@ -1,5 +1,6 @@
 // Attacks that cost time and memory before the server sees a call: reset streams, headers without
-// end, cancels. Whatever a connection does, other clients must be answered soon.
+// end. Behind Envoy, other clients must be answered soon. Beside cancels, which the server sees,
+// they must be without it, too.
 // They are measured from processes of their own, once as the attacker's owner and once as another.
 #include <arpa/inet.h>
 #include <grpcpp/create_channel.h>
@@ -38,7 +39,7 @@ using std::chrono::seconds;
 
 constexpr int kAttackSeconds = 2;
 // Bounds for a machine that runs other tests beside these: alone, the figures are 0.1 to 0.7 s.
-// Without accounts of connections, calls waited for 2 to 10 s.
+// Without Envoy, calls wait for 2 to 10 s beside what the server does not see.
 constexpr double kSlowestMs = 4000;
 constexpr seconds kNewClientWithin{4};
 
@@ -272,10 +273,12 @@ void ExpectOthersAnswered(WatchedServer& watched, const std::string& address,
   watched.ExpectUnharmed(what);
 }
 
-TEST_P(HostileConnectionTest, OthersAreAnsweredSoon) {
-  const auto [kind, connections] = GetParam();
-  WatchedServer watched;
-  ExpectOthersAnswered(watched, watched.server().address(), "", kind, connections);
+TEST(UnknownCancelsTest, OthersAreAnsweredSoon) {
+  for (const int connections : {1, 16}) {
+    WatchedServer watched;
+    ExpectOthersAnswered(watched, watched.server().address(), "", Kind::kUnknownCancels,
+                         connections);
+  }
 }
 
 TEST_P(HostileConnectionTest, OthersAreAnsweredSoonBehindEnvoy) {
@@ -290,14 +293,12 @@ TEST_P(HostileConnectionTest, OthersAreAnsweredSoonBehindEnvoy) {
 
 // In the memory of a small container, with the server's own defaults. The last attack goes on while
 // the server drains.
-TEST(HostileDefaultsTest, AServerInOneGibibyteOutlivesEveryAttackAndEndsInTime) {
+TEST(HostileDefaultsTest, AServerInOneGibibyteOutlivesCancelsAndEndsInTime) {
   const MemoryLimit container(1024 * kMiB);
   TestServer server({"--drain_timeout=2s", "--log_level=error"}, Process::Errors::kOurs,
                     &container);
   std::vector<std::unique_ptr<Attacker>> attackers;
-  for (const Kind kind :
-       {Kind::kResetCalls, Kind::kLiteralWithoutEnd, Kind::kIntegerWithoutEnd,
-        Kind::kFieldsWithoutEnd, Kind::kManyPaths, Kind::kUnknownCancels, Kind::kResetWholeCalls}) {
+  for (const Kind kind : {Kind::kResetCalls, Kind::kUnknownCancels, Kind::kResetWholeCalls}) {
     attackers.clear();
     for (int i = 0; i < 16; ++i) {
       attackers.push_back(std::make_unique<Attacker>(server.address(), kind));

@@ -73,7 +73,7 @@ class HeldBatcher : public ::testing::Test {
     std::unique_ptr<server::Request> request = EmptyRequest(id, session);
     request->plan.tokens = tokens;
     request->plan.bytes_per_token = 1;
-    request->arrival.on_stream = true;  // so that it may gather
+    request->arrival.transport = server::Transport::kStream;  // so that it may gather
     request->arrival.cancelled = std::make_shared<std::atomic<bool>>(false);
     request->done = [this](std::unique_ptr<server::Request> finished, const absl::Status& status) {
       proto::MutexLock lock(&mutex_);

@@ -47,11 +47,6 @@ class TestConnection {
       EXPECT_EQ(recv(server_, part.data(), part.size(), MSG_WAITALL), size);
     }
   }
-  // Sends bytes that wait to be read. REQUIRES: a new socket takes them.
-  void SendUnread(size_t bytes) {
-    const std::string all(bytes, 'x');
-    EXPECT_EQ(send(client_.get(), all.data(), bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
-  }
   // Also takes what the server has sent.
   bool IsClosed() {
     std::string part(1024, 0);

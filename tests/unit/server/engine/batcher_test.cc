@@ -168,12 +168,12 @@ TEST_F(BatcherTest, OnlyRequestsOfStreamsBeginToGather) {
   Start();
   Allow(1 << 20);
   auto alone = MakeRequest("at once", 5);
-  alone->arrival.on_stream = false;
+  alone->arrival.transport = Transport::kInline;
   EnqueueGathering(std::move(alone));
   EXPECT_EQ(BatchCount(), 1U);
   EnqueueGathering("streamed", 5);
   auto joins = MakeRequest("joins", 5);
-  joins->arrival.on_stream = false;
+  joins->arrival.transport = Transport::kInline;
   EnqueueGathering(std::move(joins));
   EXPECT_EQ(BatchCount(), 1U);
   EXPECT_TRUE(batcher_->RunGathered());

@@ -22,7 +22,7 @@ class FakeRead final : public MessageReads::Entry {
  public:
   FakeRead(MessageReads& reads, const TestConnection& connection, bool may_idle = false)
       : reads_(reads) {
-    reads_.Enter(*this, connection.account(), connection.account()->owner(), may_idle);
+    reads_.Enter(*this, connection.account()->owner(), may_idle);
   }
   ~FakeRead() override { reads_.Leave(*this); }
 
@@ -41,10 +41,9 @@ class MemoryWatchTest : public ::testing::Test {
   FakeClock clock_;
   MessageReads reads_{clock_};
   Connections connections_{{.all = 8, .owner = 8}};
-  ConnectionWatch connection_watch_{connections_,
-                                    {.handshake_timeout = absl::Minutes(1),
-                                     .uses = [] { return std::vector<CallWatch::Use>(); },
-                                     .has_memory = [](int) { return false; }}};
+  ConnectionWatch connection_watch_{
+      connections_,
+      {.handshake_timeout = absl::Minutes(1), .has_memory = [](int) { return false; }}};
   BufferPool pool_{int64_t{1} << 40};
   TestConnection one_{connections_, "uid:1"};
   TestConnection two_{connections_, "uid:2"};

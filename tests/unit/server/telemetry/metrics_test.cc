@@ -221,9 +221,8 @@ TEST_F(MetricsTest, CallOfAnUnknownMethodIsOneOfOthers) {
 }
 
 TEST_F(MetricsTest, RotationsGiveTheirStagesAndTokens) {
-  metrics_.CountRotation(
-      {.decode_us = 2, .validate_us = 3, .queue_us = 400, .execute_us = 5000, .tokens = 17},
-      {.transport = Transport::kRing});
+  metrics_.CountRotation({.decode = 2, .validate = 3, .queue = 400, .execute = 5000},
+                         /*tokens=*/17, {.transport = Transport::kRing});
   const Exposition page(TextOf(metrics_));
   const std::string name = "rope_request_stage_seconds";
   EXPECT_DOUBLE_EQ(page.Value(name + R"(_sum{stage="decode"})"), 2e-6);

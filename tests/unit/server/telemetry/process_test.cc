@@ -1,18 +1,12 @@
 #include "server/telemetry/process.h"
 
 #include <gtest/gtest.h>
-#include <pthread.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "proto/mutex.h"
-#include "tests/support/fake_clock.h"
 #include "tests/support/matchers.h"
 #include "tests/support/temporary_folder.h"
 
@@ -123,57 +117,6 @@ TEST(ReadProcessStatisticsTest, ThisProcessHasMemoryAndFiles) {
   EXPECT_GT(statistics->resident_bytes, 1 << 20);
   EXPECT_GE(statistics->open_fds, 3);
   EXPECT_GT(statistics->start_time_seconds, 1e9);
-}
-
-// Threads that work, under a name.
-class NamedThreadsTest : public ::testing::Test {
- protected:
-  ~NamedThreadsTest() override {
-    ends_ = true;
-    for (std::thread& worker : workers_) worker.join();
-  }
-  void Start() {
-    proto::Notification named;
-    workers_.emplace_back([this, &named] {
-      pthread_setname_np(pthread_self(), "works");
-      named.Notify();
-      while (!ends_) continue;
-    });
-    named.WaitForNotification();
-  }
-  // Looks until the first thread has worked since the last look.
-  std::vector<CallWatch::Use> UsesAfterWork() {
-    const absl::Duration before = threads_.Uses().at(0).used;
-    while (true) {
-      std::vector<CallWatch::Use> uses = threads_.Uses();
-      if (uses.at(0).used > before) return uses;
-    }
-  }
-
-  rope::testing::FakeClock clock_;
-  std::atomic<bool> ends_ = false;
-  std::vector<std::thread> workers_;
-  NamedThreads threads_{"works", clock_};
-};
-
-TEST_F(NamedThreadsTest, AThreadThatUsesLittleOfTheTimeHasReturned) {
-  Start();
-  const std::vector<CallWatch::Use> uses = UsesAfterWork();
-  ASSERT_EQ(uses.size(), 1U);
-  EXPECT_EQ(uses[0].steps, 1) << "it works all the time";
-  EXPECT_TRUE(uses[0].is_guess);
-  clock_.Advance(absl::Hours(1));
-  EXPECT_EQ(threads_.Uses().at(0).steps, 3);
-}
-
-TEST_F(NamedThreadsTest, OthersAreFoundASecondLaterWhileTheFirstWorks) {
-  Start();
-  EXPECT_EQ(UsesAfterWork().size(), 1U);
-  Start();
-  EXPECT_EQ(UsesAfterWork().size(), 1U);
-  clock_.Advance(absl::Seconds(1));
-  UsesAfterWork();
-  EXPECT_EQ(threads_.Uses().size(), 2U);
 }
 
 }  // namespace
