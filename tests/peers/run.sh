@@ -12,8 +12,8 @@
 #          what describe says of it. Without arguments: all of engines/packages.txt; a new release
 #          joins it. The version of llamacpp is that of llama-cpp-python, which has its source. For
 #          hf and vllm also the scale of attention (engines/record_scale.py).
-#        tests/peers/run.sh --placements [--only=REGEX] [-v]: where config classes look for rope
-#          parameters (placements.py); without torch
+#        tests/peers/run.sh --placements [VERSION] [--only=REGEX] [-v]: where config classes look for
+#          rope parameters (placements.py), and which of a release are new; without torch
 #        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
 # The packages of requirements.txt go into build/peers, with 5 GB for torch. vLLM goes into
 # build/vllm_venv, and its operator into build/vllm_operator, with 5 GB more for each.
@@ -27,6 +27,10 @@ mkdir -p build
 if [[ ${1-} == --placements ]]; then
   # Config classes need neither torch nor the other packages.
   grep -E "^(transformers|numpy)==" "$wanted" >build/placements.txt
+  if [[ ${2-} =~ ^[0-9] ]]; then
+    sed -i "s/^transformers==.*/transformers==$2/" build/placements.txt
+    shift
+  fi
   deploy/python_venv.sh build/placements build/placements.txt >/dev/null || exit 77
   deploy/python.sh build/dist
   build/placements/bin/pip install -q --disable-pip-version-check --force-reinstall --no-deps \
