@@ -25,8 +25,8 @@ readonly venv=build/peers wanted=tests/peers/requirements.txt
 
 mkdir -p build
 if [[ ${1-} == --placements ]]; then
-  # Config classes need neither torch nor the other packages.
-  grep -E "^(transformers|numpy)==" "$wanted" >build/placements.txt
+  # Config classes need neither torch nor the other packages; ropeserve needs its binding.
+  grep -E "^(transformers|numpy|nanobind-backend)==" "$wanted" >build/placements.txt
   if [[ ${2-} =~ ^[0-9] ]]; then
     sed -i "s/^transformers==.*/transformers==$2/" build/placements.txt
     shift
