@@ -84,7 +84,7 @@ bool IsMla(const Model& model) {
   return IsOneOf(model.type,
                  {"axk1", "axk2", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32",
                   "glm4_moe_lite", "glm_moe_dsa", "hy_v4", "kimi_k2", "longcat_flash", "minicpm3",
-                  "mistral4", "mistral_large4", "mistral_large4_text", "youtu"});
+                  "mistral4", "mistral_large4", "mistral_large4_text", "sarvam_mla", "youtu"});
 }
 
 AttentionScale HuggingFace(const Model& model) {
@@ -160,9 +160,9 @@ std::optional<AttentionScale> Vllm(const Model& model, std::string_view version)
 // and 0.5.16 have no hy_v4.
 std::optional<AttentionScale> Sglang(const Model& model, std::string_view version) {
   if (version != "0.5.23" && model.type == "hy_v4") return std::nullopt;
-  if (IsOneOf(model.type,
-              {"axk1", "axk2", "youtu", "mistral4", "mistral_large4", "mistral_large4_text"})) {
-    return std::nullopt;  // it has no such class
+  if (IsOneOf(model.type, {"axk1", "axk2", "youtu", "mistral4", "mistral_large4",
+                           "mistral_large4_text", "sarvam_mla"})) {
+    return std::nullopt;  // it has no such class, or one that was not read
   }
   AttentionScale scale;
   const bool off = version != "0.5.9" && !(model.keys().apply_yarn_scaling.value_or(true) &&
@@ -187,7 +187,7 @@ std::optional<AttentionScale> Sglang(const Model& model, std::string_view versio
 std::optional<AttentionScale> LlamaCpp(const Model& model, std::string_view) {
   AttentionScale scale;
   if (IsOneOf(model.type, {"axk1", "axk2", "longcat_flash", "bailing_hybrid", "mistral_large4",
-                           "mistral_large4_text"})) {
+                           "mistral_large4_text", "sarvam_mla"})) {
     return std::nullopt;  // nothing converts it
   }
   if (IsMla(model) && !IsOneOf(model.type, {"minicpm3", "hy_v4"}) && model.scaled()) {

@@ -193,9 +193,10 @@ bool UsesTransformers4(std::string_view engine, std::string_view version) {
   return engine == "sglang" && ParseRelease(version) < ParseRelease("0.5.10");
 }
 
-// transformers 4 knows rope_theta and rope_scaling alone. vllm/transformers_utils/config.py,
-// patch_rope_parameters, of 0.12.0 to 0.18.1 reads the attribute rope_parameters, and writes the
-// attribute rope_theta over that of the block.
+// transformers 4 knows rope_theta, partial_rotary_factor and rope_scaling alone.
+// vllm/transformers_utils/config.py, patch_rope_parameters, of 0.12.0 to 0.18.1 reads the attribute
+// rope_parameters, and writes the attribute rope_theta over that of the block. SGLang's
+// models/deepseek_v2.py reads the attribute too, and models/glm4.py all of it but the scaling.
 absl::Status ReadByOlder(const FileReader& reader, const ModelNames& names, CompatConfig& result) {
   if (!UsesTransformers4(reader.engine, reader.version) || !names.newer_keys ||
       !names.older_theta.has_value()) {
@@ -206,15 +207,30 @@ absl::Status ReadByOlder(const FileReader& reader, const ModelNames& names, Comp
   if (keeps && names.by_layer_type) {
     return absl::InvalidArgumentError("rope_parameters by layer type");
   }
+  const bool sglang = reader.own && reader.engine == "sglang";
+  const std::string_view model_type = names.model_type;
+  if (sglang && (model_type == "deepseek_v2" || model_type == "deepseek_v3")) {
+    return absl::OkStatus();
+  }
+  const bool unscales = sglang && model_type == "glm4";
   RopeConfig& config = result.config;
   const bool scaled = config.rope_type != RopeType::kDefault;
-  if (config.rope_theta == *names.older_theta && (keeps || !scaled)) return absl::OkStatus();
+  const double theta = unscales ? config.rope_theta : *names.older_theta;
+  const double fraction = ModelTypeOf(model_type).defaults.value("partial_rotary_factor", 1.0);
+  const bool loses_fraction = !keeps && !unscales && names.fraction_in_parameters &&
+                              config.partial_rotary_factor != fraction;
+  if (config.rope_theta == theta && (keeps || !scaled) && !loses_fraction) return absl::OkStatus();
   if (!keeps) config = WithoutScaling(config);
-  config.rope_theta = *names.older_theta;
+  config.rope_theta = theta;
+  if (loses_fraction) {
+    config.rotary_dim.reset();
+    config.partial_rotary_factor = fraction;
+  }
   result.changes.push_back(
       StrCat(reader.who, " loads the file with Transformers 4, which does not read ",
              keeps ? "rope_theta of rope_parameters: " : "rope_parameters: ", "rope_theta ",
-             config.rope_theta, keeps || !scaled ? "" : ", no scaling"));
+             config.rope_theta, keeps || !scaled ? "" : ", no scaling",
+             loses_fraction ? StrCat(", partial_rotary_factor ", fraction) : ""));
   return absl::OkStatus();
 }
 

@@ -4,7 +4,9 @@ Usage: placements.py [--only=REGEX] [-v]
 Every text config class gets every form of FORMS as a config.json: a block, two blocks, a key beside
 a block, null, empty, keys of another family. What the class makes of it (no torch is needed) is
 compared with what the service reads, for each layer type. A difference that no warning of lint
-names is printed. Exit status: 1 if there is one.
+names is printed. Before them comes a table: the config classes of rotary classes, with or without
+text, that model_types.json lacks, or whose defaults are others there. Exit status: 1 if the table
+has a line, or if there is a difference.
 """
 
 import argparse
@@ -26,9 +28,12 @@ import transformers
 from ropeserve.client import own_engine
 from ropeserve.errors import RopeError
 from transformers import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
 _MODELS = pathlib.Path(transformers.__file__).parent / "models"
+_ENTRIES = pathlib.Path(__file__).parents[2] / "kernels" / "config" / "model_types.json"
+_ROTARY = re.compile(r"(?ms)^class (?!\w*Attention)\w*(?:Rotary|Rope|RoPE)\w*\(.*?(?=^\S|\Z)")
 _TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 
 DEFAULT = {"rope_type": "default", "rope_theta": 70000.0}
@@ -107,10 +112,18 @@ FORMS = {
 
 @functools.cache
 def code_of(config_cls):
-    """The modeling files beside a config class."""
+    """The modeling files beside a config class, or the one of another folder that has its model."""
     folder = pathlib.Path(inspect.getfile(config_cls)).parent
     texts = [path.read_text() for path in sorted(folder.glob("modeling_*.py"))]
+    if not texts and config_cls.model_type in MODEL_MAPPING_NAMES:
+        head = f"\nclass {MODEL_MAPPING_NAMES[config_cls.model_type]}("
+        texts = [text for text in modeling_files().values() if head in text]
     return "\n".join(texts)
+
+
+@functools.cache
+def modeling_files():
+    return {path: path.read_text() for path in sorted(_MODELS.glob("*/modeling_*.py"))}
 
 
 def by_layer_type(config_cls):
@@ -139,6 +152,30 @@ def text_classes():
         elif isinstance(getattr(config, "text_config", None), type(text)):
             around.setdefault(text.model_type, name)
     return [(name, cls, around.get(name)) for name, cls in sorted(alone.items())]
+
+
+def rotary_configs():
+    """{type: config class} of the classes that the rotary classes of modeling files name."""
+    found = {}
+    for text in modeling_files().values():
+        for rotary in _ROTARY.findall(text):
+            name = re.search(r"\bconfig: \"?(\w+)", rotary)
+            cls = name and getattr(transformers, name[1], None)
+            if getattr(cls, "model_type", ""):
+                found[cls.model_type] = cls
+    return found
+
+
+def news_of(name, config_cls, entries):
+    """What the entry of a type does not say as its config class does; "": nothing."""
+    names = (name, f"{name}_text", name.removesuffix("_text"))
+    entry = next((entries[each] for each in names if each in entries), None)
+    if entry is None:
+        return "no entry"
+    return ", ".join(
+        f"{key} {value}, in the class {getattr(config_cls, key)}"
+        for key, value in entry.get("defaults", {}).items()
+        if "rope_" not in key and getattr(config_cls, key, None) not in (None, value))
 
 
 def file_of(name, composite, form):
@@ -298,6 +335,13 @@ def main():
     arguments = parser.parse_args()
     counts, files = collections.Counter(), 0
     classes = [each for each in text_classes() if re.search(arguments.only, each[0])]
+    known = rotary_configs() | {name: cls for name, cls, _ in classes}
+    entries, news = json.loads(_ENTRIES.read_text()), 0
+    for name, cls in sorted(known.items()):
+        said = news_of(name, cls, entries) if re.search(arguments.only, name) else ""
+        if said and not cls.sub_configs:  # a composite has the entries of its parts
+            news += 1
+            print(f"{name:40} {cls.__name__:40} {said}")
     for name, _, composite in classes:
         for form in FORMS:
             judged = judge(name, composite, form)
@@ -306,14 +350,14 @@ def main():
             files += 1
             verdict, words = judged
             counts[verdict] += 1
-            bad = verdict in ("silent", "refused here")
-            if bad or (arguments.verbose and verdict not in ("same", "both refuse")):
+            wanted = arguments.verbose and verdict not in ("same", "both refuse")
+            if verdict == "silent" or wanted:
                 print(f"{name}: {form}: {verdict}: {words}", flush=True)
     print(f"{len(classes)} classes of transformers {transformers.__version__}, {len(FORMS)} forms, "
           f"{files} files")
     for verdict, count in counts.most_common():
         print(f"{count:6} {verdict}")
-    return int(counts["silent"] > 0)
+    return int(counts["silent"] + news > 0)
 
 
 if __name__ == "__main__":

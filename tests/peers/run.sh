@@ -12,8 +12,8 @@
 #          what describe says of it. Without arguments: all of engines/packages.txt; a new release
 #          joins it. The version of llamacpp is that of llama-cpp-python, which has its source. For
 #          hf and vllm also the scale of attention (engines/record_scale.py).
-#        tests/peers/run.sh --placements [--only=REGEX] [-v]: where config classes look for rope
-#          parameters (placements.py); without torch
+#        tests/peers/run.sh --placements [VERSION] [--only=REGEX] [-v]: where config classes look for
+#          rope parameters (placements.py), and which of a release are new; without torch
 #        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
 #        tests/peers/run.sh --moves: cached K that moves, judged by models of transformers, by
 #          LMCache's own check over vLLM's rotary class, and by kvpress' comparison (move_*.py)
@@ -27,8 +27,12 @@ readonly venv=build/peers wanted=tests/peers/requirements.txt
 
 mkdir -p build
 if [[ ${1-} == --placements ]]; then
-  # Config classes need neither torch nor the other packages.
-  grep -E "^(transformers|numpy)==" "$wanted" >build/placements.txt
+  # Config classes need neither torch nor the other packages; ropeserve needs its binding.
+  grep -E "^(transformers|numpy|nanobind-backend)==" "$wanted" >build/placements.txt
+  if [[ ${2-} =~ ^[0-9] ]]; then
+    sed -i "s/^transformers==.*/transformers==$2/" build/placements.txt
+    shift
+  fi
   deploy/python_venv.sh build/placements build/placements.txt >/dev/null || exit 77
   deploy/python.sh build/dist
   build/placements/bin/pip install -q --disable-pip-version-check --force-reinstall --no-deps \

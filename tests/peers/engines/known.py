@@ -2,6 +2,8 @@
 
 import re
 
+import records
+
 # The newest versions of engines.json, which compat means.
 NEWEST = {"hf": "5.23.0", "vllm": "0.33.0"}
 
@@ -12,6 +14,10 @@ _NO_LISTS = "lists for whole heads of partial ones: its converter writes no list
 _MINISTRAL = "SGLang's class takes 16384 for max_position_embeddings; no released file has longrope"
 _NULL = "rope_scaling null: Transformers 5 takes the yarn of the class, Transformers 4 no scaling"
 _OLDER = "the record's file has keys of Transformers 4, which has no class of this model"
+_NEWER = "Transformers 4 has no class of this model, and the code of its repository was not run"
+_OWN_YARN = "without rope_scaling the class of Transformers 4 has a yarn of its own"
+_FLAT = "Transformers 5 saves parameters by layer type, which the record's file has not"
+_DROPPED = "lists for whole heads of partial ones: the engine does not read them"
 
 # (engines, configs, reason): the first two are regular expressions.
 MISSING = (
@@ -23,12 +29,18 @@ MISSING = (
     ("sglang|llamacpp", "gpt_oss/default", _NULL),
     ("sglang", "ministral3/default", _NULL),
     ("llamacpp", "gemma-4-31b", _OLDER),
+    ("sglang", "gpt_oss/.*" + records.NEWER, _OWN_YARN),
+    ("sglang", "(internlm2-chat-7b|mimo-v2-flash|minimax-m2)" + records.NEWER, _NEWER),
+    ("sglang", "ministral3/.*" + records.NEWER, _NEWER),
+    ("sglang", "olmo-3-7b" + records.NEWER, _FLAT),
+    ("sglang", r"glm4/longrope( \d+)?" + records.NEWER, _DROPPED),
 )
 
 
 def entry_of(engine, config):
     """The entry that explains what is missing for a config; or None."""
+    names = (config, config.removesuffix(records.NEWER))
     for entry in MISSING:
-        if re.fullmatch(entry[0], engine) and re.fullmatch(entry[1], config):
+        if re.fullmatch(entry[0], engine) and any(re.fullmatch(entry[1], name) for name in names):
             return entry
     return None

@@ -372,6 +372,32 @@ TEST(ReadingsTest, EnginesOfTransformers4LoseWhatRopeParametersSay) {
   EXPECT_EQ(read("vllm", "0.16.0")->read.config.rope_theta, 1e6);
 }
 
+TEST(ReadingsTest, WhatEnginesOfTransformers4ReadOfRopeParametersAndLoseOfThem) {
+  RopeConfig config = Yarn(4);
+  config.rope_theta = 1e6;
+  config.partial_rotary_factor = 0.75;
+  const auto read = [&](const EngineVersion& engine, const std::string& model_type,
+                        const std::string& architecture) {
+    ModelNames names = {.model_type = model_type, .architectures = {architecture}};
+    names.fraction_in_parameters = true;
+    names.newer_keys = true;
+    names.older_theta = 10000;
+    return ReadAs(config, engine, names, std::nullopt)->read.config;
+  };
+  const EngineVersion sglang = {.engine = "sglang", .version = "0.5.9"};
+  const EngineVersion vllm = {.engine = "vllm", .version = "0.11.2"};
+  const RopeConfig deepseek = read(sglang, "deepseek_v3", "DeepseekV3ForCausalLM");
+  EXPECT_EQ(deepseek.rope_type, RopeType::kYarn);
+  EXPECT_EQ(deepseek.rope_theta, 1e6);
+  const RopeConfig glm = read(sglang, "glm4", "Glm4ForCausalLM");
+  EXPECT_EQ(glm.rope_type, RopeType::kDefault);
+  EXPECT_EQ(glm.rope_theta, 1e6);
+  EXPECT_EQ(glm.partial_rotary_factor, 0.75);
+  EXPECT_EQ(read(vllm, "glm4", "Glm4ForCausalLM").rope_theta, 10000);
+  EXPECT_EQ(read(vllm, "glm4", "Glm4ForCausalLM").partial_rotary_factor, 0.5);
+  EXPECT_EQ(read(vllm, "phi3", "Phi3ForCausalLM").partial_rotary_factor, 1);
+}
+
 TEST(ReadingsTest, AnArchitectureThatARegistryLacks) {
   RopeConfig config = {.rope_type = RopeType::kDynamic, .head_dim = 128};
   config.factor = 4;
