@@ -74,7 +74,7 @@ struct RowArrays {
   }
 };
 
-absl::Status CheckAlternatives(const v1::Rows& rows) {
+absl::Status CheckAlternatives(const v1::Rows& rows, v1::Operation operation) {
   const bool pair = rows.has_cos() || rows.has_sin();
   if (int{pair} + int{rows.has_angles()} + int{rows.has_cos_sin()} > 1) {
     return InvalidField("rows", "two of angles, cos_sin, and cos and sin", "one of them");
@@ -82,6 +82,9 @@ absl::Status CheckAlternatives(const v1::Rows& rows) {
   if (rows.has_cos() != rows.has_sin()) {
     return InvalidField(rows.has_cos() ? "rows.sin" : "rows.cos", "nothing",
                         "cos and sin together");
+  }
+  if (rows.has_angles() && operation == v1::OPERATION_REPOSITION) {
+    return InvalidField("rows.angles", "them with OPERATION_REPOSITION", "cos_sin, or cos and sin");
   }
   if (pair || rows.has_angles() || rows.has_cos_sin()) return absl::OkStatus();
   return InvalidField("rows", "nothing", "cos_sin, cos and sin, or angles");
@@ -110,8 +113,10 @@ absl::Status ReadShape(const FloatElements& array, int64_t arrays, int64_t head_
   return absl::OkStatus();
 }
 
-absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, ArraySource& source, int64_t head_dim) {
-  ROPE_RETURN_IF_ERROR(CheckAlternatives(message));
+// A call may give other arrays than those that were prepared.
+absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, v1::Operation operation,
+                                   ArraySource& source, int64_t head_dim) {
+  ROPE_RETURN_IF_ERROR(CheckAlternatives(message, operation));
   RowArrays rows;
   if (message.has_angles()) {
     ROPE_ASSIGN_OR_RETURN(rows.angles, FloatElements::Of(message.angles(), source, "rows.angles"));
@@ -156,7 +161,7 @@ absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
 }
 
 // The rows replace the embedding, so that `spec` may state only the pairing.
-absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int64_t pairs) {
+absl::Status ReadPairing(const v1::RopeSpec& spec, kernels::PairGeometry& geometry) {
   v1::RopeSpec rest = spec;
   rest.clear_pairing();
   if (rest.ByteSizeLong() > 0) {
@@ -166,11 +171,8 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
   if (!pairing.has_value()) {
     return InvalidField("rope.pairing", "nothing", "PAIRING_HALF or PAIRING_INTERLEAVED");
   }
-  kernels::PairGeometry geometry;
   geometry.pairing = *pairing;
-  geometry.pairs = pairs;
-  geometry.partner = pairs;
-  return geometry;
+  return absl::OkStatus();
 }
 
 absl::Status CheckInTable(const std::vector<int64_t>& positions, const RowArrays& rows,
@@ -253,9 +255,6 @@ absl::Status CheckTable(const RowArrays& rows, const Plan& plan) {
 
 absl::Status PlanTableMove(const v1::RotateRequest& values, ArraySource& source,
                            const RowArrays& rows, Plan& plan) {
-  if (rows.angles.has_value()) {
-    return InvalidField("rows.angles", "them with OPERATION_REPOSITION", "cos_sin, or cos and sin");
-  }
   ROPE_RETURN_IF_ERROR(ReadMovedRows(values, source, rows, plan));
   plan.table = std::make_shared<MoveTable>();
   if (const std::optional<kernels::RowTable> table = rows.table(); table.has_value()) {
@@ -300,13 +299,11 @@ bool CopiesMovedRows(const v1::Rows& rows) {
   return !in_place(rows.cos()) || !in_place(rows.sin()) || rows.cos().dtype() != rows.sin().dtype();
 }
 
-absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
-                              ArraySource& source, Plan& plan) {
+absl::Status PrepareExplicitRows(const v1::RotateRequest& fixed, Plan& plan) {
   const v1::Operation operation = fixed.operation();
-  const bool moves = operation == v1::OPERATION_REPOSITION;
   plan.conjugate = operation == v1::OPERATION_BACKWARD;
   const bool rotates = operation == v1::OPERATION_UNSPECIFIED || operation == v1::OPERATION_ROTATE;
-  if (!rotates && !plan.conjugate && !moves) {
+  if (!rotates && !plan.conjugate && operation != v1::OPERATION_REPOSITION) {
     return InvalidField("operation", v1::Operation_Name(operation),
                         "OPERATION_ROTATE, OPERATION_BACKWARD or OPERATION_REPOSITION with rows");
   }
@@ -317,10 +314,20 @@ absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRe
   if (fixed.reposition().has_from_rope()) {
     return InvalidField("reposition.from_rope", "it with rows", "it unset: rows are one table");
   }
-  ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(values.rows(), source, ChannelsOf(plan)));
+  ROPE_RETURN_IF_ERROR(CheckAlternatives(fixed.rows(), operation));
+  return ReadPairing(fixed.rope(), plan.geometry);
+}
+
+absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                              ArraySource& source, Plan& plan) {
+  ROPE_ASSIGN_OR_RETURN(const RowArrays rows,
+                        FindRows(values.rows(), fixed.operation(), source, ChannelsOf(plan)));
   ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, 2 * rows.columns));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, ReadGeometry(fixed.rope(), rows.columns));
-  if (moves) return PlanTableMove(values, source, rows, plan);
+  plan.geometry.pairs = rows.columns;
+  plan.geometry.partner = rows.columns;
+  if (fixed.operation() == v1::OPERATION_REPOSITION) {
+    return PlanTableMove(values, source, rows, plan);
+  }
   if (!values.has_positions() && rows.cos_sin.has_value()) {
     return InvalidField("positions", "nothing with rows.cos_sin", "the row of each token");
   }

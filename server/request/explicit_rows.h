@@ -1,5 +1,5 @@
-// PlanExplicitRows: plans a request whose caller supplies rows of cos and sin instead of an
-// embedding: a rotation by them, or a move from some of them to others.
+// Plans a request whose caller supplies rows of cos and sin instead of an embedding: a rotation by
+// them, or a move from some of them to others.
 //
 // Threading:  Functions only.
 // Ownership:  The plan holds a copy of the rows that its tokens take. Of a move it holds the region
@@ -14,7 +14,10 @@
 
 namespace rope::server {
 
-// Fills the rest of a plan whose tensors are set, from values.rows.
+// What stays the same in each call: the operation, the pairing, and which arrays there are.
+absl::Status PrepareExplicitRows(const v1::RotateRequest& fixed, Plan& plan);
+
+// Fills the rest of a plan that PrepareExplicitRows has begun, from values.rows.
 absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
                               ArraySource& source, Plan& plan);
 

@@ -300,6 +300,11 @@ absl::Status PlanReposition(const Ropes& ropes, TokenPositions from, TokenPositi
   ROPE_RETURN_IF_ERROR(CheckDivisor(resolved_from.attention_factor(), "OPERATION_REPOSITION"));
   plan.attention_factor = resolved_to.attention_factor() / resolved_from.attention_factor();
   ROPE_RETURN_IF_ERROR(ropes.layers.CheckNone("a length that changes the frequencies"));
+  if (&resolved_to == &resolved_from) {
+    plan.warnings.push_back(
+        "reposition: the lengths before and after have different frequencies; keys of the sequence "
+        "that stay in place keep those of their length");
+  }
   ByLength all(MakeDifferences, plan);
   auto runs = MakeRuns(
       [&](int64_t token) {

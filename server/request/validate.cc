@@ -146,7 +146,8 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
   ROPE_RETURN_IF_ERROR(CheckOperation(fixed));
   if (fixed.has_rows()) {
     ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
-    return ReadTokenScaling(fixed, std::nullopt, plan);
+    ROPE_RETURN_IF_ERROR(ReadTokenScaling(fixed, std::nullopt, plan));
+    return PrepareExplicitRows(fixed, plan);
   }
   if (fixed.rope().has_first_layer()) {
     if (!plan.may_take_long) return NeedsSideThread();

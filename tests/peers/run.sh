@@ -12,8 +12,8 @@
 #          what describe says of it. Without arguments: all of engines/packages.txt; a new release
 #          joins it. The version of llamacpp is that of llama-cpp-python, which has its source. For
 #          hf and vllm also the scale of attention (engines/record_scale.py).
-#        tests/peers/run.sh --placements [VERSION] [--only=REGEX] [-v]: where config classes look for
-#          rope parameters (placements.py), and which of a release are new; without torch
+#        tests/peers/run.sh --placements [VERSION] [--only=REGEX] [-v]: where config classes look
+#          for rope parameters (placements.py), and which of a release are new; without torch
 #        tests/peers/run.sh --vectors [NAME...]: who passes the test vectors (vectors.py)
 #        tests/peers/run.sh --moves: cached K that moves, judged by models of transformers, by
 #          LMCache's own check over vLLM's rotary class, and by kvpress' comparison (move_*.py)

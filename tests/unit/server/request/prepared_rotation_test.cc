@@ -350,6 +350,12 @@ TEST_F(PreparedRotationTest, WhatStaysTheSameIsRefusedByPrepareAsByRotate) {
   EXPECT_THAT(PrepareStatus(request), IsNotFound("model"));
   request.clear_rotate();
   EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.rope")));
+  request = PrepareOf(Sample());
+  request.mutable_rotate()->mutable_rows();
+  EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.rows: got nothing")));
+  request.mutable_rotate()->mutable_rows()->mutable_cos_sin();
+  EXPECT_THAT(PrepareStatus(request),
+              StatusIs(kInvalid, StartsWith("rotate.rope: got an embedding together with rows")));
 }
 
 // --- An open axis ---

@@ -382,6 +382,19 @@ TEST(ValidateRepositionTest, AcrossEmbeddingsBothSidesAreKept) {
   EXPECT_THAT(plan->from_positions[0], ElementsAre(9, 10, 11));
 }
 
+TEST(ValidateRepositionTest, MoveToALengthWithOtherFrequenciesIsWarnedOf) {
+  v1::RotateRequest request = LongropeSample(1, 2);
+  request.set_operation(v1::OPERATION_REPOSITION);
+  request.mutable_positions()->set_start(0);
+  request.mutable_reposition()->mutable_from()->set_start(1);
+  ASSERT_OK(within, Check(request));
+  EXPECT_THAT(within->warnings, IsEmpty());
+  request.mutable_reposition()->mutable_from()->set_start(8);
+  ASSERT_OK(across, Check(request));
+  EXPECT_THAT(across->warnings, ElementsAre(StartsWith("reposition: the lengths before and after "
+                                                       "have different frequencies")));
+}
+
 TEST(ValidateRepositionTest, WhatDoesNotFitIsRefusedByName) {
   v1::RotateRequest request = Sample();
   request.set_operation(v1::OPERATION_REPOSITION);
