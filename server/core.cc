@@ -9,14 +9,14 @@
 #include "absl/strings/str_format.h"
 #include "kernels/status_macros.h"
 #include "proto/version.h"
+#include "server/clients/limits.h"
+#include "server/clients/peers.h"
 #include "server/control/admin.h"
 #include "server/control/describe.h"
 #include "server/control/tables.h"
 #include "server/error.h"
 #include "server/grpc/limits.h"
 #include "server/limits.h"
-#include "server/memory/limits.h"
-#include "server/memory/peers.h"
 #include "server/models/limits.h"
 #include "server/request/limits.h"
 
@@ -164,9 +164,8 @@ absl::Status Core::Build() {
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   prepared_ =
       std::make_unique<PreparedRotations>(PreparedRotations::Options{.bytes_max = shares.prepared});
-  engine_ = std::make_unique<Engine>(
-      *registry_, *prepared_, *admission_, *batcher_, *regions_, clock_,
-      Engine::Options{.reply_bytes_max = shares.message});
+  engine_ = std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *regions_,
+                                     clock_, Engine::Options{.reply_bytes_max = shares.message});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
                          shares.message, admission_.get(), options_.logs_requests});

@@ -15,10 +15,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/clients/limits.h"
+#include "server/clients/regions.h"
 #include "server/grpc/tls_credentials.h"
 #include "server/limits.h"
-#include "server/memory/limits.h"
-#include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/telemetry/log.h"
 
@@ -45,7 +45,7 @@ struct ServerOptions {
   absl::Duration handshake_timeout = limits::kHandshakeTimeout;
   absl::Duration idle_timeout = absl::Minutes(30);
   int64_t max_connections = DefaultMaxConnections();  // of all clients; half of it of one owner
-  std::vector<std::string> trusted_proxies;           // owners (memory/peers.h): "uid:1000"
+  std::vector<std::string> trusted_proxies;           // owners (clients/peers.h): "uid:1000"
   int64_t available_bytes = AvailableMemory();        // no flag: what the defaults of memory go by
   int64_t memory_bytes = DefaultMemoryBytes(available_bytes);
   // None: a part of memory_bytes (DivideMemory).

@@ -11,9 +11,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "server/clients/peers.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/memory/peers.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/process.h"
 

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/admin.pb.h"
+#include "server/clients/connections.h"
 #include "server/limits.h"
-#include "server/memory/connections.h"
 #include "server/models/model_registry.h"
 
 namespace rope::server {

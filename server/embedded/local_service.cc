@@ -13,10 +13,10 @@
 #include "client/transport/fork.h"
 #include "kernels/status_macros.h"
 #include "proto/mutex.h"
+#include "server/clients/limits.h"
+#include "server/clients/peers.h"
 #include "server/grpc/unary_call.h"
 #include "server/limits.h"
-#include "server/memory/limits.h"
-#include "server/memory/peers.h"
 #include "server/request/request.h"
 #include "server/telemetry/process.h"
 

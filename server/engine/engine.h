@@ -19,12 +19,12 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "server/clients/admission.h"
 #include "server/clock.h"
 #include "server/engine/batcher.h"
 #include "server/engine/limits.h"
 #include "server/engine/side_thread.h"
 #include "server/limits.h"
-#include "server/memory/admission.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
 #include "server/request/region_resolver.h"

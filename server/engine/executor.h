@@ -14,9 +14,9 @@
 
 #include "absl/types/span.h"
 #include "kernels/tables/table_cache.h"
+#include "server/clients/buffer_pool.h"
 #include "server/engine/device_router.h"
 #include "server/engine/limits.h"
-#include "server/memory/buffer_pool.h"
 #include "server/request/request.h"
 
 namespace rope::server {

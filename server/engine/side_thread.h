@@ -25,10 +25,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
+#include "server/clients/owner_shares.h"
 #include "server/clock.h"
 #include "server/engine/limits.h"
 #include "server/engine/session_queue.h"
-#include "server/memory/owner_shares.h"
 
 namespace rope::server {
 

@@ -18,10 +18,10 @@
 #include "absl/status/statusor.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "proto/mutex.h"
+#include "server/clients/owner_shares.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 #include "server/grpc/unary_call.h"
-#include "server/memory/owner_shares.h"
 
 namespace rope::server {
 

@@ -25,8 +25,6 @@ inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
 inline constexpr int64_t kStreamRequestsMax = 1024;
 // Errors of a stream that the client has not taken. No permit counts their 1.2 KiB each.
 inline constexpr int64_t kUnadmittedRepliesMax = 64;
-// What a client must take of its replies for their time to begin anew.
-inline constexpr int64_t kTakenBytesMin = 64 * kKiB;
 // Replies of a stream that are sent together if the next one is ready: as many as gather. The bytes
 // are what gRPC is told to buffer before it writes, and a third of what a socket takes at once.
 inline constexpr int64_t kJoinedAnswersMax = kGatheredRequestsMax;

@@ -32,10 +32,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
+#include "server/clients/buffer_pool.h"
+#include "server/clients/connection_watch.h"
 #include "server/clock.h"
-#include "server/grpc/connection_watch.h"
 #include "server/grpc/queue_call.h"
-#include "server/memory/buffer_pool.h"
 
 namespace rope::server {
 

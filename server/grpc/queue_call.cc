@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "server/memory/peers.h"
+#include "server/clients/peers.h"
 #include "server/request/request.h"
 #include "server/telemetry/log.h"
 

@@ -26,11 +26,11 @@
 #include "google/protobuf/descriptor.h"
 #include "kernels/check.h"
 #include "proto/mutex.h"
-#include "server/access/access.h"
+#include "server/clients/access.h"
+#include "server/clients/connections.h"
 #include "server/clock.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
-#include "server/memory/connections.h"
 #include "server/telemetry/call_counts.h"
 
 namespace rope::server {

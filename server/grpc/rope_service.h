@@ -20,6 +20,7 @@
 #include "kernels/status_macros.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/rope_service.grpc.pb.h"
+#include "server/clients/admission.h"
 #include "server/clock.h"
 #include "server/engine/engine.h"
 #include "server/error.h"
@@ -27,7 +28,6 @@
 #include "server/grpc/rope_codec.h"
 #include "server/grpc/stream_call.h"
 #include "server/grpc/unary_call.h"
-#include "server/memory/admission.h"
 #include "server/request/request.h"
 #include "server/telemetry/metrics.h"
 

@@ -29,9 +29,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "proto/mutex.h"
+#include "server/clients/admission.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
-#include "server/memory/admission.h"
 
 namespace rope::server {
 

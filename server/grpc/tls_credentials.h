@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
-#include "server/access/file_watch.h"
+#include "server/file_watch.h"
 
 namespace rope::server {
 

@@ -24,9 +24,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/clients/admission.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
-#include "server/memory/admission.h"
 
 namespace rope::server {
 

@@ -29,11 +29,11 @@
 #include "proto/ipc/file_descriptor.h"
 #include "proto/ipc/hello.h"
 #include "proto/mutex.h"
+#include "server/clients/connections.h"
+#include "server/clients/peers.h"
+#include "server/clients/regions.h"
 #include "server/ipc/ring.h"
 #include "server/limits.h"
-#include "server/memory/connections.h"
-#include "server/memory/peers.h"
-#include "server/memory/regions.h"
 
 namespace rope::server {
 

@@ -21,8 +21,8 @@
 #include "proto/ipc/file_descriptor.h"
 #include "proto/ipc/ring.h"
 #include "proto/mutex.h"
+#include "server/clients/regions.h"
 #include "server/clock.h"
-#include "server/memory/regions.h"
 #include "server/request/request.h"
 
 namespace rope::server {

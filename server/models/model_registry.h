@@ -24,7 +24,7 @@
 #include "proto/mutex.h"
 #include "rope/v1/admin.pb.h"
 #include "rope/v1/config.pb.h"
-#include "server/memory/limits.h"
+#include "server/clients/limits.h"
 #include "server/models/limits.h"
 #include "server/models/model.h"
 

@@ -17,8 +17,8 @@
 #include "kernels/frequencies/frequencies.h"
 #include "proto/wire/message_split.h"
 #include "proto/wire/wire_cursor.h"
+#include "server/clients/regions.h"
 #include "server/error.h"
-#include "server/memory/regions.h"
 #include "server/request/layout.h"
 
 namespace rope::server {

@@ -16,7 +16,7 @@
 #include "proto/mutex.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/prepare.pb.h"
-#include "server/memory/limits.h"
+#include "server/clients/limits.h"
 #include "server/models/model_registry.h"
 #include "server/request/limits.h"
 #include "server/request/plan.h"

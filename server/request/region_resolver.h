@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "server/memory/regions.h"
+#include "server/clients/regions.h"
 #include "server/request/plan.h"
 #include "server/request/request.h"
 

@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/clients/buffer_pool.h"
+#include "server/clients/connections.h"
+#include "server/clients/regions.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 #include "server/grpc/stream_call.h"
 #include "server/ipc/listener.h"
 #include "server/limits.h"
-#include "server/memory/buffer_pool.h"
-#include "server/memory/connections.h"
-#include "server/memory/regions.h"
 #include "tests/bench/echo_call.h"
 
 namespace rope::bench {

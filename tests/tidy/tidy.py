@@ -40,7 +40,7 @@ BANNED_CODE = (
      "sleeps, want a fake clock or a notification", "tests/*"),
     *((re.compile(r"\babsl::[A-Z]\w+Error\("), "an error without its parts, want MakeError", files)
       for files in ("server/grpc/*", "server/request/*", "server/engine/*", "server/control/*",
-                    "server/models/*", "server/memory/*", "proto/wire/*", "kernels/config/*",
+                    "server/models/*", "server/clients/*", "proto/wire/*", "kernels/config/*",
                     "kernels/frequencies/*")),
 )
 # Result::value of an error, for programs with exceptions.

@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/ipc/file_descriptor.h"
-#include "server/memory/connections.h"
+#include "server/clients/connections.h"
 
 namespace rope::testing {
 

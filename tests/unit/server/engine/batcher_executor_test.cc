@@ -7,9 +7,9 @@
 
 #include "kernels/backends.h"
 #include "proto/mutex.h"
+#include "server/clients/limits.h"
 #include "server/engine/batcher.h"
 #include "server/engine/executor.h"
-#include "server/memory/limits.h"
 #include "server/request/validate.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/received_request.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/backends.h"
 #include "kernels/dtype/element.h"
-#include "server/memory/limits.h"
+#include "server/clients/limits.h"
 #include "server/request/array_reader.h"
 #include "server/request/validate.h"
 #include "tests/support/fake_backend.h"

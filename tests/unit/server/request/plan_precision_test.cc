@@ -9,8 +9,8 @@
 
 #include "kernels/backends.h"
 #include "kernels/dtype/element.h"
+#include "server/clients/limits.h"
 #include "server/engine/executor.h"
-#include "server/memory/limits.h"
 #include "server/request/rotation_plan.h"
 #include "server/request/validate.h"
 #include "tests/support/received_request.h"

@@ -1,4 +1,4 @@
-#include "server/grpc/connection_watch.h"
+#include "server/clients/connection_watch.h"
 
 #include <gtest/gtest.h>
 

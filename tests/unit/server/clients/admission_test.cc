@@ -1,4 +1,4 @@
-#include "server/memory/admission.h"
+#include "server/clients/admission.h"
 
 #include <gtest/gtest.h>
 

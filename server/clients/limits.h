@@ -1,6 +1,6 @@
 // The memory that the server may use, its division into shares, and the bounds of both.
-#ifndef ROPE_SERVER_MEMORY_LIMITS_H_
-#define ROPE_SERVER_MEMORY_LIMITS_H_
+#ifndef ROPE_SERVER_CLIENTS_LIMITS_H_
+#define ROPE_SERVER_CLIENTS_LIMITS_H_
 
 #include <cstdint>
 #include <optional>
@@ -70,4 +70,4 @@ MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_byt
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_MEMORY_LIMITS_H_
+#endif  // ROPE_SERVER_CLIENTS_LIMITS_H_

@@ -4,8 +4,8 @@
 // Threading:  Thread-safe.
 // Ownership:  The shares must outlive each Place.
 // Errors:     Take: RESOURCE_EXHAUSTED.
-#ifndef ROPE_SERVER_MEMORY_OWNER_SHARES_H_
-#define ROPE_SERVER_MEMORY_OWNER_SHARES_H_
+#ifndef ROPE_SERVER_CLIENTS_OWNER_SHARES_H_
+#define ROPE_SERVER_CLIENTS_OWNER_SHARES_H_
 
 #include <cstdint>
 #include <memory>
@@ -96,4 +96,4 @@ class OwnerShares {
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_MEMORY_OWNER_SHARES_H_
+#endif  // ROPE_SERVER_CLIENTS_OWNER_SHARES_H_

@@ -1,4 +1,4 @@
-#include "server/memory/admission.h"
+#include "server/clients/admission.h"
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"

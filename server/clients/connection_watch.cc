@@ -1,10 +1,10 @@
-#include "server/grpc/connection_watch.h"
+#include "server/clients/connection_watch.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "server/grpc/limits.h"
+#include "server/limits.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {
@@ -14,6 +14,8 @@ constexpr absl::Duration kWindow = absl::Seconds(1);
 // Of a window that is much older the look came late, and its counts are of more than a second.
 constexpr absl::Duration kOldWindow = absl::Milliseconds(1500);
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(100);
+// What a client must take of its replies for their time to begin anew.
+constexpr int64_t kTakenBytesMin = 64 * limits::kKiB;
 // Fewer are no part of an attack.
 constexpr int64_t kLostCallsMin = 32;
 
@@ -108,8 +110,7 @@ void ConnectionWatch::LookAtReplies(Sample& sample, const Connection::Counts& co
   }
   const auto traffic = sample.connection->traffic();
   const int64_t taken = traffic.has_value() ? traffic->taken_bytes : counts.taken_bytes;
-  if (sample.owes_since == absl::InfiniteFuture() ||
-      taken - sample.taken >= limits::kTakenBytesMin) {
+  if (sample.owes_since == absl::InfiniteFuture() || taken - sample.taken >= kTakenBytesMin) {
     sample.owes_since = now;
     sample.taken = taken;
   }

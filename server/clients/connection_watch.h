@@ -1,5 +1,5 @@
 // ConnectionWatch: shuts down the connections that cost others time, memory or places. It reads
-// their accounts (memory/connections.h).
+// their accounts (clients/connections.h).
 //
 // Time. A connection is shut down if in a second
 //   - it cancels more than half of the calls that it began, and all such connections of its owner
@@ -19,8 +19,8 @@
 // Ownership:  The constructor's arguments must outlive it.
 // Limits:     What gRPC does before a call reaches the server is not seen: a flood of headers or
 //             frames is a proxy's to stop (deploy/README.md).
-#ifndef ROPE_SERVER_GRPC_CONNECTION_WATCH_H_
-#define ROPE_SERVER_GRPC_CONNECTION_WATCH_H_
+#ifndef ROPE_SERVER_CLIENTS_CONNECTION_WATCH_H_
+#define ROPE_SERVER_CLIENTS_CONNECTION_WATCH_H_
 
 #include <array>
 #include <atomic>
@@ -34,7 +34,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "server/memory/connections.h"
+#include "server/clients/connections.h"
 
 namespace rope::server {
 
@@ -107,4 +107,4 @@ class ConnectionWatch {
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_GRPC_CONNECTION_WATCH_H_
+#endif  // ROPE_SERVER_CLIENTS_CONNECTION_WATCH_H_

@@ -16,8 +16,8 @@
 // Errors:     Load, Reload: NOT_FOUND, INVALID_ARGUMENT with the path of the key. Admit:
 //             UNAUTHENTICATED, PERMISSION_DENIED.
 // Limits:     kIdentitiesMax identities, kTokensMax tokens, a file of kFileBytesMax.
-#ifndef ROPE_SERVER_ACCESS_ACCESS_H_
-#define ROPE_SERVER_ACCESS_ACCESS_H_
+#ifndef ROPE_SERVER_CLIENTS_ACCESS_H_
+#define ROPE_SERVER_CLIENTS_ACCESS_H_
 
 #include <array>
 #include <atomic>
@@ -35,8 +35,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
-#include "server/access/file_watch.h"
 #include "server/clock.h"
+#include "server/file_watch.h"
 
 namespace rope::server {
 
@@ -144,4 +144,4 @@ class Access {
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_ACCESS_ACCESS_H_
+#endif  // ROPE_SERVER_CLIENTS_ACCESS_H_

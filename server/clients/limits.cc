@@ -1,4 +1,4 @@
-#include "server/memory/limits.h"
+#include "server/clients/limits.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

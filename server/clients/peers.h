@@ -9,8 +9,8 @@
 // /proc/sys/fs/overflowuid), and clients behind one proxy, unless --trusted_proxy names it.
 //
 // Threading:  Functions only.
-#ifndef ROPE_SERVER_MEMORY_PEERS_H_
-#define ROPE_SERVER_MEMORY_PEERS_H_
+#ifndef ROPE_SERVER_CLIENTS_PEERS_H_
+#define ROPE_SERVER_CLIENTS_PEERS_H_
 
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -42,4 +42,4 @@ std::string OwnerAt(const sockaddr_storage& address);
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_MEMORY_PEERS_H_
+#endif  // ROPE_SERVER_CLIENTS_PEERS_H_

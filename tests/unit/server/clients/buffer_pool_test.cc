@@ -1,4 +1,4 @@
-#include "server/memory/buffer_pool.h"
+#include "server/clients/buffer_pool.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

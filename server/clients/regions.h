@@ -13,8 +13,8 @@
 // Errors:     FAILED_PRECONDITION: a memfd without the seal, or of another kind or size.
 //             OUT_OF_RANGE: past the region's end. Messages never contain the system's error text;
 //             the log has that text.
-#ifndef ROPE_SERVER_MEMORY_REGIONS_H_
-#define ROPE_SERVER_MEMORY_REGIONS_H_
+#ifndef ROPE_SERVER_CLIENTS_REGIONS_H_
+#define ROPE_SERVER_CLIENTS_REGIONS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -31,8 +31,8 @@
 #include "absl/strings/string_view.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/mutex.h"
-#include "server/memory/admission.h"
-#include "server/memory/limits.h"
+#include "server/clients/admission.h"
+#include "server/clients/limits.h"
 
 namespace rope::server {
 
@@ -212,4 +212,4 @@ class RegionTable {
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_MEMORY_REGIONS_H_
+#endif  // ROPE_SERVER_CLIENTS_REGIONS_H_

@@ -19,8 +19,8 @@
 //             that waiting cannot help.
 // Limits:     Sessions are counted in kSessionSlots slots. Sessions whose numbers map to the same
 //             slot share one part.
-#ifndef ROPE_SERVER_MEMORY_ADMISSION_H_
-#define ROPE_SERVER_MEMORY_ADMISSION_H_
+#ifndef ROPE_SERVER_CLIENTS_ADMISSION_H_
+#define ROPE_SERVER_CLIENTS_ADMISSION_H_
 
 #include <array>
 #include <atomic>
@@ -32,7 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/access/access.h"
+#include "server/clients/access.h"
 
 namespace rope::server {
 
@@ -165,4 +165,4 @@ class Admission {
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_MEMORY_ADMISSION_H_
+#endif  // ROPE_SERVER_CLIENTS_ADMISSION_H_

@@ -1,4 +1,4 @@
-#include "server/memory/regions.h"
+#include "server/clients/regions.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 // Limits:     Sizes are rounded up to pages of 4 KiB, and above 64 KiB by at most an eighth. Free
 //             memory beyond `kept_bytes_max` returns to the kernel, as does memory that Trim finds
 //             unused.
-#ifndef ROPE_SERVER_MEMORY_BUFFER_POOL_H_
-#define ROPE_SERVER_MEMORY_BUFFER_POOL_H_
+#ifndef ROPE_SERVER_CLIENTS_BUFFER_POOL_H_
+#define ROPE_SERVER_CLIENTS_BUFFER_POOL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -69,4 +69,4 @@ class BufferPool {
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_MEMORY_BUFFER_POOL_H_
+#endif  // ROPE_SERVER_CLIENTS_BUFFER_POOL_H_

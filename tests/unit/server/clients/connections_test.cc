@@ -1,4 +1,4 @@
-#include "server/memory/connections.h"
+#include "server/clients/connections.h"
 
 #include <gtest/gtest.h>
 

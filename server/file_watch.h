@@ -3,8 +3,8 @@
 // must take the old content if the new one does not fit together.
 //
 // Threading:  Confined to its owner.
-#ifndef ROPE_SERVER_ACCESS_FILE_WATCH_H_
-#define ROPE_SERVER_ACCESS_FILE_WATCH_H_
+#ifndef ROPE_SERVER_FILE_WATCH_H_
+#define ROPE_SERVER_FILE_WATCH_H_
 
 #include <sys/stat.h>
 
@@ -78,4 +78,4 @@ inline absl::StatusOr<std::string> ReadFile(absl::string_view flag, const std::s
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_ACCESS_FILE_WATCH_H_
+#endif  // ROPE_SERVER_FILE_WATCH_H_

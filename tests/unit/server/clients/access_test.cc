@@ -1,4 +1,4 @@
-#include "server/access/access.h"
+#include "server/clients/access.h"
 
 #include <gtest/gtest.h>
 #include <openssl/sha.h>

@@ -14,8 +14,8 @@
 // Ownership:  Connections must outlive each Place. Calls and Places share a Connection, which owns
 //             a second descriptor of the socket until its Place ends.
 // Limits:     One account for each descriptor that the process may open, and the bounds.
-#ifndef ROPE_SERVER_MEMORY_CONNECTIONS_H_
-#define ROPE_SERVER_MEMORY_CONNECTIONS_H_
+#ifndef ROPE_SERVER_CLIENTS_CONNECTIONS_H_
+#define ROPE_SERVER_CLIENTS_CONNECTIONS_H_
 
 #include <algorithm>
 #include <atomic>
@@ -34,8 +34,8 @@
 #include "absl/strings/string_view.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/mutex.h"
-#include "server/memory/owner_shares.h"
-#include "server/memory/peers.h"
+#include "server/clients/owner_shares.h"
+#include "server/clients/peers.h"
 
 namespace rope::server {
 
@@ -167,4 +167,4 @@ class Connections {
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_MEMORY_CONNECTIONS_H_
+#endif  // ROPE_SERVER_CLIENTS_CONNECTIONS_H_

@@ -1,4 +1,4 @@
-#include "server/memory/peers.h"
+#include "server/clients/peers.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
