@@ -82,7 +82,7 @@ void AddSteps(Method method, const Planner<In, Out>& plan, SideThread& side_thre
               RopeService& service) {
   service.AddMethod<In, Out>(
       method, [plan, &side_thread](const In& request, const Caller& caller, const Done<Out>& done) {
-        side_thread.StartCall(caller.session, caller.owner,
+        side_thread.StartCall(caller.connection.id(), caller.account,
                               std::make_unique<CallWork<In, Out>>(plan, request, caller, done),
                               caller.cancelled);
       });
@@ -112,11 +112,9 @@ void AddImmediate(Method method, const Answer<In, Out>& answer, RopeService& ser
 }
 
 // Admits the memory of a call's answer.
-auto AdmitFor(Admission& admission, const Caller& caller) {
-  return [&admission, &caller](int64_t bytes) {
-    return admission.Extend(caller.session, bytes, "request", *caller.permit,
-                            caller.identity == nullptr ? nullptr : caller.identity->use);
-  };
+auto AdmitFor(const Caller& caller) {
+  return
+      [&caller](int64_t bytes) { return caller.permit->Admit(*caller.account, bytes, "request"); };
 }
 
 }  // namespace
@@ -132,12 +130,22 @@ Core::Core(Options options, const Clock& clock)
       clock_(clock),
       instance_id_(MakeInstanceId()),
       started_(clock.Now()),
-      connections_(options_.connections, options_.trusted_proxies),
+      accounts_({.connections = options_.max_connections,
+                 .requests = limits::kAdmittedRequestsMax,
+                 .request_bytes = options_.shares.requests,
+                 .region_bytes = options_.shared_memory.bytes_max},
+                clock),
+      region_totals_(options_.shared_memory),
+      connections_(accounts_, region_totals_, options_.trusted_proxies),
       reads_(clock),
-      calls_({&in_flight_, &connections_, &reads_, options_.access}) {}
+      calls_({&in_flight_, &connections_, &reads_}) {}
 
 absl::Status Core::Build() {
   const MemoryShares& shares = options_.shares;
+  if (!options_.access_file.empty()) {
+    ROPE_ASSIGN_OR_RETURN(access_, Access::Load(options_.access_file, accounts_, clock_));
+    calls_.access = access_.get();
+  }
   auto devices = DeviceRouter::Create(options_.device, {.threads = options_.threads});
   if (!devices.ok()) return Prefixed("--device: ", devices.status());
   devices_ = *std::move(devices);
@@ -146,15 +154,7 @@ absl::Status Core::Build() {
   ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(options_.models, shares.specs));
   metrics_ = std::make_unique<Metrics>(proto::kVersion, options_.revision, DeviceNames(*devices_),
                                        ModelNames(*registry_));
-  regions_ = std::make_unique<RegionTable>(options_.regions);
   pool_ = std::make_unique<BufferPool>(shares.pool);
-  Admission::Options admitted =
-      Admission::HalfForASession(limits::kAdmittedRequestsMax, shares.requests);
-  if (!options_.shares_by_session) {
-    admitted.session_requests_max = admitted.requests_max;
-    admitted.session_bytes_max = admitted.bytes_max;
-  }
-  admission_ = std::make_unique<Admission>(admitted);
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   Batcher::Options batches = options_.batches;
   batches.direct_slots = devices_->direct_slots(options_.threads);
@@ -164,11 +164,11 @@ absl::Status Core::Build() {
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   prepared_ =
       std::make_unique<PreparedRotations>(PreparedRotations::Options{.bytes_max = shares.prepared});
-  engine_ = std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *regions_,
-                                     clock_, Engine::Options{.reply_bytes_max = shares.message});
+  engine_ = std::make_unique<Engine>(*registry_, *prepared_, *batcher_, clock_,
+                                     Engine::Options{.reply_bytes_max = shares.message});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
-                         shares.message, admission_.get(), options_.logs_requests});
+                         shares.message, options_.logs_requests});
   AddPlannedMethods();
   AddImmediateMethods();
   return absl::OkStatus();
@@ -179,20 +179,19 @@ void Core::AddPlannedMethods() {
   AddSteps<v1::DescribeRequest, v1::DescribeResponse>(
       Method::kDescribe,
       [this, bytes_max](const auto& request, const Caller& caller) {
-        return Describe(request, *registry_, bytes_max, AdmitFor(*admission_, caller));
+        return Describe(request, *registry_, bytes_max, AdmitFor(caller));
       },
       side_thread(), *rope_service_);
   AddStep<v1::FingerprintRequest, v1::FingerprintResponse>(
       Method::kFingerprint,
       [this](const auto& request, const Caller& caller) {
-        return Fingerprint(request, *registry_, AdmitFor(*admission_, caller));
+        return Fingerprint(request, *registry_, AdmitFor(caller));
       },
       side_thread(), *rope_service_);
   AddSteps<v1::GetTablesRequest, v1::GetTablesResponse>(
       Method::kGetTables,
       [this, bytes_max](const auto& request, const Caller& caller) {
-        return GetTables(request, caller.payloads, *registry_, bytes_max,
-                         AdmitFor(*admission_, caller));
+        return GetTables(request, caller.payloads, *registry_, bytes_max, AdmitFor(caller));
       },
       side_thread(), *rope_service_);
   AddStep<v1::PrepareRequest, v1::PrepareResponse>(
@@ -202,7 +201,7 @@ void Core::AddPlannedMethods() {
         v1::PrepareResponse response;
         response.set_prepared_id(prepared->id);
         for (const std::string& warning : prepared->plan.warnings) response.add_warnings(warning);
-        ROPE_RETURN_IF_ERROR(prepared_->Keep(std::move(prepared), caller.session));
+        ROPE_RETURN_IF_ERROR(prepared_->Keep(std::move(prepared), caller.account->owner()));
         return response;
       },
       side_thread(), *rope_service_);
@@ -213,30 +212,29 @@ void Core::AddPlannedMethods() {
 void Core::AddImmediateMethods() {
   AddImmediate<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
       Method::kRegisterRegion,
-      [this](const auto& request,
-             const Caller& caller) -> absl::StatusOr<v1::RegisterRegionResponse> {
+      [](const auto& request, const Caller& caller) -> absl::StatusOr<v1::RegisterRegionResponse> {
         v1::RegisterRegionResponse response;
         ROPE_ASSIGN_OR_RETURN(const uint64_t id,
-                              regions_->AddId(caller.session, request.region_id()));
+                              caller.connection.regions().AddId(request.region_id()));
         response.set_region_id(id);
         return response;
       },
       *rope_service_);
   rope_service_->AddMethod<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
-      Method::kUnregisterRegion, [this](const auto& request, const Caller& caller,
-                                        const Done<v1::UnregisterRegionResponse>& done) {
-        RegionTable::Released released;
+      Method::kUnregisterRegion, [](const auto& request, const Caller& caller,
+                                    const Done<v1::UnregisterRegionResponse>& done) {
+        Regions::Released released;
         if (request.wait()) released = [done] { done(v1::UnregisterRegionResponse()); };
         const absl::Status status =
-            regions_->Unregister(caller.session, request.region_id(), std::move(released));
+            caller.connection.regions().Unregister(request.region_id(), std::move(released));
         if (!status.ok()) return done(status);
         if (!request.wait()) done(v1::UnregisterRegionResponse());
       });
   AddImmediate<v1::ListRegionsRequest, v1::ListRegionsResponse>(
       Method::kListRegions,
-      [this](const auto&, const Caller& caller) {
+      [](const auto&, const Caller& caller) {
         v1::ListRegionsResponse response;
-        for (const RegionTable::Listed& listed : regions_->List(caller.session)) {
+        for (const Regions::Listed& listed : caller.connection.regions().List()) {
           v1::Region& region = *response.add_regions();
           region.set_region_id(listed.id);
           region.set_byte_size(listed.bytes);
@@ -254,8 +252,8 @@ void Core::AddImmediateMethods() {
       [this](const auto& request, const Caller& caller) {
         // An identity that may call this sees what the server's own user sees.
         const bool has_identity = caller.identity != nullptr;
-        return ListConnections(request, has_identity ? OwnerOfUser(geteuid()) : caller.owner,
-                               connections_);
+        return ListConnections(
+            request, has_identity ? OwnerOfUser(geteuid()) : caller.account->owner(), connections_);
       },
       *rope_service_);
   AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
@@ -273,32 +271,24 @@ std::vector<std::string> Core::HealthNames() const {
 }
 
 int64_t Core::AccountedBytes() const {
-  return admission_->bytes() + pool_->kept_bytes() + tables_->bytes() + registry_->spec_bytes() +
-         prepared_->size().bytes;
+  return accounts_.held(Resource::kRequestBytes) + pool_->kept_bytes() + tables_->bytes() +
+         registry_->spec_bytes() + prepared_->size().bytes;
 }
 
 std::vector<BudgetUse> Core::Budgets() const {
-  const Admission::Options& admitted = admission_->options();
-  const Admission::Refusals refused = admission_->refusals();
-  const RegionTable::Statistics regions = regions_->statistics();
   const PreparedRotations::Size prepared = prepared_->size();
   return {
-      {"requests",
-       admitted.requests_max,
-       admission_->requests(),
-       {{"full", refused.requests}, {"connection_share", refused.session_requests}}},
-      {"request_bytes",
-       admitted.bytes_max,
-       admission_->bytes(),
-       {{"full", refused.bytes},
-        {"connection_share", refused.session_bytes},
-        {"too_large", refused.too_large}}},
+      accounts_.UseOf(Resource::kRequests, "requests"),
+      accounts_.UseOf(Resource::kRequestBytes, "request_bytes"),
       {"pool_bytes", options_.shares.pool, pool_->kept_bytes()},
       {"table_bytes", options_.shares.tables, tables_->bytes()},
       {"spec_bytes", registry_->spec_bytes_max(), registry_->spec_bytes()},
       {"prepared", prepared_->options().entries_max, prepared.entries},
       {"prepared_bytes", prepared_->options().bytes_max, prepared.bytes},
-      {"region_bytes", options_.regions.bytes_max, regions.bytes, {{"rejected", regions.rejected}}},
+      {"region_bytes",
+       options_.shared_memory.bytes_max,
+       accounts_.held(Resource::kRegionBytes),
+       {{"rejected", region_totals_.rejected}}},
   };
 }
 
@@ -322,9 +312,9 @@ v1::GetServerInfoResponse Core::Info(const std::vector<BudgetUse>& budgets) cons
       {"tables_rows_max", kTablesRowsMax},
       {"tables_bytes_max", std::min(kTablesBytesMax, options_.shares.message)},
       {"concurrent_streams_max", limits::kConcurrentStreamsMax},
-      {"regions_max", options_.regions.regions_max},
-      {"session_memory_bytes", options_.regions.session_bytes_max},
-      {"shared_memory_bytes", options_.regions.bytes_max},
+      {"regions_max", options_.shared_memory.regions_max},
+      {"session_memory_bytes", options_.shared_memory.session_bytes_max},
+      {"shared_memory_bytes", options_.shared_memory.bytes_max},
   };
   for (const auto& [name, value] : bounds) {
     v1::Limit& limit = *info.add_limits();

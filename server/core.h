@@ -20,7 +20,7 @@
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
 #include "server/clients/access.h"
-#include "server/clients/admission.h"
+#include "server/clients/account.h"
 #include "server/clients/buffer_pool.h"
 #include "server/clients/connections.h"
 #include "server/clients/limits.h"
@@ -46,12 +46,10 @@ class Core {
     int threads = 1;
     std::vector<ModelRegistry::ModelFile> models = {};
     MemoryShares shares = {};
-    RegionTable::Options regions = {};
-    OwnerShares::Bounds connections = {};
+    RegionTotals::Options shared_memory = {};
+    int64_t max_connections = 0;  // of all clients
     std::vector<std::string> trusted_proxies = {};
-    Access* access = nullptr;  // null: everybody may do everything
-    // Whether one session may have only half of the requests and their bytes.
-    bool shares_by_session = true;
+    std::string access_file = {};  // empty: everybody may do everything
     // The device determines direct_slots.
     Batcher::Options batches = {};
     DeviceRouter::OnFault on_fault = {};
@@ -82,12 +80,13 @@ class Core {
   const kernels::TableCache& tables() const { return *tables_; }
   const ModelRegistry& registry() const { return *registry_; }
   Metrics& metrics() { return *metrics_; }
-  RegionTable& regions() { return *regions_; }
+  RegionTotals& region_totals() { return region_totals_; }
+  Accounts& accounts() { return accounts_; }
   Connections& connections() { return connections_; }
+  Access* access() { return access_.get(); }  // null: everybody may do everything
   BufferPool& pool() { return *pool_; }
   MessageReads& reads() { return reads_; }
   const QueueCall::Parts& calls() const { return calls_; }
-  const Admission& admission() const { return *admission_; }
   Batcher& batcher() { return *batcher_; }
   SideThread& side_thread() { return engine_->side_thread(); }
   RopeService& rope_service() { return *rope_service_; }
@@ -106,16 +105,17 @@ class Core {
   const absl::Time started_;
 
   CallsInFlight in_flight_;
+  Accounts accounts_;
+  RegionTotals region_totals_;
+  Connections connections_;
+  std::unique_ptr<Access> access_;
   std::unique_ptr<DeviceRouter> devices_;
   std::unique_ptr<kernels::TableCache> tables_;
   std::unique_ptr<ModelRegistry> registry_;
   std::unique_ptr<Metrics> metrics_;
-  std::unique_ptr<RegionTable> regions_;
-  Connections connections_;
   std::unique_ptr<BufferPool> pool_;
   MessageReads reads_;
-  const QueueCall::Parts calls_;
-  std::unique_ptr<Admission> admission_;
+  QueueCall::Parts calls_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<PreparedRotations> prepared_;

@@ -340,7 +340,7 @@ absl::Status CheckAccess(const ServerOptions& options, const Given& given) {
 }
 
 void DivideSharedMemory(const Given& given, ServerOptions& options) {
-  RegionTable::Options& shared = options.shared_memory;
+  RegionTotals::Options& shared = options.shared_memory;
   shared.bytes_max = given.shared_memory_bytes.value_or(
       DefaultSharedMemoryBytes(options.available_bytes, options.memory_bytes));
   shared.session_bytes_max =
@@ -366,7 +366,7 @@ absl::Status CheckMemory(const ServerOptions& options) {
 // Flags that were given without effect, or have one that their reader may not expect.
 std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& options) {
   const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, "unix:"); };
-  const RegionTable::Options& shared = options.shared_memory;
+  const RegionTotals::Options& shared = options.shared_memory;
   const int processors = ProcessorCount();
   struct Rule {
     const char* flag;
@@ -442,7 +442,7 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
 }
 
 std::string SharedMemoryWarning(const ServerOptions& options) {
-  const RegionTable::Options& shared = options.shared_memory;
+  const RegionTotals::Options& shared = options.shared_memory;
   const int64_t left = DefaultSharedMemoryBytes(options.available_bytes, options.memory_bytes);
   if (!shared.enabled || (shared.bytes_max <= left && left > 0)) return {};
   return absl::StrCat("--shared_memory_bytes: got ", shared.bytes_max, ", want 1 to ", left,

@@ -37,7 +37,7 @@ struct ServerOptions {
   std::string device = "auto";        // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;
   std::string metrics_listen;  // HOST:PORT; empty: off
-  RegionTable::Options shared_memory;
+  RegionTotals::Options shared_memory;
   absl::Duration poll_spin = absl::Microseconds(200);  // zero: never
   absl::Duration drain_lead = absl::ZeroDuration();
   absl::Duration drain_timeout = absl::Seconds(10);  // below the 30 s of Kubernetes

@@ -63,13 +63,15 @@ Server::~Server() {
 
 absl::Status Server::Build(const Batcher::Options& batches) {
   const int threads = options_.threads > 0 ? options_.threads : ProcessorCount();
-  ROPE_RETURN_IF_ERROR(LoadAccess());
+  if (options_.tls.enabled()) {
+    ROPE_ASSIGN_OR_RETURN(tls_, TlsCredentials::Load(options_.tls));
+  }
   ROPE_RETURN_IF_ERROR(BuildCore(threads, batches));
   connection_watch_ = std::make_unique<ConnectionWatch>(core_->connections(), WatchOptions());
   memory_watch_ = std::make_unique<MemoryWatch>(
       MemoryWatch::Options{shares_.receive, options_.receive_timeout},
       ProcessMemory([this] { return core_->AccountedBytes(); },
-                    [this] { return core_->admission().refusals().bytes; }),
+                    [this] { return core_->accounts().refusals(Resource::kRequestBytes).full; }),
       core_->reads(), *connection_watch_, core_->pool(), clock_);
   health_ = std::make_unique<Health>(core_->HealthNames(), core_->calls());
   std::vector<std::string> services = {v1::RopeService::service_full_name(),
@@ -85,26 +87,16 @@ absl::Status Server::Build(const Batcher::Options& batches) {
   return absl::OkStatus();
 }
 
-absl::Status Server::LoadAccess() {
-  if (!options_.access_file.empty()) {
-    ROPE_ASSIGN_OR_RETURN(access_, Access::Load(options_.access_file, clock_));
-  }
-  if (options_.tls.enabled()) {
-    ROPE_ASSIGN_OR_RETURN(tls_, TlsCredentials::Load(options_.tls));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Server::BuildCore(int threads, const Batcher::Options& batches) {
   Core::Options options;
   options.device = options_.device;
   options.threads = threads;
   options.models = options_.models;
   options.shares = shares_;
-  options.regions = options_.shared_memory;
-  options.connections = {.all = options_.max_connections, .owner = options_.max_connections / 2};
+  options.shared_memory = options_.shared_memory;
+  options.max_connections = options_.max_connections;
   options.trusted_proxies = options_.trusted_proxies;
-  options.access = access_.get();
+  options.access_file = options_.access_file;
   options.batches = batches;
   options.on_fault = [this](std::string_view device, const absl::Status& status) {
     OnDeviceFault(device, status);
@@ -120,10 +112,9 @@ ConnectionWatch::Options Server::WatchOptions() {
   ConnectionWatch::Options watch;
   watch.handshake_timeout = options_.handshake_timeout;
   watch.idle_timeout = options_.idle_timeout;
-  watch.has_memory = [this](int fd) {
-    const uint64_t session = SessionOfDescriptor(fd);
-    return !core_->regions().List(session).empty() ||
-           (ring_loop_ != nullptr && ring_loop_->Serves(session));
+  watch.has_memory = [this](Connection& connection) {
+    return !connection.regions().List().empty() ||
+           (ring_loop_ != nullptr && ring_loop_->Serves(connection.id()));
   };
   return watch;
 }
@@ -186,20 +177,19 @@ absl::Status Server::Listen() {
     Listener::Options listening;
     listening.socket_mode = options_.socket_mode;
     listening.rings = ring_loop_.get();
-    listening.connections = &core_->connections();
     listening.handshake_timeout = options_.handshake_timeout;
     const auto places = static_cast<int64_t>(2 * options_.listen.size());
     listening.pending_connections_max =
         std::clamp<int64_t>(DefaultMaxConnections() / places, 1, listening.pending_connections_max);
     listening.tls = tls_ != nullptr && !absl::StartsWith(address, kUnixPrefix);
-    if (access_ != nullptr) {
-      listening.admit_memory = [this](const std::string& owner) {
-        return access_->Admit({.owner = owner}, Right::kRotate).status();
+    if (core_->access() != nullptr) {
+      listening.admit_memory = [access = core_->access()](const std::string& owner) {
+        return access->Admit({.owner = owner}, Right::kRotate).status();
       };
     }
     listening.hand_on = [this, tls = listening.tls](int fd) { HandOn(fd, tls); };
     ROPE_ASSIGN_OR_RETURN(auto listener,
-                          Listener::Create(address, core_->regions(), std::move(listening)));
+                          Listener::Create(address, core_->connections(), std::move(listening)));
     addresses_.push_back(listener->address());
     listeners_.push_back(std::move(listener));
   }
@@ -237,7 +227,7 @@ void Server::HandOn(int fd, bool tls) {
 
 void Server::Reload() {
   if (tls_ != nullptr) tls_->Reload();
-  if (access_ != nullptr) access_->Reload().IgnoreError();  // it is in the log
+  if (core_->access() != nullptr) core_->access()->Reload().IgnoreError();  // it is in the log
 }
 
 void Server::StopAdvertising() {
@@ -289,14 +279,13 @@ void Server::OnDeviceFault(std::string_view device, const absl::Status& status) 
 
 Gauges Server::ReadGauges() const {
   Gauges gauges;
-  gauges.requests_in_flight = core_->admission().requests();
-  gauges.admitted_bytes = core_->admission().bytes();
+  gauges.requests_in_flight = core_->accounts().held(Resource::kRequests);
+  gauges.admitted_bytes = core_->accounts().held(Resource::kRequestBytes);
   gauges.streams = core_->rope_service().open_streams();
   gauges.models = static_cast<int64_t>(core_->registry().models().size());
-  const RegionTable::Statistics regions = core_->regions().statistics();
-  gauges.regions = regions.regions;
-  gauges.region_bytes = regions.bytes;
-  gauges.regions_rejected = regions.rejected;
+  gauges.regions = core_->region_totals().regions;
+  gauges.region_bytes = core_->accounts().held(Resource::kRegionBytes);
+  gauges.regions_rejected = core_->region_totals().rejected;
   gauges.rings = ring_loop_ == nullptr ? 0 : ring_loop_->count();
   gauges.draining = drained_;
   gauges.table_cache = core_->tables().statistics();
@@ -316,13 +305,8 @@ Gauges Server::ReadGauges() const {
 }
 
 std::vector<BudgetUse> Server::Budgets() const {
-  const OwnerShares& connections = core_->connections().shares();
   std::vector<BudgetUse> budgets = {
-      {"connections",
-       connections.bounds().all,
-       connections.count(),
-       {{"full", connections.refusals().full},
-        {"owner_share", connections.refusals().owner_share}}},
+      core_->accounts().UseOf(Resource::kConnections, "connections"),
       {"memory_bytes", options_.memory_bytes, memory_watch_->anonymous_bytes()},
       {"receive_bytes",
        shares_.receive,

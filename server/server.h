@@ -26,7 +26,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "rope/v1/rope_service.pb.h"
-#include "server/clients/access.h"
 #include "server/clients/connection_watch.h"
 #include "server/clients/limits.h"
 #include "server/clock.h"
@@ -78,7 +77,6 @@ class Server {
   Server(const ServerOptions& options, const Clock& clock, OnDeviceLost on_device_lost);
   absl::Status Build(const Batcher::Options& batches);
   absl::Status BuildCore(int threads, const Batcher::Options& batches);
-  absl::Status LoadAccess();
   ConnectionWatch::Options WatchOptions();
   absl::Status BuildRingLoop(int threads);
   void BuildGrpcServer(int threads);
@@ -98,7 +96,6 @@ class Server {
   const MemoryShares shares_;
   const OnDeviceLost on_device_lost_;  // may be null
 
-  std::unique_ptr<Access> access_;       // null: everybody may do everything
   std::shared_ptr<TlsCredentials> tls_;  // null: TCP without TLS
   std::unique_ptr<Core> core_;
   std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory

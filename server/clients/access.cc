@@ -96,42 +96,17 @@ const char* Name(Right right) {
   return std::ranges::find(kRights, right, [](const auto& each) { return each.first; })->second;
 }
 
-absl::Status IdentityUse::TakeRequest() {
-  const int64_t max = requests_max_.load(std::memory_order_relaxed);
-  if (requests_.fetch_add(1, std::memory_order_relaxed) < max) return absl::OkStatus();
-  GiveRequest();
-  if (max == 0) {
-    return MakeError(Reason::kLimitExceeded, "queue", "1 request",
-                     absl::StrCat("none for identity ", name_));
-  }
-  return RetryLater(Reason::kQueueFull, "queue", absl::StrCat("1 request while ", max, " are held"),
-                    absl::StrCat("at most ", max, " for identity ", name_));
-}
-
-absl::Status IdentityUse::TakeBytes(int64_t bytes, int64_t held, absl::string_view what) {
-  const int64_t max = bytes_max_.load(std::memory_order_relaxed);
-  if (bytes > max - held) {
-    return MakeError(Reason::kLimitExceeded, what, absl::StrCat(bytes, " bytes to hold"),
-                     absl::StrCat("at most ", max - held, " for identity ", name_));
-  }
-  if (bytes_.fetch_add(bytes, std::memory_order_relaxed) <= max - bytes) return absl::OkStatus();
-  GiveBytes(bytes);
-  return RetryLater(Reason::kBudgetFull, what, absl::StrCat(bytes, " bytes"),
-                    absl::StrCat("at most ", max, " with those that identity ", name_, " holds"));
-}
-
 // Reads one file.
 class AccessParser {
  public:
   using List = Access::List;
   struct Limits {
-    std::shared_ptr<IdentityUse> use;
+    std::shared_ptr<Account> account;
     int64_t requests;
     int64_t bytes;
   };
 
-  // `uses`: by name, of the identities before; gets those of new ones.
-  explicit AccessParser(std::map<std::string, std::shared_ptr<IdentityUse>>& uses) : uses_(uses) {}
+  explicit AccessParser(Accounts& accounts) : accounts_(accounts) {}
 
   absl::StatusOr<std::shared_ptr<const List>> Parse(const std::string& text) {
     bool is_twice = false;  // a key in one object
@@ -181,18 +156,15 @@ class AccessParser {
     }
     const auto identity = std::make_shared<Identity>();
     identity->name = name->get<std::string>();
-    identity->owner = absl::StrCat("id:", identity->name);
     if (!names_.insert(identity->name).second) {
       return Wrong(absl::StrCat(path, ".name"), identity->name, "each name once");
     }
     ROPE_ASSIGN_OR_RETURN(identity->rights, ReadRights(object, path));
     ROPE_ASSIGN_OR_RETURN(const auto requests, ReadLimit(object, "max_requests", path));
     ROPE_ASSIGN_OR_RETURN(const auto bytes, ReadLimit(object, "max_bytes", path));
-    std::shared_ptr<IdentityUse>& use = uses_[identity->name];
-    if (use == nullptr) use = std::make_shared<IdentityUse>(identity->name);
-    limits_.push_back(
-        {use, requests.value_or(IdentityUse::kNoLimit), bytes.value_or(IdentityUse::kNoLimit)});
-    identity->use = use;
+    identity->account = accounts_.Of(absl::StrCat("id:", identity->name));
+    limits_.push_back({identity->account, requests.value_or(Account::kNoLimit),
+                       bytes.value_or(Account::kNoLimit)});
     list_->identities.push_back(identity);
     return ReadCredentials(object, path, identity);
   }
@@ -248,23 +220,28 @@ class AccessParser {
     return absl::OkStatus();
   }
 
-  std::map<std::string, std::shared_ptr<IdentityUse>>& uses_;
+  Accounts& accounts_;
   const std::shared_ptr<List> list_ = std::make_shared<List>();
   std::set<std::string> names_;
   std::set<Access::Digest> digests_;
   std::vector<Limits> limits_;
 };
 
-absl::StatusOr<std::unique_ptr<Access>> Access::Load(const std::string& path, const Clock& clock) {
-  std::unique_ptr<Access> access(new Access(path, clock));  // owned by the result
+absl::StatusOr<std::unique_ptr<Access>> Access::Load(const std::string& path, Accounts& accounts,
+                                                     const Clock& clock) {
+  std::unique_ptr<Access> access(new Access(path, accounts, clock));  // owned by the result
   proto::MutexLock lock(&access->mutex_);
   access->file_.HasChanged();
   ROPE_RETURN_IF_ERROR(access->Read());
   return access;
 }
 
-Access::Access(std::string path, const Clock& clock)
-    : clock_(clock), path_(path), file_({std::move(path)}), next_look_(clock.Now()) {}
+Access::Access(std::string path, Accounts& accounts, const Clock& clock)
+    : accounts_(accounts),
+      clock_(clock),
+      path_(path),
+      file_({std::move(path)}),
+      next_look_(clock.Now()) {}
 
 absl::Status Access::Reload() {
   proto::MutexLock lock(&mutex_);
@@ -280,9 +257,11 @@ absl::Status Access::Read() {
     file_.Forget();
     return text.status();
   }
-  AccessParser parser(uses_);
+  AccessParser parser(accounts_);
   ROPE_ASSIGN_OR_RETURN(list_, parser.Parse(*text));
-  for (const auto& [use, requests, bytes] : parser.limits()) use->SetLimits(requests, bytes);
+  for (const auto& [account, requests, bytes] : parser.limits()) {
+    account->SetLimits(requests, bytes);
+  }
   return absl::OkStatus();
 }
 

@@ -20,7 +20,6 @@
 #define ROPE_SERVER_CLIENTS_ACCESS_H_
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -35,6 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
+#include "server/clients/account.h"
 #include "server/clock.h"
 #include "server/file_watch.h"
 
@@ -50,38 +50,11 @@ enum class Right {
 // "rotate", "describe" or "inspect".
 const char* Name(Right right);
 
-// What one identity holds at a time, over all its connections. It outlives reloads of the file.
-class IdentityUse {
- public:
-  static constexpr int64_t kNoLimit = INT64_MAX;
-
-  explicit IdentityUse(std::string name) : name_(std::move(name)) {}
-
-  void SetLimits(int64_t requests, int64_t bytes) {
-    requests_max_.store(requests, std::memory_order_relaxed);
-    bytes_max_.store(bytes, std::memory_order_relaxed);
-  }
-  // RESOURCE_EXHAUSTED with a retry delay: the limit is reached. `what` names the request's field.
-  // Without a delay: it can never be within the limit. `held`: what the request holds already.
-  absl::Status TakeRequest();
-  absl::Status TakeBytes(int64_t bytes, int64_t held, absl::string_view what);
-  void GiveRequest() { requests_.fetch_sub(1, std::memory_order_relaxed); }
-  void GiveBytes(int64_t bytes) { bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
-
- private:
-  const std::string name_;
-  std::atomic<int64_t> requests_max_ = kNoLimit;
-  std::atomic<int64_t> bytes_max_ = kNoLimit;
-  std::atomic<int64_t> requests_ = 0;
-  std::atomic<int64_t> bytes_ = 0;
-};
-
 // Somebody of the access file.
 struct Identity {
   std::string name;
-  std::string owner;                 // "id:" and the name (peers.h)
   uint32_t rights = 0;               // of Right
-  std::shared_ptr<IdentityUse> use;  // never null
+  std::shared_ptr<Account> account;  // of the owner "id:NAME", never null
 
   bool May(Right right) const { return (rights & static_cast<uint32_t>(right)) != 0; }
 };
@@ -100,8 +73,9 @@ class Access {
   static constexpr size_t kIdentitiesMax = 1000;
   static constexpr size_t kTokensMax = 2000;  // each call with a token is compared with all
 
-  // Reads the file. `clock` must outlive the result.
-  static absl::StatusOr<std::unique_ptr<Access>> Load(const std::string& path, const Clock& clock);
+  // Reads the file. `accounts` and `clock` must outlive the result.
+  static absl::StatusOr<std::unique_ptr<Access>> Load(const std::string& path, Accounts& accounts,
+                                                      const Clock& clock);
 
   // Reads the file again, and logs the outcome. After an error the identities stay as they were.
   absl::Status Reload();
@@ -123,7 +97,7 @@ class Access {
   };
   friend class AccessParser;
 
-  Access(std::string path, const Clock& clock);
+  Access(std::string path, Accounts& accounts, const Clock& clock);
   // Reads the file, whether it has changed or not.
   absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same, with a line in the log; the same error again has none.
@@ -132,12 +106,12 @@ class Access {
   std::shared_ptr<const List> Current();
   static const IdentityPtr* Find(const List& list, const Credentials& credentials);
 
+  Accounts& accounts_;
   const Clock& clock_;
   const std::string path_;
   proto::Mutex mutex_;
   FileWatch file_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const List> list_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, std::shared_ptr<IdentityUse>> uses_ ABSL_GUARDED_BY(mutex_);  // by name
   absl::Time next_look_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // that was logged
 };

@@ -126,7 +126,7 @@ std::optional<ConnectionWatch::CloseReason> ConnectionWatch::IdlenessOf(
   }
   const bool is_new = counts.calls == 0;
   const absl::Duration most = is_new ? options_.handshake_timeout : options_.idle_timeout;
-  if (now - sample.called_at < most || options_.has_memory(sample.connection->fd())) {
+  if (now - sample.called_at < most || options_.has_memory(*sample.connection)) {
     return std::nullopt;
   }
   return is_new ? CloseReason::kNoCall : CloseReason::kIdle;

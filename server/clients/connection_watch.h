@@ -53,8 +53,8 @@ class ConnectionWatch {
   struct Options {
     absl::Duration handshake_timeout = absl::InfiniteDuration();
     absl::Duration idle_timeout = absl::InfiniteDuration();
-    // Whether the session of the connection with this descriptor has shared memory.
-    std::function<bool(int fd)> has_memory;
+    // Whether the connection has shared memory.
+    std::function<bool(Connection& connection)> has_memory;
   };
 
   ConnectionWatch(Connections& connections, Options options)

@@ -64,7 +64,8 @@ bool Connection::ShutDown(std::string_view last_bytes) {
   return true;
 }
 
-void Connection::CloseSocket() {
+void Connection::End() {
+  regions_.Close();
   proto::MutexLock lock(&mutex_);
   socket_ = proto::FileDescriptor();
 }
@@ -72,34 +73,36 @@ void Connection::CloseSocket() {
 absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string& owner,
                                                       bool is_unix, proto::FileDescriptor socket,
                                                       const std::string& name) {
-  ROPE_ASSIGN_OR_RETURN(OwnerShares::Place share, shares_.Take(owner));
+  std::shared_ptr<Account> account = accounts_.Of(owner);
+  ROPE_ASSIGN_OR_RETURN(server::Place counted, TakePlace(account, Resource::kConnections));
   const bool is_proxy = std::ranges::count(proxies_, owner) > 0;
   std::shared_ptr<Connection> connection;
+  std::shared_ptr<Connection> former;  // destroyed after the lock is released
   {
     proto::WriterMutexLock lock(&mutex_);
     connection = std::make_shared<Connection>(
-        Connection::About{++last_id_, fd, owner, is_unix, is_proxy, name}, std::move(socket));
+        Connection::About{++last_id_, fd, std::move(account), is_unix, is_proxy, name}, totals_,
+        std::move(socket));
     const auto named = by_name_.find(name);
     if (named != by_name_.end() && open_.contains(named->second->id())) {
       return RetryLater(Reason::kBudgetFull, "connection", absl::StrCat(name, " twice"),
                         "one connection of an address and port");
     }
-    std::shared_ptr<Connection>& account = accounts_[fd];
-    if (account != nullptr) {  // that has ended; its name may be of a later one by now
-      const auto old = by_name_.find(account->name());
-      if (old != by_name_.end() && old->second == account) by_name_.erase(old);
+    former = std::exchange(by_descriptor_[fd], connection);
+    if (former != nullptr) {  // its name may be of a later one by now
+      const auto old = by_name_.find(former->name());
+      if (old != by_name_.end() && old->second == former) by_name_.erase(old);
     }
-    account = connection;
     if (!name.empty()) by_name_[name] = connection;
     open_[connection->id()] = connection;
     ++version_;
   }
-  return Place(connection.get(),
-               [this, connection, share = std::move(share)](Connection* left) { Leave(*left); });
+  return Place(connection.get(), [this, connection, counted = std::move(counted)](
+                                     Connection* left) { Leave(*left); });
 }
 
 void Connections::Leave(Connection& connection) {
-  connection.CloseSocket();
+  connection.End();
   proto::WriterMutexLock lock(&mutex_);
   open_.erase(connection.id());
   ++version_;
@@ -110,8 +113,8 @@ std::shared_ptr<Connection> Connections::Of(absl::string_view peer) const {
   if (absl::ConsumePrefix(&peer, "fd:")) {
     if (!absl::SimpleAtoi(peer, &fd)) return unknown_;
     proto::ReaderMutexLock lock(&mutex_);
-    const auto found = accounts_.find(fd);
-    return found == accounts_.end() ? unknown_ : found->second;
+    const auto found = by_descriptor_.find(fd);
+    return found == by_descriptor_.end() ? unknown_ : found->second;
   }
   const std::string name = PlainPeerName(peer);
   proto::ReaderMutexLock lock(&mutex_);

@@ -1,19 +1,18 @@
-// Connection: the account of one client's connection: who is at its other end, and what it has
-// sent, asked for and not taken. Connections: the accounts of all connections that gRPC has. It
-// bounds their number, for all clients and for each owner.
+// Connection: one connection of a client: whose account it counts for, its regions, and what it has
+// sent, asked for and not taken. Connections: all connections that gRPC has.
 //
-//   Listener: Enter -> Place ... its end: the connection no longer counts
+//   Listener: Enter -> Place ... its end: the connection no longer counts, and its regions go
 //   calls: Of(peer) -> Connection, which they report to; ConnectionWatch reads it and may close it
 //
 // gRPC names a connection by the descriptor that it was given ("fd:17"), or, with TLS, by the
 // address at the other end. The descriptor stays open while a call of the connection lives, so that
-// its account is right for each of these calls. The next connection with the same descriptor
-// replaces the account.
+// the name is right for each of these calls. The next connection with the same descriptor takes the
+// place of the former.
 //
 // Threading:  Thread-safe. Counts are relaxed: a reader may see one change before another.
 // Ownership:  Connections must outlive each Place. Calls and Places share a Connection, which owns
 //             a second descriptor of the socket until its Place ends.
-// Limits:     One account for each descriptor that the process may open, and the bounds.
+// Limits:     One connection for each descriptor that the process may open, and those of Account.
 #ifndef ROPE_SERVER_CLIENTS_CONNECTIONS_H_
 #define ROPE_SERVER_CLIENTS_CONNECTIONS_H_
 
@@ -34,12 +33,13 @@
 #include "absl/strings/string_view.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/mutex.h"
-#include "server/clients/owner_shares.h"
+#include "server/clients/account.h"
 #include "server/clients/peers.h"
+#include "server/clients/regions.h"
 
 namespace rope::server {
 
-class Connection {
+class Connection : public std::enable_shared_from_this<Connection> {
  public:
   template <typename Number>
   struct CountsOf {
@@ -65,24 +65,29 @@ class Connection {
   struct About {
     uint64_t id = 0;
     int fd = -1;  // which gRPC has
-    std::string owner = kUnknownOwner;
+    std::shared_ptr<Account> account = {};
     bool is_unix = true;
     bool is_proxy = false;
     std::string name = {};  // gRPC's (PeerNameOf), where that is not the descriptor
   };
 
-  // `socket`: a second descriptor of the connection's socket; none for an account without one.
-  Connection(About about, proto::FileDescriptor socket)
-      : about_(std::move(about)), socket_(std::move(socket)) {}
+  // `socket`: a second descriptor of the connection's socket, if it has one. `totals` must outlive
+  // the connection.
+  Connection(About about, RegionTotals& totals, proto::FileDescriptor socket = {})
+      : about_(std::move(about)),
+        regions_(about_.account, about_.is_proxy, totals),
+        socket_(std::move(socket)) {}
 
   // Grows from connection to connection.
   uint64_t id() const { return about_.id; }
   int fd() const { return about_.fd; }
   const std::string& name() const { return about_.name; }
-  const std::string& owner() const { return about_.owner; }
+  const std::shared_ptr<Account>& account() const { return about_.account; }
+  const std::string& owner() const { return account()->owner(); }
   bool is_unix() const { return about_.is_unix; }
   // Whether a trusted proxy is at the other end. Each of its calls has an owner of its own.
   bool is_proxy() const { return about_.is_proxy; }
+  Regions& regions() { return regions_; }
 
   void BeginCall() { Add(counts_.calls, 1); }
   void EndCall() { Add(counts_.calls_over, 1); }
@@ -111,9 +116,11 @@ class Connection {
   using Count = std::atomic<int64_t>;
 
   static void Add(Count& count, int64_t n) { count.fetch_add(n, std::memory_order_relaxed); }
-  void CloseSocket();
+  // Ends what it has: regions, and the second descriptor.
+  void End();
 
   const About about_;
+  Regions regions_;
   CountsOf<Count> counts_;
   mutable proto::Mutex mutex_;
   proto::FileDescriptor socket_ ABSL_GUARDED_BY(mutex_);
@@ -128,9 +135,13 @@ class Connections {
   using Place = std::shared_ptr<Connection>;
 
   // `proxies`: the owners of connections that trusted proxies make.
-  explicit Connections(OwnerShares::Bounds bounds, std::vector<std::string> proxies = {})
-      : shares_({Reason::kBudgetFull, "max_connections", "connection"}, bounds),
-        proxies_(std::move(proxies)) {}
+  // All must outlive it.
+  Connections(Accounts& accounts, RegionTotals& totals, std::vector<std::string> proxies = {})
+      : accounts_(accounts),
+        totals_(totals),
+        proxies_(std::move(proxies)),
+        unknown_(std::make_shared<Connection>(
+            Connection::About{.account = accounts.Of(kUnknownOwner)}, totals)) {}
 
   // The connection of `owner` that is about to be handed to gRPC as descriptor `fd`. `socket`: a
   // second descriptor. `name`: gRPC's of the peer; empty: that of the descriptor.
@@ -138,29 +149,29 @@ class Connections {
   absl::StatusOr<Place> Enter(int fd, const std::string& owner, bool is_unix,
                               proto::FileDescriptor socket, const std::string& name = {});
 
-  // The account for gRPC's name of the peer ("fd:17", "ipv4:192.0.2.7:1234"). Never null: any other
-  // name has the account of an unknown owner, which is in no list.
+  // By gRPC's name of the peer ("fd:17", "ipv4:192.0.2.7:1234"). Never null: any other name has the
+  // connection of an unknown owner, which is in no list.
   std::shared_ptr<Connection> Of(absl::string_view peer) const;
   // All that have a place, the oldest first.
   List Open() const;
   // Changes when Open does.
   int64_t version() const { return version_.load(std::memory_order_acquire); }
 
-  const OwnerShares& shares() const { return shares_; }
+  Accounts& accounts() { return accounts_; }
 
  private:
   void Leave(Connection& connection);
 
-  OwnerShares shares_;
+  Accounts& accounts_;
+  RegionTotals& totals_;
   const std::vector<std::string> proxies_;
-  const std::shared_ptr<Connection> unknown_ =
-      std::make_shared<Connection>(Connection::About(), proto::FileDescriptor());
+  const std::shared_ptr<Connection> unknown_;
   std::atomic<int64_t> version_ = 0;  // written under mutex_ alone
   mutable proto::SharedMutex mutex_;
-  absl::flat_hash_map<int, std::shared_ptr<Connection>> accounts_
-      ABSL_GUARDED_BY(mutex_);  // by descriptor; also of connections that have ended
+  absl::flat_hash_map<int, std::shared_ptr<Connection>> by_descriptor_
+      ABSL_GUARDED_BY(mutex_);  // also those that have ended
   absl::flat_hash_map<std::string, std::shared_ptr<Connection>> by_name_
-      ABSL_GUARDED_BY(mutex_);  // those of accounts_ that have a name
+      ABSL_GUARDED_BY(mutex_);  // those of by_descriptor_ that have a name
   std::map<uint64_t, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);  // by id
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
 };

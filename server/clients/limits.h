@@ -13,6 +13,11 @@ namespace limits {
 
 // Requests admitted and not yet answered.
 inline constexpr int64_t kAdmittedRequestsMax = 4096;
+// Calls of the control plane that wait or run on the side thread: twice those that one connection
+// may have under way.
+inline constexpr int64_t kControlCallsMax = 2 * kConcurrentStreamsMax;
+// Watch streams of health.
+inline constexpr int64_t kWatchesMax = 1024;
 inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
 inline constexpr int64_t kPreparedBytesMax = 16 * kMiB;
 inline constexpr int64_t kTableCacheBytes = 256 * kMiB;

@@ -108,27 +108,13 @@ uint64_t Unguessable() {
   return number;
 }
 
-absl::Status TooManyBytes(uint64_t bytes, absl::string_view flag) {
-  return MakeError(Reason::kLimitExceeded, "region", absl::StrCat("a file of ", bytes, " bytes"),
-                   absl::StrCat("at most what is left of ", flag));
-}
-
 absl::Status Off(absl::string_view field) {
   return MakeError(Reason::kSharedMemoryOff, field, "a region on a server without shared memory",
                    "--enable_shared_memory");
 }
 
-absl::Status NoSuchRegion(uint64_t id) {
-  return MakeError(Reason::kRegionNotFound, "region_id", id, "a region of this connection");
-}
-
-// Makes a name of the region, if the session's budget of names has room for it.
-absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region> region,
-                                                    const std::shared_ptr<Budget>& names) {
-  if (names->TryAcquire(1)) return std::make_shared<RegionName>(std::move(region), names);
-  return MakeError(
-      Reason::kLimitExceeded, "region", absl::StrCat("number ", names->held() + 1),
-      absl::StrCat("at most ", names->max(), " on a connection, with those still in use"));
+absl::Status NoSuchRegion(absl::string_view field, uint64_t id) {
+  return MakeError(Reason::kRegionNotFound, field, id, "a region of this connection");
 }
 
 }  // namespace
@@ -136,85 +122,53 @@ absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region
 // The lock: mutex_ guards the maps, and nothing slow happens under it. Mapping a file happens
 // before it is taken. Destroying a region (munmap) or a name (its callback) happens after it is
 // released: each function below moves what it removes into locals that are declared BEFORE the
-// lock, so that they are destroyed after it. The thread that opens a session also registers its
-// memory, before the session can close.
+// lock, so that they are destroyed after it.
 
-RegionTable::RegionTable(Options options)
-    : options_(std::move(options)),
-      budget_(std::make_shared<Budget>(static_cast<uint64_t>(options_.bytes_max))) {}
-
-uint64_t RegionTable::OpenSession(uint64_t session, bool is_proxy) {
-  Session opened;
-  opened.token = Unguessable();
-  opened.is_proxy = is_proxy;
-  opened.names = std::make_shared<Budget>(static_cast<uint64_t>(options_.regions_max));
-  const uint64_t token = opened.token;
-  Session closed;  // destroyed after the lock is released
-  proto::WriterMutexLock lock(&mutex_);
-  closed = std::exchange(sessions_[session], std::move(opened));
-  by_token_.erase(closed.token);
-  by_token_[token] = session;
-  return token;
+void Regions::Close() {
+  std::map<uint64_t, Registered> closed;  // destroyed after the lock is released
+  proto::MutexLock lock(&mutex_);
+  closed.swap(regions_);
+  totals_.regions.fetch_sub(static_cast<int64_t>(closed.size()), std::memory_order_relaxed);
 }
 
-void RegionTable::CloseSession(uint64_t token) {
-  Session closed;  // destroyed after the lock is released
-  proto::WriterMutexLock lock(&mutex_);
-  const auto found = by_token_.find(token);
-  if (found == by_token_.end()) return;
-  const auto session = sessions_.find(found->second);
-  closed = std::move(session->second);
-  sessions_.erase(session);
-  by_token_.erase(found);
-}
-
-absl::StatusOr<uint64_t> RegionTable::RegisterMemfd(uint64_t session, proto::FileDescriptor file,
-                                                    uint64_t bytes) {
+absl::StatusOr<uint64_t> Regions::RegisterMemfd(proto::FileDescriptor file, uint64_t bytes) {
   // Then every registration fails by configuration, which is not worth counting.
-  if (!options_.enabled) return Off("region");
+  if (!enabled()) return Off("region");
   const auto attempt = [&]() -> absl::StatusOr<uint64_t> {
     ROPE_ASSIGN_OR_RETURN(auto region, Region::MapMemfd(std::move(file), bytes));
-    return Insert(session, std::move(region));
+    return Insert(std::move(region));
   };
   absl::StatusOr<uint64_t> id = attempt();
-  if (!id.ok()) rejected_.fetch_add(1, std::memory_order_relaxed);
+  if (!id.ok()) totals_.rejected.fetch_add(1, std::memory_order_relaxed);
   return id;
 }
 
-absl::StatusOr<uint64_t> RegionTable::AddId(uint64_t session, uint64_t id) {
-  proto::WriterMutexLock lock(&mutex_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) return NoSuchRegion(id);
-  auto& regions = found->second.regions;
-  const auto region = regions.find(id);
-  if (region == regions.end()) return NoSuchRegion(id);
-  uint64_t& other_id = region->second.other_id;
-  if (regions.contains(other_id)) return other_id;
-  ROPE_ASSIGN_OR_RETURN(auto name, NewName(region->second.name->region(), found->second.names));
-  other_id = Unguessable();
-  regions[other_id].name = std::move(name);
-  return other_id;
+absl::StatusOr<uint64_t> Regions::AddId(uint64_t id) {
+  proto::MutexLock lock(&mutex_);
+  const auto region = regions_.find(id);
+  if (region == regions_.end()) return NoSuchRegion("region_id", id);
+  if (regions_.contains(region->second.other_id)) return region->second.other_id;
+  ROPE_ASSIGN_OR_RETURN(region->second.other_id, NewId(region->second.name->region()));
+  return region->second.other_id;
 }
 
-// How a fence works. The table drops its reference to the name; each request that named the id
+// How a fence works. Unregister drops its reference to the name; each request that named the id
 // still holds one. The last of these runs `released`, in ~RegionName, outside any lock.
 //
 // Requests that hold an id which was unregistered EARLIER may still write to the same region. Each
 // such name therefore keeps the removed name alive (KeepsBack): the chain is released in order, and
-// `released` waits for all of them. Expired entries of `unregistered` are erased on the way.
-absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released released) {
+// `released` waits for all of them. Expired entries of `unregistered_` are erased on the way.
+absl::Status Regions::Unregister(uint64_t id, Released released) {
   // Destroyed after the lock is released: dropping the last reference runs a callback.
   std::shared_ptr<RegionName> removed;
   std::vector<std::shared_ptr<RegionName>> earlier;
-  proto::WriterMutexLock lock(&mutex_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) return NoSuchRegion(id);
-  const auto region = found->second.regions.find(id);
-  if (region == found->second.regions.end()) return NoSuchRegion(id);
+  proto::MutexLock lock(&mutex_);
+  const auto region = regions_.find(id);
+  if (region == regions_.end()) return NoSuchRegion("region_id", id);
   removed = std::move(region->second.name);
-  found->second.regions.erase(region);
-  auto& unregistered = found->second.unregistered;
-  std::erase_if(unregistered, [&earlier](const std::weak_ptr<RegionName>& name) {
+  regions_.erase(region);
+  totals_.regions.fetch_sub(1, std::memory_order_relaxed);
+  std::erase_if(unregistered_, [&earlier](const std::weak_ptr<RegionName>& name) {
     if (auto held = name.lock(); held != nullptr) earlier.push_back(std::move(held));
     return name.expired();
   });
@@ -222,78 +176,63 @@ absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released rel
     for (const std::shared_ptr<RegionName>& name : earlier) name->KeepsBack(removed);
     removed->set_released(std::move(released));
   }
-  unregistered.push_back(removed);
+  unregistered_.push_back(removed);
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> RegionTable::RegisterProcess(uint64_t session) {
-  return Insert(session, Region::OfProcess());
+absl::StatusOr<uint64_t> Regions::RegisterProcess() {
+  return Insert(Region::OfProcess());
 }
 
-std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
+std::vector<Regions::Listed> Regions::List() const {
   std::vector<Listed> listed;
-  proto::ReaderMutexLock lock(&mutex_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) return listed;
-  for (const auto& [id, registered] : found->second.regions) {
+  proto::MutexLock lock(&mutex_);
+  for (const auto& [id, registered] : regions_) {
     const Region& region = *registered.name->region();
-    if (region.kind() == Region::Kind::kProcess) continue;
-    listed.push_back({id, region.bytes()});
+    if (region.kind() != Region::Kind::kProcess) listed.push_back({id, region.bytes()});
   }
   return listed;
 }
 
-absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Find(uint64_t session, uint64_t id,
-                                                                absl::string_view field) const {
-  if (!options_.enabled) return Off(field);
-  {
-    proto::ReaderMutexLock lock(&mutex_);
-    const auto found = sessions_.find(session);
-    if (found != sessions_.end()) {
-      const auto region = found->second.regions.find(id);
-      if (region != found->second.regions.end()) return RegionName::Hold(region->second.name);
-    }
-  }
-  return MakeError(Reason::kRegionNotFound, field, id, "a region of this connection");
+absl::StatusOr<std::shared_ptr<const Region>> Regions::Find(uint64_t id,
+                                                            absl::string_view field) const {
+  if (!enabled()) return Off(field);
+  proto::MutexLock lock(&mutex_);
+  const auto region = regions_.find(id);
+  if (region == regions_.end()) return NoSuchRegion(field, id);
+  return RegionName::Hold(region->second.name);
 }
 
-RegionTable::Statistics RegionTable::statistics() const {
-  Statistics statistics;
-  statistics.bytes = static_cast<int64_t>(budget_->held());
-  statistics.rejected = rejected_.load();
-  proto::ReaderMutexLock lock(&mutex_);
-  for (const auto& [session, state] : sessions_) {
-    statistics.regions += static_cast<int64_t>(state.regions.size());
-  }
-  return statistics;
-}
-
-absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, std::unique_ptr<Region> region) {
-  const uint64_t bytes = region->kind() == Region::Kind::kProcess ? 0 : region->bytes();
-  if (bytes > static_cast<uint64_t>(options_.session_bytes_max)) {
-    return TooManyBytes(bytes, "--session_memory_bytes");
-  }
-  if (!budget_->TryAcquire(bytes)) return TooManyBytes(bytes, "--shared_memory_bytes");
-  // The deleter runs when the last reference is dropped, which may be after the session has closed.
-  // Created before the lock, so that a refused region is destroyed after it.
-  const std::shared_ptr<const Region> charged(region.release(),
-                                              [bytes, all = budget_](const Region* dropped) {
-                                                delete dropped;  // owned by the last reference
-                                                all->Give(bytes);
-                                              });
-  proto::WriterMutexLock lock(&mutex_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) {
-    return MakeError(Reason::kWrongState, "region", "a connection that has closed", "an open one");
-  }
-  Session& open = found->second;
-  if (open.is_proxy) {
+absl::StatusOr<uint64_t> Regions::Insert(std::unique_ptr<Region> region) {
+  const auto bytes =
+      static_cast<int64_t>(region->kind() == Region::Kind::kProcess ? 0 : region->bytes());
+  if (is_proxy_) {
     return MakeError(Reason::kPermission, "region", "a client of a proxy",
                      "a connection of the client's own");
   }
-  ROPE_ASSIGN_OR_RETURN(auto name, NewName(charged, open.names));
+  ROPE_RETURN_IF_ERROR(CheckAtMost(bytes, totals_.options.session_bytes_max, "region",
+                                   " bytes of a file", " (--session_memory_bytes)"));
+  ROPE_RETURN_IF_ERROR(account_->Take(Resource::kRegionBytes, bytes));
+  // The deleter runs when the last reference is dropped, which may be after the connection has
+  // ended. Created before the lock, so that a refused region is destroyed after it.
+  const std::shared_ptr<const Region> counted(region.release(),
+                                              [bytes, account = account_](const Region* dropped) {
+                                                delete dropped;  // owned by the last reference
+                                                account->Give(Resource::kRegionBytes, bytes);
+                                              });
+  proto::MutexLock lock(&mutex_);
+  return NewId(counted);
+}
+
+absl::StatusOr<uint64_t> Regions::NewId(std::shared_ptr<const Region> region) {
+  if (!names_->TryAcquire(1)) {
+    return MakeError(
+        Reason::kLimitExceeded, "region", absl::StrCat("number ", names_->held() + 1),
+        absl::StrCat("at most ", names_->max(), " on a connection, with those still in use"));
+  }
   const uint64_t id = Unguessable();
-  open.regions[id].name = std::move(name);
+  regions_[id].name = std::make_shared<RegionName>(std::move(region), names_);
+  totals_.regions.fetch_add(1, std::memory_order_relaxed);
   return id;
 }
 

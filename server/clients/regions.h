@@ -1,4 +1,4 @@
-// The memory regions that clients have registered, by session and id.
+// The memory regions that a connection has registered, by id.
 //
 // Region: memory of a client on this host that requests read from and write to, in place. Two
 // kinds:
@@ -31,7 +31,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/mutex.h"
-#include "server/clients/admission.h"
+#include "server/clients/account.h"
 #include "server/clients/limits.h"
 
 namespace rope::server {
@@ -67,11 +67,11 @@ class Region {
 
 // RegionName: a region under one of its ids. Shared owners keep it alive:
 //
-//   registered    the table and the requests that named the id
+//   registered    Regions and the requests that named the id
 //   unregistered  the requests that named the id, and earlier names of the region (KeepsBack)
 //   destroyed     nothing uses the memory by this id or an earlier one; `released` runs
 //
-// Threading:  `set_released` and `KeepsBack` run under the table's lock, in Unregister. The
+// Threading:  `set_released` and `KeepsBack` run under the lock of Regions, in Unregister. The
 //             destructor runs on the thread that drops the last reference, never under a lock.
 // Ownership:  Shares the region with its other names, and releases it before `released` runs.
 class RegionName {
@@ -79,7 +79,7 @@ class RegionName {
   // Runs once. Must not block.
   using Released = std::function<void()>;
 
-  // `names` bounds the names of a session. REQUIRES: the caller acquired 1 of it for this name.
+  // `names` bounds the names of a connection. REQUIRES: the caller acquired 1 of it for this name.
   RegionName(std::shared_ptr<const Region> region, std::shared_ptr<Budget> names)
       : region_(std::move(region)), names_(std::move(names)) {}
   ~RegionName() {
@@ -108,14 +108,27 @@ class RegionName {
   std::vector<std::shared_ptr<RegionName>> later_;  // released after the destructor's body
 };
 
-// RegionTable: the memory regions of every session. A session is a connection of a Unix socket. It
-// opens when the listener hands the socket to gRPC, it closes when the socket has closed, and its
-// regions are unregistered with it.
+// RegionTotals: what the regions of all connections have in common.
+struct RegionTotals {
+  struct Options {
+    bool enabled = false;
+    int64_t bytes_max = limits::kSharedMemoryBytesMax;           // of all clients
+    int64_t session_bytes_max = limits::kSessionMemoryBytesMax;  // of the memfd of a connection
+    int64_t regions_max = limits::kRegionsMax;                   // ids of a connection
+  };
+
+  explicit RegionTotals(Options opts) : options(opts) {}
+
+  const Options options;
+  std::atomic<int64_t> regions = 0;   // registered ids
+  std::atomic<int64_t> rejected = 0;  // registrations refused while shared memory is enabled
+};
+
+// Regions: the memory regions of one connection, which end with it.
 //
-// Region ids are random and belong to one session: no other session finds, lists or removes them.
-// A session has one region, which lives until the last request that holds it is done, even if it
-// was unregistered or its session has closed. The region may have several ids. A request holds the
-// id that it names:
+// Region ids are random: no other connection finds, lists or removes them. A connection has one
+// region, which lives until the last request that holds it is done, even if it was unregistered or
+// its connection has ended. The region may have several ids. A request holds the id that it names:
 //
 //   registered --- Unregister ---> in use ---- last request done ---> released
 //   Find works                     Find fails (NOT_FOUND)             the callback has run
@@ -124,64 +137,46 @@ class RegionName {
 // Unregister names an id that no longer exists.
 //
 // Threading:  Thread-safe. Files are mapped and unmapped outside the lock.
-// Ownership:  Shares each region with the callers of Find.
-// Errors:     FAILED_PRECONDITION: shared memory is off, or the connection has no session.
-//             PERMISSION_DENIED: a client of a proxy. NOT_FOUND: no such region in this session.
-//             RESOURCE_EXHAUSTED: too many regions or bytes. Errors of Region.
-// Limits:     Options. Regions and bytes count until the last request that uses them is done.
+// Ownership:  Shares each region with the callers of Find. The RegionTotals must outlive it.
+// Errors:     FAILED_PRECONDITION: shared memory is off. PERMISSION_DENIED: a client of a proxy.
+//             NOT_FOUND: no such region of this connection. RESOURCE_EXHAUSTED: too many regions or
+//             bytes. Errors of Region.
+// Limits:     RegionTotals::Options. Regions and bytes count until the last request that uses them
+//             is done, the bytes in the account of the connection.
 
-class RegionTable {
+class Regions {
  public:
-  struct Options {
-    bool enabled = false;
-    int64_t bytes_max = limits::kSharedMemoryBytesMax;
-    int64_t session_bytes_max = limits::kSessionMemoryBytesMax;  // of its memfd
-    int64_t regions_max = limits::kRegionsMax;                   // ids of one session
-  };
   using Released = RegionName::Released;
   struct Listed {
     uint64_t id = 0;
     uint64_t bytes = 0;
   };
-  struct Statistics {
-    int64_t regions = 0;   // registered ids
-    int64_t bytes = 0;     // including unregistered regions that are still in use
-    int64_t rejected = 0;  // registrations refused while shared memory is enabled
-  };
 
-  explicit RegionTable(Options options);
+  // `is_proxy`: its clients may be on other hosts.
+  Regions(std::shared_ptr<Account> account, bool is_proxy, RegionTotals& totals)
+      : account_(std::move(account)), is_proxy_(is_proxy), totals_(totals) {}
 
-  const Options& options() const { return options_; }
+  bool enabled() const { return totals_.options.enabled; }
 
-  // Opens the session of a connection that is about to be handed to gRPC. `session` is the number
-  // that its requests carry (Request::session). `is_proxy`: its clients may be on other hosts.
-  // Closes the earlier session of the same number, whose connection is gone. Returns a token that
-  // is unique to this session.
-  uint64_t OpenSession(uint64_t session, bool is_proxy = false);
-  // Closes the session with that token, if it is still open.
-  void CloseSession(uint64_t token);
-
-  // Registers the memory that the session brings; returns the region's id.
-  absl::StatusOr<uint64_t> RegisterMemfd(uint64_t session, proto::FileDescriptor file,
-                                         uint64_t bytes);
-  // For the session of a caller in this process. It is not listed.
-  absl::StatusOr<uint64_t> RegisterProcess(uint64_t session);
+  // Registers the memory that the connection brings; returns the region's id.
+  absl::StatusOr<uint64_t> RegisterMemfd(proto::FileDescriptor file, uint64_t bytes);
+  // For a caller in this process. It is not listed.
+  absl::StatusOr<uint64_t> RegisterProcess();
+  // Unregisters all, when the connection has ended.
+  void Close();
 
   // A second id of the region `id`. Returns the same one while that one is registered.
-  absl::StatusOr<uint64_t> AddId(uint64_t session, uint64_t id);
+  absl::StatusOr<uint64_t> AddId(uint64_t id);
 
   // After OK, Find no longer returns the region for this id. `released`, if set, runs once, when no
   // request that named this id, or an id of the same region that was unregistered earlier, uses the
   // memory. It runs on this thread before the return, or later on any thread. Each request ends, so
   // that `released` always runs.
-  absl::Status Unregister(uint64_t session, uint64_t id, Released released = nullptr);
-  // The session's regions, ordered by id. Empty if there is no such session.
-  std::vector<Listed> List(uint64_t session) const;
+  absl::Status Unregister(uint64_t id, Released released = nullptr);
+  // Ordered by id.
+  std::vector<Listed> List() const;
   // `field` names the id in errors.
-  absl::StatusOr<std::shared_ptr<const Region>> Find(uint64_t session, uint64_t id,
-                                                     absl::string_view field) const;
-
-  Statistics statistics() const;
+  absl::StatusOr<std::shared_ptr<const Region>> Find(uint64_t id, absl::string_view field) const;
 
  private:
   // A region under one id.
@@ -189,25 +184,23 @@ class RegionTable {
     std::shared_ptr<RegionName> name;
     uint64_t other_id = 0;  // which AddId returned; 0: none
   };
-  struct Session {
-    uint64_t token = 0;
-    bool is_proxy = false;
-    std::shared_ptr<Budget> names;  // ids that are registered or still in use
-    std::map<uint64_t, Registered> regions;
-    std::vector<std::weak_ptr<RegionName>> unregistered;  // some have expired
-  };
 
-  // Gives the region to the session, under a new id. Charges its bytes to the server, until the
-  // region is destroyed.
-  absl::StatusOr<uint64_t> Insert(uint64_t session, std::unique_ptr<Region> region);
+  // Takes the region, under a new id. Its bytes count until it is destroyed.
+  absl::StatusOr<uint64_t> Insert(std::unique_ptr<Region> region);
+  // A new id of the region, if there may be one more.
+  absl::StatusOr<uint64_t> NewId(std::shared_ptr<const Region> region)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const Options options_;
-  const std::shared_ptr<Budget> budget_;
-  std::atomic<int64_t> rejected_ = 0;
+  const std::shared_ptr<Account> account_;
+  const bool is_proxy_;
+  RegionTotals& totals_;
+  // Ids that are registered or still in use.
+  const std::shared_ptr<Budget> names_ = std::make_shared<Budget>(totals_.options.regions_max);
 
-  mutable proto::SharedMutex mutex_;
-  absl::flat_hash_map<uint64_t, Session> sessions_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, uint64_t> by_token_ ABSL_GUARDED_BY(mutex_);  // token -> session
+  mutable proto::Mutex mutex_;
+  std::map<uint64_t, Registered> regions_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<RegionName>> unregistered_
+      ABSL_GUARDED_BY(mutex_);  // some have expired
 };
 
 }  // namespace rope::server

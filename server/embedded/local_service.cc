@@ -23,9 +23,6 @@
 namespace rope::embedded {
 namespace {
 
-// All clients of an engine are one session.
-constexpr uint64_t kSession = 1;
-
 constexpr int kThreadsMax = 1024;
 
 // The end of a call, which its caller waits for.
@@ -73,12 +70,12 @@ class Ending {
 // A call of any method.
 class EmbeddedCall final : public server::ServiceCall {
  public:
-  EmbeddedCall(grpc::ByteBuffer& message, Ending& ending, const std::string& owner)
-      : message_(message), ending_(ending), owner_(owner) {}
+  EmbeddedCall(grpc::ByteBuffer& message, Ending& ending, server::Connection& connection)
+      : message_(message), ending_(ending), connection_(connection) {}
 
   grpc::ByteBuffer& request() override { return message_; }
-  uint64_t session() const override { return kSession; }
-  const std::string& owner() const override { return owner_; }
+  server::Connection& connection() const override { return connection_; }
+  const std::shared_ptr<server::Account>& account() const override { return connection_.account(); }
   absl::Duration time_left() const override { return ending_.timeout(); }
   const LocalService::Cancelled& cancelled() const override { return ending_.cancelled(); }
 
@@ -96,7 +93,7 @@ class EmbeddedCall final : public server::ServiceCall {
  private:
   grpc::ByteBuffer& message_;
   Ending& ending_;
-  const std::string& owner_;
+  server::Connection& connection_;
   absl::Status status_;
   grpc::ByteBuffer reply_;
   server::Permit permit_;
@@ -131,10 +128,14 @@ client::RotateReply ReplyOf(const server::Request& finished,
 // A rotation.
 class RotateCall final : public server::InProcessCall {
  public:
-  RotateCall(client::CallMessage message, std::vector<client::WantedTensor> wanted, Ending& ending)
-      : message_(std::move(message)), wanted_(std::move(wanted)), ending_(ending) {}
+  RotateCall(client::CallMessage message, std::vector<client::WantedTensor> wanted, Ending& ending,
+             server::Connection& connection)
+      : message_(std::move(message)),
+        wanted_(std::move(wanted)),
+        ending_(ending),
+        connection_(connection) {}
 
-  uint64_t session() const override { return kSession; }
+  server::Connection& connection() const override { return connection_; }
   absl::Duration time_left() const override { return ending_.timeout(); }
   const LocalService::Cancelled& cancelled() const override { return ending_.cancelled(); }
   server::Decoded TakeRequest() override {
@@ -154,6 +155,7 @@ class RotateCall final : public server::InProcessCall {
   client::CallMessage message_;
   std::vector<client::WantedTensor> wanted_;
   Ending& ending_;
+  server::Connection& connection_;
   absl::Status status_;
   client::RotateReply reply_;
 };
@@ -168,8 +170,6 @@ Status StatusAtEnd(Ending& ending, const absl::Status& status) {
 }
 
 }  // namespace
-
-LocalService::LocalService() : owner_(server::OwnerOfUser(getuid())) {}
 
 Result<std::shared_ptr<LocalService>> LocalService::Create(const Options& options) {
   static_cast<void>(client::NoteConnect());                 // an engine works after a fork, too
@@ -197,14 +197,15 @@ absl::Status LocalService::Build(const Options& options) {
     core.models.push_back({model.name, model.config_json});
   }
   core.shares = server::DivideMemory(memory_bytes, std::nullopt, std::nullopt);
-  core.regions.enabled = true;
-  core.shares_by_session = false;
+  core.shared_memory.enabled = true;
   // A request of several slices goes to the batch thread, so that callers work for themselves.
   core.batches.direct_bytes_max =
       std::min(core.batches.direct_bytes_max, core.batches.slice_bytes_max);
   ROPE_ASSIGN_OR_RETURN(core_, server::Core::Create(std::move(core), clock_));
-  core_->regions().OpenSession(kSession);
-  ROPE_ASSIGN_OR_RETURN(region_id_, core_->regions().RegisterProcess(kSession));
+  auto account = core_->accounts().Of(server::OwnerOfUser(getuid()));
+  connection_ = std::make_unique<server::Connection>(
+      server::Connection::About{.id = 1, .account = std::move(account)}, core_->region_totals());
+  ROPE_ASSIGN_OR_RETURN(region_id_, connection_->regions().RegisterProcess());
   services_ = core_->HealthNames();
   return absl::OkStatus();
 }
@@ -219,7 +220,7 @@ Result<grpc::ByteBuffer> LocalService::Call(server::Method method, grpc::ByteBuf
                                             absl::Duration timeout,
                                             const Cancelled& cancelled) noexcept {
   Ending ending(timeout, cancelled);
-  EmbeddedCall call(message, ending, owner_);
+  EmbeddedCall call(message, ending, *connection_);
   core_->rope_service().Handle(method, call);
   RunWhatIsLeft();
   if (Status status = StatusAtEnd(ending, call.status()); !status.ok()) return status;
@@ -231,7 +232,7 @@ Result<client::RotateReply> LocalService::Rotate(client::CallMessage message,
                                                  absl::Duration timeout,
                                                  const Cancelled& cancelled) noexcept {
   Ending ending(timeout, cancelled);
-  RotateCall call(std::move(message), std::move(wanted), ending);
+  RotateCall call(std::move(message), std::move(wanted), ending, *connection_);
   core_->rope_service().RotateInProcess(call);
   RunWhatIsLeft();
   if (Status status = StatusAtEnd(ending, call.status()); !status.ok()) return status;

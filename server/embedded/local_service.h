@@ -57,13 +57,13 @@ class LocalService {
   bool HasService(const std::string& name) const;
 
  private:
-  LocalService();
+  LocalService() = default;
   absl::Status Build(const Options& options);
   void RunWhatIsLeft();
 
   const server::SteadyClock clock_;
-  const std::string owner_;  // this process (peers.h)
   std::unique_ptr<server::Core> core_;
+  std::unique_ptr<server::Connection> connection_;  // of all clients of this engine
   std::vector<std::string> services_;
   uint64_t region_id_ = 0;
 };

@@ -48,22 +48,18 @@ class Engine::Planning final : public SideThread::Work {
   std::unique_ptr<Request> request_;
 };
 
-Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& admission,
-               Batcher& batcher, const RegionTable& regions, const Clock& clock,
-               const Options& options)
+Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Batcher& batcher,
+               const Clock& clock, const Options& options)
     : registry_(registry),
       prepared_(prepared),
-      admission_(admission),
       batcher_(batcher),
-      regions_(regions),
       clock_(clock),
       options_(options),
       side_thread_(clock) {}
 
 absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
-  ROPE_ASSIGN_OR_RETURN(
-      request->permit,
-      admission_.Admit(request->arrival.session, DecodedBytes(*request), request->arrival.use()));
+  ROPE_RETURN_IF_ERROR(
+      request->permit.Admit(*request->arrival.account, DecodedBytes(*request), "request"));
   const absl::Status status = PlanOrEnqueue(request);
   if (!status.ok()) request->permit = Permit();
   return status;
@@ -103,7 +99,7 @@ absl::Status Engine::PlanLater(std::unique_ptr<Request>& request) {
 absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   const v1::RotateRequest& fixed = request.fixed();
   const v1::RotateRequest& call = request.call();
-  RegionResolver source(regions_, request);
+  RegionResolver source(request);
   Plan& plan = request.plan;
   Ropes own;  // of a request without a prepared_id
   if (request.prepared != nullptr) {

@@ -1,6 +1,6 @@
 // Engine: the request path between an adapter and the batcher. Knows no gRPC.
 //
-//   1. Admission admits the request with the bytes that were received for it.
+//   1. The request gets a permit for the bytes that were received for it (account.h).
 //   2. A prepared_id is looked up.
 //   3. The request is planned on the caller's thread. If planning finds that it would take longer
 //      than rotating a slice, the side thread plans it instead.
@@ -10,7 +10,7 @@
 // Threading:  Thread-safe.
 // Ownership:  Submit takes the request if and only if it returns OK; `done` then runs exactly once,
 //             on any thread, possibly before Submit returns.
-// Errors:     As RegionResolver, Validate, Admission and Batcher. RESOURCE_EXHAUSTED: the reply
+// Errors:     As RegionResolver, Validate, Account and Batcher. RESOURCE_EXHAUSTED: the reply
 //             would have more than `reply_bytes_max` bytes; the system has no memory left.
 #ifndef ROPE_SERVER_ENGINE_ENGINE_H_
 #define ROPE_SERVER_ENGINE_ENGINE_H_
@@ -19,7 +19,6 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "server/clients/admission.h"
 #include "server/clock.h"
 #include "server/engine/batcher.h"
 #include "server/engine/limits.h"
@@ -40,8 +39,8 @@ class Engine {
   };
 
   // All must outlive the engine.
-  Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& admission,
-         Batcher& batcher, const RegionTable& regions, const Clock& clock, const Options& options);
+  Engine(ModelRegistry& registry, PreparedRotations& prepared, Batcher& batcher, const Clock& clock,
+         const Options& options);
 
   absl::Status Submit(std::unique_ptr<Request>& request);
 
@@ -66,9 +65,7 @@ class Engine {
 
   ModelRegistry& registry_;
   PreparedRotations& prepared_;
-  Admission& admission_;
   Batcher& batcher_;
-  const RegionTable& regions_;
   const Clock& clock_;
   const Options options_;
   SideThread side_thread_;  // last: it uses everything else

@@ -38,9 +38,6 @@ inline constexpr int64_t kReplyNumbersMax = 256 * 1024;
 inline constexpr int64_t kTokenBytesMax = 64 * kMiB;
 // The same for a tensor whose channels are not adjacent: a slice of it is copied first.
 inline constexpr int64_t kGatheredTokenBytesMax = kSliceBytesMax;
-// Calls of the control plane that wait for the side thread. One owner has half of the places: as
-// many as a connection may have calls.
-inline constexpr int64_t kControlCallsMax = 2 * kConcurrentStreamsMax;
 
 static_assert(kGatheredBytesMax < kSliceBytesMax && kSliceBytesMax < kBatchBytesMax);
 

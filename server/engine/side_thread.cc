@@ -16,9 +16,9 @@ void SideThread::StartRequest(uint64_t session, std::unique_ptr<Work> work) {
   Start({std::move(work), session, nullptr});
 }
 
-void SideThread::StartCall(uint64_t session, const std::string& owner, std::unique_ptr<Work> work,
-                           Cancelled cancelled) {
-  auto place = calls_.Take(owner);
+void SideThread::StartCall(uint64_t session, const std::shared_ptr<Account>& account,
+                           std::unique_ptr<Work> work, Cancelled cancelled) {
+  auto place = TakePlace(account, Resource::kLongCalls);
   if (!place.ok()) return work->End(place.status());
   Start({std::move(work), session, std::move(cancelled), *std::move(place)});
 }

@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
-#include "server/clients/owner_shares.h"
+#include "server/clients/account.h"
 #include "server/clock.h"
 #include "server/engine/limits.h"
 #include "server/engine/session_queue.h"
@@ -55,11 +55,11 @@ class SideThread {
   // Drains.
   ~SideThread();
 
-  // Work for a request, which Admission has counted.
+  // Work for a request, which its permit has counted.
   void StartRequest(uint64_t session, std::unique_ptr<Work> work);
   // Work for a call: at most limits::kControlCallsMax wait or run, half of them of an owner.
-  void StartCall(uint64_t session, const std::string& owner, std::unique_ptr<Work> work,
-                 Cancelled cancelled);
+  void StartCall(uint64_t session, const std::shared_ptr<Account>& account,
+                 std::unique_ptr<Work> work, Cancelled cancelled);
 
   // Refuses new work, and returns when the last has ended. Work that is not done after `timeout`,
   // or after StopWaiting, ends with UNAVAILABLE.
@@ -71,7 +71,7 @@ class SideThread {
     std::unique_ptr<Work> work;
     uint64_t session = 0;
     Cancelled cancelled;
-    OwnerShares::Place place = {};  // of a call
+    Place place = {};  // of a call
   };
 
   void Start(Entry entry);
@@ -79,8 +79,6 @@ class SideThread {
   static absl::StatusOr<bool> StepOf(const Entry& entry);
 
   const Clock& clock_;
-  OwnerShares calls_{{Reason::kQueueFull, "queue", "call that takes long, number"},
-                     {limits::kControlCallsMax, limits::kControlCallsMax / 2}};
 
   proto::Mutex mutex_;
   proto::CondVar work_;  // queue_ has grown, or a drain has begun

@@ -50,7 +50,7 @@ class Health::WatchCall final : public QueueCall {
   const Needs& needs() const override { return health_.check_.needs; }  // none
 
   void OnArrived() override {
-    auto place = health_.places_.Take(owner());
+    auto place = TakePlace(account(), Resource::kWatches);
     if (place.ok()) {
       place_ = *std::move(place);
       return StartRead();
@@ -105,7 +105,7 @@ class Health::WatchCall final : public QueueCall {
 
   Health& health_;
   HealthCheckRequest request_;
-  OwnerShares::Place place_;
+  Place place_;
   std::optional<HealthCheckResponse::ServingStatus> sent_ ABSL_GUARDED_BY(health_.mutex_);
   bool writing_ ABSL_GUARDED_BY(health_.mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(health_.mutex_) = false;

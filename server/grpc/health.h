@@ -4,7 +4,7 @@
 // queues and slow every call down.
 //
 // Threading:  Thread-safe.
-// Limits:     kWatchesMax Watch streams, half of them of an owner.
+// Limits:     limits::kWatchesMax Watch streams, half of them of an owner.
 // Ownership:  Watch streams own themselves. They end with UNAVAILABLE at Shutdown, or when their
 //             client has gone.
 #ifndef ROPE_SERVER_GRPC_HEALTH_H_
@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "proto/mutex.h"
-#include "server/clients/owner_shares.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 #include "server/grpc/unary_call.h"
@@ -28,8 +27,6 @@ namespace rope::server {
 class Health {
  public:
   using Service = RawService<grpc::health::v1::Health>;
-
-  static constexpr int64_t kWatchesMax = 1024;
 
   // Knows "" (the server as a whole) and the names in `services`, all NOT_SERVING at first.
   Health(const std::vector<std::string>& services, const QueueCall::Parts& parts);
@@ -65,7 +62,6 @@ class Health {
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<std::string> faulted_ ABSL_GUARDED_BY(mutex_);
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
-  OwnerShares places_{{Reason::kBudgetFull, "stream", "Watch"}, {kWatchesMax, kWatchesMax / 2}};
   std::set<WatchCall*> watches_ ABSL_GUARDED_BY(mutex_);
 };
 

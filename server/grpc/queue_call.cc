@@ -12,7 +12,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "server/clients/peers.h"
-#include "server/request/request.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {
@@ -143,14 +142,13 @@ void QueueCall::Arrived(bool ok) {
     delete this;
     return;
   }
-  const std::string peer = context_.peer();
-  connection_ = parts_.connections->Of(peer);
-  // gRPC's name of a connection with TLS is not that of its descriptor, which names its session.
-  session_ =
-      connection_->name().empty() ? SessionOfPeer(peer) : SessionOfDescriptor(connection_->fd());
+  connection_ = parts_.connections->Of(context_.peer());
+  origin_ = connection_->account();
   if (connection_->is_proxy()) {
-    forwarded_owner_ = ForwardedOwner(Header("x-forwarded-client-cert"), Header("x-forwarded-for"));
+    origin_ = parts_.connections->accounts().Of(
+        ForwardedOwner(Header("x-forwarded-client-cert"), Header("x-forwarded-for")));
   }
+  account_ = origin_;
   connection_->BeginCall();
   if (counts() != nullptr) counts()->Begin();
   arming_->Take();
@@ -172,6 +170,7 @@ absl::Status QueueCall::Admit() {
   auto identity = parts_.access->Admit(credentials, *needs().right);
   if (identity.ok()) {
     identity_ = *std::move(identity);
+    account_ = identity_->account;
     return absl::OkStatus();
   }
   LogLimited(LogKind::kRefusal, spdlog::level::warn,
@@ -197,7 +196,7 @@ std::string QueueCall::Token() const {
 // A proxy that is trusted has verified its client's certificate.
 std::vector<std::string> QueueCall::CertificateNames() const {
   if (connection_->is_proxy()) {
-    absl::string_view forwarded = forwarded_owner_;
+    absl::string_view forwarded = origin();
     if (absl::ConsumePrefix(&forwarded, "cert:")) return {std::string(forwarded)};
     return {};
   }

@@ -234,13 +234,10 @@ class QueueCall : protected MessageReads::Entry {
   QueueCall(const QueueCall&) = delete;
   QueueCall& operator=(const QueueCall&) = delete;
 
-  uint64_t session() const { return session_; }
-  // The client's: its identity, or where it calls from.
-  const std::string& owner() const { return identity_ == nullptr ? origin() : identity_->owner; }
+  // The client's: of its identity, or of where it calls from.
+  const std::shared_ptr<Account>& account() const { return account_; }
   // Where the client calls from: its connection, or what a trusted proxy says.
-  const std::string& origin() const {
-    return connection_->is_proxy() ? forwarded_owner_ : connection_->owner();
-  }
+  const std::string& origin() const { return origin_->owner(); }
   // Null: there is no access file, or the method needs no right.
   std::shared_ptr<const Identity> identity() const { return identity_; }
   Connection& connection() const { return *connection_; }
@@ -284,7 +281,7 @@ class QueueCall : protected MessageReads::Entry {
   }
 
   void StartRead(bool may_idle = false) {
-    parts_.reads->Enter(*this, owner(), may_idle);
+    parts_.reads->Enter(*this, account_->owner(), may_idle);
     stream_.Read(&message_, &read_);
   }
   void StartWrite(const grpc::ByteBuffer& bytes, grpc::WriteOptions options = {}) {
@@ -316,7 +313,7 @@ class QueueCall : protected MessageReads::Entry {
     request(&context_, &stream_, &arming_->queue().completion_queue(), &arrived_);
   }
   void Arrived(bool ok);
-  // UNAUTHENTICATED, PERMISSION_DENIED: as Access::Admit. Sets identity_.
+  // UNAUTHENTICATED, PERMISSION_DENIED: as Access::Admit. Sets identity_ and account_.
   absl::Status Admit();
   // The bearer token that the client has sent; empty: no authorization header.
   std::string Token() const;
@@ -327,11 +324,12 @@ class QueueCall : protected MessageReads::Entry {
   void Done(bool ok);
 
   int releases_left_;
-  uint64_t session_ = 0;                      // set on arrival
-  std::shared_ptr<Connection> connection_;    // set on arrival
-  std::string forwarded_owner_;               // set on arrival from a proxy
-  std::shared_ptr<const Identity> identity_;  // set on arrival
-  bool refused_ = false;                      // before its first step
+  // Set on arrival.
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Account> origin_;  // the connection's, or of whom a proxy calls for
+  std::shared_ptr<Account> account_;
+  std::shared_ptr<const Identity> identity_;
+  bool refused_ = false;  // before its first step
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   CallEvent<QueueCall> arrived_{this, &QueueCall::Arrived};
   CallEvent<QueueCall> read_{this, &QueueCall::Read};

@@ -104,7 +104,7 @@ auto OriginOf(const Call& call) {
 }
 
 auto OriginOf(const LocalCall& call) {
-  return [&call] { return RopeService::Origin{.peer = call.origin()}; };
+  return [&call] { return RopeService::Origin{.peer = call.connection().owner()}; };
 }
 
 grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
@@ -156,7 +156,10 @@ Arrival RopeService::ArrivalOf(const Call& call, int64_t message_bytes, Transpor
   Arrival arrival;
   arrival.transport = transport;
   arrival.received = parts_.clock->Now();
-  arrival.session = call.session();
+  arrival.session = call.connection().id();
+  arrival.connection = &call.connection();
+  arrival.account = arrival.connection->account().get();
+  if constexpr (requires { call.account(); }) arrival.account = call.account().get();
   arrival.deadline = arrival.received + call.time_left();
   arrival.cancelled = call.cancelled();
   if constexpr (requires { call.identity(); }) arrival.identity = call.identity();
@@ -251,9 +254,10 @@ void RopeService::RefuseOnStream(StreamCall& call, uint64_t sequence, const Arri
 // A ring lasts; its user's right may not.
 absl::Status RopeService::AdmitLocal(const LocalCall& call, Arrival& arrival) {
   if (parts_.calls.access == nullptr) return absl::OkStatus();
-  const std::string origin = call.origin();
-  ROPE_ASSIGN_OR_RETURN(arrival.identity,
-                        parts_.calls.access->Admit({.owner = origin}, Right::kRotate));
+  ROPE_ASSIGN_OR_RETURN(
+      arrival.identity,
+      parts_.calls.access->Admit({.owner = call.connection().owner()}, Right::kRotate));
+  arrival.account = arrival.identity->account.get();
   return absl::OkStatus();
 }
 
@@ -314,17 +318,16 @@ absl::Status RopeService::AdmitMessage(ControlCall& control) {
   ROPE_RETURN_IF_ERROR(
       CheckAtMost(bytes, limits::kControlMessageBytesMax, "request", " bytes", " of this method"));
   if (bytes <= limits::kControlSmallBytes) return absl::OkStatus();
-  return parts_.admission->Extend(control.arrival.session, bytes * (1 + limits::kSkeletonFactor),
-                                  "request", control.permit, control.arrival.use());
+  return control.permit.Admit(*control.arrival.account, bytes * (1 + limits::kSkeletonFactor),
+                              "request");
 }
 
 absl::Status RopeService::AdmitAndEncode(const google::protobuf::Message& response,
                                          ControlCall& control, grpc::ByteBuffer& reply) {
   const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
   if (bytes > limits::kControlSmallBytes) {
-    ROPE_RETURN_IF_ERROR(parts_.admission->Extend(control.arrival.session,
-                                                  bytes - control.permit.bytes(), "reply",
-                                                  control.permit, control.arrival.use()));
+    ROPE_RETURN_IF_ERROR(
+        control.permit.Admit(*control.arrival.account, bytes - control.permit.bytes(), "reply"));
   }
   return WithinMemory([&] {
     reply = EncodeMessage(response);

@@ -20,7 +20,7 @@
 #include "kernels/status_macros.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/rope_service.grpc.pb.h"
-#include "server/clients/admission.h"
+#include "server/clients/account.h"
 #include "server/clock.h"
 #include "server/engine/engine.h"
 #include "server/error.h"
@@ -42,13 +42,12 @@ class RopeService {
     QueueCall::Parts calls;
     std::string instance_id;
     int64_t max_message_bytes = 0;
-    Admission* admission = nullptr;
     bool logs_requests = false;
   };
   // The call of a control-plane method, and who calls.
   struct Caller {
-    uint64_t session = 0;
-    std::string owner;                             // peers.h
+    Connection& connection;
+    std::shared_ptr<Account> account;
     std::shared_ptr<const Identity> identity;      // null: there is no access file
     std::shared_ptr<std::atomic<bool>> cancelled;  // true once it has gone or cancelled
     // Of the request's arrays.
@@ -175,7 +174,7 @@ void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
       ROPE_RETURN_IF_ERROR(DecodeMessage(call.request(), received->request, received->payloads));
       answer(
           received->request,
-          {call.session(), call.owner(), call.identity(), call.cancelled(),
+          {call.connection(), call.account(), call.identity(), call.cancelled(),
            received->payloads.split, received, std::shared_ptr<Permit>(control, &control->permit)},
           done);
       return absl::OkStatus();

@@ -29,7 +29,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "proto/mutex.h"
-#include "server/clients/admission.h"
+#include "server/clients/account.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 

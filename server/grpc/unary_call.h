@@ -24,7 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "server/clients/admission.h"
+#include "server/clients/account.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 
@@ -35,12 +35,13 @@ class ServiceCall {
   virtual ~ServiceCall() = default;
   // The message, which the handler may clear.
   virtual grpc::ByteBuffer& request() = 0;
-  virtual uint64_t session() const = 0;
-  virtual const std::string& owner() const = 0;  // peers.h
+  virtual Connection& connection() const = 0;
+  // What the caller holds counts here.
+  virtual const std::shared_ptr<Account>& account() const = 0;
   // The time until the caller's deadline.
   virtual absl::Duration time_left() const = 0;
   // Where the caller calls from (peers.h).
-  virtual const std::string& origin() const { return owner(); }
+  virtual const std::string& origin() const { return account()->owner(); }
   // The value of a header; empty: there is none. REQUIRES: Finish has not been called.
   virtual absl::string_view Header(const char* /*name*/) const { return {}; }
   // Who calls; null: there is no access file.
@@ -72,8 +73,8 @@ class UnaryCall final : public QueueCall, public ServiceCall {
   static void Arm(const Method& method, CallQueue& queue, int calls);
 
   grpc::ByteBuffer& request() override { return message_; }
-  uint64_t session() const override { return QueueCall::session(); }
-  const std::string& owner() const override { return QueueCall::owner(); }
+  Connection& connection() const override { return QueueCall::connection(); }
+  const std::shared_ptr<Account>& account() const override { return QueueCall::account(); }
   const std::string& origin() const override { return QueueCall::origin(); }
   absl::string_view Header(const char* name) const override { return QueueCall::Header(name); }
   std::shared_ptr<const Identity> identity() const override { return QueueCall::identity(); }

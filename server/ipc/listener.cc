@@ -27,7 +27,6 @@
 #include "kernels/status_macros.h"
 #include "proto/ipc/file_descriptor.h"
 #include "server/error.h"
-#include "server/request/request.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {
@@ -245,7 +244,8 @@ void LogHello(spdlog::level::level_enum level, const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(const std::string& address,
-                                                           RegionTable& regions, Options options) {
+                                                           Connections& connections,
+                                                           Options options) {
   auto sockets = ListenAt(address, options.socket_mode);
   if (!sockets.ok()) return sockets.status();
   proto::FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
@@ -256,16 +256,16 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(const std::string& ad
                      ", want a free file descriptor: the server has reached its limit"));
   }
   return std::unique_ptr<Listener>(new Listener(*std::move(sockets), std::move(wake),  // owned by
-                                                std::move(events), regions,            // the result
+                                                std::move(events), connections,        // the result
                                                 std::move(options)));
 }
 
 Listener::Listener(ListenSockets sockets, proto::FileDescriptor wake, proto::FileDescriptor events,
-                   RegionTable& regions, Options options)
+                   Connections& connections, Options options)
     : sockets_(std::move(sockets)),
       wake_(std::move(wake)),
       events_(std::move(events)),
-      regions_(regions),
+      connections_(connections),
       options_(std::move(options)),
       next_number_(kFirstNumber) {
   Watch(wake_.get(), EPOLLIN, kWakeNumber);
@@ -310,7 +310,7 @@ bool Listener::Watch(int fd, uint32_t what, uint64_t number) {
 //   - a listening socket is readable: Accept, which makes the connection pending
 //   - a pending connection is readable or closed: OnPending
 //   - the second descriptor of a passed-on socket reports EPOLLRDHUP: the connection no longer
-//     counts, and its session and ring end
+//     counts, and its regions and ring end
 // A number that is in neither map belongs to a connection that was removed earlier in this round.
 void Listener::Loop() {
   std::array<epoll_event, kEventsMax> events{};
@@ -331,9 +331,7 @@ void Listener::Loop() {
       } else if (pending_.contains(number)) {
         OnPending(number);
       } else if (const auto ended = watched_.find(number); ended != watched_.end()) {
-        const uint64_t token = ended->second.token;
-        if (token != 0) regions_.CloseSession(token);
-        if (token != 0 && options_.rings != nullptr) options_.rings->Close(token);
+        if (options_.rings != nullptr) options_.rings->Close(ended->second.place->id());
         // gRPC may still hold the socket open, and epoll would then report it again.
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended->second.fd, nullptr);
         // What it sent last is of no use to a client that has gone, and may cost gRPC seconds.
@@ -387,8 +385,8 @@ void Listener::Accept(int listening) {
 }
 
 // Once the first bytes decide, the connection leaves the pending map and this epoll entry for good.
-// The order of the rest matters: the owner is entered and the session opened before gRPC sees the
-// socket, so that the first request finds both.
+// The order of the rest matters: the connection is entered before gRPC sees the socket, so that the
+// first request finds it.
 void Listener::OnPending(uint64_t number) {
   const auto found = pending_.find(number);
   PendingConnection& connection = found->second;
@@ -398,13 +396,13 @@ void Listener::OnPending(uint64_t number) {
   pending_.erase(found);
   if (next == HelloReader::Next::kClose) return;
   epoll_ctl(events_.get(), EPOLL_CTL_DEL, taken.socket.get(), nullptr);
-  const auto token = Enter(taken);
-  if (!token.ok()) {
-    Refuse(taken, next, token.status());
+  const auto entered = Enter(taken);
+  if (!entered.ok()) {
+    Refuse(taken, next, entered.status());
     return;
   }
-  if (next == HelloReader::Next::kHello && !AnswerHello(taken, *token)) {
-    shutdown(taken.socket.get(), SHUT_RDWR);  // the watch then closes the session
+  if (next == HelloReader::Next::kHello && !AnswerHello(taken, *entered)) {
+    shutdown(taken.socket.get(), SHUT_RDWR);  // the watch then ends the connection
     return;
   }
   options_.hand_on(taken.socket.release());
@@ -427,11 +425,9 @@ void Listener::CloseOldPending() {
     pending_.erase(pending_.begin());
 }
 
-// A session is named by the number of its descriptor, because gRPC names the connection so. The
-// system reuses these numbers; the token that RegionTable returns is unique. A duplicate of the
-// descriptor stays in epoll to report the end of the connection.
-absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
-  const int fd = connection.socket.get();
+// A duplicate of the descriptor stays in epoll to report the end of the connection.
+absl::StatusOr<std::shared_ptr<Connection>> Listener::Enter(const PendingConnection& pending) {
+  const int fd = pending.socket.get();
   proto::FileDescriptor second(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   const uint64_t number = next_number_++;
   if (!second.ok() || !Watch(second.get(), EPOLLRDHUP, number)) {
@@ -439,35 +435,30 @@ absl::StatusOr<uint64_t> Listener::Enter(const PendingConnection& connection) {
   }
   Watched watched = {.fd = second.get()};
   const std::string name = options_.tls ? PeerNameOf(fd) : "";
-  ROPE_ASSIGN_OR_RETURN(watched.place, options_.connections->Enter(fd, connection.owner, is_unix(),
-                                                                   std::move(second), name));
-  if (is_unix() && regions_.options().enabled) {
-    // Ends the session of an earlier connection with the same number.
-    watched.token = regions_.OpenSession(SessionOfDescriptor(fd), watched.place->is_proxy());
-  }
-  const uint64_t token = watched.token;
+  ROPE_ASSIGN_OR_RETURN(watched.place,
+                        connections_.Enter(fd, pending.owner, is_unix(), std::move(second), name));
+  std::shared_ptr<Connection> connection = watched.place->shared_from_this();
   watched_[number] = std::move(watched);
-  return token;
+  return connection;
 }
 
 absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
-    const absl::StatusOr<proto::ClientHello>& hello, PendingConnection& connection,
-    uint64_t token) {
+    const absl::StatusOr<proto::ClientHello>& hello, PendingConnection& pending,
+    const std::shared_ptr<Connection>& connection) {
   ROPE_RETURN_IF_ERROR(hello.status());
   if (options_.admit_memory != nullptr) {
-    ROPE_RETURN_IF_ERROR(options_.admit_memory(connection.owner));
+    ROPE_RETURN_IF_ERROR(options_.admit_memory(pending.owner));
   }
   const bool has_ring = hello->ring_bytes != 0;
-  ROPE_ASSIGN_OR_RETURN(auto descriptors, connection.reader.ReleaseDescriptors(has_ring ? 2 : 1));
-  const uint64_t session = SessionOfDescriptor(connection.socket.get());
+  ROPE_ASSIGN_OR_RETURN(auto descriptors, pending.reader.ReleaseDescriptors(has_ring ? 2 : 1));
   Brought brought;
-  ROPE_ASSIGN_OR_RETURN(brought.region_id,
-                        regions_.RegisterMemfd(session, std::move(descriptors[0]), hello->bytes));
+  ROPE_ASSIGN_OR_RETURN(brought.region_id, connection->regions().RegisterMemfd(
+                                               std::move(descriptors[0]), hello->bytes));
   if (!has_ring || options_.rings == nullptr) return brought;
   const auto open_ring = [&]() -> absl::StatusOr<proto::FileDescriptor> {
     ROPE_ASSIGN_OR_RETURN(auto memory,
                           Ring::MapMemory(std::move(descriptors[1]), hello->ring_bytes));
-    return options_.rings->Open(token, session, std::move(memory), connection.owner);
+    return options_.rings->Open(connection, std::move(memory));
   };
   auto doorbell = open_ring();
   if (doorbell.ok()) {
@@ -481,23 +472,23 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
 // A hello whose region is refused is answered with the status code, and the connection stays
 // usable. False closes the connection: bytes that are not a hello, or an answer that does not fit
 // the socket.
-bool Listener::AnswerHello(PendingConnection& connection, uint64_t token) {
-  const auto hello = proto::DecodeClientHello(connection.reader.bytes());
+bool Listener::AnswerHello(PendingConnection& pending,
+                           const std::shared_ptr<Connection>& connection) {
+  const auto hello = proto::DecodeClientHello(pending.reader.bytes());
   if (absl::IsInvalidArgument(hello.status())) return false;
-  absl::StatusOr<Brought> brought = RegisterBrought(hello, connection, token);
-  proto::ServerHello answer = {brought.status().code(), token, 0};
+  absl::StatusOr<Brought> brought = RegisterBrought(hello, pending, connection);
+  proto::ServerHello answer = {brought.status().code(), connection->id(), 0};
   absl::InlinedVector<int, 1> descriptors;
   if (brought.ok()) {
     answer.region_id = brought->region_id;
     if (brought->doorbell.ok()) descriptors.push_back(brought->doorbell.get());
   } else {
     // Without shared memory refusals are normal: clients that only might use it ask too.
-    LogHello(regions_.options().enabled ? spdlog::level::info : spdlog::level::debug,
+    LogHello(connection->regions().enabled() ? spdlog::level::info : spdlog::level::debug,
              brought.status());
   }
   // A new socket has room for 32 bytes, unless the client has shrunk its buffer. Never block on it.
-  return proto::SendHello(connection.socket.get(), proto::Encode(answer), descriptors,
-                          MSG_DONTWAIT);
+  return proto::SendHello(pending.socket.get(), proto::Encode(answer), descriptors, MSG_DONTWAIT);
 }
 
 }  // namespace rope::server

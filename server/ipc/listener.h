@@ -30,8 +30,6 @@
 #include "proto/ipc/hello.h"
 #include "proto/mutex.h"
 #include "server/clients/connections.h"
-#include "server/clients/peers.h"
-#include "server/clients/regions.h"
 #include "server/ipc/ring.h"
 #include "server/limits.h"
 
@@ -88,8 +86,8 @@ class HelloReader {
 };
 
 // Listener: the server's own acceptor. It identifies the peer (SO_PEERCRED on a Unix socket), reads
-// the hello that may bring memory, opens the session of the connection, and passes the socket to
-// gRPC. It closes the session when the socket has closed.
+// the hello that may bring memory, enters the connection, and passes the socket to gRPC. The
+// connection ends when the socket has closed.
 //
 //   accepted -> pending (no byte yet) -> hello: answered, or HTTP/2's preface
 //      -> passed to gRPC -> watched -> closed
@@ -100,7 +98,6 @@ class HelloReader {
 //
 // Threading:  One thread per listener runs the loop. Create and the destructor run on any other.
 // Ownership:  Owns its sockets and the file of a Unix socket, which it removes when destroyed.
-//             `regions` must outlive it; sessions stay open there when the listener is destroyed.
 // Errors:     As ListenAt.
 
 class Listener {
@@ -116,14 +113,14 @@ class Listener {
     std::function<absl::Status(const std::string& owner)> admit_memory = nullptr;
     // Serves rings that come with hellos; null: no rings. Must outlive the listener.
     RingLoop* rings = nullptr;
-    // Accounts for what is passed to gRPC. Required; must outlive the listener.
-    Connections* connections = nullptr;
     // Takes over a connection and its descriptor. Called on the listener's thread.
     std::function<void(int fd)> hand_on = nullptr;
   };
 
+  // `connections` has what is passed to gRPC, and must outlive the listener.
   static absl::StatusOr<std::unique_ptr<Listener>> Create(const std::string& address,
-                                                          RegionTable& regions, Options options);
+                                                          Connections& connections,
+                                                          Options options);
   // As StopListening. The connections that gRPC has are no longer watched, and no longer count.
   ~Listener();
   // Closes the listening sockets, the file of a Unix socket and all pending connections. May be
@@ -147,13 +144,12 @@ class Listener {
   };
   // A connection that gRPC has, watched through a second descriptor of its socket.
   struct Watched {
-    int fd = -1;  // the second descriptor, which the account owns
+    int fd = -1;  // the second descriptor, which `place` owns
     Connections::Place place = {};
-    uint64_t token = 0;  // of its session; 0: it has none
   };
 
   Listener(ListenSockets sockets, proto::FileDescriptor wake, proto::FileDescriptor events,
-           RegionTable& regions, Options options);
+           Connections& connections, Options options);
 
   bool is_unix() const { return !sockets_.path.empty(); }
   HelloReader::Speaks Speaks() const {
@@ -170,24 +166,24 @@ class Listener {
   // Logs why a connection closes; a hello is answered with the code.
   void Refuse(const PendingConnection& connection, HelloReader::Next next, const absl::Status& why);
   void CloseOldPending();
-  // Counts and watches a connection, and opens its session. Returns the session's token, 0 if it
-  // has none: shared memory is off, or the connection is of TCP. RESOURCE_EXHAUSTED: the connection
-  // is one too many, or no descriptor is left to watch it.
-  absl::StatusOr<uint64_t> Enter(const PendingConnection& connection);
+  // Enters and watches a connection. RESOURCE_EXHAUSTED: it is one too many, or no descriptor is
+  // left to watch it.
+  absl::StatusOr<std::shared_ptr<Connection>> Enter(const PendingConnection& pending);
   // Answers a hello. False: the bytes were not a hello, or the answer could not be sent.
-  bool AnswerHello(PendingConnection& connection, uint64_t token);
+  bool AnswerHello(PendingConnection& pending, const std::shared_ptr<Connection>& connection);
   // The result of a hello: the id of its region, and the doorbell of its ring if that is served.
   struct Brought {
     uint64_t region_id = 0;
     proto::FileDescriptor doorbell;
   };
   absl::StatusOr<Brought> RegisterBrought(const absl::StatusOr<proto::ClientHello>& hello,
-                                          PendingConnection& connection, uint64_t token);
+                                          PendingConnection& pending,
+                                          const std::shared_ptr<Connection>& connection);
 
   ListenSockets sockets_;               // the loop closes the sockets
   const proto::FileDescriptor wake_;    // eventfd: written to stop listening, and to end
   const proto::FileDescriptor events_;  // epoll
-  RegionTable& regions_;
+  Connections& connections_;
   const Options options_;
   // Confined to the loop. Keys are connection numbers, which only grow: the first is the oldest.
   std::map<uint64_t, PendingConnection> pending_;

@@ -28,12 +28,8 @@ constexpr int64_t kTimeoutMaxUs = int64_t{86'400} * 1'000'000;  // a day
 
 }  // namespace
 
-uint64_t RingCall::session() const {
-  return ring_->session_;
-}
-
-std::string RingCall::origin() const {
-  return ring_->origin_;
+Connection& RingCall::connection() const {
+  return *ring_->connection_;
 }
 
 const std::shared_ptr<std::atomic<bool>>& RingCall::cancelled() const {
@@ -66,9 +62,8 @@ absl::StatusOr<std::unique_ptr<Region>> Ring::MapMemory(proto::FileDescriptor me
   return Region::MapMemfd(std::move(memfd), bytes);
 }
 
-Ring::Ring(uint64_t session, std::unique_ptr<Region> memory, std::string origin)
-    : session_(session),
-      origin_(std::move(origin)),
+Ring::Ring(std::shared_ptr<Connection> connection, std::unique_ptr<Region> memory)
+    : connection_(std::move(connection)),
       memory_(std::move(memory)),
       shared_(*reinterpret_cast<proto::Ring*>(memory_->mapped())) {
   for (uint32_t i = 0; i < proto::kRingSlots; ++i) {
@@ -187,25 +182,25 @@ RingLoop::~RingLoop() {
   Stop();
 }
 
-absl::StatusOr<proto::FileDescriptor> RingLoop::Open(uint64_t token, uint64_t session,
-                                                     std::unique_ptr<Region> memory,
-                                                     std::string origin) {
+absl::StatusOr<proto::FileDescriptor> RingLoop::Open(std::shared_ptr<Connection> connection,
+                                                     std::unique_ptr<Region> memory) {
+  const uint64_t id = connection->id();
   ServedRing served;
-  served.ring = std::make_shared<Ring>(session, std::move(memory), std::move(origin));
+  served.ring = std::make_shared<Ring>(std::move(connection), std::move(memory));
   served.doorbell = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   proto::FileDescriptor for_client(fcntl(served.doorbell.get(), F_DUPFD_CLOEXEC, 0));
   if (!for_client.ok() || !Watch(served.doorbell.get())) return TooManyFiles();
   proto::MutexLock lock(&mutex_);
   if (stopped_.load()) return MakeError(Reason::kDraining, "ring", "one while the server ends", "");
-  served_[token] = std::move(served);
+  served_[id] = std::move(served);
   version_.fetch_add(1);
   Wake();
   return for_client;
 }
 
-void RingLoop::Close(uint64_t token) {
+void RingLoop::Close(uint64_t id) {
   proto::MutexLock lock(&mutex_);
-  const auto found = served_.find(token);
+  const auto found = served_.find(id);
   if (found == served_.end()) return;
   found->second.ring->Close();
   // The client has the doorbell too, so that closing ours would not take it out.
@@ -230,10 +225,9 @@ int64_t RingLoop::count() const {
   return static_cast<int64_t>(served_.size());
 }
 
-bool RingLoop::Serves(uint64_t session) const {
+bool RingLoop::Serves(uint64_t id) const {
   proto::MutexLock lock(&mutex_);
-  return std::ranges::any_of(
-      served_, [session](const auto& served) { return served.second.ring->session() == session; });
+  return served_.contains(id);
 }
 
 // Doorbells are never read: each time that one is rung is a separate event (EPOLLET), so that no
@@ -278,19 +272,19 @@ void RingLoop::Run() {
   // What was submitted before; not until nothing is left, since a client may go on and on.
   for (uint32_t i = 0; i < proto::kRingSlots; i += Ring::kServedAtOnce) ServeAll(rings);
   while (on_idle_()) continue;
-  for (const auto& [token, ring] : rings) ring->Close();
+  for (const auto& [id, ring] : rings) ring->Close();
 }
 
 void RingLoop::Refresh(Rings& rings, int64_t& version) const {
   proto::MutexLock lock(&mutex_);
   version = version_.load();
   rings.clear();
-  for (const auto& [token, served] : served_) rings.emplace_back(token, served.ring);
+  for (const auto& [id, served] : served_) rings.emplace_back(id, served.ring);
 }
 
 bool RingLoop::ServeAll(const Rings& rings) {
   bool any = false;
-  for (const auto& [token, ring] : rings) {
+  for (const auto& [id, ring] : rings) {
     switch (ring->Serve(handler_)) {
       case Ring::ServeResult::kNothing:
         break;
@@ -301,21 +295,21 @@ bool RingLoop::ServeAll(const Rings& rings) {
         LogLimited(LogKind::kRing, spdlog::level::info,
                    LogLine("ring: got a slot, a count or a length against its rules; it is "
                            "closed"));
-        Close(token);
+        Close(id);
     }
   }
   return any;
 }
 
 void RingLoop::Sleep(const Rings& rings, int64_t version) const {
-  for (const auto& [token, ring] : rings) ring->SetAsleep(true);
+  for (const auto& [id, ring] : rings) ring->SetAsleep(true);
   // A client that submits after this rings its doorbell. HasWork sees earlier submissions.
   const auto has_work = [](const auto& of) { return of.second->HasWork(); };
   if (version_.load() == version && std::ranges::none_of(rings, has_work)) {
     epoll_event event{};
     epoll_wait(events_.get(), &event, 1, -1);
   }
-  for (const auto& [token, ring] : rings) ring->SetAsleep(false);
+  for (const auto& [id, ring] : rings) ring->SetAsleep(false);
 }
 
 }  // namespace rope::server

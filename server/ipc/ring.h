@@ -21,7 +21,7 @@
 #include "proto/ipc/file_descriptor.h"
 #include "proto/ipc/ring.h"
 #include "proto/mutex.h"
-#include "server/clients/regions.h"
+#include "server/clients/connections.h"
 #include "server/clock.h"
 #include "server/request/request.h"
 
@@ -41,13 +41,12 @@ class RingCall final : public LocalCall {
  public:
   static constexpr int64_t kReplyBytesMax = proto::kRingMessageBytes;
 
-  uint64_t session() const override;
+  Connection& connection() const override;
   absl::Duration time_left() const override { return time_left_; }
   const std::shared_ptr<std::atomic<bool>>& cancelled() const override;
   int64_t message_bytes() const override { return message_bytes_; }
   std::string CopyMessage() const override;
   int64_t reply_bytes_max() const override { return kReplyBytesMax; }
-  std::string origin() const override;
   void Answer(absl::StatusCode code, std::string_view reply) override;
 
  private:
@@ -72,11 +71,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   static absl::StatusOr<std::unique_ptr<Region>> MapMemory(proto::FileDescriptor memfd,
                                                            uint64_t bytes);
 
-  // REQUIRES: MapMemory made `memory`.
-  // `origin`: where its calls come from (peers.h).
-  Ring(uint64_t session, std::unique_ptr<Region> memory, std::string origin = {});
-
-  uint64_t session() const { return session_; }
+  // `connection`: that brought `memory`. REQUIRES: MapMemory made `memory`.
+  Ring(std::shared_ptr<Connection> connection, std::unique_ptr<Region> memory);
 
   enum class ServeResult {
     kNothing,  // nothing was submitted
@@ -105,8 +101,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Reads the request in a slot and hands it to `handler`. False: it broke the rules.
   bool Take(uint32_t index, const Handler& handler);
 
-  const uint64_t session_;
-  const std::string origin_;
+  const std::shared_ptr<Connection> connection_;
   const std::unique_ptr<Region> memory_;
   proto::Ring& shared_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
@@ -138,26 +133,24 @@ class RingLoop {
   RingLoop(const RingLoop&) = delete;
   RingLoop& operator=(const RingLoop&) = delete;
 
-  // Serves the ring of a session, which has a token that no other session has
-  // (RegionTable::OpenSession). Returns the doorbell, for the client.
-  absl::StatusOr<proto::FileDescriptor> Open(uint64_t token, uint64_t session,
-                                             std::unique_ptr<Region> memory,
-                                             std::string origin = {});
-  // Closes the ring of a session that has closed. Does nothing if it has none.
-  void Close(uint64_t token);
+  // Serves the ring of a connection. Returns the doorbell, for the client.
+  absl::StatusOr<proto::FileDescriptor> Open(std::shared_ptr<Connection> connection,
+                                             std::unique_ptr<Region> memory);
+  // Closes the ring of the connection with this id. Does nothing if it has none.
+  void Close(uint64_t id);
   // Hands on what has been submitted, and closes all rings.
   void Stop();
 
   int64_t count() const;
-  // Whether the session has a ring.
-  bool Serves(uint64_t session) const;
+  // Whether the connection with this id has a ring.
+  bool Serves(uint64_t id) const;
 
  private:
   struct ServedRing {
     std::shared_ptr<Ring> ring;
     proto::FileDescriptor doorbell;
   };
-  using Rings = std::vector<std::pair<uint64_t, std::shared_ptr<Ring>>>;  // with their tokens
+  using Rings = std::vector<std::pair<uint64_t, std::shared_ptr<Ring>>>;  // with ids of connections
 
   RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handler, OnIdle on_idle,
            proto::FileDescriptor wake, proto::FileDescriptor events);
@@ -180,7 +173,7 @@ class RingLoop {
   const proto::FileDescriptor events_;  // epoll, of all doorbells
 
   mutable proto::Mutex mutex_;
-  std::map<uint64_t, ServedRing> served_ ABSL_GUARDED_BY(mutex_);  // by token
+  std::map<uint64_t, ServedRing> served_ ABSL_GUARDED_BY(mutex_);  // by connection
   std::atomic<bool> stopped_ = false;                              // written under mutex_ alone
   std::atomic<int64_t> version_ = 0;  // of served_ and stopped_; grows under mutex_ alone
   std::thread thread_;                // last: starts when everything else stands

@@ -1,9 +1,11 @@
 #include "server/request/prepared_rotation.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
@@ -316,20 +318,22 @@ absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call
 }
 
 absl::Status PreparedRotations::Keep(std::shared_ptr<const PreparedRotation> prepared,
-                                     uint64_t session) {
-  const Size share = {options_.entries_max / 2, options_.bytes_max / 2};
-  ROPE_RETURN_IF_ERROR(CheckAtMost(prepared->bytes, share.bytes, "rotate",
+                                     const std::string& owner) {
+  ROPE_RETURN_IF_ERROR(CheckAtMost(prepared->bytes, options_.bytes_max / 2, "rotate",
                                    " bytes of memory to keep it prepared",
                                    ", or the whole request in each call"));
   proto::WriterMutexLock lock(&mutex_);
   Entry& entry = entries_[prepared->id];
-  if (entry.prepared != nullptr) Count(entry, -1);
-  entry.session = session;
+  if (entry.prepared == nullptr) {
+    ++all_.entries;
+  } else {
+    all_.bytes -= entry.prepared->bytes;
+  }
+  all_.bytes += prepared->bytes;
+  entry.owner = owner;
   entry.used.store(clock_.fetch_add(1) + 1);
   entry.prepared = std::move(prepared);
-  Count(entry, 1);
-  Shrink(session, share);
-  Shrink(std::nullopt, {options_.entries_max, options_.bytes_max});
+  Shrink();
   return absl::OkStatus();
 }
 
@@ -353,40 +357,37 @@ PreparedRotations::Size PreparedRotations::size() const {
   return all_;
 }
 
-void PreparedRotations::Count(const Entry& entry, int sign) {
-  Size& of_session = sizes_[entry.session];
-  for (Size* const size : {&all_, &of_session}) {
-    size->entries += sign;
-    size->bytes += sign * entry.prepared->bytes;
+// Sorts the entries once: one large entry may take the place of a thousand small ones.
+void PreparedRotations::Shrink() {
+  if (!IsFull()) return;
+  struct Owned {
+    Size size = {};
+    std::vector<Entries::iterator> entries = {};  // the least recently used last
+  };
+  absl::flat_hash_map<absl::string_view, Owned> owners;
+  std::vector<Entries::iterator> latest_first;
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) latest_first.push_back(it);
+  std::ranges::sort(latest_first, std::greater<>(),
+                    [](const auto& it) { return it->second.used.load(); });
+  for (const auto& it : latest_first) {
+    Owned& owned = owners[it->second.owner];
+    ++owned.size.entries;
+    owned.size.bytes += it->second.prepared->bytes;
+    owned.entries.push_back(it);
   }
-  if (of_session.entries == 0) sizes_.erase(entry.session);
-}
-
-bool PreparedRotations::IsWithin(std::optional<uint64_t> session, const Size& most) const {
-  Size size = all_;
-  if (session.has_value()) {
-    const auto found = sizes_.find(*session);
-    size = found == sizes_.end() ? Size() : found->second;
-  }
-  return size.entries <= most.entries && size.bytes <= most.bytes;
-}
-
-// Goes through the entries once: one large entry may take the place of a thousand small ones.
-void PreparedRotations::Shrink(std::optional<uint64_t> session, const Size& most) {
-  if (IsWithin(session, most)) return;
-  using Used = std::pair<int64_t, Entries::iterator>;
-  std::vector<Used> heap;  // the least recently used in front
-  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    if (session.value_or(it->second.session) != it->second.session) continue;
-    heap.emplace_back(it->second.used, it);
-  }
-  const auto later = [](const Used& a, const Used& b) { return a.first > b.first; };
-  std::ranges::make_heap(heap, later);
-  while (!IsWithin(session, most)) {
-    const auto oldest = heap.front().second;
-    std::ranges::pop_heap(heap, later);
-    heap.pop_back();
-    Count(oldest->second, -1);
+  while (IsFull()) {
+    const auto of = all_.bytes > options_.bytes_max ? &Size::bytes : &Size::entries;
+    const auto greed = [of](const auto& owner) {
+      return std::pair(owner.second.size.*of, -owner.second.entries.back()->second.used.load());
+    };
+    const auto most = std::ranges::max_element(owners, {}, greed);
+    const auto oldest = most->second.entries.back();
+    most->second.entries.pop_back();
+    for (Size* const size : {&all_, &most->second.size}) {
+      --size->entries;
+      size->bytes -= oldest->second.prepared->bytes;
+    }
+    if (most->second.entries.empty()) owners.erase(most);
     entries_.erase(oldest);
   }
 }

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -52,13 +51,12 @@ absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call
 // PreparedRotations: the prepared requests by their ids.
 //
 // A look-up takes the reader lock and notes the time of use in an atomic. Keep takes the writer
-// lock; where a bound is passed it drops entries, the least recently used first: those of the same
-// session if the session is above its half, else of all. Calls under way hold their entry.
+// lock; where a bound is passed, the owner that has the most loses the entry that it used least
+// recently. Calls under way hold their entry.
 //
 // Threading:  Thread-safe.
 // Errors:     Find: NOT_FOUND. Keep: RESOURCE_EXHAUSTED.
-// Limits:     entries_max and bytes_max of Options, and half of each for the entries that one
-//             session has prepared.
+// Limits:     entries_max and bytes_max of Options. An entry may have half of the bytes.
 
 class PreparedRotations {
  public:
@@ -73,9 +71,10 @@ class PreparedRotations {
 
   explicit PreparedRotations(const Options& options) : options_(options) {}
 
-  // Keeps an entry, in place of an earlier one with the same id. RESOURCE_EXHAUSTED: it has more
-  // bytes than one session may have; it carries no retry delay, because waiting does not help.
-  absl::Status Keep(std::shared_ptr<const PreparedRotation> prepared, uint64_t session);
+  // Keeps an entry, in place of an earlier one with the same id. `owner`: who prepares it.
+  // RESOURCE_EXHAUSTED: it has more bytes than one may have; it carries no retry delay, because
+  // waiting does not help.
+  absl::Status Keep(std::shared_ptr<const PreparedRotation> prepared, const std::string& owner);
 
   // NOT_FOUND: no such entry.
   absl::StatusOr<std::shared_ptr<const PreparedRotation>> Find(absl::string_view id);
@@ -86,27 +85,22 @@ class PreparedRotations {
  private:
   struct Entry {
     std::shared_ptr<const PreparedRotation> prepared;
-    uint64_t session = 0;
+    std::string owner = {};
     std::atomic<int64_t> used = 0;
   };
   using Entries = absl::node_hash_map<std::string, Entry>;
 
-  // Whether the entries of the session, or all, are within `most`.
-  bool IsWithin(std::optional<uint64_t> session, const Size& most) const
-      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Adds an entry to the sizes, or takes it out (`sign` -1).
-  void Count(const Entry& entry, int sign) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Drops entries of the session, or of all, until they are within `most`.
-  void Shrink(std::optional<uint64_t> session, const Size& most)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsFull() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return all_.entries > options_.entries_max || all_.bytes > options_.bytes_max;
+  }
+  // Drops entries until the bounds hold.
+  void Shrink() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   std::atomic<int64_t> clock_ = 0;  // counts look-ups
   mutable proto::SharedMutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
   Size all_ ABSL_GUARDED_BY(mutex_);  // of entries_
-  absl::flat_hash_map<uint64_t, Size> sizes_
-      ABSL_GUARDED_BY(mutex_);  // by session, of some entries
 };
 
 }  // namespace rope::server

@@ -127,7 +127,7 @@ absl::Status CheckOverlaps(const std::vector<TensorPlan>& tensors) {
 
 absl::StatusOr<proto::FragmentedBytes> RegionResolver::Find(RegionPart& part,
                                                             absl::string_view field) {
-  ROPE_ASSIGN_OR_RETURN(part.region, regions_.Find(request_.arrival.session, part.id, field));
+  ROPE_ASSIGN_OR_RETURN(part.region, request_.arrival.connection->regions().Find(part.id, field));
   ROPE_RETURN_IF_ERROR(
       part.region->CheckSpan(part.offset, static_cast<uint64_t>(part.bytes), field));
   proto::FragmentedBytes found;

@@ -6,15 +6,14 @@
 // Threading:  Confined to its owner.
 // Ownership:  The request holds the regions that it uses.
 // Errors:     INVALID_ARGUMENT: an output that overlaps an input other than its own, another
-//             output, or itself. OUT_OF_RANGE: a span past its region. NOT_FOUND: no such region in
-//             the session. FAILED_PRECONDITION: shared memory is off.
+//             output, or itself. OUT_OF_RANGE: a span past its region. NOT_FOUND: no such region of
+//             the connection. FAILED_PRECONDITION: shared memory is off.
 #ifndef ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 #define ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "server/clients/regions.h"
 #include "server/request/plan.h"
 #include "server/request/request.h"
 
@@ -22,16 +21,15 @@ namespace rope::server {
 
 class RegionResolver final : public ArraySource {
  public:
-  // Both must outlive it. REQUIRES: the request is decoded.
-  RegionResolver(const RegionTable& regions, Request& request)
-      : ArraySource(request.decoded.split), regions_(regions), request_(request) {}
+  // `request` must outlive it. REQUIRES: the request is decoded.
+  explicit RegionResolver(Request& request)
+      : ArraySource(request.decoded.split), request_(request) {}
 
   absl::StatusOr<proto::FragmentedBytes> Find(RegionPart& part, absl::string_view field) override;
   // Sets the places of the plan's outputs. REQUIRES: the plan's tensors have their elements.
   absl::Status Place();
 
  private:
-  const RegionTable& regions_;
   Request& request_;
 };
 

@@ -15,18 +15,16 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/hash/hash.h"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/tables/table_page.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/clients/access.h"
-#include "server/clients/admission.h"
+#include "server/clients/account.h"
 #include "server/clients/buffer_pool.h"
-#include "server/clients/regions.h"
+#include "server/clients/connections.h"
 #include "server/request/plan.h"
 #include "server/request/prepared_rotation.h"
 #include "server/telemetry/rotation_counts.h"
@@ -46,20 +44,6 @@ class ReceivedBytes {
   virtual char* Overwritable(std::string_view /*part*/) { return nullptr; }
 };
 
-// Session numbers. A session is a connection. Its requests carry the number, and the listener
-// computes the same number before the first request arrives.
-
-// The session number for gRPC's name of the peer. File descriptors are reused, and so are these
-// numbers: state of a single connection needs a unique token as well (RegionTable).
-inline uint64_t SessionOfPeer(absl::string_view peer) {
-  return absl::HashOf(peer);
-}
-
-// The session number of a connection that is handed to gRPC as descriptor `fd`.
-inline uint64_t SessionOfDescriptor(int fd) {
-  return SessionOfPeer(absl::StrCat("fd:", fd));
-}
-
 // LocalCall: a call whose request and reply pass through memory that the client and the server both
 // map.
 //
@@ -68,8 +52,8 @@ inline uint64_t SessionOfDescriptor(int fd) {
 class LocalCall {
  public:
   virtual ~LocalCall() = default;
-  // The session of the connection that brought the memory.
-  virtual uint64_t session() const = 0;
+  // That brought the memory.
+  virtual Connection& connection() const = 0;
   // The time until the client's deadline.
   virtual absl::Duration time_left() const = 0;
   // Becomes true when the client has disconnected.
@@ -79,8 +63,6 @@ class LocalCall {
   // REQUIRES: the handler has not returned.
   virtual std::string CopyMessage() const = 0;
   virtual int64_t reply_bytes_max() const = 0;
-  // Where the caller calls from (peers.h).
-  virtual std::string origin() const = 0;
   // Sends the reply and ends the call, which must not be used afterwards. REQUIRES: `reply` has at
   // most reply_bytes_max() bytes.
   virtual void Answer(absl::StatusCode code, std::string_view reply) = 0;
@@ -97,7 +79,7 @@ struct Request;
 class InProcessCall {
  public:
   virtual ~InProcessCall() = default;
-  virtual uint64_t session() const = 0;
+  virtual Connection& connection() const = 0;
   virtual absl::Duration time_left() const = 0;
   virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
   // The message. Called once.
@@ -120,7 +102,10 @@ class InProcessCall {
 // What is known of a request when its bytes have come.
 struct Arrival {
   std::string id;        // the client's, or one that the server makes
-  uint64_t session = 0;  // the connection; queues take turns between sessions
+  uint64_t session = 0;  // the connection's id; queues take turns between sessions
+  // The call holds both until it is answered.
+  Connection* connection = nullptr;
+  Account* account = nullptr;
   Transport transport = Transport::kInline;
   absl::Time received;
   int64_t message_bytes = 0;
@@ -129,7 +114,6 @@ struct Arrival {
   std::shared_ptr<std::atomic<bool>> cancelled;  // may be null
   std::shared_ptr<const Identity> identity;      // that calls; null: there is no access file
 
-  std::shared_ptr<IdentityUse> use() const { return identity == nullptr ? nullptr : identity->use; }
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
   }

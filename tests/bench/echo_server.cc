@@ -62,10 +62,9 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
   server_ = builder.BuildAndStart();
   ROPE_CHECK(server_ != nullptr);
   for (const std::string& address : {std::string("127.0.0.1:0"), server::kUnixPrefix + path}) {
-    auto listener = server::Listener::Create(
-        address, regions_, {.connections = &connections_, .hand_on = [this](int fd) {
-                              grpc::AddInsecureChannelFromFd(server_.get(), fd);
-                            }});
+    auto listener = server::Listener::Create(address, connections_, {.hand_on = [this](int fd) {
+                                               grpc::AddInsecureChannelFromFd(server_.get(), fd);
+                                             }});
     ROPE_CHECK(listener.ok());
     listeners_.push_back(*std::move(listener));
   }

@@ -47,14 +47,14 @@ class EchoServer {
   EchoCall::Method rotate_;
   const server::SteadyClock clock_;
   server::MessageReads reads_{clock_};
-  server::Connections connections_{
-      {server::limits::kMaxConnectionsCeiling, server::limits::kMaxConnectionsCeiling}};
+  server::Accounts accounts_{{.connections = 2 * server::limits::kMaxConnectionsCeiling}, clock_};
+  server::RegionTotals regions_{{}};  // no regions
+  server::Connections connections_{accounts_, regions_};
   server::StreamCall::Method rotate_stream_;
   server::OpenStreams open_streams_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<server::PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
-  server::RegionTable regions_{{}};  // no regions
   std::vector<std::unique_ptr<server::Listener>> listeners_;
 };
 

@@ -53,10 +53,9 @@ std::shared_ptr<LocalEngine::State> StateWithModel() {
 class PreparedFuzzTest : public ::testing::Test {
  protected:
   PreparedFuzzTest() {
-    server::RegionTable& regions = engine_.regions();
-    regions.OpenSession(kSession);
-    ids_ = {regions.RegisterMemfd(kSession, memories_[0].Dup(), kRegionBytes).value(),
-            regions.RegisterMemfd(kSession, memories_[1].Dup(), kRegionBytes).value()};
+    server::Regions& regions = engine_.clients().Of(kSession).regions();
+    ids_ = {regions.RegisterMemfd(memories_[0].Dup(), kRegionBytes).value(),
+            regions.RegisterMemfd(memories_[1].Dup(), kRegionBytes).value()};
     RandomBytes(contents_);
   }
 

@@ -106,12 +106,12 @@ std::vector<Place> PlacesOf(const v1::RotateRequest& request) {
 class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
  protected:
   RegionFuzzTest() {
-    server::RegionTable& regions = engine_.regions();
-    for (const uint64_t session : {kSession, kOtherSession}) regions.OpenSession(session);
-    for (size_t i = 0; i < memories_.size(); ++i) {
-      ids_[i] = regions.RegisterMemfd(kSession, memories_[i].Dup(), kRegionBytes).value();
-    }
-    other_id_ = regions.RegisterMemfd(kOtherSession, others_.Dup(), kRegionBytes).value();
+    const auto register_for = [this](uint64_t session, const SharedMemory& memory) {
+      server::Regions& regions = engine_.clients().Of(session).regions();
+      return regions.RegisterMemfd(memory.Dup(), kRegionBytes).value();
+    };
+    for (size_t i = 0; i < memories_.size(); ++i) ids_[i] = register_for(kSession, memories_[i]);
+    other_id_ = register_for(kOtherSession, others_);
     FillContents();
     Restore();
   }

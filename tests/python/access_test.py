@@ -221,7 +221,7 @@ def test_limits_of_an_identity_hold(tmp_path):
         for transport in ("inline", "ring"):
             with rs.connect(server.address, transports=[transport]) as client:
                 client.rotate(draw(1, 1, 64), start=0, config=LLAMA)
-                with pytest.raises(rs.LimitExceeded, match="for identity one"):
+                with pytest.raises(rs.LimitExceeded, match="for id:one"):
                     client.rotate(draw(64, 8, 64), start=0, config=LLAMA)
         write(access, [{**one, "max_requests": 0}])
         server.process.send_signal(signal.SIGHUP)

@@ -14,10 +14,8 @@
 #include "kernels/backends.h"
 #include "kernels/tables/table_cache.h"
 #include "proto/mutex.h"
-#include "server/clients/admission.h"
 #include "server/clients/buffer_pool.h"
 #include "server/clients/limits.h"
-#include "server/clients/regions.h"
 #include "server/engine/batcher.h"
 #include "server/engine/device_router.h"
 #include "server/engine/engine.h"
@@ -29,6 +27,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/prepared_call.h"
 #include "tests/support/received_request.h"
+#include "tests/support/test_clients.h"
 
 namespace rope::testing {
 
@@ -55,13 +54,13 @@ class LocalEngine {
 
   server::ModelRegistry& registry() { return *state_->registry; }
   server::PreparedRotations& prepared() { return prepared_; }
-  server::RegionTable& regions() { return regions_; }
+  TestClients& clients() { return clients_; }
 
   // The id of a prepared request.
   absl::StatusOr<std::string> Prepare(const v1::PrepareRequest& request, uint64_t session = 0) {
     auto prepared = PrepareReceived(request, *state_->registry);
     if (!prepared.ok()) return prepared.status();
-    const absl::Status kept = prepared_.Keep(*prepared, session);
+    const absl::Status kept = prepared_.Keep(*prepared, clients_.Of(session).owner());
     if (!kept.ok()) return kept;
     return (*prepared)->id;
   }
@@ -80,6 +79,7 @@ class LocalEngine {
 
   // Submits as a receiving thread that has no other event. `done` runs as with Submit.
   absl::Status SubmitAndRun(std::unique_ptr<server::Request>& request) {
+    clients_.Fill(request->arrival);
     absl::Status status = engine_.Submit(request);
     while (batcher_.RunGathered()) continue;
     return status;
@@ -125,17 +125,14 @@ class LocalEngine {
   FakeClock clock_;
   server::DeviceRouter devices_;
   server::Executor executor_{devices_, state_->tables, state_->pool};
-  static constexpr int64_t kAdmittedBytesMax = 2 * server::limits::kGiB;
-  server::Admission admission_{{server::limits::kAdmittedRequestsMax, kAdmittedBytesMax,
-                                server::limits::kAdmittedRequestsMax, kAdmittedBytesMax}};
+  TestClients clients_{{.requests = server::limits::kAdmittedRequestsMax,
+                        .request_bytes = 2 * server::limits::kGiB,
+                        .region_bytes = server::limits::kGiB}};
   server::Batcher batcher_;
-  server::RegionTable regions_{{.enabled = true}};
   server::PreparedRotations prepared_{{}};
   server::Engine engine_{*state_->registry,
                          prepared_,
-                         admission_,
                          batcher_,
-                         regions_,
                          clock_,
                          {.overwritten_min = state_->overwrite_bytes_min}};
 };

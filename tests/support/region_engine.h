@@ -23,8 +23,7 @@ class RegionEngine {
   RegionEngine(uint64_t bytes, std::unique_ptr<kernels::Backend> backend,
                const server::Batcher::Options& options = {})
       : memory_(SharedMemory::Memfd(bytes)), engine_(std::move(backend), options) {
-    engine_.regions().OpenSession(kSession);
-    id_ = engine_.regions().RegisterMemfd(kSession, memory_.Dup(), bytes).value();
+    id_ = engine_.clients().Of(kSession).regions().RegisterMemfd(memory_.Dup(), bytes).value();
   }
 
   uint64_t id() const { return id_; }

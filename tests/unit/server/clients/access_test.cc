@@ -12,9 +12,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
-#include "tests/support/fake_clock.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_clients.h"
 
 namespace rope::server {
 namespace {
@@ -42,9 +42,9 @@ std::string WithToken(const std::string& name, const std::string& token,
 class AccessTest : public ::testing::Test {
  protected:
   void Write(const std::string& text) const { std::ofstream(path_) << text; }
-  absl::StatusOr<std::unique_ptr<Access>> Load(const std::string& text) const {
+  absl::StatusOr<std::unique_ptr<Access>> Load(const std::string& text) {
     Write(text);
-    return Access::Load(path_, clock_);
+    return Access::Load(path_, clients_.accounts, clock_);
   }
   // The name of the identity that is admitted, or the error.
   static std::string Who(Access& access, const Credentials& credentials,
@@ -54,7 +54,8 @@ class AccessTest : public ::testing::Test {
   }
 
   const std::string path_ = testing::TemporaryFolder() + "/access.json";
-  testing::FakeClock clock_;
+  testing::TestClients clients_{{.requests = 9, .request_bytes = 9}};
+  testing::FakeClock& clock_ = clients_.clock;
 };
 
 TEST_F(AccessTest, CertificateCountsBeforeTokenAndTokenBeforeUser) {
@@ -131,11 +132,12 @@ TEST_F(AccessTest, UseOutlivesAReload) {
       R"({"name": "one", "uids": [1], "rights": ["rotate"], "max_requests": 1})";
   ASSERT_OK(access, Load(FileOf(limited)));
   ASSERT_OK(before, (*access)->Admit({.owner = "uid:1"}, Right::kRotate));
-  EXPECT_THAT((*before)->use->TakeRequest(), testing::IsOk());
+  EXPECT_THAT((*before)->account->Take(Resource::kRequests, 1), testing::IsOk());
   EXPECT_THAT((*access)->Reload(), testing::IsOk());
   ASSERT_OK(after, (*access)->Admit({.owner = "uid:1"}, Right::kRotate));
-  EXPECT_THAT((*after)->use->TakeRequest(),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("for identity one")));
+  EXPECT_THAT((*after)->account->Take(Resource::kRequests, 1),
+              testing::IsExhausted("queue: got request 2 of id:one, want at most 1"));
+  (*before)->account->Give(Resource::kRequests, 1);
 }
 
 TEST_F(AccessTest, FilesThatAreWrongAreRefusedByKey) {
@@ -184,28 +186,8 @@ TEST_F(AccessTest, FilesThatAreWrongAreRefusedByKey) {
   }
   EXPECT_THAT(Load(""),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("want a file with content")));
-  EXPECT_THAT(Access::Load(path_ + "x", clock_),
+  EXPECT_THAT(Access::Load(path_ + "x", clients_.accounts, clock_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("--access_file: got ")));
-}
-
-TEST(IdentityUseTest, LimitsHoldOverAllThatIsTaken) {
-  IdentityUse use("one");
-  use.SetLimits(2, 100);
-  EXPECT_THAT(use.TakeRequest(), testing::IsOk());
-  EXPECT_THAT(use.TakeRequest(), testing::IsOk());
-  EXPECT_THAT(use.TakeRequest(), StatusIs(absl::StatusCode::kResourceExhausted,
-                                          HasSubstr("want at most 2 for identity one")));
-  use.GiveRequest();
-  EXPECT_THAT(use.TakeRequest(), testing::IsOk());
-  EXPECT_THAT(use.TakeBytes(60, 0, "request"), testing::IsOk());
-  const absl::Status later = use.TakeBytes(41, 0, "request");
-  EXPECT_THAT(later, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got 41")));
-  EXPECT_GT(proto::PartsOf(later).retry_delay_ms, 0);
-  const absl::Status never = use.TakeBytes(101, 0, "request");
-  EXPECT_EQ(proto::PartsOf(never).retry_delay_ms, 0) << "waiting does not help";
-  const absl::Status more = use.TakeBytes(41, 60, "reply");
-  EXPECT_EQ(proto::PartsOf(more).retry_delay_ms, 0) << "nor does it beside what is held";
-  EXPECT_THAT(use.TakeBytes(40, 0, "request"), testing::IsOk());
 }
 
 }  // namespace

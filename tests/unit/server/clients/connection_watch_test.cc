@@ -5,13 +5,14 @@
 #include <string>
 
 #include "server/limits.h"
-#include "tests/support/fake_clock.h"
+#include "tests/support/test_clients.h"
 #include "tests/unit/server/test_connection.h"
 
 namespace rope::server {
 namespace {
 
 using ::rope::testing::FakeClock;
+using ::rope::testing::TestClients;
 using ::rope::testing::TestConnection;
 using CloseReason = ConnectionWatch::CloseReason;
 
@@ -36,13 +37,16 @@ class ConnectionWatchTest : public ::testing::Test {
   }
   int64_t Closed(CloseReason reason) const { return watch_.closed()[static_cast<size_t>(reason)]; }
 
-  FakeClock clock_;
-  Connections connections_{{.all = 64, .owner = 64}};
+  TestClients clients_;
+  FakeClock& clock_ = clients_.clock;
+  Connections& connections_ = clients_.connections;
   int with_memory_ = -1;  // the descriptor of a connection
   ConnectionWatch watch_{connections_,
                          {.handshake_timeout = kHandshake,
                           .idle_timeout = kIdle,
-                          .has_memory = [this](int fd) { return fd == with_memory_; }}};
+                          .has_memory = [this](const Connection& connection) {
+                            return connection.fd() == with_memory_;
+                          }}};
   TestConnection tcp_{connections_, "ip:loopback", TestConnection::Transport::kTcp};
   TestConnection other_{connections_, "ip:192.0.2.7", TestConnection::Transport::kTcp};
   TestConnection unix_{connections_, "uid:1"};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_clients.h"
 #include "tests/unit/server/test_connection.h"
 
 namespace rope::server {
@@ -20,7 +21,8 @@ absl::StatusOr<Connections::Place> Enter(Connections& connections, int fd,
 }
 
 TEST(ConnectionsTest, NameOfNoConnectionHasTheAccountOfAnUnknownOwner) {
-  const Connections connections({.all = 4, .owner = 2});
+  testing::TestClients clients;
+  Connections& connections = clients.connections;
   for (const char* const peer :
        {"", "unix:", "unix:/run/s", "ipv4:192.0.2.7:1", "fd:", "fd:x", "fd:99999999999", "fd:7"}) {
     EXPECT_EQ(connections.Of(peer)->owner(), "unknown") << peer;
@@ -30,7 +32,8 @@ TEST(ConnectionsTest, NameOfNoConnectionHasTheAccountOfAnUnknownOwner) {
 }
 
 TEST(ConnectionsTest, DescriptorIsWhoeverHasItNow) {
-  Connections connections({.all = 4, .owner = 2});
+  testing::TestClients clients;
+  Connections& connections = clients.connections;
   ASSERT_OK(first, Enter(connections, 17, "uid:1000"));
   ASSERT_OK(second, Enter(connections, 18, "ip:192.0.2.7"));
   EXPECT_EQ(connections.Of("fd:17")->owner(), "uid:1000");
@@ -40,7 +43,8 @@ TEST(ConnectionsTest, DescriptorIsWhoeverHasItNow) {
 }
 
 TEST(ConnectionsTest, ConnectionWithTlsIsNamedByItsAddress) {
-  Connections connections({.all = 4, .owner = 2});
+  testing::TestClients clients;
+  Connections& connections = clients.connections;
   const auto enter = [&](int fd, const std::string& name) {
     return connections.Enter(fd, "ip:loopback", /*is_unix=*/false, proto::FileDescriptor(), name);
   };
@@ -58,7 +62,8 @@ TEST(ConnectionsTest, ConnectionWithTlsIsNamedByItsAddress) {
 }
 
 TEST(ConnectionsTest, NameThatIsTakenAgainIsOfTheLaterConnection) {
-  Connections connections({.all = 4, .owner = 4});
+  testing::TestClients clients;
+  Connections& connections = clients.connections;
   const auto enter = [&](int fd, const std::string& name) {
     return connections.Enter(fd, "ip:loopback", /*is_unix=*/false, proto::FileDescriptor(), name);
   };
@@ -75,7 +80,8 @@ TEST(ConnectionsTest, NameThatIsTakenAgainIsOfTheLaterConnection) {
 }
 
 TEST(ConnectionsTest, ProxiesAreOwnersByName) {
-  Connections connections({.all = 4, .owner = 2}, {"uid:7", "ip:192.0.2.7"});
+  testing::TestClients clients({.connections = 4}, {}, {"uid:7", "ip:192.0.2.7"});
+  Connections& connections = clients.connections;
   ASSERT_OK(proxy, Enter(connections, 5, "uid:7"));
   ASSERT_OK(other, Enter(connections, 6, "uid:77"));
   EXPECT_TRUE((*proxy)->is_proxy());
@@ -83,7 +89,8 @@ TEST(ConnectionsTest, ProxiesAreOwnersByName) {
 }
 
 TEST(ConnectionsTest, OneOwnerLeavesPlacesAndAPlaceIsFreeOnceItsConnectionEnds) {
-  Connections connections({.all = 3, .owner = 2});
+  testing::TestClients clients({.connections = 3});
+  Connections& connections = clients.connections;
   std::vector<Connections::Place> greedy;
   for (const int fd : {5, 6}) {
     auto place = Enter(connections, fd, "uid:1");
@@ -95,17 +102,18 @@ TEST(ConnectionsTest, OneOwnerLeavesPlacesAndAPlaceIsFreeOnceItsConnectionEnds) 
   ASSERT_OK(other, Enter(connections, 8, "uid:2"));
   EXPECT_THAT(Enter(connections, 9, "uid:3"),
               IsExhausted("max_connections: got connection 4 of all clients, want at most 3"));
-  EXPECT_EQ(connections.shares().count(), 3);
-  EXPECT_EQ(connections.shares().refusals().owner_share, 1);
-  EXPECT_EQ(connections.shares().refusals().full, 1);
+  EXPECT_EQ(clients.accounts.held(Resource::kConnections), 3);
+  EXPECT_EQ(clients.accounts.refusals(Resource::kConnections).owner_share, 1);
+  EXPECT_EQ(clients.accounts.refusals(Resource::kConnections).full, 1);
   greedy.clear();
-  EXPECT_EQ(connections.shares().count(), 1);
+  EXPECT_EQ(clients.accounts.held(Resource::kConnections), 1);
   EXPECT_THAT(Enter(connections, 9, "uid:1"), IsOk());
 }
 
 class ConnectionTest : public ::testing::Test {
  protected:
-  Connections connections_{{.all = 4, .owner = 4}};
+  testing::TestClients clients_;
+  Connections& connections_ = clients_.connections;
 };
 
 TEST_F(ConnectionTest, TrafficIsWhatTcpHasCountedAndUnixSocketsCountNone) {

@@ -14,6 +14,7 @@
 #include "proto/ipc/process_memory.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_clients.h"
 
 namespace rope::server {
 namespace {
@@ -92,239 +93,215 @@ TEST(RegionTest, SpansEndWithinTheRegion) {
   }
 }
 
-constexpr uint64_t kAlice = 1;
-constexpr uint64_t kBob = 2;
-
-class RegionTableTest : public ::testing::Test {
+class RegionsTest : public ::testing::Test {
  protected:
-  RegionTableTest() : table_(Enabled()) { table_.OpenSession(kAlice); }
-
-  static RegionTable::Options Enabled() {
-    RegionTable::Options options;
-    options.enabled = true;
-    options.bytes_max = 5 * 4096;
-    options.session_bytes_max = 3 * 4096;
-    options.regions_max = 2;
-    return options;
+  static absl::StatusOr<uint64_t> Register(Regions& regions, const SharedMemory& memory) {
+    return regions.RegisterMemfd(memory.Dup(), memory.bytes());
   }
-
-  uint64_t MustRegister(uint64_t session, const SharedMemory& memory) {
-    const auto id = Register(session, memory);
+  static uint64_t MustRegister(Regions& regions, const SharedMemory& memory) {
+    const auto id = Register(regions, memory);
     EXPECT_THAT(id, IsOk());
     return id.value_or(0);
   }
-  absl::StatusOr<uint64_t> Register(uint64_t session, const SharedMemory& memory) {
-    return table_.RegisterMemfd(session, memory.Dup(), memory.bytes());
-  }
-
   // A request that names the region `id`.
-  std::shared_ptr<const Region> MustFind(uint64_t session, uint64_t id) {
-    const auto region = table_.Find(session, id, "region");
+  static std::shared_ptr<const Region> MustFind(const Regions& regions, uint64_t id) {
+    const auto region = regions.Find(id, "region");
     EXPECT_THAT(region, IsOk());
     return region.value_or(nullptr);
   }
-  uint64_t MustAddId(uint64_t session, uint64_t id) {
-    const auto other = table_.AddId(session, id);
+  static uint64_t MustAddId(Regions& regions, uint64_t id) {
+    const auto other = regions.AddId(id);
     EXPECT_THAT(other, IsOk());
     return other.value_or(0);
   }
-  // Sets `released` when the callback of RegionTable::Unregister runs.
-  void Unregister(uint64_t session, uint64_t id, bool& released) {
-    EXPECT_THAT(table_.Unregister(session, id, [&released] { released = true; }), IsOk());
+  // Sets `released` when the callback of Regions::Unregister runs.
+  static void Unregister(Regions& regions, uint64_t id, bool& released) {
+    EXPECT_THAT(regions.Unregister(id, [&released] { released = true; }), IsOk());
   }
 
-  RegionTable table_;
+  testing::TestClients clients_{{.region_bytes = 5 * 4096},
+                                {.enabled = true, .session_bytes_max = 3 * 4096, .regions_max = 2}};
+  Regions& alice_ = clients_.Of(1).regions();
+  Regions& bob_ = clients_.Of(2).regions();
 };
 
-TEST_F(RegionTableTest, OffByDefaultAndSaysWhichFlag) {
-  RegionTable table{RegionTable::Options()};
-  table.OpenSession(kAlice);
-  EXPECT_THAT(table.RegisterMemfd(kAlice, SharedMemory::Memfd(4096).Dup(), 4096),
+TEST_F(RegionsTest, OffByDefaultAndSaysWhichFlag) {
+  testing::TestClients clients({}, {});
+  EXPECT_THAT(Register(clients.Of(1).regions(), SharedMemory::Memfd(4096)),
               IsPrecondition("--enable_shared_memory"));
-  EXPECT_EQ(table.statistics().rejected, 0);
+  EXPECT_EQ(clients.totals.rejected, 0);
 }
 
-TEST_F(RegionTableTest, SessionsFindTheirOwnRegionsAlone) {
-  table_.OpenSession(kBob);
+TEST_F(RegionsTest, ConnectionsFindTheirOwnRegionsAlone) {
   const SharedMemory memory = SharedMemory::Memfd(4096);
-  const uint64_t id = MustRegister(kAlice, memory);
-  EXPECT_THAT(table_.Find(kAlice, id, "region"), IsOk());
-  EXPECT_THAT(table_.Find(kBob, id, "tensors[0].array.region"),
-              IsNotFound("tensors[0].array.region: got"));
-  EXPECT_THAT(table_.Unregister(kBob, id), StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_THAT(table_.List(kBob), IsEmpty());
-  const auto mine = table_.List(kAlice);
+  const uint64_t id = MustRegister(alice_, memory);
+  EXPECT_THAT(alice_.Find(id, "region"), IsOk());
+  EXPECT_THAT(bob_.Find(id, "tensors[0].array.region"), IsNotFound("tensors[0].array.region: got"));
+  EXPECT_THAT(bob_.Unregister(id), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(bob_.List(), IsEmpty());
+  const auto mine = alice_.List();
   ASSERT_THAT(mine, SizeIs(1));
   EXPECT_EQ(mine[0].id, id);
   EXPECT_EQ(mine[0].bytes, 4096u);
 }
 
 // It counts no bytes, is not listed, and stays mapped when the region goes.
-TEST_F(RegionTableTest, MemoryOfTheProcessIsFoundByAddress) {
-  table_.OpenSession(kBob);
+TEST_F(RegionsTest, MemoryOfTheProcessIsFoundByAddress) {
   const std::string text = "any memory";
   {
-    const uint64_t id = *table_.RegisterProcess(kAlice);
-    const auto region = MustFind(kAlice, id);
+    const uint64_t id = *alice_.RegisterProcess();
+    const auto region = MustFind(alice_, id);
     const auto offset = static_cast<uint64_t>(proto::ProcessMemoryOffset(text.data()));
     EXPECT_THAT(region->CheckSpan(offset, text.size(), "region"), IsOk());
     EXPECT_EQ(region->mapped() + offset, text.data());
     EXPECT_THAT(region->CheckSpan(kMost, 1, "region"), StatusIs(absl::StatusCode::kOutOfRange, _));
-    EXPECT_THAT(table_.Find(kBob, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
-    EXPECT_THAT(table_.List(kAlice), IsEmpty());
-    EXPECT_EQ(table_.statistics().bytes, 0);
-    table_.OpenSession(kAlice);
+    EXPECT_THAT(bob_.Find(id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+    EXPECT_THAT(alice_.List(), IsEmpty());
+    EXPECT_EQ(clients_.region_bytes(), 0);
+    alice_.Close();
   }
   EXPECT_EQ(text, "any memory");
 }
 
-TEST_F(RegionTableTest, ConnectionsWithoutSessionHaveNoRegions) {
-  EXPECT_THAT(Register(kBob, SharedMemory::Memfd(4096)), IsPrecondition("has closed"));
-  EXPECT_THAT(table_.Find(kBob, 1, "region"), StatusIs(absl::StatusCode::kNotFound, _));
-}
-
-TEST_F(RegionTableTest, ClientsOfAProxyMayNotRegister) {
-  table_.OpenSession(kAlice, /*is_proxy=*/true);
-  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)),
+TEST_F(RegionsTest, ClientsOfAProxyMayNotRegister) {
+  Regions proxy(clients_.Of(3).account(), /*is_proxy=*/true, clients_.totals);
+  EXPECT_THAT(Register(proxy, SharedMemory::Memfd(4096)),
               Fails(absl::StatusCode::kPermissionDenied, "a client of a proxy"));
 }
 
-TEST_F(RegionTableTest, IdsAreNeverUsedAgain) {
+TEST_F(RegionsTest, IdsAreNeverUsedAgain) {
   std::set<uint64_t> ids;
   const SharedMemory memory = SharedMemory::Memfd(4096);
   for (int i = 0; i < 100; ++i) {
-    const uint64_t id = MustRegister(kAlice, memory);
+    const uint64_t id = MustRegister(alice_, memory);
     EXPECT_TRUE(ids.insert(id).second);
-    EXPECT_THAT(table_.Unregister(kAlice, id), IsOk());
-    EXPECT_THAT(table_.Unregister(kAlice, id), StatusIs(absl::StatusCode::kNotFound, _));
+    EXPECT_THAT(alice_.Unregister(id), IsOk());
+    EXPECT_THAT(alice_.Unregister(id), StatusIs(absl::StatusCode::kNotFound, _));
   }
 }
 
-TEST_F(RegionTableTest, RegionInUseSurvivesUnregisterAndItsSession) {
-  const uint64_t token = table_.OpenSession(kAlice);
+TEST_F(RegionsTest, RegionInUseSurvivesUnregisterAndItsConnection) {
   const SharedMemory memory = SharedMemory::Memfd(4096);
-  const uint64_t id = MustRegister(kAlice, memory);
-  auto held = table_.Find(kAlice, id, "region");
+  const uint64_t id = MustRegister(alice_, memory);
+  auto held = alice_.Find(id, "region");
   ASSERT_THAT(held, IsOk());
-  ASSERT_THAT(table_.Unregister(kAlice, id), IsOk());
-  table_.CloseSession(token);
+  ASSERT_THAT(alice_.Unregister(id), IsOk());
+  alice_.Close();
   memory.data()[17] = 'h';
   EXPECT_EQ((*held)->mapped()[17], 'h');
-  EXPECT_EQ(table_.statistics().regions, 0);
-  EXPECT_EQ(table_.statistics().bytes, 4096) << "bytes in use count until released";
+  EXPECT_EQ(clients_.totals.regions, 0);
+  EXPECT_EQ(clients_.region_bytes(), 4096) << "bytes in use count until released";
   held->reset();
-  EXPECT_EQ(table_.statistics().bytes, 0);
+  EXPECT_EQ(clients_.region_bytes(), 0);
 }
 
-TEST_F(RegionTableTest, UnusedRegionIsReleasedAtOnce) {
-  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+TEST_F(RegionsTest, UnusedRegionIsReleasedAtOnce) {
+  const uint64_t id = MustRegister(alice_, SharedMemory::Memfd(4096));
   bool released = false;
-  Unregister(kAlice, id, released);
+  Unregister(alice_, id, released);
   EXPECT_TRUE(released);
-  EXPECT_THAT(table_.Unregister(kAlice, id, [] { FAIL() << "not an id of this session"; }),
+  EXPECT_THAT(alice_.Unregister(id, [] { FAIL() << "not an id of this connection"; }),
               IsNotFound("region_id: got"));
 }
 
-TEST_F(RegionTableTest, ReleaseWaitsForTheLastRequestAndNobodyCanJoin) {
-  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+TEST_F(RegionsTest, ReleaseWaitsForTheLastRequestAndNobodyCanJoin) {
+  const uint64_t id = MustRegister(alice_, SharedMemory::Memfd(4096));
   std::vector<std::shared_ptr<const Region>> requests(3);
-  for (auto& request : requests) request = MustFind(kAlice, id);
+  for (auto& request : requests) request = MustFind(alice_, id);
   bool released = false;
-  Unregister(kAlice, id, released);
+  Unregister(alice_, id, released);
   for (auto& request : requests) {
     EXPECT_FALSE(released);
-    EXPECT_THAT(table_.Find(kAlice, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+    EXPECT_THAT(alice_.Find(id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
     request.reset();
   }
   EXPECT_TRUE(released);
-  EXPECT_EQ(table_.statistics().bytes, 0) << "the memory is released first";
+  EXPECT_EQ(clients_.region_bytes(), 0) << "the memory is released first";
 }
 
-TEST_F(RegionTableTest, OtherIdIsTheSameMemoryAndOutlivesTheFirst) {
-  table_.OpenSession(kBob);
-  const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  const uint64_t second = MustAddId(kAlice, first);
+TEST_F(RegionsTest, OtherIdIsTheSameMemoryAndOutlivesTheFirst) {
+  const uint64_t first = MustRegister(alice_, SharedMemory::Memfd(4096));
+  const uint64_t second = MustAddId(alice_, first);
   EXPECT_NE(first, second);
-  EXPECT_EQ(MustAddId(kAlice, first), second) << "the same id for a repeated call";
-  EXPECT_EQ(MustFind(kAlice, first), MustFind(kAlice, second)) << "one region, for overlap checks";
-  EXPECT_EQ(table_.statistics().bytes, 4096) << "counted once";
-  EXPECT_THAT(table_.List(kAlice), SizeIs(2));
-  EXPECT_THAT(table_.AddId(kBob, first), StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_THAT(table_.AddId(kAlice, 0), StatusIs(absl::StatusCode::kNotFound, _));
-  ASSERT_THAT(table_.Unregister(kAlice, first), IsOk());
-  EXPECT_THAT(table_.Find(kAlice, first, "region"), StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_NE(MustFind(kAlice, second), nullptr);
-  EXPECT_THAT(table_.AddId(kAlice, first), StatusIs(absl::StatusCode::kNotFound, _));
-  const uint64_t third = MustAddId(kAlice, second);
+  EXPECT_EQ(MustAddId(alice_, first), second) << "the same id for a repeated call";
+  EXPECT_EQ(MustFind(alice_, first), MustFind(alice_, second)) << "one region, for overlap checks";
+  EXPECT_EQ(clients_.region_bytes(), 4096) << "counted once";
+  EXPECT_THAT(alice_.List(), SizeIs(2));
+  EXPECT_THAT(bob_.AddId(first), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(alice_.AddId(0), StatusIs(absl::StatusCode::kNotFound, _));
+  ASSERT_THAT(alice_.Unregister(first), IsOk());
+  EXPECT_THAT(alice_.Find(first, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_NE(MustFind(alice_, second), nullptr);
+  EXPECT_THAT(alice_.AddId(first), StatusIs(absl::StatusCode::kNotFound, _));
+  const uint64_t third = MustAddId(alice_, second);
   EXPECT_NE(third, first);
-  ASSERT_THAT(table_.Unregister(kAlice, third), IsOk());
-  EXPECT_NE(MustAddId(kAlice, second), third) << "ids are never reused";
+  ASSERT_THAT(alice_.Unregister(third), IsOk());
+  EXPECT_NE(MustAddId(alice_, second), third) << "ids are never reused";
 }
 
-TEST_F(RegionTableTest, RequestsThatNameTheOtherIdAreNotWaitedFor) {
-  const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  auto before = MustFind(kAlice, first);
-  const uint64_t second = MustAddId(kAlice, first);
-  const auto after = MustFind(kAlice, second);
+TEST_F(RegionsTest, RequestsThatNameTheOtherIdAreNotWaitedFor) {
+  const uint64_t first = MustRegister(alice_, SharedMemory::Memfd(4096));
+  auto before = MustFind(alice_, first);
+  const uint64_t second = MustAddId(alice_, first);
+  const auto after = MustFind(alice_, second);
   bool released = false;
-  Unregister(kAlice, first, released);
+  Unregister(alice_, first, released);
   EXPECT_FALSE(released);
   before.reset();
   EXPECT_TRUE(released);
   EXPECT_NE(after->mapped(), nullptr);
 }
 
-TEST_F(RegionTableTest, ReleaseWaitsForIdsThatWereUnregisteredBefore) {
-  const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  auto request = MustFind(kAlice, first);
-  const uint64_t second = MustAddId(kAlice, first);
+TEST_F(RegionsTest, ReleaseWaitsForIdsThatWereUnregisteredBefore) {
+  const uint64_t first = MustRegister(alice_, SharedMemory::Memfd(4096));
+  auto request = MustFind(alice_, first);
+  const uint64_t second = MustAddId(alice_, first);
   bool first_released = false;
   bool second_released = false;
-  Unregister(kAlice, first, first_released);
-  Unregister(kAlice, second, second_released);
+  Unregister(alice_, first, first_released);
+  Unregister(alice_, second, second_released);
   EXPECT_FALSE(second_released) << "a request still uses the memory by the first id";
   request.reset();
   EXPECT_TRUE(first_released);
   EXPECT_TRUE(second_released);
 }
 
-TEST_F(RegionTableTest, IdsInUseCountSoThatWhoWaitsIsBounded) {
-  const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  auto request = MustFind(kAlice, first);
-  const uint64_t second = MustAddId(kAlice, first);
+TEST_F(RegionsTest, IdsInUseCountSoThatWhoWaitsIsBounded) {
+  const uint64_t first = MustRegister(alice_, SharedMemory::Memfd(4096));
+  auto request = MustFind(alice_, first);
+  const uint64_t second = MustAddId(alice_, first);
   bool released = false;
-  Unregister(kAlice, first, released);
-  EXPECT_THAT(table_.AddId(kAlice, second), IsExhausted("number 3, want at most 2"));
+  Unregister(alice_, first, released);
+  EXPECT_THAT(alice_.AddId(second), IsExhausted("number 3, want at most 2"));
   request.reset();
   EXPECT_TRUE(released);
-  EXPECT_THAT(table_.AddId(kAlice, second), IsOk());
+  EXPECT_THAT(alice_.AddId(second), IsOk());
 }
 
-TEST_F(RegionTableTest, ReleaseIsHeardOfASessionThatHasClosed) {
-  const uint64_t token = table_.OpenSession(kAlice);
-  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  auto request = MustFind(kAlice, id);
+TEST_F(RegionsTest, ReleaseIsHeardOfAConnectionThatHasEnded) {
+  const uint64_t id = MustRegister(alice_, SharedMemory::Memfd(4096));
+  auto request = MustFind(alice_, id);
   bool released = false;
-  Unregister(kAlice, id, released);
-  table_.CloseSession(token);
+  Unregister(alice_, id, released);
+  alice_.Close();
   EXPECT_FALSE(released);
   request.reset();
   EXPECT_TRUE(released);
 }
 
-// The callback may call the table: no lock is held.
-TEST_F(RegionTableTest, ReleaseRunsOnceAndUnderNoLockWhateverThreadIsLast) {
+// The callback may call Regions: no lock is held.
+TEST_F(RegionsTest, ReleaseRunsOnceAndUnderNoLockWhateverThreadIsLast) {
   const SharedMemory memory = SharedMemory::Memfd(4096);
   for (int round = 0; round < 200; ++round) {
-    uint64_t id = MustRegister(kAlice, memory);
+    uint64_t id = MustRegister(alice_, memory);
     std::atomic<int> released = 0;
     std::vector<std::thread> requests;
     for (int i = 0; i < 3; ++i) {
-      requests.emplace_back([request = MustFind(kAlice, id)]() mutable { request.reset(); });
+      requests.emplace_back([request = MustFind(alice_, id)]() mutable { request.reset(); });
     }
-    EXPECT_THAT(table_.Unregister(kAlice, id,
+    EXPECT_THAT(alice_.Unregister(id,
                                   [&] {
-                                    EXPECT_THAT(table_.List(kAlice), IsEmpty());
+                                    EXPECT_THAT(alice_.List(), IsEmpty());
                                     ++released;
                                   }),
                 IsOk());
@@ -333,44 +310,29 @@ TEST_F(RegionTableTest, ReleaseRunsOnceAndUnderNoLockWhateverThreadIsLast) {
   }
 }
 
-TEST_F(RegionTableTest, ClosedSessionTakesItsRegionsAlong) {
-  const uint64_t token = table_.OpenSession(kAlice);
-  table_.OpenSession(kBob);
-  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  MustRegister(kBob, SharedMemory::Memfd(8192));
-  table_.CloseSession(token);
-  table_.CloseSession(token);
-  EXPECT_THAT(table_.Find(kAlice, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_EQ(table_.statistics().regions, 1);
-  EXPECT_EQ(table_.statistics().bytes, 8192);
+TEST_F(RegionsTest, ConnectionThatEndsTakesItsRegionsAlong) {
+  const uint64_t id = MustRegister(alice_, SharedMemory::Memfd(4096));
+  MustRegister(bob_, SharedMemory::Memfd(8192));
+  alice_.Close();
+  alice_.Close();
+  EXPECT_THAT(alice_.Find(id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_EQ(clients_.totals.regions, 1);
+  EXPECT_EQ(clients_.region_bytes(), 8192);
 }
 
-TEST_F(RegionTableTest, NumberThatComesBackIsAnotherSession) {
-  const uint64_t first = table_.OpenSession(kAlice);
-  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  const uint64_t second = table_.OpenSession(kAlice);
-  EXPECT_NE(first, second);
-  EXPECT_THAT(table_.Find(kAlice, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_EQ(table_.statistics().bytes, 0);
-  const uint64_t mine = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  table_.CloseSession(first);  // a late close of the old session
-  EXPECT_THAT(table_.Find(kAlice, mine, "region"), IsOk());
-}
-
-TEST_F(RegionTableTest, QuotasCountRegionsAndBytes) {
-  table_.OpenSession(kBob);
-  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4 * 4096)),
+TEST_F(RegionsTest, QuotasCountRegionsAndBytes) {
+  EXPECT_THAT(Register(alice_, SharedMemory::Memfd(4 * 4096)),
               IsExhausted("--session_memory_bytes"));
-  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(3 * 4096));
-  EXPECT_THAT(Register(kBob, SharedMemory::Memfd(3 * 4096)), IsExhausted("--shared_memory_bytes"));
-  MustRegister(kBob, SharedMemory::Memfd(2 * 4096));
-  EXPECT_EQ(table_.statistics().bytes, 5 * 4096);
-  ASSERT_THAT(table_.Unregister(kAlice, id), IsOk());
-  MustRegister(kAlice, SharedMemory::Memfd(4096));
-  MustRegister(kAlice, SharedMemory::Memfd(4096));
-  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)), IsExhausted("number 3, want at most 2"));
-  EXPECT_EQ(table_.statistics().bytes, 4 * 4096) << "a refused region costs nothing";
-  EXPECT_EQ(table_.statistics().rejected, 3);
+  const uint64_t id = MustRegister(alice_, SharedMemory::Memfd(3 * 4096));
+  EXPECT_THAT(Register(bob_, SharedMemory::Memfd(3 * 4096)), IsExhausted("--shared_memory_bytes"));
+  MustRegister(bob_, SharedMemory::Memfd(2 * 4096));
+  EXPECT_EQ(clients_.region_bytes(), 5 * 4096);
+  ASSERT_THAT(alice_.Unregister(id), IsOk());
+  MustRegister(alice_, SharedMemory::Memfd(4096));
+  MustRegister(alice_, SharedMemory::Memfd(4096));
+  EXPECT_THAT(Register(alice_, SharedMemory::Memfd(4096)), IsExhausted("number 3, want at most 2"));
+  EXPECT_EQ(clients_.region_bytes(), 4 * 4096) << "a refused region costs nothing";
+  EXPECT_EQ(clients_.totals.rejected, 3);
 }
 
 }  // namespace

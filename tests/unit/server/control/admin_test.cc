@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_clients.h"
 #include "tests/unit/server/test_connection.h"
 
 namespace rope::server {
@@ -62,7 +63,8 @@ TEST(AdminTest, PageEndsAtAMebibyte) {
 }
 
 TEST(AdminTest, ConnectionsAreThoseOfTheCallersOwnerOrAllForRootInPages) {
-  Connections connections({.all = 8, .owner = 8});
+  testing::TestClients clients;
+  Connections& connections = clients.connections;
   const TestConnection first(connections, kOwner);
   const TestConnection tcp(connections, "ip:192.0.2.7", TestConnection::Transport::kTcp);
   const TestConnection third(connections, kOwner);

@@ -21,6 +21,7 @@
 #include "tests/support/received_request.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_clients.h"
 
 namespace rope::server {
 namespace {
@@ -31,6 +32,7 @@ using ::rope::testing::LocalEngine;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 using ::rope::testing::SharedMemory;
+using ::rope::testing::TestClients;
 
 // The cost of one sample request in addition to its message: the result of 3 tokens of 8 floats,
 // and the cost per token.
@@ -74,16 +76,18 @@ class EngineTest : public ::testing::Test {
 
   // As a receiving thread that has no other event.
   absl::Status Submit(std::unique_ptr<Request>& request) {
+    clients_.Fill(request->arrival);
     absl::Status status = engine_.Submit(request);
     while (batcher_.RunGathered()) continue;
     return status;
   }
 
-  Admission admission_{{10, Budget(), 10, Budget()}};
+  TestClients clients_{{.requests = 10, .request_bytes = Budget(), .region_bytes = 4096}};
   Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
-  RegionTable regions_{{.enabled = true}};
   PreparedRotations prepared_{{}};
-  Engine engine_{*registry_, prepared_, admission_, batcher_, regions_, clock_, {}};
+  Engine engine_{*registry_, prepared_, batcher_, clock_, {}};
+  int64_t bytes() const { return clients_.accounts.held(Resource::kRequestBytes); }
+  int64_t requests() const { return clients_.accounts.held(Resource::kRequests); }
   int answers_ = 0;
   int runs_ = 0;
   absl::Status status_ = absl::UnknownError("not answered");
@@ -97,9 +101,9 @@ TEST_F(EngineTest, LegalRequestRunsAndHoldsItsPermitUntilItIsGone) {
   EXPECT_EQ(answers_, 1);
   EXPECT_EQ(runs_, 1);
   EXPECT_THAT(status_, IsOk());
-  EXPECT_EQ(admission_.bytes(), SampleBytes());
+  EXPECT_EQ(bytes(), SampleBytes());
   held_.reset();
-  EXPECT_EQ(admission_.bytes(), 0);
+  EXPECT_EQ(bytes(), 0);
 }
 
 TEST_F(EngineTest, BadRequestStaysTheCallersAndReservesNothing) {
@@ -109,7 +113,7 @@ TEST_F(EngineTest, BadRequestStaysTheCallersAndReservesNothing) {
   EXPECT_THAT(Submit(request), IsInvalid("positions"));
   EXPECT_NE(request, nullptr);
   EXPECT_EQ(answers_, 0);
-  EXPECT_EQ(admission_.requests(), 0);
+  EXPECT_EQ(requests(), 0);
 }
 
 TEST_F(EngineTest, FullServerRefusesWithARetryDelay) {
@@ -146,8 +150,8 @@ TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
 
 TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   const SharedMemory memory = SharedMemory::Memfd(4096);
-  regions_.OpenSession(7);
-  ASSERT_OK(id, regions_.RegisterMemfd(7, memory.Dup(), 4096));
+  Regions& regions = clients_.Of(7).regions();
+  ASSERT_OK(id, regions.RegisterMemfd(memory.Dup(), 4096));
   v1::RotateRequest sent = Sample();
   v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
   array.clear_raw();
@@ -157,11 +161,11 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   request->arrival.session = 7;
   const int64_t received = DecodedBytes(*request);
   ASSERT_THAT(Submit(request), IsOk());
-  EXPECT_EQ(admission_.bytes() - received, 3 * limits::kTokenBytes);
-  ASSERT_THAT(regions_.Unregister(7, *id), IsOk());
-  EXPECT_EQ(regions_.statistics().bytes, 4096) << "the request holds it";
+  EXPECT_EQ(bytes() - received, 3 * limits::kTokenBytes);
+  ASSERT_THAT(regions.Unregister(*id), IsOk());
+  EXPECT_EQ(clients_.region_bytes(), 4096) << "the request holds it";
   held_.reset();
-  EXPECT_EQ(regions_.statistics().bytes, 0);
+  EXPECT_EQ(clients_.region_bytes(), 0);
 }
 
 TEST_F(EngineTest, ReplyThatMayNotFitItsSlotIsRefusedBeforeAnythingRuns) {
@@ -182,7 +186,7 @@ TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
   ASSERT_NE(request, nullptr);
   EXPECT_EQ(answers_, 0);
   request.reset();
-  EXPECT_EQ(admission_.requests(), 0);
+  EXPECT_EQ(requests(), 0);
 }
 
 // Whether the request runs on the thread that submits it.
@@ -261,10 +265,9 @@ TEST(PlansHereTest, PlanningFromTheBeginningCountsOnce) {
   LocalEngine engine;
   ASSERT_OK(finished, engine.Run(Decode(1000, "dynamic")));
   const Request& request = **finished;
-  EXPECT_EQ(request.permit.bytes(), DecodedBytes(request) +
-                                        RunningBytes(request.fixed(), request.call(),
-                                                     request.plan) +
-                                        PlannedBytes(request.plan));
+  EXPECT_EQ(request.permit.bytes(),
+            DecodedBytes(request) + RunningBytes(request.fixed(), request.call(), request.plan) +
+                PlannedBytes(request.plan));
 }
 
 // A config.json whose layers have two embeddings.
@@ -303,6 +306,7 @@ class WideSpecTest : public ::testing::Test {
     std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
     absl::Status answer;
     request->done = [&](std::unique_ptr<Request>, const absl::Status& status) { answer = status; };
+    clients_.Fill(request->arrival);
     EXPECT_THAT(engine_.Submit(request), IsOk());
     while (batcher_.RunGathered()) continue;
     if (answer.ok()) return false;
@@ -323,11 +327,10 @@ class WideSpecTest : public ::testing::Test {
 
   FakeClock clock_;
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
-  Admission admission_{{10, 64 * limits::kMiB, 10, 64 * limits::kMiB}};
-  RegionTable regions_{{.enabled = true}};
+  TestClients clients_;
   Batcher batcher_{Batcher::Options(), clock_, [](absl::Span<Slice>) {}};
   PreparedRotations prepared_{{}};
-  Engine engine_{*registry_, prepared_, admission_, batcher_, regions_, clock_, {}};
+  Engine engine_{*registry_, prepared_, batcher_, clock_, {}};
 };
 
 TEST_F(WideSpecTest, IsResolvedOnTheSideThreadUntilItIsCached) {

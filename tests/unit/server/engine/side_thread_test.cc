@@ -12,15 +12,14 @@
 #include <vector>
 
 #include "proto/mutex.h"
-#include "server/engine/limits.h"
+#include "server/clients/limits.h"
 #include "server/error.h"
-#include "tests/support/fake_clock.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_clients.h"
 
 namespace rope::server {
 namespace {
 
-using ::rope::testing::FakeClock;
 using ::testing::_;
 
 // Works whose first step waits until the test lets them go on.
@@ -67,7 +66,7 @@ class SideThreadTest : public ::testing::Test {
   void StartCall(int name, int steps, std::optional<uint64_t> session = std::nullopt,
                  SideThread::Cancelled cancelled = nullptr) {
     const uint64_t number = session.value_or(++last_session_);
-    thread_.StartCall(number, absl::StrCat("uid:", number),
+    thread_.StartCall(number, clients_.Of(number).account(),
                       std::make_unique<Counted>(*this, name, steps), std::move(cancelled));
   }
   // A work whose first step waits.
@@ -91,7 +90,7 @@ class SideThreadTest : public ::testing::Test {
     EXPECT_GT(proto::PartsOf(answers[0].second).retry_delay_ms, 0);
   }
 
-  FakeClock clock_;
+  testing::TestClients clients_;
   uint64_t last_session_ = 1000;
   proto::Notification started_;
   proto::Notification let_go_;
@@ -99,7 +98,7 @@ class SideThreadTest : public ::testing::Test {
   proto::CondVar answered_;
   Answers answers_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> stepped_ ABSL_GUARDED_BY(mutex_);
-  SideThread thread_{clock_};
+  SideThread thread_{clients_.clock};
 };
 
 TEST_F(SideThreadTest, SessionsTakeTurnsSoThatAShortWorkIsDoneEarly) {

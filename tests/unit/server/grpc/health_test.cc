@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "tests/support/test_clients.h"
+
 namespace rope::server {
 namespace {
 
@@ -18,7 +20,7 @@ using Stub = ::grpc::health::v1::Health::Stub;
 // A gRPC server in this process that serves only the health service.
 class HealthTest : public ::testing::Test {
  protected:
-  HealthTest() : health_({"known"}, {&in_flight_, &connections_, &reads_}) {
+  HealthTest() : health_({"known"}, {&in_flight_, &clients_.connections, &reads_}) {
     grpc::ServerBuilder builder;
     builder.RegisterService(&health_.service());
     loop_ = std::make_unique<PollLoop>(builder, 1, absl::ZeroDuration());
@@ -62,7 +64,7 @@ class HealthTest : public ::testing::Test {
   const SteadyClock clock_;
   CallsInFlight in_flight_;
   MessageReads reads_{clock_};
-  Connections connections_{{.all = 4, .owner = 2}};
+  testing::TestClients clients_;
   Health health_;
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;

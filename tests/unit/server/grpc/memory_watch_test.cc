@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "server/limits.h"
-#include "tests/support/fake_clock.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_clients.h"
 #include "tests/unit/server/test_connection.h"
 
 namespace rope::server {
@@ -38,12 +38,13 @@ class FakeRead final : public MessageReads::Entry {
 
 class MemoryWatchTest : public ::testing::Test {
  protected:
-  FakeClock clock_;
+  testing::TestClients clients_;
+  FakeClock& clock_ = clients_.clock;
   MessageReads reads_{clock_};
-  Connections connections_{{.all = 8, .owner = 8}};
-  ConnectionWatch connection_watch_{
-      connections_,
-      {.handshake_timeout = absl::Minutes(1), .has_memory = [](int) { return false; }}};
+  Connections& connections_ = clients_.connections;
+  ConnectionWatch connection_watch_{connections_,
+                                    {.handshake_timeout = absl::Minutes(1),
+                                     .has_memory = [](const Connection&) { return false; }}};
   BufferPool pool_{int64_t{1} << 40};
   TestConnection one_{connections_, "uid:1"};
   TestConnection two_{connections_, "uid:2"};

@@ -19,6 +19,7 @@
 #include "server/grpc/unary_call.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_clients.h"
 
 namespace rope::server {
 namespace {
@@ -72,7 +73,7 @@ class ReceivedSlicesTest : public ::testing::Test {
   grpc::ResourceQuota quota_{"test"};
   const SteadyClock clock_;
   MessageReads reads_{clock_};
-  Connections connections_{{.all = 4, .owner = 2}};
+  testing::TestClients clients_;
   CallsInFlight in_flight_;
   RawService<v1::RopeService> service_{
       *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
@@ -85,7 +86,7 @@ class ReceivedSlicesTest : public ::testing::Test {
                                        calls_.push_back(&call);
                                        arrived_.Signal();
                                      },
-                                     {&in_flight_, &connections_, &reads_}};
+                                     {&in_flight_, &clients_.connections, &reads_}};
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RopeService::Stub> stub_;

@@ -32,6 +32,7 @@
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/test_clients.h"
 #include "tests/support/unix_socket.h"
 
 namespace rope::server {
@@ -162,6 +163,7 @@ TEST(ListenSocketTest, PathThatFitsNoAddressIsInvalid) {
 using ::rope::testing::ConnectUnix;
 using ::rope::testing::RawRing;
 using ::rope::testing::SharedMemory;
+using ::rope::testing::TestClients;
 
 const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -199,26 +201,22 @@ bool WasClosed(const proto::FileDescriptor& client) {
 class ListenerTest : public ::testing::Test {
  protected:
   ListenerTest() : ListenerTest(true) {}
-  explicit ListenerTest(bool enabled) : regions_(Options(enabled)) {}
+  explicit ListenerTest(bool enabled)
+      : clients_({.connections = 4096, .region_bytes = limits::kGiB}, {.enabled = enabled}) {}
   ~ListenerTest() override {
     listener_.reset();
     rmdir(folder_.c_str());
   }
 
-  static RegionTable::Options Options(bool enabled) {
-    RegionTable::Options options;
-    options.enabled = enabled;
-    return options;
-  }
-
-  void Listen(Listener::Options options = {}) {
-    if (options.connections == nullptr) options.connections = &connections_;
+  void Listen(Listener::Options options = {}, TestClients* clients = nullptr) {
     options.hand_on = [this](int fd) {
       proto::MutexLock lock(&mutex_);
       handed_on_.emplace_back(fd);
       handed_over_.Signal();
     };
-    auto listener = Listener::Create("unix:" + path_, regions_, std::move(options));
+    auto listener =
+        Listener::Create("unix:" + path_, (clients == nullptr ? clients_ : *clients).connections,
+                         std::move(options));
     ASSERT_THAT(listener, IsOk());
     listener_ = *std::move(listener);
   }
@@ -242,14 +240,16 @@ class ListenerTest : public ::testing::Test {
     Say(client, kPreface);
     NextHandedOn();
   }
+  Regions& RegionsOf(const proto::FileDescriptor& server) {
+    return clients_.connections.Of(absl::StrCat("fd:", server.get()))->regions();
+  }
   void AwaitRegions(int64_t regions) {
-    while (regions_.statistics().regions != regions) AwaitAttention();
+    while (clients_.totals.regions != regions) AwaitAttention();
   }
 
   const std::string folder_ = ::rope::testing::TemporaryFolder();
   const std::string path_ = folder_ + "/s";
-  RegionTable regions_;
-  Connections connections_{{.all = 4096, .owner = 2048}};
+  TestClients clients_;
   proto::Mutex mutex_;
   proto::CondVar handed_over_;
   std::vector<proto::FileDescriptor> handed_on_ ABSL_GUARDED_BY(mutex_);
@@ -274,9 +274,9 @@ TEST_F(ListenerTest, OwnerOfAConnectionIsKnownWhenItIsHandedOn) {
   const proto::FileDescriptor client = ConnectUnix(path_);
   Say(client, kPreface);
   const proto::FileDescriptor server = NextHandedOn();
-  EXPECT_EQ(connections_.Of(absl::StrCat("fd:", server.get()))->owner(),
+  EXPECT_EQ(clients_.connections.Of(absl::StrCat("fd:", server.get()))->owner(),
             absl::StrCat("uid:", geteuid()));
-  EXPECT_EQ(connections_.Of("fd:1000000")->owner(), "unknown");
+  EXPECT_EQ(clients_.connections.Of("fd:1000000")->owner(), "unknown");
 }
 
 // Lowers RLIMIT_NOFILE, so that no file descriptor can be opened until it is destroyed.
@@ -297,11 +297,6 @@ class NoDescriptorsLeft {
 
 TEST_F(ListenerTest, ConnectionThatCannotBeWatchedIsRefused) {
   Listen();
-  // The sessions of connections that are gone and that were not closed yet.
-  constexpr int kNumbers = 1000;
-  for (int fd = 0; fd < kNumbers; ++fd) {
-    regions_.OpenSession(SessionOfDescriptor(fd));
-  }
   const SharedMemory memory = SharedMemory::Memfd(4096);
   const proto::FileDescriptor client = ConnectUnix(path_);
   const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
@@ -318,19 +313,19 @@ TEST_F(ListenerTest, ConnectionThatCannotBeWatchedIsRefused) {
   EXPECT_EQ(answer->code, absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(answer->session, 0u);
   EXPECT_EQ(answer->region_id, 0u);
-  EXPECT_EQ(regions_.statistics().regions, 0);
+  EXPECT_EQ(clients_.totals.regions, 0);
   EXPECT_TRUE(WasClosed(client));
   EXPECT_EQ(HandedOn(), 0u);
 }
 
 TEST_F(ListenerTest, ClientOfAProxyBringsNoMemory) {
-  Connections proxies({.all = 8, .owner = 8}, {absl::StrCat("uid:", geteuid())});
-  Listen({.connections = &proxies});
+  TestClients proxies({.connections = 8}, {.enabled = true}, {absl::StrCat("uid:", geteuid())});
+  Listen({}, &proxies);
   const SharedMemory memory = SharedMemory::Memfd(8192);
   const proto::FileDescriptor client = ConnectUnix(path_);
   ASSERT_OK(answer, proto::ExchangeHello(client.get(), {8192}, {memory.fd()}));
   EXPECT_EQ(answer->hello.code, absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(regions_.statistics().regions, 0);
+  EXPECT_EQ(clients_.totals.regions, 0);
   listener_.reset();
 }
 
@@ -346,7 +341,7 @@ TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {
   char words[4] = {};
   EXPECT_EQ(recv(server.get(), words, 3, 0), 3);
   EXPECT_EQ(std::string(words), "PRI");
-  const auto listed = regions_.List(SessionOfDescriptor(server.get()));
+  const auto listed = RegionsOf(server).List();
   ASSERT_THAT(listed, SizeIs(1));
   EXPECT_EQ(listed[0].id, answer->hello.region_id);
   client = proto::FileDescriptor();
@@ -360,7 +355,7 @@ TEST_F(ListenerTest, ServerThatShutsTheSocketEndsTheSessionToo) {
   ASSERT_THAT(proto::ExchangeHello(client.get(), {4096}, {memory.fd()}), IsOk());
   {
     const proto::FileDescriptor server = NextHandedOn();
-    EXPECT_EQ(regions_.statistics().regions, 1);
+    EXPECT_EQ(clients_.totals.regions, 1);
     shutdown(server.get(), SHUT_RDWR);  // as gRPC does before it closes
   }
   AwaitRegions(0);
@@ -375,7 +370,7 @@ TEST_F(ListenerTest, RefusedMemoryLeavesAPlainConnection) {
   EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(answer->hello.region_id, 0u);
   NextHandedOn();
-  EXPECT_EQ(regions_.statistics().rejected, 1);
+  EXPECT_EQ(clients_.totals.rejected, 1);
 }
 
 TEST_F(ListenerTest, HelloWithoutDescriptorIsInvalid) {
@@ -447,8 +442,9 @@ TEST_F(ListenerTest, ClientThatGoesWithoutAWordIsForgotten) {
 }
 
 TEST_F(ListenerTest, ConnectionBeyondTheBoundIsClosedUntilAPlaceIsFree) {
-  Connections two({.all = 4, .owner = 2});
-  Listen({.connections = &two});
+  TestClients two({.connections = 4});
+  const auto count = [&two] { return two.accounts.held(Resource::kConnections); };
+  Listen({}, &two);
   std::vector<proto::FileDescriptor> clients;
   for (int i = 0; i < 2; ++i) {
     clients.push_back(ConnectUnix(path_));
@@ -467,9 +463,9 @@ TEST_F(ListenerTest, ConnectionBeyondTheBoundIsClosedUntilAPlaceIsFree) {
   ASSERT_OK(answer, proto::DecodeServerHello(bytes));
   EXPECT_EQ(answer->code, absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(WasClosed(with_hello));
-  EXPECT_EQ(two.shares().count(), 2);
+  EXPECT_EQ(count(), 2);
   clients.clear();
-  while (two.shares().count() > 0) std::this_thread::yield();
+  while (count() > 0) std::this_thread::yield();
   clients.push_back(ConnectUnix(path_));
   Say(clients.back(), kPreface);
   NextHandedOn();
@@ -477,12 +473,11 @@ TEST_F(ListenerTest, ConnectionBeyondTheBoundIsClosedUntilAPlaceIsFree) {
 }
 
 TEST_F(ListenerTest, TcpConnectionsHaveNoHello) {
-  auto listener = Listener::Create("127.0.0.1:0", regions_,
-                                   {.connections = &connections_, .hand_on = [this](int fd) {
-                                      proto::MutexLock lock(&mutex_);
-                                      handed_on_.emplace_back(fd);
-                                      handed_over_.Signal();
-                                    }});
+  auto listener = Listener::Create("127.0.0.1:0", clients_.connections, {.hand_on = [this](int fd) {
+                                     proto::MutexLock lock(&mutex_);
+                                     handed_on_.emplace_back(fd);
+                                     handed_over_.Signal();
+                                   }});
   ASSERT_THAT(listener, IsOk());
   const std::string address = (*listener)->address();
   sockaddr_in to{};
@@ -495,7 +490,7 @@ TEST_F(ListenerTest, TcpConnectionsHaveNoHello) {
   ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   Say(client, "R");  // no hello on this socket: the HTTP/2 server reports the error
   const proto::FileDescriptor server = NextHandedOn();
-  EXPECT_EQ(connections_.Of(absl::StrCat("fd:", server.get()))->owner(), "ip:loopback");
+  EXPECT_EQ(clients_.connections.Of(absl::StrCat("fd:", server.get()))->owner(), "ip:loopback");
 }
 
 // Sends a hello with a memfd and a ring; returns the answer.
@@ -617,7 +612,7 @@ TEST_F(DisabledListenerTest, HelloIsAnsweredWithTheReason) {
   ASSERT_OK(answer, proto::ExchangeHello(client.get(), {4096}, {memory.fd()}));
   EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
   const proto::FileDescriptor server = NextHandedOn();
-  EXPECT_THAT(regions_.List(SessionOfDescriptor(server.get())), IsEmpty());
+  EXPECT_THAT(RegionsOf(server).List(), IsEmpty());
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "tests/support/raw_ring.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_clients.h"
 
 namespace rope::server {
 namespace {
@@ -66,7 +67,7 @@ class RingTest : public ::testing::Test {
   RingTest() {
     auto memory = Ring::MapMemory(client_.memory().Dup(), client_.memory().bytes());
     EXPECT_THAT(memory, IsOk());
-    ring_ = std::make_shared<Ring>(kSession, *std::move(memory));
+    ring_ = std::make_shared<Ring>(clients_.Of(kSession).shared_from_this(), *std::move(memory));
   }
 
   // Notes what is handed on, and answers nothing.
@@ -78,6 +79,7 @@ class RingTest : public ::testing::Test {
   }
   absl::Duration TimeLeft(size_t call) const { return calls_[call]->time_left(); }
 
+  testing::TestClients clients_;
   RawRing client_{RawRing::kForEver};
   std::shared_ptr<Ring> ring_;
   std::vector<RingCall*> calls_;
@@ -94,7 +96,7 @@ TEST_F(RingTest, RequestsAreHandedOnInTheOrderTheyWereSubmittedIn) {
   EXPECT_FALSE(ring_->HasWork());
   EXPECT_EQ(Serve(), Ring::ServeResult::kNothing);
   EXPECT_THAT(messages_, ElementsAre("first", "", "third"));
-  for (const RingCall* const call : calls_) EXPECT_EQ(call->session(), kSession);
+  for (const RingCall* const call : calls_) EXPECT_EQ(call->connection().id(), kSession);
   for (RingCall* const call : calls_) call->Answer(absl::StatusCode::kOk, {});
 }
 
@@ -318,7 +320,7 @@ TEST(RingMemoryTest, UnsealedMemoryIsRefused) {
 using ::rope::testing::RawRing;
 
 void Echo(RingCall& call) {
-  call.Answer(absl::StatusCode::kOk, absl::StrCat(call.session(), " ", call.CopyMessage()));
+  call.Answer(absl::StatusCode::kOk, absl::StrCat(call.connection().id(), " ", call.CopyMessage()));
 }
 
 class RingLoopTest : public ::testing::Test {
@@ -335,14 +337,14 @@ class RingLoopTest : public ::testing::Test {
   absl::StatusOr<proto::FileDescriptor> TryOpen(const RawRing& client, uint64_t number) {
     auto memory = Ring::MapMemory(client.memory().Dup(), client.memory().bytes());
     EXPECT_THAT(memory, IsOk());
-    return loop_->Open(/*token=*/1000 + number, /*session=*/number, *std::move(memory));
+    return loop_->Open(clients_.Of(number).shared_from_this(), *std::move(memory));
   }
   void Open(RawRing& client, uint64_t number) {
     auto doorbell = TryOpen(client, number);
     ASSERT_THAT(doorbell, IsOk());
     client.set_doorbell(*std::move(doorbell));
   }
-  void Close(uint64_t number) { loop_->Close(1000 + number); }
+  void Close(uint64_t number) { loop_->Close(number); }
 
   // Whether a request through each slot in turn comes back with its own answer.
   static bool Echoes(const RawRing& client, uint64_t number, int times = 1) {
@@ -355,6 +357,7 @@ class RingLoopTest : public ::testing::Test {
     return true;
   }
 
+  testing::TestClients clients_;
   const SteadyClock clock_{};
   RawRing a_{RawRing::kForEver};
   RawRing b_{RawRing::kForEver};
@@ -397,7 +400,7 @@ TEST_F(RingLoopTest, NoDoorbellIsMissedWhileTheLoopFallsAsleep) {
 TEST_F(RingLoopTest, BusyRingDelaysNoCompletionOfAnother) {
   std::atomic<bool> stop = false;
   Start(absl::ZeroDuration(), [&](RingCall& call) {
-    const bool busy = call.session() == 2 && !stop.load();
+    const bool busy = call.connection().id() == 2 && !stop.load();
     Echo(call);
     if (busy) b_.Send(1, "again");  // no slot that the test's thread writes
   });

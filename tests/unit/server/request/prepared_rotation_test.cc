@@ -443,11 +443,9 @@ class PreparedInRegionsTest : public PreparedRotationTest {
  protected:
   static constexpr size_t kBytes = 4096;
 
-  PreparedInRegionsTest() {
-    token_ = engine_.regions().OpenSession(kSession);
-    memfd_id_ = engine_.regions().RegisterMemfd(kSession, memfd_.Dup(), kBytes).value();
-  }
+  PreparedInRegionsTest() { memfd_id_ = regions().RegisterMemfd(memfd_.Dup(), kBytes).value(); }
 
+  Regions& regions() { return engine_.clients().Of(kSession).regions(); }
   // As SendAsPrepared, and what is left in memory is the same as well.
   absl::Status SendHere(const v1::RotateRequest& whole, const std::string& id) {
     SetMemory();
@@ -485,7 +483,6 @@ class PreparedInRegionsTest : public PreparedRotationTest {
   }
 
   const SharedMemory memfd_ = SharedMemory::Memfd(kBytes);
-  uint64_t token_ = 0;
   uint64_t memfd_id_ = 0;
 };
 
@@ -528,8 +525,8 @@ TEST_F(PreparedInRegionsTest, PreparedRequestHoldsNoRegion) {
   const v1::RotateRequest whole = At(memfd_id_, 512, 1024);
   const std::string id = Prepare(whole);
   EXPECT_THAT(SendHere(whole, id), IsOk());
-  engine_.regions().CloseSession(token_);
-  EXPECT_EQ(engine_.regions().statistics().bytes, 0);
+  regions().Close();
+  EXPECT_EQ(engine_.clients().region_bytes(), 0);
   EXPECT_THAT(SendHere(whole, id), IsNotFound("region"));
 }
 
@@ -597,7 +594,7 @@ class PreparedRotationsTest : public ::testing::Test {
 TEST_F(PreparedRotationsTest, EntryIsFoundByItsId) {
   PreparedRotations prepared({});
   const auto entry = Entry("a");
-  EXPECT_THAT(prepared.Keep(entry, 1), IsOk());
+  EXPECT_THAT(prepared.Keep(entry, "uid:1"), IsOk());
   EXPECT_EQ(prepared.Find("a").value(), entry);
   EXPECT_THAT(prepared.Find("b"), IsNotFound("prepared_id: got \"b\", want one from Prepare"));
   EXPECT_EQ(proto::PartsOf(prepared.Find("b").status()).reason, Reason::kPreparedNotFound);
@@ -605,10 +602,10 @@ TEST_F(PreparedRotationsTest, EntryIsFoundByItsId) {
 
 TEST_F(PreparedRotationsTest, LeastRecentlyUsedGoesFirst) {
   PreparedRotations prepared({.entries_max = 3, .bytes_max = 100});
-  for (const uint64_t session : {1, 2, 3})
-    EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(session)), session), IsOk());
+  for (const char* const owner : {"1", "2", "3"})
+    EXPECT_THAT(prepared.Keep(Entry(owner), owner), IsOk());
   EXPECT_THAT(prepared.Find("1"), IsOk());
-  EXPECT_THAT(prepared.Keep(Entry("4"), 4), IsOk());
+  EXPECT_THAT(prepared.Keep(Entry("4"), "4"), IsOk());
   EXPECT_THAT(prepared.Find("1"), IsOk());
   EXPECT_THAT(prepared.Find("2"), IsNotFound("prepared_id"));
   EXPECT_EQ(prepared.size().entries, 3);
@@ -616,56 +613,57 @@ TEST_F(PreparedRotationsTest, LeastRecentlyUsedGoesFirst) {
 
 TEST_F(PreparedRotationsTest, BytesAreBoundedToo) {
   PreparedRotations prepared({.entries_max = 100, .bytes_max = 20});
-  for (const uint64_t session : {1, 2, 3})
-    EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(session), 8), session), IsOk());
+  for (const char* const owner : {"1", "2", "3"})
+    EXPECT_THAT(prepared.Keep(Entry(owner, 8), owner), IsOk());
   EXPECT_THAT(prepared.Find("1"), IsNotFound("prepared_id"));
   EXPECT_EQ(prepared.size().bytes, 16);
-  EXPECT_THAT(prepared.Keep(Entry("large", 11), 4),
+  EXPECT_THAT(prepared.Keep(Entry("large", 11), "4"),
               IsExhausted("rotate: got 11 bytes of memory to keep it prepared, want at most "
                           "10, or the whole request in each call"));
   EXPECT_THAT(prepared.Find("large"), IsNotFound("prepared_id"));
   EXPECT_EQ(prepared.size().entries, 2);
 }
 
-TEST_F(PreparedRotationsTest, OneSessionPushesOutItsOwnEntriesAlone) {
+TEST_F(PreparedRotationsTest, OwnerWithTheMostPushesOutItsOwnEntriesAlone) {
   PreparedRotations prepared({.entries_max = 4, .bytes_max = 100});
-  EXPECT_THAT(prepared.Keep(Entry("theirs"), 1), IsOk());
-  for (int i = 0; i < 10; ++i) EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(i)), 2), IsOk());
+  EXPECT_THAT(prepared.Keep(Entry("theirs"), "uid:1"), IsOk());
+  for (int i = 0; i < 10; ++i) EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(i)), "uid:2"), IsOk());
   EXPECT_THAT(prepared.Find("theirs"), IsOk());
-  EXPECT_THAT(prepared.Find("7"), IsNotFound("prepared_id"));
+  EXPECT_THAT(prepared.Find("6"), IsNotFound("prepared_id"));
+  EXPECT_THAT(prepared.Find("7"), IsOk());
   EXPECT_THAT(prepared.Find("8"), IsOk());
   EXPECT_THAT(prepared.Find("9"), IsOk());
 }
 
 TEST_F(PreparedRotationsTest, SameIdIsKeptOnce) {
   PreparedRotations prepared({});
-  for (int i = 1; i <= 5; ++i) EXPECT_THAT(prepared.Keep(Entry("a", i), 1), IsOk());
+  for (int i = 1; i <= 5; ++i) EXPECT_THAT(prepared.Keep(Entry("a", i), "uid:1"), IsOk());
   EXPECT_EQ(prepared.size().entries, 1);
   EXPECT_EQ(prepared.size().bytes, 5);
 }
 
-TEST_F(PreparedRotationsTest, SessionsHaveTheSizeOfTheirOwnEntries) {
-  PreparedRotations prepared({.entries_max = 8, .bytes_max = 100});
-  for (const char* id : {"a", "b", "c"}) EXPECT_THAT(prepared.Keep(Entry(id), 1), IsOk());
-  EXPECT_THAT(prepared.Keep(Entry("a"), 2), IsOk());  // it is the entry of session 2 now
-  for (const char* id : {"d", "e"}) EXPECT_THAT(prepared.Keep(Entry(id), 1), IsOk());
-  for (const char* id : {"a", "b", "c", "d", "e"}) EXPECT_THAT(prepared.Find(id), IsOk()) << id;
-  EXPECT_THAT(prepared.Keep(Entry("f"), 1), IsOk());
-  EXPECT_THAT(prepared.Find("b"), IsNotFound("prepared_id")) << "session 1 has its half";
-  EXPECT_EQ(prepared.size().entries, 5);
+TEST_F(PreparedRotationsTest, EntryCountsForTheOwnerThatPreparedItLast) {
+  PreparedRotations prepared({.entries_max = 4, .bytes_max = 100});
+  for (const char* id : {"a", "b"}) EXPECT_THAT(prepared.Keep(Entry(id), "uid:1"), IsOk());
+  for (const char* id : {"c", "a"}) EXPECT_THAT(prepared.Keep(Entry(id), "uid:2"), IsOk());
+  EXPECT_THAT(prepared.Keep(Entry("d"), "uid:3"), IsOk());
+  EXPECT_THAT(prepared.Keep(Entry("e"), "uid:3"), IsOk());
+  EXPECT_THAT(prepared.Find("b"), IsOk());
+  EXPECT_THAT(prepared.Find("c"), IsNotFound("prepared_id"));
+  EXPECT_EQ(prepared.size().entries, 4);
 }
 
 TEST_F(PreparedRotationsTest, ThreadsFindWhatOthersKeep) {
   PreparedRotations prepared({.entries_max = 8, .bytes_max = 100});
   std::vector<std::thread> threads;
-  for (uint64_t session = 0; session < 4; ++session) {
-    threads.emplace_back([&prepared, session] {
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&prepared, owner = absl::StrCat(thread)] {
       for (int i = 0; i < 2000; ++i) {
         const std::string id = absl::StrCat(i % 12);
         if (const auto found = prepared.Find(id); found.ok()) {
           EXPECT_EQ((*found)->id, id);
         } else {
-          EXPECT_THAT(prepared.Keep(Entry(id), session), IsOk());
+          EXPECT_THAT(prepared.Keep(Entry(id), owner), IsOk());
         }
       }
     });
