@@ -68,11 +68,10 @@ absl::Status Server::Build(const Batcher::Options& batches) {
   }
   ROPE_RETURN_IF_ERROR(BuildCore(threads, batches));
   connection_watch_ = std::make_unique<ConnectionWatch>(core_->connections(), WatchOptions());
-  memory_watch_ = std::make_unique<MemoryWatch>(
-      MemoryWatch::Options{shares_.receive, options_.receive_timeout},
-      ProcessMemory([this] { return core_->AccountedBytes(); },
-                    [this] { return core_->accounts().refusals(Resource::kRequestBytes).full; }),
-      core_->reads(), *connection_watch_, core_->pool(), clock_);
+  memory_watch_ =
+      std::make_unique<MemoryWatch>(MemoryWatch::Options{shares_.receive, options_.receive_timeout},
+                                    ProcessMemory([this] { return core_->AccountedBytes(); }),
+                                    core_->reads(), core_->pool(), clock_);
   health_ = std::make_unique<Health>(core_->HealthNames(), core_->calls());
   std::vector<std::string> services = {v1::RopeService::service_full_name(),
                                        grpc::health::v1::Health::service_full_name()};
@@ -116,6 +115,12 @@ ConnectionWatch::Options Server::WatchOptions() {
     return !connection.regions().List().empty() ||
            (ring_loop_ != nullptr && ring_loop_->Serves(connection.id()));
   };
+  // Admitted bytes are used up, or errors that wait on streams exceed the receiving part.
+  watch.needs_memory = [this, before = int64_t{0}]() mutable {
+    const int64_t refused = core_->accounts().refusals(Resource::kRequestBytes).full;
+    return std::exchange(before, refused) != refused ||
+           memory_watch_->receiving_bytes() > shares_.receive;
+  };
   return watch;
 }
 
@@ -157,7 +162,7 @@ void Server::BuildGrpcServer(int threads) {
   poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
     // A read has started: poll once more, so that its request can gather with the others.
     if (core_->reads().HasNew()) return true;
-    if (core_->reads().count() > 0) memory_watch_->Wake();
+    if (core_->reads().count() > 0) housekeeper_->Wake();
     return core_->batcher().RunGathered();
   });
   if (tls_ != nullptr) {
@@ -211,8 +216,11 @@ void Server::ArmAndStart() {
     health_->Arm(*queue);
     unknown_methods_->Arm(*queue);
   }
-  poll_loop_->Start();
   memory_watch_->Start();
+  housekeeper_ = std::make_unique<Housekeeper>(
+      std::vector<Housekeeper::Look>{[this] { return memory_watch_->Look(); },
+                                     [this] { return connection_watch_->Look(clock_.Now()); }});
+  poll_loop_->Start();
   health_->SetServing(true);
 }
 

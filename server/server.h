@@ -36,6 +36,7 @@
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/tls_credentials.h"
 #include "server/grpc/unknown_methods.h"
+#include "server/housekeeper.h"
 #include "server/ipc/listener.h"
 #include "server/ipc/ring.h"
 #include "server/options.h"
@@ -109,7 +110,8 @@ class Server {
   std::string metrics_address_;
   std::atomic<bool> drained_ = false;
   std::unique_ptr<ConnectionWatch> connection_watch_;
-  std::unique_ptr<MemoryWatch> memory_watch_;          // its thread reads all budgets
+  std::unique_ptr<MemoryWatch> memory_watch_;
+  std::unique_ptr<Housekeeper> housekeeper_;           // its looks read all budgets
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;  // last: reads all members above
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "server/limits.h"
 #include "server/telemetry/log.h"
 
@@ -13,7 +14,8 @@ namespace {
 constexpr absl::Duration kWindow = absl::Seconds(1);
 // Of a window that is much older the look came late, and its counts are of more than a second.
 constexpr absl::Duration kOldWindow = absl::Milliseconds(1500);
-constexpr absl::Duration kLookPeriod = absl::Milliseconds(100);
+constexpr absl::Duration kBusyPeriod = absl::Milliseconds(100);
+constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
 // What a client must take of its replies for their time to begin anew.
 constexpr int64_t kTakenBytesMin = 64 * limits::kKiB;
 // Fewer are no part of an attack.
@@ -43,123 +45,112 @@ std::string_view ConnectionWatch::NameOf(CloseReason reason) {
   return kReasonNames[static_cast<size_t>(reason)];
 }
 
-void ConnectionWatch::Look(absl::Time now, bool needs_memory) {
-  if (!needs_memory && now - looked_at_ < kLookPeriod) return;
-  looked_at_ = now;
-  Refresh();
-  CloseCancellers(now);
-  for (auto& [key, sample] : samples_) {
-    const Connection::Counts counts = sample.connection->counts();
-    LookAtReplies(sample, counts, now);
-    if (const auto idle = IdlenessOf(sample, counts, now)) Close(sample, *idle);
-  }
-  if (needs_memory) CloseUntaken(now);
-}
-
-void ConnectionWatch::Refresh() {
+absl::Duration ConnectionWatch::Look(absl::Time now) {
   const int64_t version = connections_.version();
-  if (std::exchange(version_, version) == version) return;
-  Samples open;
-  for (auto& connection : connections_.Open()) {
-    const Connection* const key = connection.get();
-    Sample& sample = open[key];
-    if (const auto known = samples_.find(key); known != samples_.end()) {
-      sample = std::move(known->second);
-    }
-    sample.connection = std::move(connection);
+  if (std::exchange(version_, version) != version) open_ = connections_.Open();
+  CloseCancellers(now);
+  bool has_calls = false;
+  for (const auto& connection : open_) {
+    const Connection::Counts counts = connection->counts();
+    LookAtReplies(*connection, counts, now);
+    has_calls = CloseIfIdle(*connection, counts, now) || has_calls;
   }
-  samples_ = std::move(open);
+  if (options_.needs_memory()) CloseUntaken(now);
+  return has_calls ? kBusyPeriod : kIdlePeriod;
 }
 
 // An owner may spread its cancels over connections.
 void ConnectionWatch::CloseCancellers(absl::Time now) {
   const absl::Duration age = now - window_began_;
   if (age >= kWindow) window_began_ = now;
-  absl::flat_hash_map<std::string, int64_t> lost_by_owner;
-  for (auto& [key, sample] : samples_) {
-    const Connection::Counts counts = sample.connection->counts();
+  absl::flat_hash_map<const Account*, int64_t> lost_by_owner;
+  for (const auto& connection : open_) {
+    Connection::Seen& seen = connection->seen_;
+    const Connection::Counts counts = connection->counts();
     const Connection::Counts then =
-        age >= kWindow ? std::exchange(sample.at_window, counts) : sample.at_window;
-    sample.lost = 0;
+        age >= kWindow ? std::exchange(seen.at_window, counts) : seen.at_window;
+    seen.lost = 0;
     if (age >= kOldWindow) continue;
     const int64_t lost = counts.calls_lost - then.calls_lost;
     if (lost > (counts.calls - then.calls) / 2) {
-      sample.lost = lost;
-      lost_by_owner[sample.connection->owner()] += lost;
+      seen.lost = lost;
+      lost_by_owner[connection->account().get()] += lost;
     }
     const int64_t cancels = counts.unknown_cancels - then.unknown_cancels;
     if (cancels > kUnknownCancelsMax && cancels > (counts.messages - then.messages) / 2) {
-      Close(sample, CloseReason::kUnknownCancels);
+      Close(*connection, CloseReason::kUnknownCancels);
     }
   }
-  for (const auto& [key, sample] : samples_) {
-    if (sample.lost < kLostCallsMin) continue;
-    if (lost_by_owner[sample.connection->owner()] > kLostCallsMax) {
-      Close(sample, CloseReason::kLostCalls);
+  for (const auto& connection : open_) {
+    if (connection->seen_.lost < kLostCallsMin) continue;
+    if (lost_by_owner[connection->account().get()] > kLostCallsMax) {
+      Close(*connection, CloseReason::kLostCalls);
     }
   }
 }
 
 // The kernel says how much of a large reply a client on TCP has taken.
-void ConnectionWatch::LookAtReplies(Sample& sample, const Connection::Counts& counts,
+void ConnectionWatch::LookAtReplies(Connection& connection, const Connection::Counts& counts,
                                     absl::Time now) {
-  sample.owed = counts.reply_bytes;
-  if (sample.owed == 0) {
-    sample.owes_since = absl::InfiniteFuture();
+  Connection::Seen& seen = connection.seen_;
+  seen.owed = counts.reply_bytes;
+  if (seen.owed == 0) {
+    seen.owes_since = absl::InfiniteFuture();
     return;  // the kernel is asked about none of a thousand idle connections
   }
-  const auto traffic = sample.connection->traffic();
+  const auto traffic = connection.traffic();
   const int64_t taken = traffic.has_value() ? traffic->taken_bytes : counts.taken_bytes;
-  if (sample.owes_since == absl::InfiniteFuture() || taken - sample.taken >= kTakenBytesMin) {
-    sample.owes_since = now;
-    sample.taken = taken;
+  if (seen.owes_since == absl::InfiniteFuture() || taken - seen.taken >= kTakenBytesMin) {
+    seen.owes_since = now;
+    seen.taken = taken;
   }
 }
 
-std::optional<ConnectionWatch::CloseReason> ConnectionWatch::IdlenessOf(
-    Sample& sample, const Connection::Counts& counts, absl::Time now) const {
-  const bool has_called = counts.calls != sample.calls || counts.calls_in_flight() > 0;
-  if (has_called || sample.called_at == absl::InfinitePast()) {
-    sample.called_at = now;
-    sample.calls = counts.calls;
-    return std::nullopt;
+bool ConnectionWatch::CloseIfIdle(Connection& connection, const Connection::Counts& counts,
+                                  absl::Time now) {
+  Connection::Seen& seen = connection.seen_;
+  const bool has_called = counts.calls != seen.calls || counts.calls_in_flight() > 0;
+  if (has_called || seen.called_at == absl::InfinitePast()) {
+    seen.called_at = now;
+    seen.calls = counts.calls;
+    return has_called;
   }
   const bool is_new = counts.calls == 0;
   const absl::Duration most = is_new ? options_.handshake_timeout : options_.idle_timeout;
-  if (now - sample.called_at < most || options_.has_memory(*sample.connection)) {
-    return std::nullopt;
+  if (now - seen.called_at >= most && !options_.has_memory(connection)) {
+    Close(connection, is_new ? CloseReason::kNoCall : CloseReason::kIdle);
   }
-  return is_new ? CloseReason::kNoCall : CloseReason::kIdle;
+  return false;
 }
 
 void ConnectionWatch::CloseUntaken(absl::Time now) {
-  absl::flat_hash_map<std::string, int64_t> by_owner;
+  absl::flat_hash_map<const Account*, int64_t> by_owner;
   int64_t most = 0;
-  for (const auto& [key, sample] : samples_) {
-    if (now - sample.owes_since < kUntaken) continue;
-    most = std::max(most, by_owner[sample.connection->owner()] += sample.owed);
+  for (const auto& connection : open_) {
+    if (now - connection->seen_.owes_since < kUntaken) continue;
+    most = std::max(most, by_owner[connection->account().get()] += connection->seen_.owed);
   }
-  for (auto& [key, sample] : samples_) {
-    if (now - sample.owes_since < kUntaken) continue;
-    if (by_owner[sample.connection->owner()] == most) Close(sample, CloseReason::kUntakenReplies);
+  for (const auto& connection : open_) {
+    if (now - connection->seen_.owes_since < kUntaken) continue;
+    if (by_owner[connection->account().get()] == most) {
+      Close(*connection, CloseReason::kUntakenReplies);
+    }
   }
 }
 
-bool ConnectionWatch::Close(const Sample& sample, CloseReason reason) {
+void ConnectionWatch::Close(Connection& connection, CloseReason reason) {
   const bool is_idle = reason == CloseReason::kNoCall || reason == CloseReason::kIdle;
   // The frame goes past gRPC, which may have written a part of another frame if it has a call.
-  const Connection::Counts counts = sample.connection->counts();
+  const Connection::Counts counts = connection.counts();
   const bool has_call = counts.calls_in_flight() > 0 || counts.reply_bytes > 0;
   const std::string frame = has_call ? "" : GoAwayFrame(NameOf(reason), is_idle);
   // Through TLS only gRPC can send one.
-  const bool is_plain = sample.connection->name().empty();
-  if (!sample.connection->ShutDown(is_plain ? frame : "")) return false;
+  if (!connection.ShutDown(connection.name().empty() ? frame : "")) return;
   closed_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   LogLimited(LogKind::kConnection, is_idle ? spdlog::level::info : spdlog::level::warn,
              LogLine("connection closed:")
-                 .Word("owner", sample.connection->owner())
+                 .Word("owner", connection.owner())
                  .Word("reason", NameOf(reason)));
-  return true;
 }
 
 std::array<int64_t, ConnectionWatch::kReasonCount> ConnectionWatch::closed() const {

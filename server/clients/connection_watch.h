@@ -1,5 +1,4 @@
-// ConnectionWatch: shuts down the connections that cost others time, memory or places. It reads
-// their accounts (clients/connections.h).
+// ConnectionWatch: shuts down the connections that cost others time, memory or places.
 //
 // Time. A connection is shut down if in a second
 //   - it cancels more than half of the calls that it began, and all such connections of its owner
@@ -27,12 +26,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <string_view>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "server/clients/connections.h"
 
@@ -55,52 +51,36 @@ class ConnectionWatch {
     absl::Duration idle_timeout = absl::InfiniteDuration();
     // Whether the connection has shared memory.
     std::function<bool(Connection& connection)> has_memory;
+    // Whether memory that replies hold is needed.
+    std::function<bool()> needs_memory;
   };
 
   ConnectionWatch(Connections& connections, Options options)
       : connections_(connections), options_(std::move(options)) {}
 
-  // Looks at all connections, at most ten times a second unless memory is needed. Then it shuts
-  // down those, too, that have taken no reply for kUntaken, of the owner whose such connections
-  // hold the most bytes.
-  void Look(absl::Time now, bool needs_memory);
+  // Looks at all connections. Returns the time until the next look is due: a tenth of a second
+  // while there are calls, else a second.
+  absl::Duration Look(absl::Time now);
 
   // Connections that were shut down, by CloseReason.
   std::array<int64_t, kReasonCount> closed() const;
 
  private:
-  // What an account said at earlier looks.
-  struct Sample {
-    std::shared_ptr<Connection> connection;
-    Connection::Counts at_window;  // when the window of a second began
-    int64_t lost = 0;              // calls in the window, if they are more than half
-    // Of replies.
-    int64_t taken = 0;
-    int64_t owed = 0;
-    absl::Time owes_since = absl::InfiniteFuture();
-    // When it was first seen, or last seen with a new call or one under way.
-    absl::Time called_at = absl::InfinitePast();
-    int64_t calls = 0;
-  };
-  using Samples = absl::flat_hash_map<const Connection*, Sample>;
-
-  // Samples of all open connections; those of others go.
-  void Refresh();
   // Shuts down what has cancelled too much in the window, and begins a new one after a second.
   void CloseCancellers(absl::Time now);
-  static void LookAtReplies(Sample& sample, const Connection::Counts& counts, absl::Time now);
-  // Why the connection is idle for too long, if it is.
-  std::optional<CloseReason> IdlenessOf(Sample& sample, const Connection::Counts& counts,
-                                        absl::Time now) const;
+  static void LookAtReplies(Connection& connection, const Connection::Counts& counts,
+                            absl::Time now);
+  // Shuts down a connection that has had no call for too long. Returns whether it has one now.
+  bool CloseIfIdle(Connection& connection, const Connection::Counts& counts, absl::Time now);
+  // Shuts down those that have taken no reply for kUntaken, of the owner whose such connections
+  // hold the most bytes.
   void CloseUntaken(absl::Time now);
-  // False: it was closed before.
-  bool Close(const Sample& sample, CloseReason reason);
+  void Close(Connection& connection, CloseReason reason);
 
   Connections& connections_;
   const Options options_;
-  Samples samples_;
-  int64_t version_ = -1;  // of the connections in samples_
-  absl::Time looked_at_ = absl::InfinitePast();
+  Connections::List open_;
+  int64_t version_ = -1;  // of open_
   absl::Time window_began_ = absl::InfinitePast();
   std::array<std::atomic<int64_t>, kReasonCount> closed_ = {};
 };

@@ -31,6 +31,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/mutex.h"
 #include "server/clients/account.h"
@@ -113,7 +114,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   friend class Connections;
+  friend class ConnectionWatch;
   using Count = std::atomic<int64_t>;
+  // What ConnectionWatch has seen, for its thread alone.
+  struct Seen {
+    Counts at_window;  // when the window of a second began
+    int64_t lost = 0;  // calls in the window, if they are more than half
+    // Of replies.
+    int64_t taken = 0;
+    int64_t owed = 0;
+    absl::Time owes_since = absl::InfiniteFuture();
+    // When it was first seen, or last seen with a new call or one under way.
+    absl::Time called_at = absl::InfinitePast();
+    int64_t calls = 0;
+  };
 
   static void Add(Count& count, int64_t n) { count.fetch_add(n, std::memory_order_relaxed); }
   // Ends what it has: regions, and the second descriptor.
@@ -122,6 +136,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const About about_;
   Regions regions_;
   CountsOf<Count> counts_;
+  Seen seen_;
   mutable proto::Mutex mutex_;
   proto::FileDescriptor socket_ ABSL_GUARDED_BY(mutex_);
   bool is_shut_down_ ABSL_GUARDED_BY(mutex_) = false;

@@ -31,62 +31,16 @@ constexpr size_t kSamples = MemoryWatch::kUnusedMs / 1000;
 }  // namespace
 
 MemoryWatch::MemoryWatch(const Options& options, System system, MessageReads& reads,
-                         ConnectionWatch& connections, BufferPool& pool, const Clock& clock)
-    : options_(options),
-      system_(std::move(system)),
-      reads_(reads),
-      connections_(connections),
-      pool_(pool),
-      clock_(clock) {}
+                         BufferPool& pool, const Clock& clock)
+    : options_(options), system_(std::move(system)), reads_(reads), pool_(pool), clock_(clock) {}
 
-MemoryWatch::~MemoryWatch() {
-  {
-    proto::MutexLock lock(&mutex_);
-    stopped_ = true;
-    wake_.Signal();
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
-void MemoryWatch::Start() {
-  own_bytes_ = UnaccountedBytes();
-  thread_ = std::thread([this] { Loop(); });
-}
-
-void MemoryWatch::Loop() {
-  while (Rest(Tick())) continue;
-}
-
-// Tick runs without mutex_, which guards only the sleep. Wake reads rests_ without the mutex, and
-// takes it only if the thread is in its long sleep. A Wake between Tick and the sleep finds rests_
-// false and does nothing, so Rest looks for new reads once more after it has set rests_.
-bool MemoryWatch::Rest(absl::Duration rest) {
-  proto::MutexLock lock(&mutex_);
-  rests_.store(rest >= kIdlePeriod);
-  const bool has_new = rests_ && reads_.count() > 0;
-  if (!stopped_ && !woken_ && !has_new) wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(rest));
-  rests_.store(false);
-  if (stopped_ || !std::exchange(woken_, false)) return !stopped_;
-  // Give the announced message the time kLate: then it is complete, or late and worth a check.
-  wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(kLate));
-  return !stopped_;
-}
-
-void MemoryWatch::WakeUp() {
-  proto::MutexLock lock(&mutex_);
-  if (!rests_.exchange(false)) return;
-  woken_ = true;
-  wake_.Signal();
-}
-
-// One round:
+// One look:
 //   1. End late reads.
 //   2. Compute the unaccounted bytes. If they exceed half the budget, trim the pool and malloc (at
 //      most every kTrimPeriod) and compute them again: freed memory must not end a read.
 //   3. End reads that are too many. Bytes that may be freed memory count only far above the budget.
-//   4. Let ConnectionWatch look. Errors on streams are among the unaccounted bytes.
-//   5. Give unused memory back.
-absl::Duration MemoryWatch::Tick() {
+//   4. Give unused memory back.
+absl::Duration MemoryWatch::Look() {
   const absl::Time now = clock_.Now();
   EndLateReads(now);
   unaccounted_bytes_ = UnaccountedBytes();
@@ -101,9 +55,6 @@ absl::Duration MemoryWatch::Tick() {
   receiving_bytes_.store(std::max<int64_t>(0, unaccounted_bytes_), std::memory_order_relaxed);
   const bool is_far_above = unaccounted_bytes_ > options_.receive_bytes * 3 / 2;
   if (is_exact || is_far_above) EndReads(now, is_far_above);
-  const int64_t refused = system_.refused();
-  const bool refuses = std::exchange(refused_, refused) != refused;
-  connections_.Look(now, refuses || unaccounted_bytes_ > options_.receive_bytes);
   GiveBack(now);
   if (in_use) return kPressurePeriod;
   return reads_.count() > 0 ? kBusyPeriod : kIdlePeriod;
@@ -114,7 +65,7 @@ int64_t MemoryWatch::UnaccountedBytes() const {
 }
 
 // A read ends in up to two steps. First its call gets a status. If the client has not taken it
-// after kEndGrace, the call is cancelled in a later round.
+// after kEndGrace, the call is cancelled at a later look.
 void MemoryWatch::EndLateReads(absl::Time now) {
   reads_.CancelEnded(now - kEndGrace);
   const absl::Time late = now - options_.receive_timeout;
@@ -162,10 +113,8 @@ void MemoryWatch::GiveBack(absl::Time now) {
   free_samples_.clear();
 }
 
-MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes,
-                                  std::function<int64_t()> refused) {
+MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes) {
   MemoryWatch::System system;
-  system.refused = std::move(refused);
   system.accounted_bytes = std::move(accounted_bytes);
   system.anonymous_bytes = []() -> int64_t {
     // Resident pages minus pages of files and shared memory.

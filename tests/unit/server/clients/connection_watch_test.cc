@@ -26,13 +26,13 @@ class ConnectionWatchTest : public ::testing::Test {
 
   void Look() {
     clock_.Advance(kStep);
-    watch_.Look(clock_.Now(), /*needs_memory=*/false);
+    watch_.Look(clock_.Now());
   }
   // Looks each second of `time`.
   void PassIdly(absl::Duration time) {
     for (absl::Duration passed; passed < time; passed += absl::Seconds(1)) {
       clock_.Advance(absl::Seconds(1));
-      watch_.Look(clock_.Now(), /*needs_memory=*/false);
+      watch_.Look(clock_.Now());
     }
   }
   int64_t Closed(CloseReason reason) const { return watch_.closed()[static_cast<size_t>(reason)]; }
@@ -41,26 +41,25 @@ class ConnectionWatchTest : public ::testing::Test {
   FakeClock& clock_ = clients_.clock;
   Connections& connections_ = clients_.connections;
   int with_memory_ = -1;  // the descriptor of a connection
-  ConnectionWatch watch_{connections_,
-                         {.handshake_timeout = kHandshake,
-                          .idle_timeout = kIdle,
-                          .has_memory = [this](const Connection& connection) {
-                            return connection.fd() == with_memory_;
-                          }}};
+  bool needs_memory_ = false;
+  ConnectionWatch watch_{
+      connections_,
+      {.handshake_timeout = kHandshake,
+       .idle_timeout = kIdle,
+       .has_memory =
+           [this](const Connection& connection) { return connection.fd() == with_memory_; },
+       .needs_memory = [this] { return needs_memory_; }}};
   TestConnection tcp_{connections_, "ip:loopback", TestConnection::Transport::kTcp};
   TestConnection other_{connections_, "ip:192.0.2.7", TestConnection::Transport::kTcp};
   TestConnection unix_{connections_, "uid:1"};
 };
 
-TEST_F(ConnectionWatchTest, LooksAtMostTenTimesASecond) {
-  for (int64_t i = 0; i <= ConnectionWatch::kUnknownCancelsMax; ++i) {
-    unix_.account()->CountUnknownCancel();
-  }
-  clock_.Advance(kStep / 2);
-  watch_.Look(clock_.Now(), /*needs_memory=*/false);
-  EXPECT_FALSE(unix_.IsClosed());
-  watch_.Look(clock_.Now(), /*needs_memory=*/true);
-  EXPECT_TRUE(unix_.IsClosed());
+TEST_F(ConnectionWatchTest, LooksTenTimesASecondWhileThereAreCalls) {
+  EXPECT_EQ(watch_.Look(clock_.Now()), absl::Seconds(1));
+  unix_.account()->BeginCall();
+  EXPECT_EQ(watch_.Look(clock_.Now()), absl::Milliseconds(100));
+  unix_.account()->EndCall();
+  EXPECT_EQ(watch_.Look(clock_.Now()), absl::Seconds(1));
 }
 
 TEST_F(ConnectionWatchTest, ClosesAConnectionThatCancelsMostOfItsCalls) {
@@ -122,7 +121,10 @@ TEST_F(ConnectionWatchTest, ClosesTheOwnerThatTakesTheFewestReplies) {
   other_.account()->PayReply(limits::kMiB, /*taken=*/false);
   Look();
   clock_.Advance(ConnectionWatch::kUntaken / 2);
-  watch_.Look(clock_.Now(), /*needs_memory=*/true);
+  Look();
+  EXPECT_FALSE(tcp_.IsClosed()) << "the memory is not needed";
+  needs_memory_ = true;
+  Look();
   EXPECT_TRUE(tcp_.IsClosed());
   EXPECT_FALSE(other_.IsClosed()) << "another owner owes more";
   EXPECT_FALSE(unix_.IsClosed()) << "it has taken a reply meanwhile";

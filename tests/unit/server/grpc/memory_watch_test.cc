@@ -42,35 +42,29 @@ class MemoryWatchTest : public ::testing::Test {
   FakeClock& clock_ = clients_.clock;
   MessageReads reads_{clock_};
   Connections& connections_ = clients_.connections;
-  ConnectionWatch connection_watch_{connections_,
-                                    {.handshake_timeout = absl::Minutes(1),
-                                     .has_memory = [](const Connection&) { return false; }}};
   BufferPool pool_{int64_t{1} << 40};
   TestConnection one_{connections_, "uid:1"};
   TestConnection two_{connections_, "uid:2"};
   int64_t anonymous_bytes_ = 0;
   int64_t accounted_bytes_ = 0;
   int64_t free_bytes_ = 0;
-  int64_t refused_ = 0;
   int trims_ = 0;
-  MemoryWatch watch_{
-      {kReceiveBytes, absl::Seconds(60)},
-      {[this] { return anonymous_bytes_; }, [this] { return accounted_bytes_; },
-       [this] { return free_bytes_; }, [this] { ++trims_; }, [this] { return refused_; }},
-      reads_,
-      connection_watch_,
-      pool_,
-      clock_};
+  MemoryWatch watch_{{kReceiveBytes, absl::Seconds(60)},
+                     {[this] { return anonymous_bytes_; }, [this] { return accounted_bytes_; },
+                      [this] { return free_bytes_; }, [this] { ++trims_; }},
+                     reads_,
+                     pool_,
+                     clock_};
 };
 
 TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnceAndItsConnectionStays) {
   FakeRead read(reads_, one_);
   clock_.Advance(absl::Seconds(60));
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(read.ends, IsEmpty());
   clock_.Advance(absl::Milliseconds(1));
-  watch_.Tick();
-  watch_.Tick();
+  watch_.Look();
+  watch_.Look();
   ASSERT_THAT(read.ends, SizeIs(1));
   EXPECT_THAT(read.ends[0], Fails(absl::StatusCode::kDeadlineExceeded, "--receive_timeout"));
   EXPECT_EQ(watch_.late_calls(), 1);
@@ -80,32 +74,31 @@ TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnceAndItsConnectionStays) {
 TEST_F(MemoryWatchTest, SilentStreamHasNoTimeToKeep) {
   FakeRead stream(reads_, one_, /*may_idle=*/true);
   clock_.Advance(absl::Hours(1));
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(stream.ends, IsEmpty());
 }
 
 TEST_F(MemoryWatchTest, ClientThatDoesNotTakeTheEndIsCutOff) {
   FakeRead read(reads_, one_);
   clock_.Advance(absl::Seconds(61));
-  watch_.Tick();
+  watch_.Look();
   clock_.Advance(absl::Seconds(1));
-  watch_.Tick();
+  watch_.Look();
   EXPECT_EQ(read.cancels, 0);
   clock_.Advance(absl::Milliseconds(1));
-  watch_.Tick();
+  watch_.Look();
   EXPECT_EQ(read.cancels, 1);
 }
 
 TEST_F(MemoryWatchTest, WhatTheProcessHoldsAtTheStartEndsNothing) {
   const FakeRead read(reads_, one_);
   clock_.Advance(absl::Milliseconds(11));
-  {
-    MemoryWatch watch({kReceiveBytes, absl::Seconds(60)},
-                      {[] { return 2 * kReceiveBytes; }, [] { return int64_t{0}; },
-                       [] { return int64_t{0}; }, [] {}, [] { return int64_t{0}; }},
-                      reads_, connection_watch_, pool_, clock_);
-    watch.Start();  // one round at least
-  }
+  MemoryWatch watch({kReceiveBytes, absl::Seconds(60)},
+                    {[] { return 2 * kReceiveBytes; }, [] { return int64_t{0}; },
+                     [] { return int64_t{0}; }, [] {}},
+                    reads_, pool_, clock_);
+  watch.Start();
+  watch.Look();
   EXPECT_THAT(read.ends, IsEmpty());
 }
 
@@ -118,7 +111,7 @@ TEST_F(MemoryWatchTest, TheOldestOfTheGreediestOwnerEndFirstAndNoMoreThanNeedBe)
   const FakeRead third(reads_, two_);
   clock_.Advance(absl::Milliseconds(11));
   anonymous_bytes_ = kReceiveBytes + 1;
-  watch_.Tick();
+  watch_.Look();
   ASSERT_THAT(first.ends, SizeIs(1));
   EXPECT_THAT(first.ends[0], IsExhausted("memory"));
   EXPECT_THAT(second.ends, SizeIs(1)) << "of another connection";
@@ -133,16 +126,16 @@ TEST_F(MemoryWatchTest, OwnerThatBeginsAgainAtOnceStaysTheGreediest) {
     const FakeRead reads[] = {{reads_, two_}, {reads_, two_}, {reads_, two_}, {reads_, two_}};
     clock_.Advance(absl::Milliseconds(26));
     anonymous_bytes_ = kReceiveBytes + 1;
-    watch_.Tick();
+    watch_.Look();
     EXPECT_EQ(watch_.ended_calls(), 2);
   }
   const FakeRead honest(reads_, one_);
   clock_.Advance(absl::Milliseconds(26));
   const FakeRead again(reads_, two_);
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(honest.ends, IsEmpty());
   anonymous_bytes_ = kReceiveBytes * 3 / 2 + 1;
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(honest.ends, SizeIs(1)) << "the memory is needed";
 }
 
@@ -151,11 +144,11 @@ TEST_F(MemoryWatchTest, OwnerIsTheGreediestForASecond) {
     const FakeRead read(reads_, two_);
     clock_.Advance(absl::Milliseconds(26));
     anonymous_bytes_ = kReceiveBytes + 1;
-    watch_.Tick();
+    watch_.Look();
   }
   const FakeRead other(reads_, one_);
   clock_.Advance(absl::Milliseconds(1001));
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(other.ends, SizeIs(1));
 }
 
@@ -163,14 +156,14 @@ TEST_F(MemoryWatchTest, FreedMemoryEndsNoRead) {
   const FakeRead read(reads_, one_);
   clock_.Advance(absl::Milliseconds(26));
   anonymous_bytes_ = kReceiveBytes;
-  watch_.Tick();
+  watch_.Look();
   EXPECT_EQ(trims_, 1);
   clock_.Advance(absl::Milliseconds(5));
   anonymous_bytes_ = kReceiveBytes + 1;
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(read.ends, IsEmpty()) << "the rest may be freed memory";
   clock_.Advance(absl::Milliseconds(20));
-  watch_.Tick();
+  watch_.Look();
   EXPECT_EQ(trims_, 2);
   EXPECT_THAT(read.ends, SizeIs(1));
 }
@@ -179,17 +172,17 @@ TEST_F(MemoryWatchTest, StreamsEndFarAboveTheBudgetIfNoOtherMessageIsUnderWay) {
   const FakeRead stream(reads_, one_, /*may_idle=*/true);
   clock_.Advance(absl::Milliseconds(26));
   anonymous_bytes_ = kReceiveBytes * 3 / 2;
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(stream.ends, IsEmpty()) << "it may be idle";
   ++anonymous_bytes_;
   {
     const FakeRead read(reads_, two_);
     clock_.Advance(absl::Milliseconds(11));
-    watch_.Tick();
+    watch_.Look();
     EXPECT_THAT(read.ends, SizeIs(1));
     EXPECT_THAT(stream.ends, IsEmpty());
   }
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(stream.ends, SizeIs(1));
 }
 
@@ -198,7 +191,7 @@ TEST_F(MemoryWatchTest, WhatBudgetsHaveCountedEndsNothing) {
   clock_.Advance(absl::Seconds(1));
   accounted_bytes_ = kReceiveBytes;
   anonymous_bytes_ = 2 * kReceiveBytes;
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(read.ends, IsEmpty());
 }
 
@@ -206,43 +199,25 @@ TEST_F(MemoryWatchTest, MessageThatHasJustBegunStays) {
   const FakeRead read(reads_, one_);
   clock_.Advance(absl::Milliseconds(9));
   anonymous_bytes_ = 10 * kReceiveBytes;
-  watch_.Tick();
+  watch_.Look();
   EXPECT_THAT(read.ends, IsEmpty());
-}
-
-TEST_F(MemoryWatchTest, ConnectionThatTakesNoReplyIsClosedOnceOthersAreRefused) {
-  one_.account()->OweReply(limits::kMiB);
-  two_.account()->OweReply(limits::kKiB);
-  watch_.Tick();
-  clock_.Advance(ConnectionWatch::kUntaken);
-  watch_.Tick();
-  EXPECT_FALSE(one_.IsClosed()) << "the memory is not needed";
-  ++refused_;
-  watch_.Tick();
-  EXPECT_TRUE(one_.IsClosed());
-  EXPECT_FALSE(two_.IsClosed());
-  watch_.Tick();
-  EXPECT_FALSE(two_.IsClosed()) << "none was refused since";
-  clock_.Advance(absl::Minutes(1));
-  watch_.Tick();
-  EXPECT_TRUE(two_.IsClosed()) << "it has made no call";
 }
 
 TEST_F(MemoryWatchTest, FreedMemoryThatLiesUnusedForSecondsGoesBack) {
   free_bytes_ = 100 * limits::kMiB;
   for (int second = 0; second < 4; ++second) {
-    watch_.Tick();
+    watch_.Look();
     clock_.Advance(absl::Seconds(1));
     EXPECT_EQ(trims_, 0);
   }
-  watch_.Tick();
+  watch_.Look();
   EXPECT_EQ(trims_, 1);
 }
 
 TEST_F(MemoryWatchTest, FreedMemoryThatIsUsedAgainStays) {
   for (int second = 0; second < 20; ++second) {
     free_bytes_ = second % 3 == 0 ? 0 : 100 * limits::kMiB;
-    watch_.Tick();
+    watch_.Look();
     clock_.Advance(absl::Seconds(1));
   }
   EXPECT_EQ(trims_, 0);
@@ -251,17 +226,17 @@ TEST_F(MemoryWatchTest, FreedMemoryThatIsUsedAgainStays) {
 TEST_F(MemoryWatchTest, BuffersThatLieUnusedGoBackButForAFloor) {
   { const PooledBuffer burst = pool_.Allocate(64 * limits::kMiB); }
   { const PooledBuffer small = pool_.Allocate(8 * limits::kMiB); }
-  watch_.Tick();
+  watch_.Look();
   clock_.Advance(absl::Milliseconds(MemoryWatch::kUnusedMs));
-  watch_.Tick();
+  watch_.Look();
   EXPECT_EQ(pool_.kept_bytes(), 8 * limits::kMiB);
 }
 
 TEST_F(MemoryWatchTest, RestsLongOnlyWhereNoMessageMustCome) {
   const FakeRead stream(reads_, two_, /*may_idle=*/true);
-  EXPECT_GE(watch_.Tick(), absl::Seconds(1));
+  EXPECT_GE(watch_.Look(), absl::Seconds(1));
   const FakeRead read(reads_, one_);
-  EXPECT_LE(watch_.Tick(), absl::Milliseconds(20));
+  EXPECT_LE(watch_.Look(), absl::Milliseconds(20));
 }
 
 }  // namespace

@@ -1,0 +1,90 @@
+// Housekeeper: the thread that looks after the server. Each look says when it is due again, and
+// knows no other look.
+//
+// Threading:  Looks run on the thread, one after another. Wake runs on any.
+// Ownership:  What the looks use must outlive it.
+// Limits:     A look that takes long delays the others.
+#ifndef ROPE_SERVER_HOUSEKEEPER_H_
+#define ROPE_SERVER_HOUSEKEEPER_H_
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "proto/mutex.h"
+
+namespace rope::server {
+
+class Housekeeper {
+ public:
+  // Returns the time until it is due again.
+  using Look = std::function<absl::Duration()>;
+
+  explicit Housekeeper(std::vector<Look> looks)
+      : looks_(std::move(looks)), thread_([this] { Loop(); }) {}
+  // Stops the thread.
+  ~Housekeeper() {
+    {
+      proto::MutexLock lock(&mutex_);
+      stopped_ = true;
+      changed_.Signal();
+    }
+    thread_.join();
+  }
+
+  // A message is being read. If no look is due within a second, all are due in kSoon: then the
+  // message is complete, or late and worth a look. Cheap if the thread has been woken.
+  void Wake() {
+    if (woken_.load(std::memory_order_relaxed)) return;
+    proto::MutexLock lock(&mutex_);
+    woken_.store(true);
+    changed_.Signal();
+  }
+
+ private:
+  using Steady = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kSoon{10};
+  static constexpr std::chrono::milliseconds kLong{900};  // a second, less what looks take
+
+  void Loop() {
+    std::vector<Steady::time_point> due(looks_.size());
+    while (true) {
+      woken_.store(false);  // before the looks: what begins meanwhile wakes the rest
+      const auto now = Steady::now();
+      for (size_t i = 0; i < looks_.size(); ++i) {
+        if (due[i] <= now) due[i] = now + absl::ToChronoNanoseconds(looks_[i]());
+      }
+      const auto next = *std::ranges::min_element(due);
+      const bool is_long = next - now >= kLong;
+      if (!Rest(next, is_long)) return;
+      if (!is_long || !woken_.load()) continue;
+      if (!Rest(Steady::now() + kSoon, /*wakes=*/false)) return;
+      std::ranges::fill(due, now);
+    }
+  }
+  // `wakes`: Wake ends it. False: stopped.
+  bool Rest(Steady::time_point until, bool wakes) {
+    proto::MutexLock lock(&mutex_);
+    while (!stopped_ && Steady::now() < until && !(wakes && woken_.load())) {
+      changed_.WaitFor(&mutex_, until - Steady::now());
+    }
+    return !stopped_;
+  }
+
+  const std::vector<Look> looks_;
+  std::atomic<bool> woken_ = false;
+  proto::Mutex mutex_;
+  proto::CondVar changed_;  // woken_ or stopped_
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all members above
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_HOUSEKEEPER_H_
