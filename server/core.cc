@@ -82,9 +82,9 @@ void AddSteps(Method method, const Planner<In, Out>& plan, SideThread& side_thre
               RopeService& service) {
   service.AddMethod<In, Out>(
       method, [plan, &side_thread](const In& request, const Caller& caller, const Done<Out>& done) {
-        side_thread.StartCall(caller.connection.id(), caller.account,
+        side_thread.StartCall(caller.call.connection().id(), caller.call.account(),
                               std::make_unique<CallWork<In, Out>>(plan, request, caller, done),
-                              caller.cancelled);
+                              caller.call.cancelled());
       });
 }
 
@@ -113,8 +113,9 @@ void AddImmediate(Method method, const Answer<In, Out>& answer, RopeService& ser
 
 // Admits the memory of a call's answer.
 auto AdmitFor(const Caller& caller) {
-  return
-      [&caller](int64_t bytes) { return caller.permit->Admit(*caller.account, bytes, "request"); };
+  return [&caller](int64_t bytes) {
+    return caller.permit->Admit(*caller.call.account(), bytes, "request");
+  };
 }
 
 }  // namespace
@@ -201,7 +202,7 @@ void Core::AddPlannedMethods() {
         v1::PrepareResponse response;
         response.set_prepared_id(prepared->id);
         for (const std::string& warning : prepared->plan.warnings) response.add_warnings(warning);
-        ROPE_RETURN_IF_ERROR(prepared_->Keep(std::move(prepared), caller.account->owner()));
+        ROPE_RETURN_IF_ERROR(prepared_->Keep(std::move(prepared), caller.call.account()->owner()));
         return response;
       },
       side_thread(), *rope_service_);
@@ -215,7 +216,7 @@ void Core::AddImmediateMethods() {
       [](const auto& request, const Caller& caller) -> absl::StatusOr<v1::RegisterRegionResponse> {
         v1::RegisterRegionResponse response;
         ROPE_ASSIGN_OR_RETURN(const uint64_t id,
-                              caller.connection.regions().AddId(request.region_id()));
+                              caller.call.connection().regions().AddId(request.region_id()));
         response.set_region_id(id);
         return response;
       },
@@ -226,7 +227,7 @@ void Core::AddImmediateMethods() {
         Regions::Released released;
         if (request.wait()) released = [done] { done(v1::UnregisterRegionResponse()); };
         const absl::Status status =
-            caller.connection.regions().Unregister(request.region_id(), std::move(released));
+            caller.call.connection().regions().Unregister(request.region_id(), std::move(released));
         if (!status.ok()) return done(status);
         if (!request.wait()) done(v1::UnregisterRegionResponse());
       });
@@ -234,7 +235,7 @@ void Core::AddImmediateMethods() {
       Method::kListRegions,
       [](const auto&, const Caller& caller) {
         v1::ListRegionsResponse response;
-        for (const Regions::Listed& listed : caller.connection.regions().List()) {
+        for (const Regions::Listed& listed : caller.call.connection().regions().List()) {
           v1::Region& region = *response.add_regions();
           region.set_region_id(listed.id);
           region.set_byte_size(listed.bytes);
@@ -251,9 +252,10 @@ void Core::AddImmediateMethods() {
       Method::kListConnections,
       [this](const auto& request, const Caller& caller) {
         // An identity that may call this sees what the server's own user sees.
-        const bool has_identity = caller.identity != nullptr;
+        const bool has_identity = caller.call.identity() != nullptr;
         return ListConnections(
-            request, has_identity ? OwnerOfUser(geteuid()) : caller.account->owner(), connections_);
+            request, has_identity ? OwnerOfUser(geteuid()) : caller.call.account()->owner(),
+            connections_);
       },
       *rope_service_);
   AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(

@@ -21,6 +21,7 @@ inline constexpr int64_t kMessageBytesCeiling = 2 * kGiB - 2 * kMiB;
 // Lengths of an error's text and of each part. They travel as trailers: clients accept 8 KiB.
 inline constexpr int64_t kErrorBytesMax = 512;
 inline constexpr int64_t kErrorPartBytesMax = 256;
+inline constexpr int64_t kRequestIdBytesMax = 128;
 // The retry delay of a refused request: a full queue shrinks by about one batch meanwhile.
 inline constexpr int64_t kRetryDelayMs = 20;
 // Concurrent calls of one connection. gRPC buffers calls before the server accepts them.

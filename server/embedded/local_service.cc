@@ -75,7 +75,6 @@ class EmbeddedCall final : public server::ServiceCall {
 
   grpc::ByteBuffer& request() override { return message_; }
   server::Connection& connection() const override { return connection_; }
-  const std::shared_ptr<server::Account>& account() const override { return connection_.account(); }
   absl::Duration time_left() const override { return ending_.timeout(); }
   const LocalService::Cancelled& cancelled() const override { return ending_.cancelled(); }
 

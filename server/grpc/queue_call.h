@@ -31,6 +31,7 @@
 #include "server/clock.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
+#include "server/request/request.h"
 #include "server/telemetry/call_counts.h"
 
 namespace rope::server {
@@ -215,7 +216,7 @@ class MessageReads {
 //
 // Threading:  Steps run on the queue's thread.
 // Ownership:  Owns itself from Arm on.
-class QueueCall : protected MessageReads::Entry {
+class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
  public:
   // What a method needs of its caller, where there is an access file.
   struct Needs {
@@ -234,20 +235,16 @@ class QueueCall : protected MessageReads::Entry {
   QueueCall(const QueueCall&) = delete;
   QueueCall& operator=(const QueueCall&) = delete;
 
-  // The client's: of its identity, or of where it calls from.
-  const std::shared_ptr<Account>& account() const { return account_; }
-  // Where the client calls from: its connection, or what a trusted proxy says.
-  const std::string& origin() const { return origin_->owner(); }
-  // Null: there is no access file, or the method needs no right.
-  std::shared_ptr<const Identity> identity() const { return identity_; }
-  Connection& connection() const { return *connection_; }
-  // The value of a header; of the last one if there are several; empty: there is none. REQUIRES:
-  // the call has not ended.
-  absl::string_view Header(const char* name) const;
-  // Time until the client's deadline.
-  absl::Duration time_left() const { return TimeLeft(context_); }
-  // True once the client has disconnected or cancelled. Safe to read after the call was freed.
-  const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
+  Connection& connection() const override { return *connection_; }
+  // Of its identity, or of where it calls from.
+  const std::shared_ptr<Account>& account() const override { return account_; }
+  // Its connection, or what a trusted proxy says.
+  const std::string& origin() const override { return origin_->owner(); }
+  std::shared_ptr<const Identity> identity() const override { return identity_; }
+  // REQUIRES: the call has not ended.
+  absl::string_view Header(const char* name) const override;
+  absl::Duration time_left() const override { return TimeLeft(context_); }
+  const std::shared_ptr<std::atomic<bool>>& cancelled() const override { return cancelled_; }
 
  protected:
   // `parts` must outlive the call. `releases`: the number of them that deletes the call.

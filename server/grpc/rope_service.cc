@@ -1,35 +1,14 @@
 #include "server/grpc/rope_service.h"
 
-#include <spdlog/spdlog.h>
-
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "server/error.h"
 #include "server/grpc/limits.h"
 #include "server/request/limits.h"
-#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
-
-static_assert(static_cast<size_t>(LogKind::kCall) + kMethodCount * kCodeCount <= kLogKindsMax);
-
-// Each method and code is a kind of log line, with a limit of its own.
-size_t LogKindOf(Method method, absl::StatusCode code) {
-  return static_cast<size_t>(LogKind::kCall) + static_cast<size_t>(method) * kCodeCount +
-         IndexOf(code);
-}
-
-// Adds labels, ordered by key: ` labels="pod=a,step=3"`. They may be those of a request that was
-// refused for them, so the text is cut.
-void AddLabels(const google::protobuf::Map<std::string, std::string>& labels, LogLine& line) {
-  if (labels.empty()) return;
-  const std::map<std::string, std::string> ordered(labels.begin(), labels.end());
-  line.Text("labels", ShortText(absl::StrJoin(ordered, ",", absl::PairFormatter("="))));
-}
 
 Right RightOf(Method method) {
   switch (method) {
@@ -54,17 +33,6 @@ Right RightOf(Method method) {
 
 QueueCall::Needs NeedsOf(Method method) {
   return {RightOf(method), std::string(Name(method))};
-}
-
-// Adds where the call came from, who made it, and what the caller calls it.
-void AddOrigin(const RopeService::Origin& origin, const Identity* identity, LogLine& line) {
-  const auto add = [&line](absl::string_view key, absl::string_view value) {
-    if (!value.empty()) line.Text(key, ShortText(value, limits::kRequestIdBytesMax));
-  };
-  add("peer", origin.peer);
-  if (identity != nullptr) add("identity", identity->name);
-  add("x_request_id", origin.request_id);
-  add("trace_id", TraceIdOf(origin.traceparent));
 }
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
@@ -95,18 +63,6 @@ RotationLabels LabelsOf(const Request& request) {
   return {TransportOf(request), fixed.operation(), model};
 }
 
-template <typename Call>
-auto OriginOf(const Call& call) {
-  return [&call] {
-    return RopeService::Origin{std::string(call.origin()), std::string(call.Header("x-request-id")),
-                               std::string(call.Header("traceparent"))};
-  };
-}
-
-auto OriginOf(const LocalCall& call) {
-  return [&call] { return RopeService::Origin{.peer = call.connection().owner()}; };
-}
-
 grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
                              const absl::Status& status) {
   v1::RotateStreamResponse response;
@@ -119,6 +75,7 @@ grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
 
 RopeService::RopeService(Parts parts)
     : parts_(std::move(parts)),
+      recorder_(*parts_.metrics, *parts_.clock, parts_.logs_requests),
       service_(*v1::RotateRequest::descriptor()->file()->pool()->FindServiceByName(
           "rope.v1.RopeService")),
       id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
@@ -151,18 +108,17 @@ void RopeService::DrainStreams() {
   open_streams_.Drain();
 }
 
-template <typename Call>
-Arrival RopeService::ArrivalOf(const Call& call, int64_t message_bytes, Transport transport) const {
+Arrival RopeService::ArrivalOf(const IncomingCall& call, int64_t message_bytes,
+                               Transport transport) const {
   Arrival arrival;
   arrival.transport = transport;
   arrival.received = parts_.clock->Now();
   arrival.session = call.connection().id();
   arrival.connection = &call.connection();
-  arrival.account = arrival.connection->account().get();
-  if constexpr (requires { call.account(); }) arrival.account = call.account().get();
+  arrival.account = call.account().get();
   arrival.deadline = arrival.received + call.time_left();
   arrival.cancelled = call.cancelled();
-  if constexpr (requires { call.identity(); }) arrival.identity = call.identity();
+  arrival.identity = call.identity();
   arrival.message_bytes = message_bytes;
   return arrival;
 }
@@ -198,13 +154,13 @@ void RopeService::Rotate(ServiceCall& call) {
   auto decoded = DecodeWith(
       [&] { return DecodeRequest(call.request(), parts_.max_message_bytes, arrival); }, arrival);
   if (!decoded.ok()) {
-    Record({Method::kRotate, arrival, nullptr, OriginOf(call)}, decoded.status(), 0);
+    Record(Method::kRotate, call, arrival, nullptr, decoded.status(), 0);
     return call.Finish(decoded.status(), grpc::ByteBuffer());
   }
   Submit(std::move(arrival), *std::move(decoded),
          [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
            const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
-           RecordRotation(Method::kRotate, *finished, OriginOf(call), status, BytesOf(reply));
+           RecordRotation(Method::kRotate, call, *finished, status, BytesOf(reply));
            Permit permit = PermitOf(*finished, reply);
            finished.reset();  // frees received bytes before the client can call again
            call.Finish(status, reply, std::move(permit));
@@ -235,7 +191,7 @@ void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
            grpc::ByteBuffer reply = status.ok()
                                         ? EncodeReply(*finished, sequence)
                                         : StreamError(sequence, finished->arrival.id, status);
-           RecordRotation(Method::kRotateStream, *finished, OriginOf(call), status, BytesOf(reply));
+           RecordRotation(Method::kRotateStream, call, *finished, status, BytesOf(reply));
            const int64_t message_bytes = finished->arrival.message_bytes;
            Permit permit = PermitOf(*finished, reply);
            finished.reset();
@@ -245,9 +201,9 @@ void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
 }
 
 void RopeService::RefuseOnStream(StreamCall& call, uint64_t sequence, const Arrival& arrival,
-                                 const Labels* labels, const absl::Status& status) {
+                                 const RequestLabels* labels, const absl::Status& status) {
   grpc::ByteBuffer reply = StreamError(sequence, arrival.id, status);
-  Record({Method::kRotateStream, arrival, labels, OriginOf(call)}, status, BytesOf(reply));
+  Record(Method::kRotateStream, call, arrival, labels, status, BytesOf(reply));
   call.Answer(reply, arrival.message_bytes, Permit());
 }
 
@@ -273,7 +229,7 @@ void RopeService::RotateLocal(LocalCall& call) {
       arrival);
   if (!decoded.ok()) {
     const std::string reply = ErrorReply(arrival.id, decoded.status()).SerializeAsString();
-    Record({Method::kRotate, arrival, nullptr, OriginOf(call)}, decoded.status(),
+    Record(Method::kRotate, call, arrival, nullptr, decoded.status(),
            static_cast<int64_t>(reply.size()));
     call.Answer(decoded.status().code(), reply);
     return parts_.calls.in_flight->Remove();
@@ -283,7 +239,7 @@ void RopeService::RotateLocal(LocalCall& call) {
            const std::string reply =
                status.ok() ? EncodeSmallReply(*finished)
                            : ErrorReply(finished->arrival.id, status).SerializeAsString();
-           RecordRotation(Method::kRotate, *finished, OriginOf(call), status,
+           RecordRotation(Method::kRotate, call, *finished, status,
                           static_cast<int64_t>(reply.size()));
            finished.reset();
            call.Answer(status.code(), reply);
@@ -300,8 +256,7 @@ void RopeService::RotateInProcess(InProcessCall& call) {
   if (arrival.id.empty()) arrival.id = MakeId();
   Submit(std::move(arrival), std::move(decoded),
          [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
-           const auto origin = [] { return Origin(); };
-           RecordRotation(Method::kRotate, *finished, origin, status, /*reply_bytes=*/0);
+           RecordRotation(Method::kRotate, call, *finished, status, /*reply_bytes=*/0);
            call.Answer(std::move(finished), status);
            parts_.calls.in_flight->Remove();
          });
@@ -339,56 +294,31 @@ absl::Status RopeService::AdmitAndEncode(const google::protobuf::Message& respon
 void RopeService::Answer(ServiceCall& call, ControlCall& control, const absl::Status& status,
                          const grpc::ByteBuffer& reply) {
   const int64_t reply_bytes = BytesOf(reply);
-  Record({control.method, control.arrival, nullptr, OriginOf(call)}, status, reply_bytes);
+  Record(control.method, call, control.arrival, nullptr, status, reply_bytes);
   call.request().Clear();
   control.permit.KeepReply(reply_bytes);
   control.answered = true;
   call.Finish(status, reply, std::move(control.permit));
 }
 
-void RopeService::RecordRotation(Method method, const Request& request, OriginOfCall origin,
+void RopeService::RecordRotation(Method method, const IncomingCall& call, const Request& request,
                                  const absl::Status& status, int64_t reply_bytes) {
   if (status.ok()) {
     parts_.metrics->CountRotation(request.stages, request.plan.tokens, LabelsOf(request));
   }
-  Record({method, request.arrival, &request.call().labels(), origin}, status, reply_bytes);
+  Record(method, call, request.arrival, &request.call().labels(), status, reply_bytes);
 }
 
-void RopeService::Record(const Finished& call, const absl::Status& status, int64_t reply_bytes) {
-  const absl::Duration duration = parts_.clock->Now() - call.arrival.received;
-  Metrics& metrics = *parts_.metrics;
-  if (call.arrival.transport == Transport::kRing) {
-    metrics.ring_requests().End(status.code(), duration);
-  } else if (call.arrival.transport == Transport::kStream) {
-    metrics.stream_requests().End(status.code(), duration);
-  } else {
-    metrics.CallsOf(call.method)
-        .End({status.code(), duration, call.arrival.message_bytes, reply_bytes});
-  }
-  Log(call, status, duration, reply_bytes);
-}
-
-void RopeService::Log(const Finished& call, const absl::Status& status, absl::Duration duration,
-                      int64_t reply_bytes) {
-  auto level = spdlog::level::info;
-  if (status.ok()) level = spdlog::level::debug;
-  if (status.code() == absl::StatusCode::kInternal) level = spdlog::level::err;
-  if (!parts_.logs_requests || !spdlog::should_log(level)) return;
-  const auto left_out = AdmitLine(LogKindOf(call.method, status.code()));
-  if (!left_out.has_value()) return;
-  // An id that was refused may have any length.
-  LogLine line;
-  line.Text("request", absl::string_view(call.arrival.id).substr(0, limits::kRequestIdBytesMax))
-      .Word("method", Name(call.method))
-      .Word("code", absl::StatusCodeToString(status.code()));
-  if (!status.ok()) line.Text("message", ShortText(status.message()));
-  if (call.labels != nullptr) AddLabels(*call.labels, line);
-  AddOrigin(call.origin(), call.arrival.identity.get(), line);
-  line.Number("duration_us", absl::ToInt64Microseconds(duration))
-      .Number("received_bytes", call.arrival.message_bytes)
-      .Number("sent_bytes", reply_bytes)
-      .LeftOut(*left_out);
-  server::Log(level, line);
+void RopeService::Record(Method method, const IncomingCall& call, const Arrival& arrival,
+                         const RequestLabels* labels, const absl::Status& status,
+                         int64_t reply_bytes) {
+  const auto caller = [&]() -> RequestRecord::Caller {
+    return {call.origin(), arrival.identity == nullptr ? "" : arrival.identity->name,
+            std::string(call.Header("x-request-id")), std::string(call.Header("traceparent"))};
+  };
+  recorder_.Add({method, arrival.transport, arrival.id, arrival.received, arrival.message_bytes,
+                 labels, caller},
+                status, reply_bytes);
 }
 
 std::string RopeService::MakeId() {

@@ -14,7 +14,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
 #include "kernels/status_macros.h"
@@ -30,6 +29,7 @@
 #include "server/grpc/unary_call.h"
 #include "server/request/request.h"
 #include "server/telemetry/metrics.h"
+#include "server/telemetry/request_record.h"
 
 namespace rope::server {
 
@@ -46,10 +46,7 @@ class RopeService {
   };
   // The call of a control-plane method, and who calls.
   struct Caller {
-    Connection& connection;
-    std::shared_ptr<Account> account;
-    std::shared_ptr<const Identity> identity;      // null: there is no access file
-    std::shared_ptr<std::atomic<bool>> cancelled;  // true once it has gone or cancelled
+    const IncomingCall& call;  // until `done` has been called
     // Of the request's arrays.
     const proto::SplitMessage& payloads;
     // Owns the request and `payloads`. An answerer that uses them after it has returned keeps it.
@@ -64,13 +61,6 @@ class RopeService {
   // not called it, and never does: the call is then answered with RESOURCE_EXHAUSTED.
   template <typename In, typename Out>
   using Answerer = std::function<void(const In& request, const Caller& caller, Done<Out> done)>;
-
-  // Where a call comes from, and what its caller calls it.
-  struct Origin {
-    std::string peer = {};         // peers.h
-    std::string request_id = {};   // x-request-id
-    std::string traceparent = {};  // W3C
-  };
 
   explicit RopeService(Parts parts);
 
@@ -95,17 +85,12 @@ class RopeService {
   void AddHandler(Method method, UnaryCall::Handler handler);
   // Whether the user of a ring may rotate. Sets the identity. As Access::Admit.
   absl::Status AdmitLocal(const LocalCall& call, Arrival& arrival);
-  // Asked only if a line is written: reading headers costs.
-  using OriginOfCall = absl::FunctionRef<Origin()>;
-
   void Rotate(ServiceCall& call);
   void OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes);
-  using Labels = google::protobuf::Map<std::string, std::string>;
   // Answers a stream's message that does not become a request. `labels`: null if it has none.
   void RefuseOnStream(StreamCall& call, uint64_t sequence, const Arrival& arrival,
-                      const Labels* labels, const absl::Status& status);
-  template <typename Call>
-  Arrival ArrivalOf(const Call& call, int64_t message_bytes, Transport transport) const;
+                      const RequestLabels* labels, const absl::Status& status);
+  Arrival ArrivalOf(const IncomingCall& call, int64_t message_bytes, Transport transport) const;
   // The result of `decode`, which may set the arrival's id. Without one, the server makes it.
   template <typename Decode>
   auto DecodeWith(const Decode& decode, Arrival& arrival) -> decltype(decode());
@@ -135,21 +120,15 @@ class RopeService {
               const grpc::ByteBuffer& reply);
 
   // Counts and logs a finished request, before its answer is sent.
-  void RecordRotation(Method method, const Request& request, OriginOfCall origin,
+  void RecordRotation(Method method, const IncomingCall& call, const Request& request,
                       const absl::Status& status, int64_t reply_bytes);
-  // What the log says of a call.
-  struct Finished {
-    Method method;
-    const Arrival& arrival;
-    const Labels* labels;  // the request's; null: it has none
-    OriginOfCall origin;
-  };
-  void Record(const Finished& call, const absl::Status& status, int64_t reply_bytes);
-  void Log(const Finished& call, const absl::Status& status, absl::Duration duration,
-           int64_t reply_bytes);
+  // The same for one that never became a request. `labels`: null if it has none.
+  void Record(Method method, const IncomingCall& call, const Arrival& arrival,
+              const RequestLabels* labels, const absl::Status& status, int64_t reply_bytes);
   std::string MakeId();
 
   const Parts parts_;
+  RequestRecorder recorder_;
   RawService<v1::RopeService> service_;
   std::array<std::unique_ptr<UnaryCall::Method>, kMethodCount> methods_;  // null: not unary
   OpenStreams open_streams_;
@@ -172,11 +151,10 @@ void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
       ROPE_RETURN_IF_ERROR(AdmitMessage(*control));
       const auto received = std::make_shared<Received<In>>();
       ROPE_RETURN_IF_ERROR(DecodeMessage(call.request(), received->request, received->payloads));
-      answer(
-          received->request,
-          {call.connection(), call.account(), call.identity(), call.cancelled(),
-           received->payloads.split, received, std::shared_ptr<Permit>(control, &control->permit)},
-          done);
+      answer(received->request,
+             {call, received->payloads.split, received,
+              std::shared_ptr<Permit>(control, &control->permit)},
+             done);
       return absl::OkStatus();
     });
     if (!status.ok() && !control->answered) done(status);

@@ -15,39 +15,23 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "server/clients/account.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
+#include "server/request/request.h"
 
 namespace rope::server {
 
-class ServiceCall {
+class ServiceCall : public virtual IncomingCall {
  public:
-  virtual ~ServiceCall() = default;
   // The message, which the handler may clear.
   virtual grpc::ByteBuffer& request() = 0;
-  virtual Connection& connection() const = 0;
-  // What the caller holds counts here.
-  virtual const std::shared_ptr<Account>& account() const = 0;
-  // The time until the caller's deadline.
-  virtual absl::Duration time_left() const = 0;
-  // Where the caller calls from (peers.h).
-  virtual const std::string& origin() const { return account()->owner(); }
-  // The value of a header; empty: there is none. REQUIRES: Finish has not been called.
-  virtual absl::string_view Header(const char* /*name*/) const { return {}; }
-  // Who calls; null: there is no access file.
-  virtual std::shared_ptr<const Identity> identity() const { return nullptr; }
-  // True once the caller has gone or cancelled. May be read after the call has ended.
-  virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
   // Sends the answer. The handler must not touch the call afterwards. `permit` is released when the
   // caller has taken the reply or has gone.
   virtual void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,
@@ -73,15 +57,6 @@ class UnaryCall final : public QueueCall, public ServiceCall {
   static void Arm(const Method& method, CallQueue& queue, int calls);
 
   grpc::ByteBuffer& request() override { return message_; }
-  Connection& connection() const override { return QueueCall::connection(); }
-  const std::shared_ptr<Account>& account() const override { return QueueCall::account(); }
-  const std::string& origin() const override { return QueueCall::origin(); }
-  absl::string_view Header(const char* name) const override { return QueueCall::Header(name); }
-  std::shared_ptr<const Identity> identity() const override { return QueueCall::identity(); }
-  absl::Duration time_left() const override { return QueueCall::time_left(); }
-  const std::shared_ptr<std::atomic<bool>>& cancelled() const override {
-    return QueueCall::cancelled();
-  }
   void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,
               Permit permit = {}) override;
 

@@ -14,7 +14,6 @@ namespace rope::server::limits {
 inline constexpr int64_t kSkeletonBytesMax = 16 * kMiB;
 // Memory for each byte of the skeleton: the byte itself and at most a number of 8 bytes.
 inline constexpr int64_t kSkeletonFactor = 9;
-inline constexpr int64_t kRequestIdBytesMax = 128;
 inline constexpr int64_t kLabelsMax = 16;
 inline constexpr int64_t kLabelKeyBytesMax = 64;
 inline constexpr int64_t kLabelValueBytesMax = 256;

@@ -44,20 +44,35 @@ class ReceivedBytes {
   virtual char* Overwritable(std::string_view /*part*/) { return nullptr; }
 };
 
+// IncomingCall: who makes a call, and until when, whatever brought it.
+//
+// Threading:  Confined to the handler until the call is answered.
+
+class IncomingCall {
+ public:
+  virtual ~IncomingCall() = default;
+  virtual Connection& connection() const = 0;
+  // What the caller holds counts here.
+  virtual const std::shared_ptr<Account>& account() const { return connection().account(); }
+  // Where the caller calls from (peers.h).
+  virtual const std::string& origin() const { return connection().owner(); }
+  // Who calls; null: there is no access file, or the method needs no right.
+  virtual std::shared_ptr<const Identity> identity() const { return nullptr; }
+  // The value of a header; of the last one if there are several; empty: there is none.
+  virtual absl::string_view Header(const char* /*name*/) const { return {}; }
+  // The time until the caller's deadline.
+  virtual absl::Duration time_left() const = 0;
+  // True once the caller has gone or cancelled. May be read after the call has ended.
+  virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
+};
+
 // LocalCall: a call whose request and reply pass through memory that the client and the server both
 // map.
 //
 // Threading:  Confined to the handler until Answer, which may be called on any thread.
 
-class LocalCall {
+class LocalCall : public IncomingCall {
  public:
-  virtual ~LocalCall() = default;
-  // That brought the memory.
-  virtual Connection& connection() const = 0;
-  // The time until the client's deadline.
-  virtual absl::Duration time_left() const = 0;
-  // Becomes true when the client has disconnected.
-  virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
   virtual int64_t message_bytes() const = 0;
   // Copies the request out of memory that the client may write at any time: two copies may differ.
   // REQUIRES: the handler has not returned.
@@ -76,12 +91,8 @@ class LocalCall {
 struct Decoded;
 struct Request;
 
-class InProcessCall {
+class InProcessCall : public IncomingCall {
  public:
-  virtual ~InProcessCall() = default;
-  virtual Connection& connection() const = 0;
-  virtual absl::Duration time_left() const = 0;
-  virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
   // The message. Called once.
   virtual Decoded TakeRequest() = 0;
   // Ends the call, which must not be used afterwards. `finished` has results if `status` is OK.
