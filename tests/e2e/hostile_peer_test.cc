@@ -193,9 +193,7 @@ TEST(UnreadAnswerTest, EightyAnswersOf32MiBCountUntilTheyAreTaken) {
 TEST(ManyConnectionsTest, OneOwnerLeavesPlacesForOthersAndIsTold) {
   constexpr size_t kOfOneOwner = 20;
   WatchedServer watched({.flags = {"--max_connections=40"}});
-  watched.EndBystander();  // it is of the same owner
-  const auto unix_stub = v1::RopeService::NewStub(
-      grpc::CreateChannel("unix:" + watched.path(), grpc::InsecureChannelCredentials()));
+  const auto unix_stub = watched.StubOfAnotherOwner();
   std::vector<std::unique_ptr<Http2Peer>> peers;
   while (peers.size() < 3 * kOfOneOwner) {
     peers.push_back(std::make_unique<Http2Peer>(watched.NewPeer()));

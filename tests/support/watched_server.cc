@@ -1,5 +1,6 @@
 #include "tests/support/watched_server.h"
 
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -69,7 +70,7 @@ WatchedServer::WatchedServer(const Options& options)
   instance_id_ = InstanceId();
   EXPECT_NE(instance_id_, "");
   memory_ = std::make_unique<MemoryWatch>(server_.process().pid());
-  bystander_ = std::make_unique<Bystander>(server_.NewStub());
+  bystander_ = std::make_unique<Bystander>(StubOfAnotherOwner());
 }
 
 std::vector<std::string> WatchedServer::Flags() const {
@@ -82,6 +83,11 @@ std::vector<std::string> WatchedServer::Flags() const {
                                     "--log_level=error"};
   flags.insert(flags.end(), options_.flags.begin(), options_.flags.end());
   return flags;
+}
+
+std::unique_ptr<v1::RopeService::Stub> WatchedServer::StubOfAnotherOwner() const {
+  return v1::RopeService::NewStub(
+      grpc::CreateChannel("unix:" + path_, grpc::InsecureChannelCredentials()));
 }
 
 Http2Peer WatchedServer::NewPeer(uint32_t window) const {
@@ -104,7 +110,7 @@ void WatchedServer::ExpectUnharmed(const std::string& what) {
     EXPECT_GT(seen.right, 0) << what;
     std::printf("measured: %s: %d calls of others right, %d wrong, the slowest %.1f ms\n",
                 what.c_str(), seen.right, seen.wrong, seen.slowest_ms);
-    bystander_ = std::make_unique<Bystander>(server_.NewStub());
+    bystander_ = std::make_unique<Bystander>(StubOfAnotherOwner());
   }
   std::printf("measured: %s: RssAnon idle %.1f MiB, at most %.1f MiB of %.1f (%s)\n", what.c_str(),
               static_cast<double>(memory_->idle_bytes()) / kMiB,

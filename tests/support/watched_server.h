@@ -70,6 +70,9 @@ class WatchedServer {
   // A connection over TCP whose bytes the test writes by hand.
   Http2Peer NewPeer(uint32_t window = kDefaultWindow) const;
 
+  // Over its Unix socket, whose clients are another owner than those over TCP.
+  std::unique_ptr<v1::RopeService::Stub> StubOfAnotherOwner() const;
+
   // Ends the bystander's calls, for phases in which the server may refuse some of them.
   void EndBystander() { bystander_.reset(); }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_clients.h"
 #include "tests/unit/server/test_connection.h"
@@ -108,6 +109,27 @@ TEST(ConnectionsTest, OneOwnerLeavesPlacesAndAPlaceIsFreeOnceItsConnectionEnds) 
   greedy.clear();
   EXPECT_EQ(clients.accounts.held(Resource::kConnections), 1);
   EXPECT_THAT(Enter(connections, 9, "uid:1"), IsOk());
+}
+
+TEST(ConnectionsTest, NothingCountsOnceTheLastConnectionAndItsCallsHaveEnded) {
+  testing::TestClients clients;
+  {
+    TestConnection connection(clients.connections, "uid:1");
+    const auto account = connection.account()->account();
+    Permit permit;
+    ASSERT_THAT(permit.Admit(*account, 100, "request"), IsOk());
+    ASSERT_OK(watch, TakePlace(account, Resource::kWatches));
+    ASSERT_OK(work, TakePlace(account, Resource::kLongCalls));
+    const testing::SharedMemory memory = testing::SharedMemory::Memfd(4096);
+    ASSERT_THAT(connection.account()->regions().RegisterMemfd(memory.Dup(), 4096), IsOk());
+    connection.Leave();
+    EXPECT_EQ(clients.region_bytes(), 0);
+    EXPECT_EQ(clients.accounts.held(Resource::kConnections), 0);
+    EXPECT_EQ(clients.accounts.held(Resource::kRequests), 1);
+  }
+  for (size_t i = 0; i < kResourceCount; ++i) {
+    EXPECT_EQ(clients.accounts.held(static_cast<Resource>(i)), 0) << i;
+  }
 }
 
 class ConnectionTest : public ::testing::Test {
