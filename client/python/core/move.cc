@@ -189,7 +189,7 @@ Request Move::Of(nb::handle k, nb::handle table, nb::handle from, nb::handle to,
                  "an array, or as many in both");
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const std::string index = inputs[i].is(k) ? "" : "[" + std::to_string(i) + "]";
+    const std::string index = inputs[i].is(k) ? "" : std::string("[") + std::to_string(i) + "]";
     const Array array(inputs[i], "k" + index, dtype_);
     std::optional<Array> other;
     if (!out.is_none()) other.emplace(outputs[i], "out" + index, dtype_);
