@@ -582,6 +582,20 @@ TEST(PreparedBytesTest, LayersThatShareAnEmbeddingCountItOnce) {
   EXPECT_LE((*prepared)->bytes, 6 * rope);
 }
 
+TEST(PreparedNormTest, CallsShareTheWeight) {
+  const auto registry = ModelRegistry::Create({}).value();
+  v1::RotateRequest whole = Sample();
+  v1::HeadNorm& norm = *whole.mutable_tensors(0)->mutable_norm();
+  norm.set_eps(1e-6);
+  for (int i = 0; i < 8; ++i) norm.mutable_weight()->add_numbers(i);
+  ASSERT_OK(prepared, testing::PrepareReceived(PrepareOf(whole), *registry));
+  testing::ReceivedRequest call(CallOf(whole, (*prepared)->id));
+  Plan plan;
+  ASSERT_THAT(BeginCall(**prepared, call.message, plan), IsOk());
+  EXPECT_EQ(plan.tensors[0].norm_weight, (*prepared)->plan.tensors[0].norm_weight);
+  EXPECT_NE(plan.tensors[0].norm_weight, nullptr);
+}
+
 constexpr auto kNotFound = absl::StatusCode::kNotFound;
 
 class PreparedRotationsTest : public ::testing::Test {
