@@ -79,22 +79,6 @@ class GetTablesTest : public ::testing::Test {
   int steps_ = 0;
 };
 
-TEST_F(GetTablesTest, NumbersAreThoseOfTheFormula) {
-  v1::GetTablesRequest request = Plain(1000000, 1000003);
-  request.set_layout(v1::TABLE_LAYOUT_COS_SIN_CACHE);
-  request.set_dtype(v1::DTYPE_FP64);
-  ASSERT_OK(answer, Ask(request));
-  const std::vector<double> table = NumbersOf<double>(answer->table());
-  ASSERT_EQ(table.size(), 3U * 8);
-  for (int row = 0; row < 3; ++row) {
-    for (int j = 0; j < 4; ++j) {
-      const long double angle = (1000000 + row) * std::pow(10000.0L, -2.0L * j / 8);
-      EXPECT_NEAR(table[row * 8 + j], static_cast<double>(std::cos(angle)), 1e-13);
-      EXPECT_NEAR(table[row * 8 + 4 + j], static_cast<double>(std::sin(angle)), 1e-13);
-    }
-  }
-}
-
 TEST_F(GetTablesTest, AttentionFactorIsAppliedUnlessSkipped) {
   v1::GetTablesRequest request = Plain(0, 1);
   v1::RopeConfig& config = ConfigOf(request);
