@@ -224,16 +224,6 @@ TEST_F(ClientReasonTest, ServersErrorIsAValue) {
   EXPECT_EQ(status.detail().want, "a name that ListModels gives");
 }
 
-TEST_F(ClientReasonTest, ArgumentsThatTheLibraryRefuses) {
-  client::RotateRequest request = Request();
-  request.tensors[0].shape[0] = -1;
-  const Status status = client_.Rotate(request).status();
-  EXPECT_EQ(status.detail().reason, Reason::kInvalidField);
-  EXPECT_EQ(status.detail().field, "tensors[0].array.shape[0]");
-  EXPECT_EQ(status.detail().got, "-1");
-  EXPECT_EQ(status.detail().want, "a length >= 0");
-}
-
 TEST_F(ClientReasonTest, ServerThatStopsOrDies) {
   server_.process().Signal(SIGSTOP);
   const Status late =
