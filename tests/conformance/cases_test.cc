@@ -386,9 +386,13 @@ class CasesTest : public ::testing::TestWithParam<std::string> {
     const Answer answer = Unary(*base_->method, *request);
     // In this process the only region is its own memory.
     const bool has_region = absl::StrContains(request->ShortDebugString(), "region");
-    if (!has_region) EXPECT_EQ(InProcess(*request).Text(), answer.Text()) << "in process";
+    if (!has_region) {
+      EXPECT_EQ(InProcess(*request).Text(), answer.Text()) << "in process";
+    }
     const auto* const rotate = dynamic_cast<const v1::RotateRequest*>(request.get());
-    if (rotate != nullptr) EXPECT_EQ(Streamed(*rotate).Text(), answer.Text()) << "on a stream";
+    if (rotate != nullptr) {
+      EXPECT_EQ(Streamed(*rotate).Text(), answer.Text()) << "on a stream";
+    }
     if (answer.response == nullptr) {
       if (rotate != nullptr && rotate->ByteSizeLong() <= proto::kRingRequestBytes) {
         EXPECT_EQ(ThroughRing(*rotate).Text(), answer.Text()) << "through the ring";
