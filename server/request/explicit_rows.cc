@@ -247,7 +247,7 @@ absl::Status CheckTable(const RowArrays& rows, const Plan& plan) {
       if (CanBeUndone(plan.table->rows, row, rows.columns)) continue;
       return InvalidField("rows",
                           absl::StrCat("a row (of token ", token, ") that no move can undo"),
-                          "cos * cos + sin * sin of each pair a normal float32");
+                          "cos and sin below 2^63, and one of each pair at least 2^-63");
     }
   }
   return absl::OkStatus();
