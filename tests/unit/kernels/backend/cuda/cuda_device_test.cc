@@ -40,10 +40,10 @@ TEST_F(CudaDeviceTest, DeviceIsDescribed) {
   EXPECT_EQ(device->detail(), "Fake GPU, compute capability 9.0, 132 multiprocessors, 1024 MiB");
 }
 
-TEST_F(CudaDeviceTest, NoDriverIsUnavailable) {
-  EXPECT_THAT(
-      CreateWith("cuInit", CudaError::kStubLibrary),
-      IsUnavailable("no NVIDIA driver is installed (cuInit: CUDA driver is a stub library"));
+TEST_F(CudaDeviceTest, StubOfTheToolkitIsNoDriver) {
+  fake_cuda::Fail("cuGetProcAddress", 1, CudaError::kStubLibrary);
+  EXPECT_THAT(LoadCudaDriver().status(),
+              IsUnavailable("no NVIDIA driver is installed, but a stub"));
 }
 
 TEST_F(CudaDeviceTest, DriverWithoutADeviceIsUnavailable) {
