@@ -24,8 +24,7 @@ class TestServer {
   // there is one, which must outlive the server.
   explicit TestServer(const std::vector<std::string>& flags = {},
                       Process::Errors errors = Process::Errors::kOurs,
-                      const MemoryLimit* limit = nullptr,
-                      const std::string& program = ServerProgram());
+                      const MemoryLimit* limit = nullptr);
 
   // "127.0.0.1:PORT".
   const std::string& address() const { return address_; }

@@ -1,11 +1,11 @@
-// A fixture over the fake CUDA runtime. It starts with a fresh device, and ends by checking that
+// A fixture over the fake CUDA driver. It starts with a fresh device, and ends by checking that
 // everything allocated was released.
-#ifndef ROPE_TESTS_SUPPORT_FAKE_CUDART_FIXTURE_H_
-#define ROPE_TESTS_SUPPORT_FAKE_CUDART_FIXTURE_H_
+#ifndef ROPE_TESTS_SUPPORT_FAKE_CUDA_FIXTURE_H_
+#define ROPE_TESTS_SUPPORT_FAKE_CUDA_FIXTURE_H_
 
 #include <gtest/gtest.h>
 
-#include "tests/support/fake_cudart.h"
+#include "tests/support/fake_cuda_driver.h"
 
 namespace rope::testing {
 
@@ -18,9 +18,10 @@ class FakeCudaTest : public ::testing::Test {
     EXPECT_EQ(counts.device_bytes, 0) << "device memory leaked";
     EXPECT_EQ(counts.pinned_bytes, 0) << "pinned memory leaked";
     EXPECT_EQ(counts.streams, 0) << "streams leaked";
+    EXPECT_EQ(counts.modules, 0) << "kernels leaked";
   }
 };
 
 }  // namespace rope::testing
 
-#endif  // ROPE_TESTS_SUPPORT_FAKE_CUDART_FIXTURE_H_
+#endif  // ROPE_TESTS_SUPPORT_FAKE_CUDA_FIXTURE_H_
