@@ -167,5 +167,15 @@ TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
   EXPECT_THAT(ReadLayer(no_factor, std::nullopt, Compat::kVllm), IsInvalid("yarn without factor"));
 }
 
+TEST(Float32AngleErrorTest, GrowsWithThePosition) {
+  ASSERT_OK(rope, Resolve({.rope_theta = 500000, .head_dim = 128}));
+  const auto evaluated = (*rope)->Evaluate(1);
+  EXPECT_LT(Float32AngleError(evaluated, 0), 1e-15);
+  EXPECT_GT(Float32AngleError(evaluated, 131071), 1e-3);
+  EXPECT_LT(Float32AngleError(evaluated, 131071), 1e-2);
+  EXPECT_GT(Float32AngleError(evaluated, 10485759), 0.1);
+  EXPECT_LE(Float32AngleError(evaluated, int64_t{1} << 31), 2);
+}
+
 }  // namespace
 }  // namespace rope::kernels
