@@ -1,10 +1,11 @@
 // Connections of a real server that bring no calls, and what their clients learn of the end.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -123,14 +124,14 @@ TEST(ManyConnectionsTest, MetricsPageHasAPlace) {
   constexpr int kFiles = 256;
   constexpr int kConnections = 200;  // of each kind
   constexpr int kOwnersShare = kFiles / 4 / 2;
+  const std::string program = TemporaryFolder() + "/few_files";
+  std::ofstream(program) << "#!/bin/sh\nulimit -n " << kFiles << "\nexec " << ServerProgram()
+                         << " \"$@\"\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   const std::string path = TemporaryFolder() + "/s";
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit few = {kFiles, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);  // the server inherits it
   TestServer server({"--listen=unix:" + path, "--metrics_listen=127.0.0.1:0",
-                     "--handshake_timeout=1m", "--log_level=error"});
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+                     "--handshake_timeout=1m", "--log_level=error"},
+                    Process::Errors::kOurs, nullptr, program);
   std::vector<proto::FileDescriptor> connections;
   for (int i = 0; i < kConnections; ++i) {
     connections.push_back(ConnectWithPreface(server));
