@@ -28,8 +28,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -58,6 +56,7 @@
 #include "kernels/config/presets.h"
 #include "rope/client.h"
 #include "rope/embedded.h"
+#include "tests/conformance/case_file.h"
 
 namespace rope::testing {
 namespace {
@@ -65,8 +64,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-const fs::path kConformance = fs::path(ROPE_SOURCE_DIR) / "tests/conformance";
-const fs::path kCases = kConformance / "cases/configs";
+const fs::path kConfigs = fs::path(ROPE_SOURCE_DIR) / "tests/conformance/configs";
 
 // --- Texts ---
 
@@ -119,12 +117,9 @@ std::string ReadFile(const fs::path& path) {
 // --- Cases ---
 
 struct Case {
-  int first_line = 0;
-  std::vector<std::string> lines = {};  // as in the file, without answers
   std::vector<std::string> text = {};
   std::map<std::string, std::string> with = {};
   std::vector<std::string> shown = {};
-  std::vector<std::string> answers = {};
 
   std::string With(const std::string& key) const {
     const auto found = with.find(key);
@@ -135,41 +130,20 @@ struct Case {
     if (!absl::SimpleAtoi(With(key), &number)) return std::nullopt;
     return number;
   }
-  bool IsComment() const {
-    return text.empty() && with.empty() && shown.empty() && answers.empty();
-  }
 };
 
-std::vector<Case> CasesOf(const fs::path& path) {
-  std::vector<Case> cases;
-  std::ifstream file(path);
-  bool inside = false;
-  int number = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    if (line.empty()) {
-      inside = false;
-      continue;
-    }
-    if (!inside) cases.push_back({.first_line = number});
-    inside = true;
-    Case& each = cases.back();
+Case CaseOf(const Paragraph& paragraph) {
+  Case result = {.shown = paragraph.shown};
+  for (const std::string& line : paragraph.text) {
     absl::string_view rest = line;
-    if (absl::ConsumePrefix(&rest, "= ")) {
-      each.answers.emplace_back(rest);
-      continue;
-    }
-    each.lines.push_back(line);
-    if (absl::ConsumePrefix(&rest, "? ")) {
-      each.shown.emplace_back(rest);
-    } else if (absl::ConsumePrefix(&rest, "with ")) {
+    if (absl::ConsumePrefix(&rest, "with ")) {
       const std::vector<std::string> words = absl::StrSplit(rest, absl::MaxSplits(' ', 1));
-      each.with[words.at(0)] = words.at(1);
-    } else if (line[0] != '#') {
-      each.text.push_back(line);
+      result.with[words.at(0)] = words.at(1);
+    } else {
+      result.text.push_back(line);
     }
   }
-  return cases;
+  return result;
 }
 
 // The config of a case, and what is said of it.
@@ -325,70 +299,49 @@ TEST_P(ConfigCasesTest, AreReadAsTheyAre) {
   std::map<std::string, std::string> bases = {{"text", "$"}};
   std::string base = "text";
   Json last;
-  std::vector<std::string> written;
-  int count = 0;
-  for (const Case& each : CasesOf(kCases / GetParam())) {
-    SCOPED_TRACE(absl::StrCat(GetParam(), ":", each.first_line));
-    if (!written.empty()) written.emplace_back();
-    written.insert(written.end(), each.lines.begin(), each.lines.end());
+  using Lines = std::optional<std::vector<std::string>>;
+  PlayCases(GetParam(), [&](const Paragraph& paragraph) -> Lines {
+    const Case each = CaseOf(paragraph);
     std::string text = absl::StrJoin(each.text, "\n");
     absl::string_view first = text;
     first = first.substr(0, first.find('\n'));
     if (absl::ConsumePrefix(&first, "base ")) {
       base = std::string(first);
       bases[base] = text.substr(text.find('\n') + 1);
-      continue;
+      return std::nullopt;
     }
     if (absl::ConsumePrefix(&first, "on ")) {
       base = std::string(first);
-      continue;
+      return std::nullopt;
     }
-    if (each.IsComment()) continue;
     text = absl::StrReplaceAll(bases.at(base), {{"$", text}});
     if (each.with.contains("file")) {
-      text = ReadFile(kConformance / "configs" / (each.With("file") + ".json"));
+      text = ReadFile(kConfigs / (each.With("file") + ".json"));
     }
     if (each.with.contains("model")) text = client::PresetText(each.With("model"));
-    const std::vector<std::string> said = Reader(each, text, *engine).Said(last);
-    for (const std::string& answer : said) written.push_back("= " + answer);
-    ++count;
-    if (std::getenv("ROPE_RECORD") == nullptr) {
-      EXPECT_EQ(absl::StrJoin(said, "\n"), absl::StrJoin(each.answers, "\n"));
-    }
-  }
-  std::printf("measured: cases: configs/%s: %d\n", GetParam().c_str(), count);
-  EXPECT_GT(count, 0);
-  if (const char* folder = std::getenv("ROPE_RECORD")) {
-    fs::create_directories(fs::path(folder) / "cases/configs");
-    std::ofstream(fs::path(folder) / "cases/configs" / GetParam())
-        << absl::StrJoin(written, "\n") << "\n";
-  }
+    return Reader(each, text, *engine).Said(last);
+  });
+}
+
+std::set<std::string> AllWith(const std::string& file, const std::string& key) {
+  std::set<std::string> values;
+  for (const Paragraph& each : ReadCases(file)) values.insert(CaseOf(each).With(key));
+  return values;
 }
 
 TEST(ConfigCasesFilesTest, EveryPublishedFileAndEveryPresetHasACase) {
-  std::set<std::string> files;
-  for (const Case& each : CasesOf(kCases / "files.txt")) files.insert(each.With("file"));
-  for (const fs::directory_entry& entry : fs::directory_iterator(kConformance / "configs")) {
+  const std::set<std::string> files = AllWith("configs/files.txt", "file");
+  for (const fs::directory_entry& entry : fs::directory_iterator(kConfigs)) {
     if (entry.path().extension() != ".json") continue;
     EXPECT_TRUE(files.contains(entry.path().stem())) << entry.path();
   }
-  std::set<std::string> models;
-  for (const Case& each : CasesOf(kCases / "presets.txt")) models.insert(each.With("model"));
+  const std::set<std::string> models = AllWith("configs/presets.txt", "model");
   for (const kernels::Preset& preset : kernels::Presets()) {
     EXPECT_TRUE(models.contains(std::string(preset.name))) << preset.name;
   }
 }
 
-std::vector<std::string> Files() {
-  std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(kCases)) {
-    files.push_back(entry.path().filename());
-  }
-  std::ranges::sort(files);
-  return files;
-}
-
-INSTANTIATE_TEST_SUITE_P(Files, ConfigCasesTest, ::testing::ValuesIn(Files()),
+INSTANTIATE_TEST_SUITE_P(Files, ConfigCasesTest, ::testing::ValuesIn(CaseFiles("configs")),
                          [](const auto& file) { return fs::path(file.param).stem().string(); });
 
 }  // namespace
