@@ -1,5 +1,5 @@
-// Files of cases: paragraphs, each with a text, facts to show ("? FACT") and the lines of its answer
-// ("= LINE"). A line "# ..." is a comment.
+// Files of cases: paragraphs, each with a text, facts to show ("? FACT") and the lines of its
+// answer ("= LINE"). A line "# ..." is a comment.
 #ifndef ROPE_TESTS_CONFORMANCE_CASE_FILE_H_
 #define ROPE_TESTS_CONFORMANCE_CASE_FILE_H_
 

@@ -71,20 +71,20 @@ void CopyVectors(const CudaPiece& piece, DType dtype, const char* source, const 
   }
 }
 
-void PackRows(const CudaPiece& piece, char* place) {
-  const auto bytes = static_cast<size_t>(2 * piece.job->geometry.pairs) * sizeof(float);
-  for (const RowRef& row : piece.row_refs()) {
-    std::memcpy(place, row.page->Cos(row.index), bytes);
-    place += bytes;
-  }
-}
-
-// Copies the piece's input and floats to the lane.
-void PackPiece(const CudaPiece& piece, char* lane) {
+// Copies the piece's input, rows and floats to the lane. Rows at `packed` are there.
+void PackPiece(const CudaPiece& piece, int64_t packed, char* lane) {
   const RotateJob& job = *piece.job;
   if (piece.input >= 0) {
     CopyVectors(piece, job.dtype, piece.input_data(), job.input_strides, lane + piece.input,
                 CudaLaneStrides(job));
+  }
+  if (piece.rows >= 0 && piece.rows != packed) {
+    const auto bytes = static_cast<size_t>(2 * job.geometry.pairs) * sizeof(float);
+    char* place = lane + piece.rows;
+    for (const RowRef& row : piece.row_refs()) {
+      std::memcpy(place, row.page->Cos(row.index), bytes);
+      place += bytes;
+    }
   }
   if (piece.token_scales >= 0) {
     std::memcpy(lane + piece.token_scales, job.token_scales.data() + piece.token,
@@ -149,11 +149,8 @@ class CudaBackend : public Backend {
     std::vector<CudaJob> jobs;
     int64_t packed = -1;  // the rows of the piece before, which the next may share
     for (const CudaPiece& piece : part.pieces) {
-      if (piece.rows >= 0 && piece.rows != packed) {
-        PackRows(piece, lane_.pinned.get() + piece.rows);
-      }
+      PackPiece(piece, packed, lane_.pinned.get());
       packed = piece.rows;
-      PackPiece(piece, lane_.pinned.get());
       jobs.push_back(CudaJobOf(piece, lane_.device.get()));
     }
     absl::Status status = Enqueue(part, PlanCuda(jobs, shapes_));
