@@ -6,7 +6,7 @@
 #   docker build --target=runtime -t rope-server:cuda --build-arg DEVICE=cuda \
 #     --build-arg BUILD_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04 \
 #     --build-arg RUNTIME_IMAGE=ubuntu:24.04 .
-# That wants a driver of at least 580; nvidia/cuda:12.9.1-devel-ubuntu24.04 wants 525.
+# That wants a driver of at least 465, and one that knows the GPU.
 #   docker run --rm --gpus all -p 127.0.0.1:50051:50051 -p 127.0.0.1:9464:9464 rope-server:cuda
 # The tests, which leave nothing in the runtime image:
 #   docker build --target=test .
@@ -27,13 +27,11 @@ COPY proto proto
 COPY kernels kernels
 COPY client client
 COPY server server
-# A build for cuda without nvcc fails here, instead of giving a server without a GPU.
+# A build for cuda without nvcc fails here, instead of giving a server without kernels.
 ARG DEVICE
-ARG CUDA_ARCHITECTURES="80-real;90-real;100-real;120-real;120-virtual"
 RUN case "$DEVICE" in cpu) cuda=OFF ;; cuda) cuda=ON ;; \
       *) echo "DEVICE: got $DEVICE, want cpu or cuda" >&2; exit 1 ;; esac \
- && deploy/build.sh "-DROPE_CUDA=$cuda" "-DCMAKE_CUDA_ARCHITECTURES=$CUDA_ARCHITECTURES" \
-      rope_server ropectl rope_protoset
+ && deploy/build.sh "-DROPE_CUDA=$cuda" rope_server ropectl rope_protoset
 # The revision comes after the long step, which a new one would otherwise repeat.
 ARG REVISION=unknown
 RUN cmake "-DROPE_REVISION=$REVISION" build && deploy/build.sh rope_server
@@ -85,7 +83,7 @@ ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", "--insecure_
             "--metrics_listen=0.0.0.0:9464"]
 CMD []
 
-# The program contains the CUDA runtime; `--gpus all` provides the driver.
+# `--gpus all` provides the driver.
 FROM programs AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", "--insecure_listen", \

@@ -2,13 +2,11 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/backend/backend_reference.h"
+#include "kernels/backend/cuda/cuda_backend.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
 #if defined(ROPE_HAVE_CPU_BACKEND)
 #include "kernels/backend/cpu/cpu_backend.h"
-#endif
-#if defined(ROPE_HAVE_CUDA_BACKEND)
-#include "kernels/backend/cuda/cuda_backend.h"
 #endif
 
 namespace rope::kernels {
@@ -18,10 +16,7 @@ std::vector<std::string> ListBackends() {
 #if defined(ROPE_HAVE_CPU_BACKEND)
     "cpu",
 #endif
-#if defined(ROPE_HAVE_CUDA_BACKEND)
-        "cuda",
-#endif
-        "reference",
+        "cuda", "reference",
   };
 }
 
@@ -32,9 +27,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
 #if defined(ROPE_HAVE_CPU_BACKEND)
   if (name == "cpu") return MakeCpuBackend(options);
 #endif
-#if defined(ROPE_HAVE_CUDA_BACKEND)
   if (name == "cuda") return MakeCudaBackend();
-#endif
   return MakeError(Reason::kNotBuilt, "backend", name,
                    StrCat("one of this build: ", absl::StrJoin(ListBackends(), ", ")));
 }

@@ -14,12 +14,13 @@
 
 namespace rope::kernels {
 
-// The names that CreateBackend accepts in this build, in order of preference: "cpu", "cuda",
-// "reference", each where it is built.
+// The names that CreateBackend accepts in this build, in order of preference: "cpu" where it is
+// built, "cuda", "reference".
 std::vector<std::string> ListBackends();
 
-// UNIMPLEMENTED: this build has no such backend; the message lists the ones it has. UNAVAILABLE:
-// the device is missing, too old or does not answer; the message gives the reason.
+// UNIMPLEMENTED: this build has no such backend, and the message lists the ones it has; or it was
+// built without the kernels of "cuda". UNAVAILABLE: the device is missing, too old or does not
+// answer; the message gives the reason.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
                                                        const BackendOptions& options);
 

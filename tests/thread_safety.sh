@@ -29,12 +29,6 @@ fi
 flags=(-std=c++20 -fsyntax-only -Wno-everything -Wthread-safety -Wthread-safety-beta -Werror
   -DROPE_HAVE_CPU_BACKEND '-DROPE_VERSION_TEXT="unknown"'
   -I. -Iclient/include -isystem build/proto -isystem build/proto/grpc_schema)
-if [[ -d /usr/local/cuda/include ]]; then
-  flags+=(-DROPE_HAVE_CUDA_BACKEND -isystem /usr/local/cuda/include)
-else
-  mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v '^kernels/backend/cuda/cuda_' |
-    grep -v '^kernels/backend/cuda/.*\.cu$')
-fi
 
 readonly joined=build/thread_safety
 rm -rf "$joined"

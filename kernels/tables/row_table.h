@@ -42,7 +42,8 @@ inline ComposedPair Compose(float c, float s, float to_c, float to_s) {
   return {(to_c * c + to_s * s) / square, (to_s * c - to_c * s) / square};
 }
 
-// Whether a row can be undone: c * c + s * s of each of its pairs is a normal float32.
+// Whether a row can be undone: |c| and |s| of each of its pairs are below 2^63, and one of them is
+// at least 2^-63, so that c * c + s * s is a normal float32.
 bool CanBeUndone(const RowTable& table, int64_t row, int64_t pairs);
 
 // Row `token` of a move as `pairs` cosines, then as many sines.

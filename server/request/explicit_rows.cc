@@ -113,7 +113,7 @@ absl::Status ReadShape(const FloatElements& array, int64_t arrays, int64_t head_
   return absl::OkStatus();
 }
 
-// A call may give other arrays than those that were prepared.
+// A call may have other arrays than the prepared request.
 absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, v1::Operation operation,
                                    ArraySource& source, int64_t head_dim) {
   ROPE_RETURN_IF_ERROR(CheckAlternatives(message, operation));
@@ -247,7 +247,7 @@ absl::Status CheckTable(const RowArrays& rows, const Plan& plan) {
       if (CanBeUndone(plan.table->rows, row, rows.columns)) continue;
       return InvalidField("rows",
                           absl::StrCat("a row (of token ", token, ") that no move can undo"),
-                          "cos * cos + sin * sin of each pair a normal float32");
+                          "cos and sin below 2^63, and one of each pair at least 2^-63");
     }
   }
   return absl::OkStatus();

@@ -590,7 +590,8 @@ TEST(CreateBackendTest, EveryListedNameIsCreatedOrSaysWhyNot) {
   for (const std::string& name : kernels::ListBackends()) {
     const auto backend = kernels::CreateBackend(name, {.threads = 2});
     if (name == "cuda" && !backend.ok()) {
-      EXPECT_THAT(backend.status(), IsUnavailable("got cuda, want a GPU"));
+      EXPECT_THAT(backend.status(), ::testing::AnyOf(IsUnavailable("got cuda, want a GPU"),
+                                                     IsUnimplemented("built without kernels")));
       continue;
     }
     ASSERT_THAT(backend, IsOk());

@@ -20,10 +20,7 @@
 #include "kernels/backend/cpu/cpu_backend.h"
 #include "kernels/backend/cpu/cpu_rotate.h"
 #endif
-#if defined(ROPE_HAVE_CUDA_BACKEND)
-#include "kernels/backend/cuda/cuda_backend.h"
 #include "tests/support/cuda_device_backend.h"
-#endif
 #include "tests/support/fake_cuda_backend.h"
 
 namespace rope::testing {
@@ -73,7 +70,6 @@ inline std::vector<Implementation> Implementations() {
   result.push_back({"cuda_source_head_loop", "cuda_source", [](const kernels::BackendOptions&) {
                       return MakeCudaSourceBackend(AlwaysHeadLoop());
                     }});
-#if defined(ROPE_HAVE_CUDA_BACKEND)
   if (!kernels::CreateBackend("cuda", {}).ok()) return result;
   result.push_back(Listed("cuda", "cuda:0"));
   result.push_back({"cuda_device", "cuda:0",
@@ -81,7 +77,6 @@ inline std::vector<Implementation> Implementations() {
   result.push_back({"cuda_device_head_loop", "cuda:0", [](const kernels::BackendOptions&) {
                       return MakeCudaDeviceBackend(AlwaysHeadLoop());
                     }});
-#endif
   return result;
 }
 

@@ -91,7 +91,7 @@ std::string MoveCase::Moved(const std::vector<std::string>& results) const {
 
 void SetRegion(uint64_t id, v1::RotateRequest& request) {
   for (v1::Tensor& tensor : *request.mutable_tensors()) {
-    tensor.mutable_array()->mutable_region()->set_region_id(id);
+    if (tensor.array().raw().empty()) tensor.mutable_array()->mutable_region()->set_region_id(id);
   }
   for (v1::RegionSpan& span : *request.mutable_output()->mutable_regions()) span.set_region_id(id);
   v1::Rows& rows = *request.mutable_rows();
@@ -283,7 +283,7 @@ void MoveGenerator::DrawDistance(const Draft& draft, MoveCase& made) {
   SetIntegers(numbers, draft.token_shape, *made.in_message.mutable_reposition()->mutable_by());
 }
 
-// A tensor with a pool of its own, and its tokens in the message.
+// A tensor in a pool of its own. The message has the same tokens.
 void MoveGenerator::DrawTensor(Draft& draft, MoveCase& made) {
   const Pool& pool = draft.pool;
   const bool is_first = made.places.empty();

@@ -1,5 +1,5 @@
 // Requests that no client encodes, and compressed ones, are refused, and the server keeps serving.
-// The texts of other refusals are those of the units; error_reason_test sends one of each class.
+// Other refusals are cases (tests/conformance/cases).
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
@@ -78,19 +78,6 @@ TEST_F(BadInputTest, InvalidUtf8) {
   std::string bytes = UnitRequest(1).SerializeAsString();
   bytes += std::string("\x0a\x02\xc3\x28", 4);
   Check(SendBytes(bytes), kInvalid, "request: got bytes that do not parse");
-}
-
-TEST_F(BadInputTest, OtherMethodsAreAsStrict) {
-  grpc::ClientContext context;
-  v1::DescribeRequest request;
-  v1::DescribeResponse response;
-  request.mutable_rope()->set_model("llama-3.1-8b");
-  request.add_positions(-1);
-  EXPECT_EQ(stub_->Describe(&context, request, &response).error_code(), kInvalid);
-  grpc::ClientContext other;
-  v1::GetTablesResponse tables;
-  EXPECT_EQ(stub_->GetTables(&other, v1::GetTablesRequest(), &tables).error_code(), kInvalid);
-  EXPECT_TRUE(Serves(*stub_));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Norm, scales and other output dtypes through a real server, compared with the plain formulas in
 // long double: the operations of a model on q and k before, during and after the rotation, rounded
 // once.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -189,16 +188,12 @@ class FusedOpsTest : public ::testing::Test {
     }
   }
 
-  v1::Tensor Check(const Case& c) {
+  void Check(const Case& c) {
     std::string bytes;
     const std::vector<double> input = Values(c, bytes);
     const v1::RotateResponse response = Send(MakeRequest(c, bytes));
-    if (response.tensors_size() != 1) {
-      ADD_FAILURE() << "no tensor";
-      return {};
-    }
+    ASSERT_EQ(response.tensors_size(), 1);
     ExpectExact(c, input, response.tensors(0));
-    return response.tensors(0);
   }
 
   TestServer server_;
@@ -221,15 +216,6 @@ TEST_F(FusedOpsTest, EveryDTypeIntoEveryOther) {
       }
     }
   }
-}
-
-TEST_F(FusedOpsTest, Fp8SaysWhatItWasDividedBy) {
-  const Case c = {.output = kOutputs[3]};
-  EXPECT_EQ(Check(c).fp8_scales(0), 1);
-  Case scaled = c;
-  scaled.fp8_scale = 0.1F;
-  EXPECT_EQ(Check(scaled).fp8_scales(0), 0.1F);
-  EXPECT_EQ(Check({}).fp8_scales_size(), 0);
 }
 
 // Qwen3: q_norm over head_dim with a weight, then the rotation. Gemma 3: the same with 1 + w.
@@ -374,17 +360,6 @@ TEST_F(FusedOpsTest, LargeTensorsAreCutByTheirLargerSide) {
           << token << " " << i;
     }
   }
-}
-
-TEST_F(FusedOpsTest, NumbersComeBackAsNumbersInFp8Too) {
-  v1::RotateRequest request = UnitRequest(0);
-  request.mutable_tensors(0)->mutable_array()->set_numbers(0, 1000);
-  request.mutable_tensors(0)->mutable_array()->set_numbers(1, -0.3);
-  request.mutable_output()->set_dtype(v1::DTYPE_FP8_E4M3);
-  const v1::Array array = Send(request).tensors(0).array();
-  EXPECT_EQ(array.dtype(), v1::DTYPE_FP8_E4M3);
-  EXPECT_THAT(array.numbers(), ::testing::ElementsAre(448, -0.3125));
-  EXPECT_EQ(array.raw(), "");
 }
 
 }  // namespace

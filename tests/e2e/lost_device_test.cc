@@ -1,7 +1,8 @@
-// The server whose GPU is lost: over the fake CUDA runtime, so it needs no GPU.
+// The server whose GPU is lost: over the fake CUDA driver, so it needs no GPU.
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,10 +22,11 @@ class LostDeviceTest : public ::testing::Test {
   explicit LostDeviceTest(std::vector<std::string> flags = {"--drain_lead=1h"})
       : server_(
             [&flags] {
+              setenv("LD_LIBRARY_PATH", ROPE_BINARY_DIR "/tests/fake_cuda", 1);
               flags.insert(flags.end(), {"--device=cuda", "--threads=2"});
               return flags;
             }(),
-            Process::Errors::kPipe, nullptr, FakeCudaServerProgram()),
+            Process::Errors::kPipe),
         stub_(server_.NewStub()),
         health_(Health::NewStub(server_.NewChannel())) {}
 

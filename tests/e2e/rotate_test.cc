@@ -176,18 +176,6 @@ TEST_F(RotateTest, EveryLayoutGivesTheSameNumbers) {
   }
 }
 
-TEST_F(RotateTest, PackedSequencesEqualTheirExplicitPositions) {
-  const std::vector<float> values = RandomValues(6 * 128, 3);
-  const TensorView view = View("TD", {6, 128}, values);
-  Positions packed;
-  packed.cu_seqlens = {0, 2, 2, 6};
-  packed.starts = {10, 99, 0};
-  Positions explicit_ids;
-  explicit_ids.position_ids = {10, 11, 0, 1, 2, 3};
-  EXPECT_EQ(Rotate(MakeRequest("llama-3.1-8b", view, packed)),
-            Rotate(MakeRequest("llama-3.1-8b", view, explicit_ids)));
-}
-
 TEST_F(RotateTest, InverseUndoesARotationThatScales) {
   const std::vector<float> values = RandomValues(3 * 64, 4);
   Positions positions;
@@ -199,27 +187,6 @@ TEST_F(RotateTest, InverseUndoesARotationThatScales) {
   const std::vector<float> restored = Rotate(request);
   ASSERT_EQ(restored.size(), values.size());
   for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(restored[i], values[i], 2e-6);
-}
-
-TEST_F(RotateTest, AttentionFactorCanBeLeftToTheCaller) {
-  const std::vector<float> values = RandomValues(64, 5);
-  Positions positions;
-  positions.start = 0;
-  RotateRequest request = MakeRequest("gpt-oss-20b", View("SD", {1, 64}, values), positions);
-  request.skip_attention_factor = true;
-  ASSERT_OK(reply, client_.Rotate(request));
-  EXPECT_FALSE(reply->attention_factor_applied);
-  EXPECT_NEAR(reply->attention_factor, 1.3465735903, 1e-9);
-  EXPECT_EQ(Floats(reply->tensors[0]), values);  // position 0 rotates by 0
-}
-
-TEST_F(RotateTest, ZeroTokensGiveZeroTokens) {
-  Positions positions;
-  positions.start = 0;
-  ASSERT_OK(reply,
-            client_.Rotate(MakeRequest("llama-3.1-8b", View("SHD", {0, 4, 128}, {}), positions)));
-  EXPECT_EQ(reply->tensors[0].bytes, 0);
-  EXPECT_EQ(reply->tensors[0].shape, (std::vector<int64_t>{0, 4, 128}));
 }
 
 TEST_F(RotateTest, ConfigIdStandsForTheWholeSpec) {
@@ -236,19 +203,6 @@ TEST_F(RotateTest, ConfigIdStandsForTheWholeSpec) {
   request.rope = RopeSpec();
   request.rope.config_id = described->config_id;
   EXPECT_EQ(Rotate(request), by_json);
-}
-
-TEST_F(RotateTest, LayerWithoutRotationComesBackUnchangedWithAWarning) {
-  const std::vector<float> values = RandomValues(64, 7);
-  Positions positions;
-  positions.start = 9;
-  RotateRequest request = MakeRequest("", View("SD", {1, 64}, values), positions);
-  request.rope.config_json =
-      R"({"head_dim": 64, "num_hidden_layers": 2, "no_rope_layers": [1, 0]})";
-  request.rope.layer = 1;
-  ASSERT_OK(reply, client_.Rotate(request));
-  EXPECT_EQ(Floats(reply->tensors[0]), values);
-  EXPECT_FALSE(reply->warnings.empty());
 }
 
 TEST_F(RotateTest, ReplyCanLandInTheCallersOwnMemoryEvenInPlace) {

@@ -85,7 +85,7 @@ within() { timeout -k 5 "$allowed" "$@"; }
 # was not built with are no errors here.
 build() {
   local options=(-DROPE_BUILD_SERVER=OFF -DROPE_BUILD_CLIENT=OFF -DROPE_BUILD_TOOLS=OFF
-    -DCMAKE_BUILD_TYPE=Release -DROPE_CUDA=ON -DROPE_WERROR=OFF -DCMAKE_CUDA_FLAGS=-lineinfo
+    -DCMAKE_BUILD_TYPE=Release -DROPE_CUDA=ON -DROPE_WERROR=OFF
     "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
   [[ -z $arch ]] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$arch")
   [[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || options+=(-G Ninja)
@@ -106,14 +106,13 @@ logged() {
 # The backend runs each kernel and checks the results when it is created.
 smoke() { within "$build/bin/rope_bench_cuda" --smoke; }
 
-# Registers and local memory of each kernel in the build.
+# Registers and local memory of each kernel.
 kernel_resources() {
   local tool
-  tool=$(find_tool cuobjdump) || { echo "cuobjdump is not installed" && return 77; }
-  within "$tool" --dump-resource-usage "$build/bin/rope_bench_cuda" 2>/dev/null |
-    sed -nE '/Function .*cuda_device.*Rotate/ {
-      s/.*[0-9](Rotate[A-Z][a-z]+(ByValue)?).*/\1/p; n; s/ CONST.*//p
-    }'
+  tool=$(find_tool ptxas) || { echo "ptxas is not installed" && return 77; }
+  within "$tool" -v "-arch=sm_${arch:-80}" -o /dev/null "$build/kernels/cuda_ptx.ptx" 2>&1 |
+    sed -nE "s/.*entry function '(Rotate[A-Za-z]+)'.*/\1/p; s/.*(Used [0-9]+ registers).*/  \1/p
+      /stack frame/p"
 }
 
 # bench REGEX: the rows whose names match. A CUDA error ends the program, so each group of rows is a

@@ -46,8 +46,9 @@ case "$name $*" in
   nvidia-smi*compute_cap*) echo "9.0" ;;
   "nvcc --version") echo "Cuda compilation tools, release 13.0, V13.0.88" ;;
   *--gtest_list_tests*) printf 'All/SomeTest.\n  Something/cuda\n' ;;
-  cuobjdump*)
-    printf ' Function _ZN3foo11cuda_device12RotateVectorEv:\n  REG:80 STACK:0 CONST:1\n'
+  ptxas*)
+    echo "ptxas info    : Compiling entry function 'RotateVector' for 'sm_90'" >&2
+    echo "ptxas info    : Used 80 registers, used 0 barriers, 352 bytes cmem[0]" >&2
     ;;
   "cmake --build"*)
     for program in bin/rope_bench_cuda tests/conformance; do
@@ -60,7 +61,7 @@ status=STUB_${name//-/_}
 exit "${!status:-0}"
 STUB
 chmod +x "$folder/bin/stub"
-for name in nvidia-smi nvcc cmake cuobjdump compute-sanitizer python3; do
+for name in nvidia-smi nvcc cmake ptxas compute-sanitizer python3; do
   ln -s stub "$folder/bin/$name"
 done
 
@@ -81,7 +82,7 @@ for step in build smoke registers benchmarks conformance peers initcheck; do
   has "^passed .* s  $step"
 done
 has '^RotateVector$'
-has 'REG:80'
+has 'Used 80 registers'
 [[ -s $folder/build/run.log ]] || fail "want run.log in the build folder"
 for group in copy device sweep; do
   grep -qE -- "--filter=\^\(?[a-z|_]*$group" "$folder/calls" || fail "want the rows of $group"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "kernels/backend/cuda/cuda_launch.h"
+#include "kernels/backend/cuda/cuda_device.h"
 #include "kernels/dtype/element.h"
 #include "tests/gpu/yardsticks.h"
 
@@ -89,6 +89,11 @@ CudaJob MakeJob(const Case& wanted, int64_t tokens, int64_t heads) {
   job.norm = wanted.norm ? 1 : 0;
   job.eps = 1e-6F;
   return job;
+}
+
+const kernels::CudaDevice& Kernels() {
+  static const auto device = kernels::CudaDevice::Open();
+  return device.value();
 }
 
 // Forces `shape` on a plan, whatever the planner chose for its size. Jobs then follow each other.
@@ -201,7 +206,8 @@ void Workload::Rotate(cudaStream_t stream) {
   const Set& set = sets_[static_cast<size_t>(next_++ % sets())];
   for (size_t i = 0; i < set.plans.size(); ++i) {
     const auto* jobs = reinterpret_cast<const CudaJob*>(set.device_jobs[i].data());
-    Check(kernels::LaunchCuda(set.plans[i], jobs, stream), "a rotation");
+    // The runtime's errors have the driver's numbers.
+    Check(static_cast<cudaError_t>(Kernels().Launch(set.plans[i], jobs, stream)), "a rotation");
   }
 }
 

@@ -44,7 +44,7 @@ CASES = {
     "a list": (lambda c: c.rotate([[1.0]], config=LLAMA, start=0),
                rs.InvalidField, "q", "list", "an array"),
     "integers": (lambda c: c.rotate(k=Q.astype(np.int32), config=LLAMA, start=0),
-                 rs.InvalidField, "k.dtype", "int32", "fp32, fp16 or bf16"),
+                 rs.InvalidField, "k.dtype", "int32", "fp32, fp16, bf16"),
     "numpy's default": (lambda c: c.rotate(Q.astype(np.float64), config=LLAMA, start=0),
                         rs.InvalidField, "q.dtype", "float64", 'such as q.astype("float32")'),
     "complex numbers": (lambda c: c.rotate(Q.astype(np.complex64), config=LLAMA, start=0),

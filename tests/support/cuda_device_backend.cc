@@ -1,7 +1,5 @@
 #include "tests/support/cuda_device_backend.h"
 
-#include <cuda_runtime_api.h>
-
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -9,14 +7,22 @@
 #include <vector>
 
 #include "kernels/backend/cuda/cuda_backend.h"
+#include "kernels/backend/cuda/cuda_driver.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 
 namespace rope::testing {
 namespace {
 
+using kernels::Cuda;
+using kernels::CudaError;
 using kernels::RotateJob;
 using kernels::Strides;
+
+void Copy(void* to, const void* from, size_t bytes) {
+  ROPE_CHECK(Cuda().cuMemcpyAsync(to, from, bytes, nullptr) == CudaError::kSuccess);
+  ROPE_CHECK(Cuda().cuStreamSynchronize(nullptr) == CudaError::kSuccess);
+}
 
 // A tensor in host memory, and its copy on the device.
 class Moved {
@@ -26,20 +32,19 @@ class Moved {
     const int64_t last = (job.tokens - 1) * strides.token + (job.heads - 1) * strides.head;
     bytes_ = static_cast<size_t>((last + job.head_dim) * element_bytes);
     const auto shift = reinterpret_cast<uintptr_t>(host) % 256;
-    ROPE_CHECK(cudaMalloc(&memory_, bytes_ + shift) == cudaSuccess);
-    data_ = static_cast<char*>(memory_) + shift;
-    ROPE_CHECK(cudaMemcpy(data_, host, bytes_, cudaMemcpyHostToDevice) == cudaSuccess);
+    void* memory = nullptr;
+    ROPE_CHECK(Cuda().cuMemAlloc(&memory, bytes_ + shift) == CudaError::kSuccess);
+    memory_.reset(static_cast<char*>(memory));
+    data_ = memory_.get() + shift;
+    Copy(data_, host, bytes_);
   }
-  ~Moved() { ROPE_CHECK(cudaFree(memory_) == cudaSuccess); }
-  Moved(const Moved&) = delete;
-  Moved& operator=(const Moved&) = delete;
 
   char* data() const { return data_; }
 
   // Copies the vectors back to `host`. `before`: the tensor's bytes as they were.
   void Return(void* host, std::vector<char> before) const {
     std::vector<char> after(bytes_);
-    ROPE_CHECK(cudaMemcpy(after.data(), data_, bytes_, cudaMemcpyDeviceToHost) == cudaSuccess);
+    Copy(after.data(), data_, bytes_);
     const auto vector = static_cast<size_t>(job_.head_dim * element_bytes_);
     for (int64_t token = 0; token < job_.tokens; ++token) {
       for (int64_t head = 0; head < job_.heads; ++head) {
@@ -62,19 +67,22 @@ class Moved {
   const Strides strides_;
   const int64_t element_bytes_;
   size_t bytes_ = 0;
-  void* memory_ = nullptr;
+  kernels::CudaMemory memory_;
   char* data_ = nullptr;
 };
 
 class CudaDeviceBackend final : public kernels::Backend {
  public:
   explicit CudaDeviceBackend(std::unique_ptr<kernels::Backend> backend)
-      : backend_(std::move(backend)) {}
+      : backend_(std::move(backend)) {
+    ROPE_CHECK(Cuda().cuDevicePrimaryCtxRetain(&context_, 0) == CudaError::kSuccess);
+  }
 
   std::string_view name() const override { return backend_->name(); }
   std::string detail() const override { return backend_->detail(); }
 
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
+    ROPE_CHECK(Cuda().cuCtxSetCurrent(context_) == CudaError::kSuccess);
     std::vector<RotateJob> moved_jobs(jobs.begin(), jobs.end());
     std::vector<std::unique_ptr<Moved>> inputs(jobs.size()), outputs(jobs.size());
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -90,7 +98,6 @@ class CudaDeviceBackend final : public kernels::Backend {
       moved_jobs[i].output = (outputs[i] != nullptr ? outputs : inputs)[i]->data();
       moved_jobs[i].input_memory = moved_jobs[i].output_memory = kernels::MemoryKind::kDevice;
     }
-    ROPE_CHECK(cudaDeviceSynchronize() == cudaSuccess);
     ROPE_RETURN_IF_ERROR(backend_->Rotate(moved_jobs));
     for (size_t i = 0; i < jobs.size(); ++i) {
       const Moved* const result = (outputs[i] != nullptr ? outputs : inputs)[i].get();
@@ -101,6 +108,7 @@ class CudaDeviceBackend final : public kernels::Backend {
 
  private:
   const std::unique_ptr<kernels::Backend> backend_;
+  void* context_ = nullptr;
 };
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "tests/support/fake_cuda_kernel.h"
 
-// Apart from nvcc's namespace: both may be in one program.
-#define ROPE_CUDA_NAMESPACE cuda_on_cpu
 #include "kernels/backend/cuda/cuda_fused_ops.cuh"
 #include "kernels/backend/cuda/cuda_rotate.cuh"
 
@@ -12,13 +10,13 @@ namespace {
 auto KernelOf(kernels::CudaKernel kernel) {
   switch (kernel) {
     case kernels::CudaKernel::kVector:
-      return kernels::cuda_on_cpu::RotateVector;
+      return kernels::cuda_device::RotateVector;
     case kernels::CudaKernel::kScalar:
-      return kernels::cuda_on_cpu::RotateScalar;
+      return kernels::cuda_device::RotateScalar;
     case kernels::CudaKernel::kFused:
       break;
   }
-  return kernels::cuda_on_cpu::RotateFused;
+  return kernels::cuda_device::RotateFused;
 }
 
 }  // namespace

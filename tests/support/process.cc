@@ -144,10 +144,6 @@ std::string ServerProgram() {
   return ROPE_BINARY_DIR "/bin/rope_server";
 }
 
-std::string FakeCudaServerProgram() {
-  return ROPE_BINARY_DIR "/tests/rope_server_fake_cuda";
-}
-
 std::string VictimProgram() {
   return ROPE_BINARY_DIR "/tests/rope_victim";
 }

@@ -67,9 +67,6 @@ std::string OwnProgram();
 // The server beside this program, as in a pack, or else the one of the build.
 std::string ServerProgram();
 // Programs of the build.
-// The server with the cuda backend over the fake runtime (fake_cuda_server.cc), if the build has
-// CUDA.
-std::string FakeCudaServerProgram();
 // The client that tests kill (tests/e2e/victim.cc).
 std::string VictimProgram();
 std::string RopectlProgram();

@@ -9,7 +9,7 @@ namespace nb = nanobind;
 namespace {
 
 // A message may end in the middle of a character.
-nb::object TextOf(const std::string& text) {
+nb::object StringOf(const std::string& text) {
   return nb::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
@@ -19,8 +19,8 @@ nb::object TextOf(const std::string& text) {
 nb::object ErrorOf(const Status& status) {
   const ErrorDetail& detail = status.detail();
   return nb::module_::import_("ropeserve.errors")
-      .attr("_of")(Name(status.code()), Name(detail.reason), TextOf(status.message()),
-                   TextOf(detail.field), TextOf(detail.got), TextOf(detail.want),
+      .attr("_of")(Name(status.code()), Name(detail.reason), StringOf(status.message()),
+                   StringOf(detail.field), StringOf(detail.got), StringOf(detail.want),
                    detail.retry_delay_ms, detail.may_have_executed);
 }
 

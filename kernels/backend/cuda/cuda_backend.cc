@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "kernels/backend/cuda/cuda_batch.h"
-#include "kernels/backend/cuda/cuda_launch.h"
-#include "kernels/backend/cuda/cuda_runtime.h"
+#include "kernels/backend/cuda/cuda_device.h"
+#include "kernels/backend/cuda/cuda_driver.h"
 #include "kernels/backend/rotate_job.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -21,26 +20,42 @@
 namespace rope::kernels {
 namespace {
 
-constexpr int kDevice = 0;
+// "20 of 143771 MiB are free"
+std::string MemoryWords() {
+  size_t free = 0;
+  size_t total = 0;
+  if (Cuda().cuMemGetInfo(&free, &total) != CudaError::kSuccess) return "free memory is unknown";
+  return absl::StrFormat("%d of %d MiB are free", free >> 20, total >> 20);
+}
 
 // The lane: a stream and its memory on both sides.
 struct Lane {
-  CudaBuffer device;
-  CudaBuffer pinned;
+  CudaMemory device;
+  CudaPinnedMemory pinned;
   CudaStream stream;
+
+  absl::Status Synchronize() const {
+    return CudaStatus(Cuda().cuStreamSynchronize(stream.get()), "cuStreamSynchronize");
+  }
 };
 
 absl::StatusOr<Lane> MakeLane() {
-  ROPE_ASSIGN_OR_RETURN(CudaBuffer device,
-                        CudaBuffer::Create(CudaBuffer::Kind::kDevice, kCudaLaneBytes));
+  constexpr auto kBytes = static_cast<size_t>(kCudaLaneBytes);
+  Lane lane;
+  void* memory = nullptr;
+  ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAlloc(&memory, kBytes), "cuMemAlloc"));
+  lane.device.reset(static_cast<char*>(memory));
+  ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAllocHost(&memory, kBytes), "cuMemAllocHost"));
+  lane.pinned.reset(static_cast<char*>(memory));
+  CUstream_st* stream = nullptr;
+  ROPE_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuStreamCreate(&stream, kCudaStreamNonBlocking), "cuStreamCreate"));
+  lane.stream.reset(stream);
   // Copies back take along the gaps between results, which nothing writes.
   ROPE_RETURN_IF_ERROR(
-      CudaStatus(cudaMemset(device.data(), 0, static_cast<size_t>(kCudaLaneBytes)), "cudaMemset"));
-  ROPE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
-  ROPE_ASSIGN_OR_RETURN(CudaBuffer pinned,
-                        CudaBuffer::Create(CudaBuffer::Kind::kPinned, kCudaLaneBytes));
-  ROPE_ASSIGN_OR_RETURN(CudaStream stream, CudaStream::Create());
-  return Lane{std::move(device), std::move(pinned), std::move(stream)};
+      CudaStatus(Cuda().cuMemsetD8Async(lane.device.get(), 0, kBytes, stream), "cuMemsetD8Async"));
+  ROPE_RETURN_IF_ERROR(lane.Synchronize());
+  return lane;
 }
 
 // Copies the piece's vectors in host memory from one set of strides to another.
@@ -56,14 +71,14 @@ void CopyVectors(const CudaPiece& piece, DType dtype, const char* source, const 
   }
 }
 
-// Copies the piece's input, rows and floats to the lane.
-void PackPiece(const CudaPiece& piece, char* lane) {
+// Copies the piece's input, rows and floats to the lane. Rows at `packed` are there.
+void PackPiece(const CudaPiece& piece, int64_t packed, char* lane) {
   const RotateJob& job = *piece.job;
   if (piece.input >= 0) {
     CopyVectors(piece, job.dtype, piece.input_data(), job.input_strides, lane + piece.input,
                 CudaLaneStrides(job));
   }
-  if (piece.rows >= 0) {
+  if (piece.rows >= 0 && piece.rows != packed) {
     const auto bytes = static_cast<size_t>(2 * job.geometry.pairs) * sizeof(float);
     char* place = lane + piece.rows;
     for (const RowRef& row : piece.row_refs()) {
@@ -106,26 +121,14 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* lane) {
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(const CudaShapes& shapes) : shapes_(shapes) {}
+  CudaBackend(CudaDevice device, Lane lane, const CudaShapes& shapes)
+      : device_(std::move(device)), shapes_(shapes), lane_(std::move(lane)) {}
+  ~CudaBackend() override { static_cast<void>(device_.MakeCurrent()); }
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
 
   std::string_view name() const override { return "cuda:0"; }
-  std::string detail() const override { return detail_; }
-
-  // Takes all memory, and runs every kernel.
-  absl::Status Start() {
-    ROPE_ASSIGN_OR_RETURN(detail_, FindCudaDevice());
-    absl::StatusOr<Lane> lane = MakeLane();
-    if (!lane.ok()) {
-      return NoCudaDevice(absl::StrFormat(
-          "%s, want %d MiB of device memory and as much pinned memory (%s)", CudaMemoryWords(),
-          kCudaLaneBytes >> 20, std::string(lane.status().message())));
-    }
-    {
-      proto::MutexLock lock(&mu_);
-      lane_.emplace(*std::move(lane));
-    }
-    return CheckCudaBackend(*this);
-  }
+  std::string detail() const override { return device_.detail(); }
 
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
     for (const RotateJob& job : jobs) {
@@ -135,7 +138,7 @@ class CudaBackend : public Backend {
                               "a backend that has them");
     }
     ROPE_ASSIGN_OR_RETURN(const std::vector<CudaPart> parts, CutCudaBatch(jobs));
-    ROPE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(kDevice), "cudaSetDevice"));
+    ROPE_RETURN_IF_ERROR(device_.MakeCurrent());
     proto::MutexLock lock(&mu_);
     for (const CudaPart& part : parts) ROPE_RETURN_IF_ERROR(RunPart(part));
     return absl::OkStatus();
@@ -144,19 +147,21 @@ class CudaBackend : public Backend {
  private:
   absl::Status RunPart(const CudaPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     std::vector<CudaJob> jobs;
+    int64_t packed = -1;  // the rows of the piece before, which the next may share
     for (const CudaPiece& piece : part.pieces) {
-      PackPiece(piece, lane_->pinned.data());
-      jobs.push_back(CudaJobOf(piece, lane_->device.data()));
+      PackPiece(piece, packed, lane_.pinned.get());
+      packed = piece.rows;
+      jobs.push_back(CudaJobOf(piece, lane_.device.get()));
     }
     absl::Status status = Enqueue(part, PlanCuda(jobs, shapes_));
-    if (status.ok()) status = lane_->stream.Synchronize();
+    if (status.ok()) status = lane_.Synchronize();
     if (!status.ok()) {
-      static_cast<void>(lane_->stream.Synchronize());  // what was enqueued has ended
+      static_cast<void>(lane_.Synchronize());  // what was enqueued has ended
       return status;
     }
     for (const CudaPiece& piece : part.pieces) {
       if (piece.output < 0) continue;
-      CopyVectors(piece, piece.job->stored(), lane_->pinned.data() + piece.output,
+      CopyVectors(piece, piece.job->stored(), lane_.pinned.get() + piece.output,
                   CudaLaneStrides(*piece.job), piece.output_data(), piece.job->output_strides);
     }
     return absl::OkStatus();
@@ -165,45 +170,60 @@ class CudaBackend : public Backend {
   // Enqueues a copy to the device, the launches, and a copy back.
   absl::Status Enqueue(const CudaPart& part, const CudaPlan& plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    char* const device = lane_.device.get();
+    char* const pinned = lane_.pinned.get();
     int64_t upload_end = part.upload_end;
     if (plan.NeedsTable()) {
       const size_t bytes = plan.jobs.size() * sizeof(CudaJob);
-      std::memcpy(lane_->pinned.data() + part.jobs(), plan.jobs.data(), bytes);
+      std::memcpy(pinned + part.jobs(), plan.jobs.data(), bytes);
       upload_end = part.jobs() + static_cast<int64_t>(bytes);
     }
-    ROPE_RETURN_IF_ERROR(Copy(0, upload_end, cudaMemcpyHostToDevice));
-    const auto* const jobs = reinterpret_cast<const CudaJob*>(lane_->device.data() + part.jobs());
+    ROPE_RETURN_IF_ERROR(Copy(device, pinned, upload_end));
+    const auto* const jobs = reinterpret_cast<const CudaJob*>(device + part.jobs());
     ROPE_RETURN_IF_ERROR(
-        CudaStatus(LaunchCuda(plan, jobs, lane_->stream.get()), "cudaLaunchKernel"));
-    return Copy(kCudaUploadBytes, part.results_end, cudaMemcpyDeviceToHost);
+        CudaStatus(device_.Launch(plan, jobs, lane_.stream.get()), "cuLaunchKernel"));
+    return Copy(pinned + kCudaUploadBytes, device + kCudaUploadBytes,
+                part.results_end - kCudaUploadBytes);
   }
 
-  // Enqueues the copy of a part of the lane to its other side.
-  absl::Status Copy(int64_t begin, int64_t end, cudaMemcpyKind kind)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (begin == end) return absl::OkStatus();
-    char* to = lane_->device.data() + begin;
-    char* from = lane_->pinned.data() + begin;
-    if (kind == cudaMemcpyDeviceToHost) std::swap(to, from);
+  // Enqueues a copy between the sides of the lane.
+  absl::Status Copy(char* to, const char* from, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (bytes == 0) return absl::OkStatus();
     return CudaStatus(
-        cudaMemcpyAsync(to, from, static_cast<size_t>(end - begin), kind, lane_->stream.get()),
-        "cudaMemcpyAsync");
+        Cuda().cuMemcpyAsync(to, from, static_cast<size_t>(bytes), lane_.stream.get()),
+        "cuMemcpyAsync");
   }
 
+  const CudaDevice device_;
   const CudaShapes shapes_;
-  std::string detail_;  // set by Start
-  proto::Mutex mu_;     // held while a batch runs: the lane serves one at a time
-  std::optional<Lane> lane_ ABSL_GUARDED_BY(mu_);  // set by Start
+  proto::Mutex mu_;  // held while a batch runs: the lane serves one at a time
+  const Lane lane_ ABSL_GUARDED_BY(mu_);
 };
+
+// Takes all memory, and runs every kernel.
+absl::StatusOr<std::unique_ptr<Backend>> Start(const CudaShapes& shapes) {
+  ROPE_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open());
+  absl::StatusOr<Lane> lane = MakeLane();
+  if (!lane.ok()) {
+    return NoCudaDevice(
+        absl::StrFormat("%s, want %d MiB of device memory and as much pinned memory (%s)",
+                        MemoryWords(), kCudaLaneBytes >> 20, std::string(lane.status().message())));
+  }
+  auto backend = std::make_unique<CudaBackend>(std::move(device), *std::move(lane), shapes);
+  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend));
+  return backend;
+}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const CudaShapes& shapes) {
-  auto backend = std::make_unique<CudaBackend>(shapes);
-  const absl::Status status = backend->Start();
-  if (absl::IsUnavailable(status)) return status;
-  if (!status.ok()) return NoCudaDevice(std::string(status.message()));
-  return backend;
+  if (*kCudaPtx == '\0') {
+    return MakeError(Reason::kNotBuilt, "backend", "cuda",
+                     "a build with CUDA's kernels; this one was built without kernels");
+  }
+  auto backend = Start(shapes);
+  if (backend.ok() || absl::IsUnavailable(backend.status())) return backend;
+  return NoCudaDevice(std::string(backend.status().message()));
 }
 
 }  // namespace rope::kernels

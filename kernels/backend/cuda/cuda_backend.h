@@ -12,7 +12,7 @@
 // Threading:  As Backend.
 // Errors:     As Backend: `cuda: <call>: <CUDA's message>`. All work in flight has ended when
 //             Rotate returns, unless the device is lost. MakeCudaBackend: UNAVAILABLE, with the
-//             reason.
+//             reason; UNIMPLEMENTED, this build is without kernels.
 // Limits:     kCudaLaneBytes of device memory, beside the context, and of pinned memory.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_BACKEND_H_

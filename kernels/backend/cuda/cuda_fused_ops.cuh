@@ -18,7 +18,7 @@
 #define ROPE_CUDA_LOOP
 #endif
 
-namespace rope::kernels::ROPE_CUDA_NAMESPACE {
+namespace rope::kernels::cuda_device {
 
 // Loads element `index` of the input byte by byte. It avoids branches, because each costs a
 // register.
@@ -161,17 +161,17 @@ __device__ __forceinline__ void RotateFusedBlock(const CudaJob& job, uint32_t bl
   if (index < job.items) FusedItem(job, ItemAt(job, index));
 }
 
-__global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256)
     RotateFused(const CudaJob* __restrict__ jobs, uint32_t count) {
   const Work work = FindWork(jobs, count);
   RotateFusedBlock(jobs[work.job], work.block);
 }
-__global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256)
     RotateFusedByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
   const Work work = FindWork(list.jobs, count);
   RotateFusedBlock(list.jobs[work.job], work.block);
 }
 
-}  // namespace rope::kernels::ROPE_CUDA_NAMESPACE
+}  // namespace rope::kernels::cuda_device
 
 #endif  // ROPE_KERNELS_BACKEND_CUDA_CUDA_FUSED_OPS_CUH_

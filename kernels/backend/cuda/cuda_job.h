@@ -1,6 +1,6 @@
 // CudaJob: the input of the CUDA kernels for one rectangle of (token, head) vectors.
 //
-// This is plain C++17 without a CUDA header, so that the planner and its tests build without nvcc.
+// This is plain C++17 without a CUDA header: nvcc reads it, and so does the planner.
 // Every pointer is an address that the device can read. A row is `pairs` cosines and then `pairs`
 // sines, and the rows of a job's tokens lie one behind the other.
 // Ownership:  A view; it owns nothing.

@@ -19,11 +19,8 @@
 
 #include "kernels/backend/cuda/cuda_cpu_shim.h"
 #endif
-#if !defined(ROPE_CUDA_NAMESPACE)
-#define ROPE_CUDA_NAMESPACE cuda_device
-#endif
 
-namespace rope::kernels::ROPE_CUDA_NAMESPACE {
+namespace rope::kernels::cuda_device {
 
 struct Float16 {
   uint16_t bits;
@@ -203,6 +200,6 @@ __device__ __forceinline__ void TurnStepwise(float& a, float& b, float cos, floa
   a = turned;
 }
 
-}  // namespace rope::kernels::ROPE_CUDA_NAMESPACE
+}  // namespace rope::kernels::cuda_device
 
 #endif  // ROPE_KERNELS_BACKEND_CUDA_CUDA_NUMBERS_CUH_

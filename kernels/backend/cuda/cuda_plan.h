@@ -8,10 +8,10 @@
 //   head-loop: many tokens; a thread keeps the cos and sin of its pairs in registers while it
 //              walks over up to kCudaHeadsPerThread heads.
 //
-// Built with and without nvcc. Usage, with everything but the planner's own fields set:
+// Usage, with everything but the planner's own fields set:
 //   const CudaPlan plan = PlanCuda(jobs);
 //   (if plan.NeedsTable(), copy plan.jobs to the device)
-//   LaunchCuda(plan, device_jobs, stream);
+//   device.Launch(plan, device_jobs, stream);  // cuda_device.h
 //
 // Threading:  Pure function.
 // Ownership:  The plan holds copies of the jobs, with the addresses that they came with.
@@ -28,7 +28,7 @@
 
 namespace rope::kernels {
 
-struct RotateJob;  // rotate_job.h, which nvcc does not read
+struct RotateJob;  // rotate_job.h
 
 struct CudaLaunch {
   CudaKernel kernel = CudaKernel::kVector;

@@ -1,8 +1,8 @@
 // The CUDA kernels RotateVector and RotateScalar, over CudaJobs (cuda_plan.h).
 //
 // Two compilers build this source: nvcc for the device, and any C++17 compiler through
-// cuda_cpu_shim.h, which puts the same code in another namespace (ROPE_CUDA_NAMESPACE) and runs it
-// on the CPU. It is C++17 without barriers and without shared memory.
+// cuda_cpu_shim.h, which runs it on the CPU. It is C++17 without barriers and without shared
+// memory.
 //
 // A block finds its job by binary search over first_block, and its part of the job by its turn in
 // a tile. Each thread then processes an item of the job: one 16-byte piece (in fact two, for both
@@ -28,7 +28,7 @@
 #define ROPE_CUDA_UNROLL
 #endif
 
-namespace rope::kernels::ROPE_CUDA_NAMESPACE {
+namespace rope::kernels::cuda_device {
 
 // --- memory: one 16-byte access each; from uint4, since a memcpy would go byte by byte ---
 
@@ -337,28 +337,28 @@ __device__ __forceinline__ void RotateScalarBlock(const CudaJob& job, uint32_t b
 
 // --- the kernels: each over a table of jobs, and over jobs that are passed by value ---
 
-__global__ void __launch_bounds__(256, 3)
+extern "C" __global__ void __launch_bounds__(256, 3)
     RotateVector(const CudaJob* __restrict__ jobs, uint32_t count) {
   const Work work = FindWork(jobs, count);
   RotateVectorBlock(jobs[work.job], work.block);
 }
-__global__ void __launch_bounds__(256, 3)
+extern "C" __global__ void __launch_bounds__(256, 3)
     RotateVectorByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
   const Work work = FindWork(list.jobs, count);
   RotateVectorBlock(list.jobs[work.job], work.block);
 }
 
-__global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256)
     RotateScalar(const CudaJob* __restrict__ jobs, uint32_t count) {
   const Work work = FindWork(jobs, count);
   RotateScalarBlock(jobs[work.job], work.block);
 }
-__global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256)
     RotateScalarByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
   const Work work = FindWork(list.jobs, count);
   RotateScalarBlock(list.jobs[work.job], work.block);
 }
 
-}  // namespace rope::kernels::ROPE_CUDA_NAMESPACE
+}  // namespace rope::kernels::cuda_device
 
 #endif  // ROPE_KERNELS_BACKEND_CUDA_CUDA_ROTATE_CUH_

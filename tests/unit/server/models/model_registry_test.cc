@@ -64,7 +64,6 @@ TEST(SpecCacheTest, ValueAboveTheBoundIsReturnedAndNotKept) {
   EXPECT_EQ(cache.bytes(), bytes);
 }
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr char kPlain[] = R"({"head_dim": 64, "rope_theta": 10000})";
 constexpr char kLlama[] =
     R"({"model_type": "llama", "head_dim": 64, "max_position_embeddings": 4096})";
@@ -105,245 +104,12 @@ v1::RopeSpec ById(const std::string& config_id) {
   return spec;
 }
 
-void ExpectFails(const v1::RopeSpec& spec, absl::StatusCode code, const std::string& text) {
-  EXPECT_THAT(MakeRegistry()->Find(spec), Fails(code, text));
-}
-
-TEST(FindTest, ASourceIsRequired) {
-  ExpectFails(v1::RopeSpec(), kInvalid, "rope: got nothing, want exactly one of model");
-}
-
-TEST(FindTest, UnknownNamesAreNotFound) {
-  ExpectFails(ByModel("nobody"), absl::StatusCode::kNotFound, "rope.model: got \"nobody\"");
-  ExpectFails(ById(std::string(32, '0')), absl::StatusCode::kNotFound, "rope.config_id: got \"000");
-}
-
-TEST(FindTest, UnknownModelsAreAnsweredWithTheNearest) {
-  const auto registry = MakeRegistry({{"prod-7b", kLlama}});
-  const std::pair<std::string, std::string> cases[] = {
-      {"prod_7b", "; did you mean prod-7b?"},
-      {"kimi-k3", "want a name that ListModels gives"},  // another number is another model
-      {"mistral-7b", "; did you mean mistral-7b-v0.1 or mistral-7b-v0.3?"},
-      {"moonshotai/Kimi-K2.6", "want a name that ListModels gives"},
-      {"nothing like any of them", "want a name that ListModels gives"},
-      {std::string(1 << 20, 'a'), "want a name that ListModels gives"},
-  };
-  for (const auto& [name, end] : cases) {
-    const auto status = registry->Find(ByModel(name)).status();
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, EndsWith(end)));
-    EXPECT_LT(status.message().size(), 300u);
-  }
-}
-
-TEST(FindTest, PresetsAreFoundByHubIdAndInAnyCase) {
-  const auto registry = MakeRegistry();
-  const std::string want = (*registry->Find(ByModel("llama-3.1-8b")))->config_id();
-  for (const std::string name : {"Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"}) {
-    const auto entry = registry->Find(ByModel(name));
-    ASSERT_THAT(entry, IsOk()) << name;
-    EXPECT_EQ((*entry)->config_id(), want) << name;
-    v1::RopeSpec layers = ByModel(name);
-    layers.set_first_layer(0);
-    EXPECT_THAT(registry->FindLayers(layers, 2), IsOk()) << name;
-  }
-}
-
-TEST(FindTest, EveryPresetResolvesWithAPairing) {
-  const auto registry = MakeRegistry();
-  for (const auto& [name, named] : registry->models()) {
-    const v1::Model& model = named.shown;
-    v1::RopeSpec spec = ByModel(name);
-    if (model.layer_types_size() > 0) spec.set_layer_type(model.layer_types(0));
-    const auto entry = registry->Find(spec);
-    ASSERT_THAT(entry, IsOk()) << model.name();
-    EXPECT_THAT((*entry)->Resolve(std::nullopt), IsOk()) << model.name();
-    EXPECT_TRUE((*entry)->pairing().has_value()) << model.name();
-  }
-}
-
-TEST(FindTest, ErrorsNameTheFieldThatTheConfigCameIn) {
-  v1::RopeSpec bad = ByConfig(-1);
-  ExpectFails(bad, kInvalid, "rope.config.rope_theta: got -1");
-  ExpectFails(ByJson(R"({"head_dim": 64, "rope_theta": -1})"), kInvalid,
-              "rope.config_json.rope_theta: got -1");
-  ExpectFails(ByJson("{"), kInvalid, "rope.config_json: got a syntax error");
-  bad = ByConfig(10000);
-  bad.mutable_config()->set_rope_type("spiral");
-  ExpectFails(bad, kInvalid, "rope.config.rope_type: got");
-}
-
-TEST(FindTest, LargeJsonIsRefusedByItsSize) {
-  const std::string big(static_cast<size_t>(limits::kConfigJsonBytesMax) + 1, ' ');
-  ExpectFails(ByJson(big), absl::StatusCode::kResourceExhausted,
-              "rope.config_json.size: got 1048577 bytes, want at most 1048576");
-}
-
-TEST(FindTest, LayerBesideAnInlineConfigIsInvalid) {
-  v1::RopeSpec spec = ByConfig(10000);
-  spec.set_layer(0);
-  ExpectFails(spec, kInvalid, "rope.layer: got it together with config");
-  spec.clear_layer();
-  spec.set_layer_type("full_attention");
-  ExpectFails(spec, kInvalid, "rope.layer_type: got it together with config");
-}
-
-TEST(FindTest, LayerPicksTheEntry) {
-  const auto registry = MakeRegistry();
-  v1::RopeSpec spec = ByJson(kTwoKinds);
-  EXPECT_THAT(registry->Find(spec),
-              StatusIs(kInvalid, AllOf(HasSubstr("rope.layer_type: got nothing"),
-                                       HasSubstr("full_attention"), HasSubstr("sliding"))));
-  spec.set_layer(1);
-  ASSERT_OK(full, registry->Find(spec));
-  EXPECT_EQ((*full)->layer().config.rope_theta, 1e6);
-  spec.clear_layer();
-  spec.set_layer_type("sliding_attention");
-  ASSERT_OK(local, registry->Find(spec));
-  EXPECT_EQ((*local)->layer().config.rope_theta, 1e4);
-  EXPECT_NE((*full)->config_id(), (*local)->config_id());
-}
-
-TEST(FindTest, SubConfigIsReadAndHasItsOwnEntry) {
-  const auto registry = MakeRegistry();
-  v1::RopeSpec spec = ByJson(
-      R"({"model_type": "llama", "head_dim": 64, "rope_theta": 10000,
-          "vision_config": {"head_dim": 80, "rope_theta": 7}})");
-  const auto plain = registry->Find(spec);
-  spec.set_sub_config("vision_config");
-  const auto vision = registry->Find(spec);
-  ASSERT_THAT(plain, IsOk());
-  ASSERT_THAT(vision, IsOk());
-  EXPECT_EQ((*plain)->layer().config.rope_theta, 1e4);
-  EXPECT_EQ((*vision)->layer().config.rope_theta, 7);
-  EXPECT_NE((*plain)->config_id(), (*vision)->config_id());
-  spec.set_sub_config("audio_config");
-  EXPECT_THAT(registry->Find(spec), IsInvalid("rope.sub_config: got \"audio_config\", want one of "
-                                              "vision_config"));
-}
-
-TEST(FindTest, SubConfigBesideAConfigOrConfigIdIsInvalid) {
-  v1::RopeSpec spec = ByConfig(10000);
-  spec.set_sub_config("vision_config");
-  ExpectFails(spec, kInvalid, "rope.sub_config: got it together with config");
-  spec = ById(std::string(32, '0'));
-  spec.set_sub_config("vision_config");
-  ExpectFails(spec, kInvalid, "rope.config_id: got it together with layer");
-}
-
-TEST(FindTest, LayerAndLayerTypeTogetherAndNoSuchLayerAreInvalid) {
-  v1::RopeSpec spec = ByJson(kTwoKinds);
-  spec.set_layer(4);
-  ExpectFails(spec, kInvalid, "rope.layer: got 4, want 0 to 3");
-  spec.set_layer(1);
-  spec.set_layer_type("full_attention");
-  ExpectFails(spec, kInvalid, "rope: got layer and layer_type");
-}
-
-TEST(FindTest, EmptyEntriesDoNotStopTheServer) {
-  for (const char* json : {"{}", R"({"rope_parameters": {}})", R"({"rope_scaling": null})",
-                           R"({"x": {}})", R"({"rope_parameters": {"full_attention": {}}})"}) {
-    const auto found = MakeRegistry()->Find(ByJson(json));
-    EXPECT_THAT(found.status().code(), AnyOf(absl::StatusCode::kOk, kInvalid)) << json;
-  }
-}
-
-TEST(ConfigIdTest, SameSpecHasOneIdAndTheIdFindsIt) {
-  const auto registry = MakeRegistry();
-  ASSERT_OK(first, registry->Find(ByConfig(10000)));
-  ASSERT_OK(again, registry->Find(ByConfig(10000)));
-  ASSERT_OK(other, registry->Find(ByConfig(20000)));
-  EXPECT_EQ((*first)->config_id(), (*again)->config_id());
-  EXPECT_EQ((*first)->config_id().size(), 32U);
-  EXPECT_NE((*first)->config_id(), (*other)->config_id());
-  ASSERT_OK(by_id, registry->Find(ById((*first)->config_id())));
-  EXPECT_EQ(*by_id, *first);
-}
-
-TEST(ConfigIdTest, IncludesThePairing) {
-  const auto registry = MakeRegistry();
-  v1::RopeSpec spec = ByConfig(10000);
-  spec.set_pairing(v1::PAIRING_HALF);
-  const auto half = registry->Find(spec);
-  spec.set_pairing(v1::PAIRING_INTERLEAVED);
-  const auto interleaved = registry->Find(spec);
-  ASSERT_THAT(half, IsOk());
-  ASSERT_THAT(interleaved, IsOk());
-  EXPECT_NE((*half)->config_id(), (*interleaved)->config_id());
-}
-
-TEST(ConfigIdTest, EveryServerGivesTheSameIdAndKnowsOnlyWhatItHasSeen) {
-  const auto one = MakeRegistry();
-  const auto two = MakeRegistry();
-  ASSERT_OK(in_one, one->Find(ByConfig(10000)));
-  EXPECT_EQ((*in_one)->config_id(), "37b70e0e28324e269a15443ecddbb7c7");
-  EXPECT_THAT(two->Find(ById((*in_one)->config_id())), IsNotFound("rope.config_id"));
-  ASSERT_OK(in_two, two->Find(ByConfig(10000)));
-  EXPECT_EQ((*in_one)->config_id(), (*in_two)->config_id());
-}
-
 TEST(ConfigIdTest, OneEmbeddingHasOneIdHoweverItIsGiven) {
   const auto registry = MakeRegistry({{"mine", kLlama}});
   ASSERT_OK(by_json, registry->Find(ByJson(kLlama)));
   ASSERT_OK(by_model, registry->Find(ByModel("mine")));
   EXPECT_NE(*by_json, *by_model) << "two specs";
   EXPECT_EQ((*by_json)->config_id(), (*by_model)->config_id());
-}
-
-TEST(ConfigIdTest, WhatChangesTheNumbersChangesTheId) {
-  const auto registry = MakeRegistry();
-  std::set<std::string> ids;
-  std::vector<v1::RopeSpec> specs(6, ByConfig(10000));
-  specs[1].mutable_config()->set_rope_theta(10001);
-  specs[2].set_pairing(v1::PAIRING_HALF);
-  specs[3].set_precision(v1::PRECISION_HF);
-  specs[4].mutable_config()->set_rotary_dim(32);
-  specs[5].mutable_config()->set_reverse(true);
-  for (const v1::RopeSpec& spec : specs) {
-    ASSERT_OK(entry, registry->Find(spec));
-    EXPECT_TRUE(ids.insert((*entry)->config_id()).second) << spec.ShortDebugString();
-  }
-}
-
-TEST(ConfigIdTest, BesideLayerOrPairingIsInvalid) {
-  v1::RopeSpec spec = ById(std::string(32, '0'));
-  spec.set_pairing(v1::PAIRING_HALF);
-  ExpectFails(
-      spec, kInvalid,
-      "rope.config_id: got it together with layer, layer_type, sub_config, pairing, compat or "
-      "precision");
-}
-
-TEST(RegistryPairingTest, ExplicitWinsOverModelTypeWithAWarning) {
-  const auto registry = MakeRegistry();
-  v1::RopeSpec spec = ByJson(kLlama);
-  ASSERT_OK(from_type, registry->Find(spec));
-  EXPECT_EQ((*from_type)->pairing(), kernels::Pairing::kHalf);
-  EXPECT_THAT((*from_type)->warnings(), Not(Contains(HasSubstr("pairing:"))));
-  spec.set_pairing(v1::PAIRING_INTERLEAVED);
-  ASSERT_OK(overridden, registry->Find(spec));
-  EXPECT_EQ((*overridden)->pairing(), kernels::Pairing::kInterleaved);
-  EXPECT_THAT((*overridden)->warnings(), Contains(HasSubstr("pairing: taken as interleaved")));
-}
-
-TEST(RegistryPairingTest, ExplicitThatAgreesWarnsOfNothing) {
-  v1::RopeSpec spec = ByModel("llama-3-8b");
-  spec.set_pairing(v1::PAIRING_HALF);
-  ASSERT_OK(entry, MakeRegistry()->Find(spec));
-  EXPECT_THAT((*entry)->warnings(), Not(Contains(HasSubstr("pairing"))));
-}
-
-TEST(RegistryPairingTest, NothingSaysIt) {
-  ASSERT_OK(entry, MakeRegistry()->Find(ByConfig(10000)));
-  EXPECT_THAT((*entry)->pairing(), Eq(std::nullopt));
-}
-
-TEST(ResolveTest, HeadDimIsTakenWhereTheConfigHasNone) {
-  v1::RopeSpec spec;
-  spec.mutable_config()->set_rope_theta(10000);
-  ASSERT_OK(entry, MakeRegistry()->Find(spec));
-  ASSERT_OK(resolved, (*entry)->Resolve(48));
-  EXPECT_EQ((*resolved)->head_dim(), 48);
-  EXPECT_THAT((*entry)->Resolve(std::nullopt), IsInvalid("rope.config.head_dim: got nothing"));
 }
 
 TEST(EvictionTest, OldSpecsGoAndComeBack) {
@@ -591,6 +357,11 @@ TEST(ModelFilesTest, FlagModelTakesOverAHubIdAndThePresetsOwnNameStays) {
   EXPECT_EQ(theta("meta-llama/Llama-3.1-8B"), 10000);
   EXPECT_EQ(theta("llama-3.1-8b"), 500000);
   EXPECT_EQ(theta("meta-llama/Llama-3.1-8B-Instruct"), 500000);
+}
+
+TEST(ModelFilesTest, AreSuggestedForAnUnknownName) {
+  const auto registry = MakeRegistry({{"prod-7b", kLlama}});
+  EXPECT_THAT(registry->Find(ByModel("prod_7b")), IsNotFound("; did you mean prod-7b?"));
 }
 
 TEST(ModelFilesTest, NameTwiceIsInvalid) {

@@ -61,14 +61,6 @@ absl::StatusOr<std::vector<double>> ReadAsTensor(const v1::Array& array, int64_t
   return numbers;
 }
 
-void ExpectInvalidIntegers(const v1::Array& array, const std::string& message) {
-  EXPECT_THAT(ReadAsIntegers(array), IsInvalid(message));
-}
-
-void ExpectInvalidTensor(const v1::Array& array, int64_t count, const std::string& message) {
-  EXPECT_THAT(ReadAsTensor(array, count), IsInvalid(message));
-}
-
 TEST(ReadIntegersTest, RawOfBothWidthsInAnyPieces) {
   const std::vector<int64_t> wide = {0, -1, int64_t{1} << 40};
   const std::vector<int32_t> narrow = {0, -1, 1 << 30};
@@ -97,41 +89,6 @@ TEST(ReadIntegersTest, RawOfZeroElementsIsLegal) {
   EXPECT_THAT(array->values, IsEmpty());
 }
 
-TEST(ReadIntegersTest, FractionsAndWhatNoIntegerHoldsAreInvalid) {
-  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT64, {2}, {1, 1.5}), "ids.numbers[1]: got 1.5");
-  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT64, {1}, {NAN}), "ids.numbers[0]: got nan");
-  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT64, {1}, {INFINITY}), "ids.numbers[0]: got inf");
-  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT64, {1}, {1e300}), "ids.numbers[0]: got 1e+300");
-}
-
-TEST(ReadIntegersTest, DTypeMustBeAnIntegerAndIsRequiredWithRaw) {
-  ExpectInvalidIntegers(Raw(v1::DTYPE_UNSPECIFIED, {1}, std::string(8, 0)),
-                        "ids.dtype: got DTYPE_UNSPECIFIED, want DTYPE_INT32 or DTYPE_INT64");
-  ExpectInvalidIntegers(Numbers(v1::DTYPE_FP32, {1}, {1}), "ids.dtype: got DTYPE_FP32");
-  ExpectInvalidIntegers(Numbers(static_cast<v1::DType>(99), {1}, {1}), "ids.dtype: got number 99");
-}
-
-TEST(ReadIntegersTest, CountsThatDifferFromTheShapeAreInvalid) {
-  ExpectInvalidIntegers(Raw(v1::DTYPE_INT32, {3}, std::string(11, 0)),
-                        "ids.raw: got 11 bytes, want 12");
-  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT32, {3}, {1, 2}), "ids.numbers: got 2, want 3");
-  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT32, {3}, {}), "ids: got no elements, want 3");
-}
-
-TEST(ReadIntegersTest, NegativeAndOverflowingShapesAreInvalid) {
-  const int64_t big = int64_t{1} << 40;
-  ExpectInvalidIntegers(Raw(v1::DTYPE_INT32, {-1}, ""), "ids.shape: got -1");
-  ExpectInvalidIntegers(Raw(v1::DTYPE_INT32, {big, big}, "abcd"), "a product that fits 63 bits");
-  ExpectInvalidIntegers(Raw(v1::DTYPE_INT64, {int64_t{1} << 61}, "abcdefgh"),
-                        "ids.raw: got 8 bytes, want a size that fits 63 bits");
-}
-
-TEST(ReadIntegersTest, RawBesideNumbersIsInvalid) {
-  v1::Array both = Raw(v1::DTYPE_INT32, {1}, std::string(4, 0));
-  both.add_numbers(1);
-  ExpectInvalidIntegers(both, "ids: got raw and numbers, want exactly one");
-}
-
 TEST(ReadTensorTest, NumbersRoundToEachDType) {
   // Ties go to the even neighbour.
   const std::vector<double> numbers = {1.0 + std::ldexp(1, -8), 1.0 + std::ldexp(3, -8), 65520,
@@ -158,33 +115,6 @@ TEST(ReadTensorTest, RawIsTakenBitForBitInAnyPieces) {
     ASSERT_OK(read, ReadAsTensor(Raw(v1::DTYPE_FP32, {3}, RawBytes(values)), 3, piece));
     EXPECT_THAT(*read, ElementsAre(values[0], values[1], values[2]));
   }
-}
-
-TEST(ReadTensorTest, RegionsAreInvalidBesideOtherElementsAndWhereThereAreNone) {
-  v1::Array array = Raw(v1::DTYPE_FP32, {1}, "abcd");
-  array.mutable_region()->set_region_id(1);
-  ExpectInvalidTensor(array, 1, "x: got a region beside raw or numbers");
-  array.clear_raw();
-  ExpectInvalidTensor(array, 1, "x.region: got a region, want raw or numbers");
-  ExpectInvalidTensor(array, int64_t{1} << 62, "an extent in bytes that fits 63 bits");
-}
-
-TEST(ReadTensorTest, OtherDTypesAreInvalid) {
-  ExpectInvalidTensor(Raw(v1::DTYPE_INT32, {1}, "abcd"), 1, "x.dtype: got DTYPE_INT32");
-  ExpectInvalidTensor(Raw(v1::DTYPE_FP64, {1}, "abcdefgh"), 1, "x.dtype: got DTYPE_FP64");
-  ExpectInvalidTensor(Raw(v1::DTYPE_FP8_E4M3, {1}, "a"), 1, "x.dtype: got DTYPE_FP8_E4M3");
-  ExpectInvalidTensor(Raw(static_cast<v1::DType>(77), {1}, "a"), 1, "x.dtype: got number 77");
-  ExpectInvalidTensor(Numbers(v1::DTYPE_UNSPECIFIED, {1}, {1}), 1,
-                      "x.dtype: got DTYPE_UNSPECIFIED, want DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
-}
-
-TEST(ReadTensorTest, WrongByteCountBothSourcesAndNoneAreInvalid) {
-  ExpectInvalidTensor(Raw(v1::DTYPE_FP16, {2}, "abc"), 2, "x.raw: got 3 bytes, want 4");
-  ExpectInvalidTensor(Raw(v1::DTYPE_FP16, {2}, "abcdef"), 2, "x.raw: got 6 bytes, want 4");
-  v1::Array both = Raw(v1::DTYPE_FP16, {1}, "ab");
-  both.add_numbers(1);
-  ExpectInvalidTensor(both, 1, "x: got raw and numbers");
-  ExpectInvalidTensor(Numbers(v1::DTYPE_FP16, {2}, {}), 2, "x: got no elements");
 }
 
 }  // namespace

@@ -272,59 +272,5 @@ TEST_P(PlanPrecisionTest, ConfigIdCarriesIt) {
       "precision");
 }
 
-TEST_P(PlanPrecisionTest, WhatHuggingFaceDoesNotHaveIsRefused) {
-  v1::RotateRequest request = MakeRequest(5, v1::PAIRING_HALF);
-  *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
-  ASSERT_THAT(Check(request), IsOk());
-
-  v1::RotateRequest xpos = request;
-  xpos.mutable_rope()->mutable_config()->mutable_xpos()->set_scale_base(512);
-  ExpectRefused(xpos, "rope.config.xpos: got xpos with precision hf");
-
-  v1::RotateRequest reposition = request;
-  reposition.set_operation(v1::OPERATION_REPOSITION);
-  reposition.mutable_reposition()->mutable_from()->set_start(3);
-  ExpectRefused(reposition, "rope.precision: got PRECISION_HF with OPERATION_REPOSITION");
-  *reposition.mutable_reposition()->mutable_from_rope() = reposition.rope();
-  reposition.mutable_rope()->clear_precision();
-  ExpectRefused(reposition, "reposition.from_rope.precision: got PRECISION_HF");
-
-  v1::RotateRequest sinusoidal = request;
-  sinusoidal.set_operation(v1::OPERATION_ADD_SINUSOIDAL);
-  ExpectRefused(sinusoidal, "operation: got OPERATION_ADD_SINUSOIDAL with PRECISION_HF");
-
-  v1::RotateRequest norm = request;
-  norm.mutable_tensors(0)->mutable_norm()->set_eps(1e-6);
-  ExpectRefused(norm, "tensors[0].norm: got it with PRECISION_HF");
-
-  v1::RotateRequest rows = request;
-  rows.mutable_rope()->clear_config();
-  rows.clear_positions();
-  v1::Array& angles = *rows.mutable_rows()->mutable_angles();
-  angles.set_dtype(v1::DTYPE_FP64);
-  SetShape(angles, {1, 4});
-  for (const double angle : kFrequencies) angles.add_numbers(angle);
-  ExpectRefused(rows, "rope: got an embedding together with rows");
-
-  v1::RotateRequest unknown = request;
-  unknown.mutable_rope()->set_precision(static_cast<v1::Precision>(3));
-  ExpectRefused(unknown, "rope.precision: got 3");
-}
-
-TEST_P(PlanPrecisionTest, TensorsOfOneDTypeShareTheirRows) {
-  v1::RotateRequest request = MakeRequest(5, v1::PAIRING_HALF);
-  for (const v1::DType dtype : {v1::DTYPE_BF16, v1::DTYPE_FP16, v1::DTYPE_BF16}) {
-    *request.add_tensors() = MakeTensor(dtype, v1::ROLE_Q);
-  }
-  auto plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
-  EXPECT_EQ(plan->row_sets.size(), 2);
-  EXPECT_EQ(plan->tensors[2].heads[0].row_set, 0);
-  request.mutable_rope()->clear_precision();
-  plan = Check(request);
-  ASSERT_THAT(plan, IsOk());
-  EXPECT_EQ(plan->row_sets.size(), 1);
-}
-
 }  // namespace
 }  // namespace rope::server

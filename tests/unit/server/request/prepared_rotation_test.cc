@@ -9,7 +9,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -92,9 +91,6 @@ class PreparedRotationTest : public ::testing::Test {
     EXPECT_THAT(id, IsOk()) << whole.ShortDebugString();
     return id.value_or("");
   }
-  absl::Status PrepareStatus(const v1::PrepareRequest& request) {
-    return engine_.Prepare(request).status();
-  }
 
   WireAnswer Send(const v1::RotateRequest& request, uint64_t session = kSession) {
     return Answer(engine_, {request.SerializeAsString()}, session);
@@ -110,93 +106,9 @@ class PreparedRotationTest : public ::testing::Test {
                                          << want.Parsed().ShortDebugString();
     return got.status;
   }
-  void ExpectEqualAnswers(const std::vector<std::pair<std::string, v1::RotateRequest>>& requests) {
-    for (const auto& [what, request] : requests) {
-      SCOPED_TRACE(what);
-      const std::string id = Prepare(request);
-      EXPECT_THAT(SendAsPrepared(request, id), IsOk());
-      EXPECT_THAT(SendAsPrepared(request, id), IsOk());
-    }
-  }
 
   LocalEngine engine_;
 };
-
-TEST_F(PreparedRotationTest, CallIsAnsweredAsTheWholeRequestIsForEachKindOfTensor) {
-  std::vector<std::pair<std::string, v1::RotateRequest>> requests;
-  const auto add = [&](const std::string& what) -> v1::RotateRequest& {
-    return requests.emplace_back(what, Sample()).second;
-  };
-  add("no id").clear_request_id();
-  add("starts") = With([](v1::Positions& p) { SetInts(*p.mutable_starts(), {1}, {9}); });
-  add("ids") = With([](v1::Positions& p) { SetInts(*p.mutable_position_ids(), {3}, {9, 5, 9}); });
-  add("ids as numbers") = With([](v1::Positions& p) {
-    for (const double id : {4, 2, 0}) p.mutable_position_ids()->add_numbers(id);
-  });
-  add("planned length") = With([](v1::Positions& p) { p.add_seq_lens(77); });
-  add("inverse").set_operation(v1::OPERATION_INVERSE);
-  add("sinusoidal").set_operation(v1::OPERATION_ADD_SINUSOIDAL);
-  add("factor").set_skip_attention_factor(true);
-  add("rounded steps").mutable_rope()->set_precision(v1::PRECISION_HF);
-  add("fp8").mutable_output()->set_dtype(v1::DTYPE_FP8_E4M3);
-  requests.back().second.mutable_tensors(0)->add_fp8_scales(2);
-  add("layouts").mutable_output()->add_layouts("HSD");
-  requests.back().second.mutable_output()->add_layouts("");
-  add("scale and norm").mutable_tensors(0)->set_scale(0.5);
-  v1::HeadNorm& norm = *requests.back().second.mutable_tensors(1)->mutable_norm();
-  norm.set_eps(1e-6);
-  norm.mutable_weight()->set_dtype(v1::DTYPE_FP32);
-  SetShape(*norm.mutable_weight(), {8});
-  norm.mutable_weight()->set_raw(Floats(8));
-  v1::Tensor& packed = *add("head ranges").mutable_tensors(0);
-  packed.clear_role();
-  packed.add_head_ranges()->set_role(v1::ROLE_Q);
-  packed.mutable_head_ranges(0)->set_end(1);
-  v1::Array& typed = *add("numbers").mutable_tensors(1)->mutable_array();
-  typed.clear_raw();
-  for (int i = 0; i < 24; ++i) typed.add_numbers(i);
-  v1::Array& strided = *add("strides").mutable_tensors(1)->mutable_array();
-  for (const int64_t stride : {16, 1}) strided.add_strides(stride);
-  strided.set_raw(Floats(40));
-  add("id beyond ASCII").set_request_id("\u00e9");
-  (*add("labels").mutable_labels())["pod"] = "a";
-  ExpectEqualAnswers(requests);
-}
-
-TEST_F(PreparedRotationTest, CallIsAnsweredAsTheWholeRequestIsForEachKindOfEmbedding) {
-  std::vector<std::pair<std::string, v1::RotateRequest>> requests;
-  const auto add = [&](const std::string& what) -> v1::RotateRequest& {
-    return requests.emplace_back(what, Sample()).second;
-  };
-  const auto config = [&](const std::string& what) -> v1::RopeConfig& {
-    return *add(what).mutable_rope()->mutable_config();
-  };
-  config("xpos").mutable_xpos()->set_scale_base(512);
-  v1::RopeConfig& dynamic = config("dynamic");
-  dynamic.set_rope_type("dynamic");
-  dynamic.set_factor(2);
-  dynamic.set_max_position_embeddings(100);
-  v1::RopeConfig& mrope = config("three axes");
-  for (const int64_t count : {2, 1, 1}) mrope.add_mrope_section(count);
-  SetInts(*requests.back().second.mutable_positions()->mutable_position_ids(), {3, 1, 3},
-          {1, 2, 3, 4, 5, 6, 7, 8, 9});
-  config("token scales").set_original_max_position_embeddings(64);
-  requests.back().second.mutable_tensors(0)->set_llama4_scaling_beta(0.1);
-  add("reposition").set_operation(v1::OPERATION_REPOSITION);
-  requests.back().second.mutable_reposition()->mutable_from()->set_start(5);
-  v1::RotateRequest& moved = add("reposition between embeddings");
-  moved.set_operation(v1::OPERATION_REPOSITION);
-  moved.mutable_reposition()->mutable_from()->set_start(5);
-  *moved.mutable_reposition()->mutable_from_rope() = moved.rope();
-  moved.mutable_rope()->mutable_config()->set_rope_theta(500);
-  v1::RopeSpec& still = *add("layer without rotation").mutable_rope();
-  still.clear_pairing();
-  still.set_layer(3);
-  still.set_config_json(R"({"model_type": "llama4_text", "head_dim": 8, "rope_theta": 500000.0,
-      "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]})");
-  config("past the model's length").set_max_position_embeddings(202);
-  ExpectEqualAnswers(requests);
-}
 
 TEST_F(PreparedRotationTest, EachCallHasItsOwnPositionsAndElements) {
   const std::string id = Prepare(Sample());
@@ -249,11 +161,6 @@ TEST_F(PreparedRotationTest, BadValuesAreRefusedAsInTheWholeRequest) {
   EXPECT_THAT(SendAsPrepared(labelled, id), IsInvalid("labels"));
 }
 
-TEST_F(PreparedRotationTest, UnknownIdIsNotFound) {
-  EXPECT_THAT(Send(CallOf(Sample(), "no-such-id")).status,
-              StatusIs(absl::StatusCode::kNotFound, StartsWith("prepared_id: got \"no-such-id\"")));
-}
-
 // --- What a call may not bring ---
 
 TEST_F(PreparedRotationTest, EveryFieldThatIsNoValueIsRefusedInACall) {
@@ -304,60 +211,6 @@ TEST_F(PreparedRotationTest, CallWithAnotherNumberOfTensorsIsRefused) {
   EXPECT_THAT(Send(call).status, StatusIs(kInvalid, "tensors: got 1, want 2, as prepared"));
 }
 
-// --- What Prepare refuses ---
-
-TEST_F(PreparedRotationTest, ValuesAreRefusedByPrepare) {
-  const auto expect_refused = [&](const std::string& field,
-                                  const std::function<void(v1::RotateRequest&)>& set) {
-    v1::PrepareRequest request = PrepareOf(Sample());
-    set(*request.mutable_rotate());
-    EXPECT_THAT(PrepareStatus(request),
-                StatusIs(kInvalid, StartsWith("rotate." + field + ": got")));
-  };
-  expect_refused("request_id", [](auto& r) { r.set_request_id("a"); });
-  expect_refused("prepared_id", [](auto& r) { r.set_prepared_id("a"); });
-  expect_refused("labels", [](auto& r) { (*r.mutable_labels())["a"] = "b"; });
-  expect_refused("positions", [](auto& r) { r.mutable_positions(); });
-  expect_refused("reposition.from", [](auto& r) { r.mutable_reposition()->mutable_from(); });
-  expect_refused("output.regions", [](auto& r) { r.mutable_output()->add_regions(); });
-  expect_refused("rows.cos", [](auto& r) { r.mutable_rows()->mutable_cos()->set_raw("x"); });
-  expect_refused("rows.sin", [](auto& r) {
-    for (int i = 0; i < 9; ++i) r.mutable_rows()->mutable_sin()->add_shape(1);
-  });
-  expect_refused("tensors[0].paged_tokens.slots", [](auto& r) {
-    r.mutable_tensors(0)->mutable_paged_tokens()->mutable_slots()->add_numbers(1);
-  });
-  expect_refused("tensors[1].array",
-                 [](auto& r) { r.mutable_tensors(1)->mutable_array()->set_raw("x"); });
-  expect_refused("tensors[0].array",
-                 [](auto& r) { r.mutable_tensors(0)->mutable_array()->add_numbers(1); });
-  expect_refused("tensors[0].array",
-                 [](auto& r) { r.mutable_tensors(0)->mutable_array()->mutable_region(); });
-  expect_refused("tensors[0].norm.weight", [](auto& r) {
-    r.mutable_tensors(0)->mutable_norm()->mutable_weight()->mutable_region();
-  });
-}
-
-TEST_F(PreparedRotationTest, WhatStaysTheSameIsRefusedByPrepareAsByRotate) {
-  v1::PrepareRequest request = PrepareOf(Sample());
-  request.mutable_rotate()->mutable_tensors(0)->set_layout("XD");
-  EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.tensors[0].layout")));
-  request = PrepareOf(Sample());
-  request.mutable_rotate()->mutable_rope()->clear_pairing();
-  EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.rope.pairing")));
-  request = PrepareOf(Sample());
-  request.mutable_rotate()->mutable_rope()->set_model("no-such-model");
-  EXPECT_THAT(PrepareStatus(request), IsNotFound("model"));
-  request.clear_rotate();
-  EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.rope")));
-  request = PrepareOf(Sample());
-  request.mutable_rotate()->mutable_rows();
-  EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.rows: got nothing")));
-  request.mutable_rotate()->mutable_rows()->mutable_cos_sin();
-  EXPECT_THAT(PrepareStatus(request),
-              StatusIs(kInvalid, StartsWith("rotate.rope: got an embedding together with rows")));
-}
-
 // --- An open axis ---
 
 TEST_F(PreparedRotationTest, OpenAxisHasAnyLengthUpToThePreparedOne) {
@@ -399,14 +252,6 @@ TEST_F(PreparedRotationTest, ShapesOfACallDifferAlongTheOpenAxisAlone) {
   EXPECT_THAT(Send(call).status, StatusIs(kInvalid, StartsWith("tensors[1].array.shape")));
   call.mutable_tensors(1)->mutable_array()->clear_shape();
   EXPECT_THAT(Send(call).status, StatusIs(kInvalid, StartsWith("tensors[1].array.shape")));
-}
-
-TEST_F(PreparedRotationTest, OpenAxisIsOneOfTheTensors) {
-  for (const char* axis : {"H", "SS", "s", "B"}) {
-    v1::PrepareRequest request = PrepareOf(Sample());
-    request.set_open_axis(axis);
-    EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("open_axis: got"))) << axis;
-  }
 }
 
 // --- The id ---
@@ -577,6 +422,20 @@ TEST(PreparedBytesTest, LayersThatShareAnEmbeddingCountItOnce) {
   const int64_t rope = (*prepared)->ropes.layers.Of(0).KeptBytes();
   EXPECT_GE((*prepared)->bytes, 2 * rope);
   EXPECT_LE((*prepared)->bytes, 6 * rope);
+}
+
+TEST(PreparedNormTest, CallsShareTheWeight) {
+  const auto registry = ModelRegistry::Create({}).value();
+  v1::RotateRequest whole = Sample();
+  v1::HeadNorm& norm = *whole.mutable_tensors(0)->mutable_norm();
+  norm.set_eps(1e-6);
+  for (int i = 0; i < 8; ++i) norm.mutable_weight()->add_numbers(i);
+  ASSERT_OK(prepared, testing::PrepareReceived(PrepareOf(whole), *registry));
+  testing::ReceivedRequest call(CallOf(whole, (*prepared)->id));
+  Plan plan;
+  ASSERT_THAT(BeginCall(**prepared, call.message, plan), IsOk());
+  EXPECT_EQ(plan.tensors[0].norm_weight, (*prepared)->plan.tensors[0].norm_weight);
+  EXPECT_NE(plan.tensors[0].norm_weight, nullptr);
 }
 
 constexpr auto kNotFound = absl::StatusCode::kNotFound;

@@ -1,4 +1,5 @@
-# Checks the memory accesses in the PTX of the kernels (-DPTX=FILE).
+# Checks the PTX of the kernels (-DPTX=FILE): its memory accesses, and that ptxas (-DPTXAS=FILE)
+# assembles it for four generations of GPUs, without spills and local memory.
 #   RotateVector: accesses tensors only with 16-byte loads and stores, and reads rows and the
 #                 table of jobs as read-only global memory; ByValue: jobs as parameters.
 #   All:          no local memory (spills, arrays indexed at run time), no generic addresses.
@@ -40,5 +41,14 @@ foreach(entry IN LISTS entries)
   # For each of 3 dtypes and 2 pairings: two heads of two vectors, loaded before and in the loop.
   if(name MATCHES "RotateVector" AND (tensor_loads LESS 48 OR tensor_stores LESS 24))
     message(FATAL_ERROR "${name}: got ${tensor_loads} and ${tensor_stores}, want 48 and 24")
+  endif()
+endforeach()
+
+foreach(architecture 80 90 100 120)
+  execute_process(COMMAND "${PTXAS}" -arch=sm_${architecture} --warn-on-spills
+                          --warn-on-local-memory-usage --warning-as-error -o /dev/null "${PTX}"
+                  RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "ptxas for sm_${architecture}: got status ${status}, want 0")
   endif()
 endforeach()
