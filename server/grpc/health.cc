@@ -28,7 +28,7 @@ using grpc::health::v1::HealthCheckResponse;
 class Health::WatchCall final : public QueueCall {
  public:
   WatchCall(Health& health, std::shared_ptr<CallArming> arming)
-      : QueueCall(health.parts_, std::move(arming), /*releases=*/3), health_(health) {}
+      : QueueCall(health.watch_, std::move(arming), /*releases=*/3), health_(health) {}
 
   // Sends the status if it differs from the one sent last. Called whenever it may have changed.
   void Update() ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
@@ -47,8 +47,6 @@ class Health::WatchCall final : public QueueCall {
   }
 
  private:
-  const Needs& needs() const override { return health_.check_.needs; }  // none
-
   void OnArrived() override {
     auto place = TakePlace(account(), Resource::kWatches);
     if (place.ok()) {
@@ -114,20 +112,17 @@ class Health::WatchCall final : public QueueCall {
 
 Health::Health(const std::vector<std::string>& services, const QueueCall::Parts& parts)
     : services_(services.begin(), services.end()),
-      parts_(parts),
       service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")),
-      watch_(service_.RequestOf("Watch")) {
-  check_.request = service_.RequestOf("Check");
-  check_.handler = [this](ServiceCall& call) {
-    const auto response = Check(call.request());
-    call.Finish(response.status(), response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer());
-  };
-  check_.parts = parts;
-}
+      watch_{service_.RequestOf("Watch"), parts},
+      check_{{service_.RequestOf("Check"), parts}, [this](ServiceCall& call) {
+               const auto response = Check(call.request());
+               call.Finish(response.status(),
+                           response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer());
+             }} {}
 
 void Health::Arm(CallQueue& queue) {
   UnaryCall::Arm(check_, queue, limits::kArmedCalls);
-  CallArming::Start<WatchCall>(queue, watch_, /*wanted=*/1, *this);
+  CallArming::Start<WatchCall>(queue, watch_.request, /*wanted=*/1, *this);
 }
 
 void Health::UpdateWatches() {

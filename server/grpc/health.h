@@ -53,10 +53,9 @@ class Health {
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const std::set<std::string> services_;
-  const QueueCall::Parts parts_;
   Service service_;
-  const RequestCall watch_;
-  UnaryCall::Method check_;
+  const QueueCall::Method watch_;
+  const UnaryCall::Method check_;
 
   mutable proto::SharedMutex mutex_;
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;

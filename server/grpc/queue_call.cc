@@ -150,7 +150,7 @@ void QueueCall::Arrived(bool ok) {
   }
   account_ = origin_;
   connection_->BeginCall();
-  if (counts() != nullptr) counts()->Begin();
+  if (of_.counts != nullptr) of_.counts->Begin();
   arming_->Take();
   const absl::Status admitted = Admit();
   if (admitted.ok()) {
@@ -165,9 +165,9 @@ void QueueCall::Arrived(bool ok) {
 
 // A refusal is a line for the operator, since the client may not be who it should.
 absl::Status QueueCall::Admit() {
-  if (parts_.access == nullptr || !needs().right.has_value()) return absl::OkStatus();
+  if (parts_.access == nullptr || !of_.needs.right.has_value()) return absl::OkStatus();
   const Credentials credentials = {CertificateNames(), Token(), origin()};
-  auto identity = parts_.access->Admit(credentials, *needs().right);
+  auto identity = parts_.access->Admit(credentials, *of_.needs.right);
   if (identity.ok()) {
     identity_ = *std::move(identity);
     account_ = identity_->account;
@@ -175,7 +175,7 @@ absl::Status QueueCall::Admit() {
   }
   LogLimited(LogKind::kRefusal, spdlog::level::warn,
              LogLine("audit: refused")
-                 .Word("method", needs().method)
+                 .Word("method", of_.needs.method)
                  .Text("peer", origin())
                  .Word("code", absl::StatusCodeToString(identity.status().code()))
                  .Text("message", identity.status().message()));

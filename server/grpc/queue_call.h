@@ -230,6 +230,15 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
     MessageReads* reads = nullptr;
     Access* access = nullptr;  // null: everybody may do everything
   };
+  // A method. It outlives its calls.
+  struct Method {
+    RequestCall request;
+    Parts parts;
+    Needs needs = {};
+    // Null: its calls are not counted. Every call begins here, and one that is refused ends here.
+    // The class or its handler ends others.
+    CallCounts* counts = nullptr;
+  };
 
   ~QueueCall() override = default;
   QueueCall(const QueueCall&) = delete;
@@ -247,18 +256,15 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
   const std::shared_ptr<std::atomic<bool>>& cancelled() const override { return cancelled_; }
 
  protected:
-  // `parts` must outlive the call. `releases`: the number of them that deletes the call.
-  QueueCall(const Parts& parts, std::shared_ptr<CallArming> arming, int releases)
-      : open_call_(*parts.in_flight),
-        parts_(parts),
+  // `releases`: the number of them that deletes the call.
+  QueueCall(const Method& method, std::shared_ptr<CallArming> arming, int releases)
+      : open_call_(*method.parts.in_flight),
+        parts_(method.parts),
         arming_(std::move(arming)),
         stream_(&context_),
+        of_(method),
         releases_left_(releases) {}
 
-  virtual const Needs& needs() const = 0;
-  // Of its method; null: its calls are not counted. Every call begins here, and one that is refused
-  // ends here. The class ends others.
-  virtual CallCounts* counts() const { return nullptr; }
   // The steps. Shutdown before a call came deletes it without one.
   virtual void OnArrived() = 0;
   virtual void OnRead(bool /*ok*/) {}
@@ -287,9 +293,9 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
   void StartFinish(const absl::Status& status) {
     stream_.Finish(ToGrpcStatus(status, context_), &ended_);
   }
-  // As StartFinish, and ends the call in counts().
+  // As StartFinish, and ends the call in the counts of its method.
   void FinishWithoutMessage(const absl::Status& status) {
-    if (counts() != nullptr) counts()->End({.code = status.code()});
+    if (of_.counts != nullptr) of_.counts->End({.code = status.code()});
     StartFinish(status);
   }
 
@@ -320,6 +326,7 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
   void Ended(bool ok);
   void Done(bool ok);
 
+  const Method& of_;
   int releases_left_;
   // Set on arrival.
   std::shared_ptr<Connection> connection_;

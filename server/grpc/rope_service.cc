@@ -31,10 +31,6 @@ Right RightOf(Method method) {
   return Right::kInspect;
 }
 
-QueueCall::Needs NeedsOf(Method method) {
-  return {RightOf(method), std::string(Name(method))};
-}
-
 int64_t BytesOf(const grpc::ByteBuffer& message) {
   return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
 }
@@ -81,20 +77,22 @@ RopeService::RopeService(Parts parts)
       id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
   AddHandler(Method::kRotate, [this](ServiceCall& call) { Rotate(call); });
   rotate_stream_ = {
-      service_.RequestOf("RotateStream"),
+      MethodOf(Method::kRotateStream),
       [this](StreamCall& call, grpc::ByteBuffer& message) { OnStreamMessage(call, message); },
-      parts_.calls,
-      &open_streams_,
-      limits::kStreamBytesMax,
-      limits::kStreamRequestsMax,
-      NeedsOf(Method::kRotateStream),
-      &parts_.metrics->CallsOf(Method::kRotateStream)};
+      &open_streams_};
 }
 
 void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
-  methods_[static_cast<size_t>(method)] = std::make_unique<UnaryCall::Method>(
-      UnaryCall::Method{service_.RequestOf(std::string(Name(method))), std::move(handler),
-                        parts_.calls, NeedsOf(method), &parts_.metrics->CallsOf(method)});
+  methods_[static_cast<size_t>(method)] =
+      std::make_unique<UnaryCall::Method>(UnaryCall::Method{MethodOf(method), std::move(handler)});
+}
+
+QueueCall::Method RopeService::MethodOf(Method method) {
+  const std::string name(Name(method));
+  return {service_.RequestOf(name),
+          parts_.calls,
+          {RightOf(method), name},
+          &parts_.metrics->CallsOf(method)};
 }
 
 void RopeService::Arm(CallQueue& queue, int calls) {

@@ -83,6 +83,7 @@ class RopeService {
 
  private:
   void AddHandler(Method method, UnaryCall::Handler handler);
+  QueueCall::Method MethodOf(Method method);
   // Whether the user of a ring may rotate. Sets the identity. As Access::Admit.
   absl::Status AdmitLocal(const LocalCall& call, Arrival& arrival);
   void Rotate(ServiceCall& call);

@@ -183,8 +183,8 @@ void StreamCall::Drain() {
 //   finish: once, when no more messages come, all are answered, and all answers are written
 void StreamCall::Advance() {
   if (finishing_) return;
-  const bool may_read = !closed_ && !draining_ && !gone_ && held_ < method_.unanswered_max &&
-                        held_bytes_ < method_.unanswered_bytes_max &&
+  const bool may_read = !closed_ && !draining_ && !gone_ && held_ < limits::kStreamRequestsMax &&
+                        held_bytes_ < limits::kStreamBytesMax &&
                         unadmitted_ < limits::kUnadmittedRepliesMax;
   if (may_read && !reading_ && !deferred_) {
     reading_ = true;

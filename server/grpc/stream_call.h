@@ -12,7 +12,7 @@
 // Ownership:  Owns itself from Arm on, until gRPC is done with it and every message is answered.
 // Errors:     The stream ends OK when its client has closed and all messages are answered, and
 //             UNAVAILABLE after Drain. Answers for a client that has gone are dropped.
-// Limits:     Flow control: while `unanswered_bytes_max` bytes or `unanswered_max` messages are not
+// Limits:     Flow control: while kStreamBytesMax bytes or kStreamRequestsMax messages are not
 //             answered and taken by the client, or kUnadmittedRepliesMax errors are not taken, the
 //             stream reads no more. A client that does not read its answers delays only itself.
 #ifndef ROPE_SERVER_GRPC_STREAM_CALL_H_
@@ -61,16 +61,9 @@ class StreamCall final : public QueueCall {
   // Must lead to one Answer or Drop, now or later, on any thread.
   using Handler = std::function<void(StreamCall&, grpc::ByteBuffer& message)>;
 
-  // A method, its handler and its limits. It outlives its calls.
-  struct Method {
-    RequestCall request;
+  struct Method : QueueCall::Method {
     Handler handler;
-    Parts parts;
     OpenStreams* open = nullptr;
-    int64_t unanswered_bytes_max = 0;
-    int64_t unanswered_max = 0;
-    Needs needs = {};
-    CallCounts* counts = nullptr;  // null: nobody counts its calls
   };
 
   // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
@@ -109,10 +102,8 @@ class StreamCall final : public QueueCall {
   };
 
   StreamCall(const Method& method, std::shared_ptr<CallArming> arming)
-      : QueueCall(method.parts, std::move(arming), /*releases=*/1), method_(method) {}
+      : QueueCall(method, std::move(arming), /*releases=*/1), method_(method) {}
 
-  const Needs& needs() const override { return method_.needs; }
-  CallCounts* counts() const override { return method_.counts; }
   void OnArrived() override;
   void OnRead(bool ok) override;
   void OnWritten(bool ok) override;
@@ -134,7 +125,7 @@ class StreamCall final : public QueueCall {
   // that sees it frees the call.
   bool IsFree() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Free() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the call in counts().
+  // Ends the call in the counts of its method.
   void CountEnd() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Method& method_;

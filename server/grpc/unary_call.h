@@ -43,13 +43,8 @@ class UnaryCall final : public QueueCall, public ServiceCall {
   // Must lead to one Finish, now or later, on any thread.
   using Handler = std::function<void(ServiceCall&)>;
 
-  // A method and its handler. It outlives its calls.
-  struct Method {
-    RequestCall request;
+  struct Method : QueueCall::Method {
     Handler handler;
-    Parts parts;
-    Needs needs = {};
-    CallCounts* counts = nullptr;  // null: nobody counts its calls. The handler ends those it gets.
   };
 
   // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
@@ -64,10 +59,8 @@ class UnaryCall final : public QueueCall, public ServiceCall {
   friend class CallArming;
 
   UnaryCall(const Method& method, std::shared_ptr<CallArming> arming)
-      : QueueCall(method.parts, std::move(arming), /*releases=*/3), method_(method) {}
+      : QueueCall(method, std::move(arming), /*releases=*/3), method_(method) {}
 
-  const Needs& needs() const override { return method_.needs; }
-  CallCounts* counts() const override { return method_.counts; }
   void OnArrived() override { StartRead(); }
   void OnRead(bool ok) override;
   void OnEnded(bool ok) override;

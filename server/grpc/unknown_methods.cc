@@ -14,12 +14,9 @@ namespace rope::server {
 class UnknownMethods::Call final : public QueueCall {
  public:
   Call(UnknownMethods& methods, std::shared_ptr<CallArming> arming)
-      : QueueCall(methods.parts_, std::move(arming), /*releases=*/2), methods_(methods) {}
+      : QueueCall(methods.method_, std::move(arming), /*releases=*/2), methods_(methods) {}
 
  private:
-  const Needs& needs() const override { return methods_.needs_; }
-  CallCounts* counts() const override { return &methods_.metrics_.unknown_calls(); }
-
   void OnArrived() override {
     const std::string method =
         ShortText(absl::StripPrefix(context_.method(), "/"), limits::kErrorPartBytesMax);
@@ -34,14 +31,15 @@ class UnknownMethods::Call final : public QueueCall {
 
 UnknownMethods::UnknownMethods(const std::vector<std::string>& services,
                                const QueueCall::Parts& parts, Metrics& metrics)
-    : request_([this](RawContext* context, RawStream* stream, grpc::ServerCompletionQueue* queue,
-                      void* tag) { service_.RequestCall(context, stream, queue, queue, tag); }),
-      want_(absl::StrJoin(services, ", ")),
-      parts_(parts),
-      metrics_(metrics) {}
+    : method_{[this](RawContext* context, RawStream* stream, grpc::ServerCompletionQueue* queue,
+                     void* tag) { service_.RequestCall(context, stream, queue, queue, tag); },
+              parts,
+              {},
+              &metrics.unknown_calls()},
+      want_(absl::StrJoin(services, ", ")) {}
 
 void UnknownMethods::Arm(CallQueue& queue) {
-  CallArming::Start<Call>(queue, request_, /*wanted=*/1, *this);
+  CallArming::Start<Call>(queue, method_.request, /*wanted=*/1, *this);
 }
 
 }  // namespace rope::server

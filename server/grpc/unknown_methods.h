@@ -43,11 +43,8 @@ class UnknownMethods {
   class Call;
 
   grpc::AsyncGenericService service_;
-  const RequestCall request_;
+  const QueueCall::Method method_;
   const std::string want_;  // of the error
-  const QueueCall::Parts parts_;
-  const QueueCall::Needs needs_;  // none
-  Metrics& metrics_;
 };
 
 }  // namespace rope::server

@@ -40,19 +40,17 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
              },
              [this](EchoCall& call) { call.Finish(absl::OkStatus(), Echo(call.request())); },
              &in_flight_};
-  rotate_stream_ = {[raw = service.get()](server::RawContext* context, server::RawStream* stream,
-                                          grpc::ServerCompletionQueue* queue, void* tag) {
-                      raw->RequestRotateStream(context, stream, queue, queue, tag);
-                    },
+  rotate_stream_ = {{[raw = service.get()](server::RawContext* context, server::RawStream* stream,
+                                           grpc::ServerCompletionQueue* queue, void* tag) {
+                       raw->RequestRotateStream(context, stream, queue, queue, tag);
+                     },
+                     {&in_flight_, &connections_, &reads_}},
                     [this](server::StreamCall& call, grpc::ByteBuffer& message) {
                       const auto bytes = static_cast<int64_t>(message.Length());
                       grpc::ByteBuffer reply = Echo(message);
                       call.Answer(reply, bytes, {});
                     },
-                    {&in_flight_, &connections_, &reads_},
-                    &open_streams_,
-                    server::limits::kStreamBytesMax,
-                    server::limits::kStreamRequestsMax};
+                    &open_streams_};
   service_ = std::move(service);
   grpc::ServerBuilder builder;
   builder.SetOption(std::make_unique<server::WithoutReflection>());

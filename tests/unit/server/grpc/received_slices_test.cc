@@ -80,13 +80,13 @@ class ReceivedSlicesTest : public ::testing::Test {
   proto::Mutex mutex_;
   proto::CondVar arrived_;
   std::vector<ServiceCall*> calls_ ABSL_GUARDED_BY(mutex_);
-  const UnaryCall::Method method_ = {service_.RequestOf("Rotate"),
-                                     [this](ServiceCall& call) {
-                                       proto::MutexLock lock(&mutex_);
-                                       calls_.push_back(&call);
-                                       arrived_.Signal();
-                                     },
-                                     {&in_flight_, &clients_.connections, &reads_}};
+  const UnaryCall::Method method_ = {
+      {service_.RequestOf("Rotate"), {&in_flight_, &clients_.connections, &reads_}},
+      [this](ServiceCall& call) {
+        proto::MutexLock lock(&mutex_);
+        calls_.push_back(&call);
+        arrived_.Signal();
+      }};
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RopeService::Stub> stub_;
