@@ -144,7 +144,7 @@ Core::Core(Options options, const Clock& clock)
 absl::Status Core::Build() {
   const MemoryShares& shares = options_.shares;
   if (!options_.access_file.empty()) {
-    ROPE_ASSIGN_OR_RETURN(access_, Access::Load(options_.access_file, accounts_, clock_));
+    ROPE_ASSIGN_OR_RETURN(access_, Access::Load(options_.access_file, accounts_));
     calls_.access = access_.get();
   }
   auto devices = DeviceRouter::Create(options_.device, {.threads = options_.threads});

@@ -32,6 +32,9 @@ namespace {
 // connection acknowledges GOAWAY late or never.
 constexpr absl::Duration kCloseGrace = absl::Milliseconds(500);
 
+// A replaced file is read within this time.
+constexpr absl::Duration kFilesPeriod = absl::Seconds(1);
+
 // Time for clients to take their replies once no request runs.
 constexpr absl::Duration kReplyGrace = absl::Seconds(1);
 
@@ -219,7 +222,11 @@ void Server::ArmAndStart() {
   memory_watch_->Start();
   housekeeper_ = std::make_unique<Housekeeper>(
       std::vector<Housekeeper::Look>{[this] { return memory_watch_->Look(); },
-                                     [this] { return connection_watch_->Look(clock_.Now()); }});
+                                     [this] { return connection_watch_->Look(clock_.Now()); },
+                                     [this] {
+                                       for (FileWatch* const files : WatchedFiles()) files->Look();
+                                       return kFilesPeriod;
+                                     }});
   poll_loop_->Start();
   health_->SetServing(true);
 }
@@ -233,9 +240,15 @@ void Server::HandOn(int fd, bool tls) {
   tls_acceptor_->HandleNewConnection(&connection);
 }
 
+std::vector<FileWatch*> Server::WatchedFiles() {
+  std::vector<FileWatch*> watched;
+  if (tls_ != nullptr) watched.push_back(&tls_->files());
+  if (core_->access() != nullptr) watched.push_back(&core_->access()->file());
+  return watched;
+}
+
 void Server::Reload() {
-  if (tls_ != nullptr) tls_->Reload();
-  if (core_->access() != nullptr) core_->access()->Reload().IgnoreError();  // it is in the log
+  for (FileWatch* const files : WatchedFiles()) files->Reload();
 }
 
 void Server::StopAdvertising() {
@@ -302,7 +315,7 @@ Gauges Server::ReadGauges() const {
   gauges.log_drops = LogDrops();
   if (tls_ != nullptr) {
     gauges.certificate_expiry = tls_->expiry();
-    gauges.tls_failures = tls_->failures();
+    gauges.tls_failures = tls_->files().failures();
   }
   const auto closed = connection_watch_->closed();
   for (size_t i = 0; i < closed.size(); ++i) {

@@ -31,6 +31,7 @@
 #include "server/clock.h"
 #include "server/core.h"
 #include "server/engine/batcher.h"
+#include "server/file_watch.h"
 #include "server/grpc/health.h"
 #include "server/grpc/memory_watch.h"
 #include "server/grpc/poll_loop.h"
@@ -70,8 +71,7 @@ class Server {
   void Drain(absl::Duration grace);
   // Ends the waiting of a Drain on another thread, as if its grace had passed.
   void EndDrain();
-  // Reads the access file again, and the TLS files at the next handshake. What cannot be read stays
-  // as it was. Any thread.
+  // Reads the files of access and TLS again. What cannot be used stays as it was. Any thread.
   void Reload();
 
  private:
@@ -87,6 +87,7 @@ class Server {
   // Gives gRPC a connection.
   void HandOn(int fd, bool tls);
   void ArmAndStart();
+  std::vector<FileWatch*> WatchedFiles();
   Gauges ReadGauges() const;
   std::vector<BudgetUse> Budgets() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);

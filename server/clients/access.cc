@@ -20,7 +20,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr absl::Duration kLookEvery = absl::Seconds(1);
 constexpr size_t kIdentityNameBytesMax = 128;
 constexpr std::pair<Right, const char*> kRights[] = {
     {Right::kRotate, "rotate"}, {Right::kDescribe, "describe"}, {Right::kInspect, "inspect"}};
@@ -227,65 +226,24 @@ class AccessParser {
   std::vector<Limits> limits_;
 };
 
-absl::StatusOr<std::unique_ptr<Access>> Access::Load(const std::string& path, Accounts& accounts,
-                                                     const Clock& clock) {
-  std::unique_ptr<Access> access(new Access(path, accounts, clock));  // owned by the result
-  proto::MutexLock lock(&access->mutex_);
-  access->file_.HasChanged();
-  ROPE_RETURN_IF_ERROR(access->Read());
+absl::StatusOr<std::unique_ptr<Access>> Access::Load(const std::string& path, Accounts& accounts) {
+  std::unique_ptr<Access> access(new Access(path, accounts));  // owned by the result
+  ROPE_RETURN_IF_ERROR(access->file_.Load());
   return access;
 }
 
-Access::Access(std::string path, Accounts& accounts, const Clock& clock)
-    : accounts_(accounts),
-      clock_(clock),
-      path_(path),
-      file_({std::move(path)}),
-      next_look_(clock.Now()) {}
-
-absl::Status Access::Reload() {
-  proto::MutexLock lock(&mutex_);
-  file_.HasChanged();
-  last_error_ = absl::OkStatus();
-  return ReadAgain();
-}
-
-absl::Status Access::Read() {
-  next_look_ = clock_.Now() + kLookEvery;
-  const auto text = ReadFile("--access_file", path_, kFileBytesMax);
-  if (!text.ok()) {  // it may be readable at the next look, without another change
-    file_.Forget();
-    return text.status();
-  }
+absl::StatusOr<LogLine> Access::Read() {
+  ROPE_ASSIGN_OR_RETURN(const std::string text, ReadFile("--access_file", path_, kFileBytesMax));
   AccessParser parser(accounts_);
-  ROPE_ASSIGN_OR_RETURN(list_, parser.Parse(*text));
+  ROPE_ASSIGN_OR_RETURN(std::shared_ptr<const List> list, parser.Parse(text));
   for (const auto& [account, requests, bytes] : parser.limits()) {
     account->SetLimits(requests, bytes);
   }
-  return absl::OkStatus();
-}
-
-std::shared_ptr<const Access::List> Access::Current() {
+  LogLine line("access file: read again,");
+  line.Number("identities", static_cast<int64_t>(list->identities.size()));
   proto::MutexLock lock(&mutex_);
-  if (clock_.Now() < next_look_) return list_;
-  next_look_ = clock_.Now() + kLookEvery;
-  if (!file_.HasChanged()) return list_;
-  ReadAgain().IgnoreError();
-  return list_;
-}
-
-absl::Status Access::ReadAgain() {
-  absl::Status status = Read();
-  if (status.ok()) {
-    Log(spdlog::level::info,
-        LogLine("access file: read again,")
-            .Number("identities", static_cast<int64_t>(list_->identities.size())));
-  } else if (status != last_error_) {
-    Log(spdlog::level::err,
-        LogLine(absl::StrCat("access file: kept as it was: ", status.message())));
-  }
-  last_error_ = status;
-  return status;
+  list_.swap(list);  // the one before goes after the lock
+  return line;
 }
 
 // Every token is compared with every digest to its end, so that the time says nothing of them.
@@ -309,9 +267,9 @@ const Access::IdentityPtr* Access::Find(const List& list, const Credentials& cre
 }
 
 absl::StatusOr<std::shared_ptr<const Identity>> Access::Admit(const Credentials& credentials,
-                                                              Right right) {
-  const std::shared_ptr<const List> list = Current();
-  const IdentityPtr* const identity = Find(*list, credentials);
+                                                              Right right) const {
+  const std::shared_ptr<const List> current = list();
+  const IdentityPtr* const identity = Find(*current, credentials);
   if (identity == nullptr) {
     std::string got = "a connection without any";
     if (!credentials.certificates.empty()) got = "a certificate that nobody has";

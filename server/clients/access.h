@@ -13,7 +13,7 @@
 // digests, in a time that does not depend on their bytes, and the file does not tell them.
 //
 // Threading:  Thread-safe.
-// Errors:     Load, Reload: NOT_FOUND, INVALID_ARGUMENT with the path of the key. Admit:
+// Errors:     Load: NOT_FOUND, INVALID_ARGUMENT with the path of the key. Admit:
 //             UNAUTHENTICATED, PERMISSION_DENIED.
 // Limits:     kIdentitiesMax identities, kTokensMax tokens, a file of kFileBytesMax.
 #ifndef ROPE_SERVER_CLIENTS_ACCESS_H_
@@ -32,10 +32,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "proto/mutex.h"
 #include "server/clients/account.h"
-#include "server/clock.h"
 #include "server/file_watch.h"
 
 namespace rope::server {
@@ -73,18 +71,16 @@ class Access {
   static constexpr size_t kIdentitiesMax = 1000;
   static constexpr size_t kTokensMax = 2000;  // each call with a token is compared with all
 
-  // Reads the file. `accounts` and `clock` must outlive the result.
-  static absl::StatusOr<std::unique_ptr<Access>> Load(const std::string& path, Accounts& accounts,
-                                                      const Clock& clock);
+  // Reads the file. `accounts` must outlive the result.
+  static absl::StatusOr<std::unique_ptr<Access>> Load(const std::string& path, Accounts& accounts);
 
-  // Reads the file again, and logs the outcome. After an error the identities stay as they were.
-  absl::Status Reload();
+  // Reads it again. After an error the identities stay as they were.
+  FileWatch& file() { return file_; }
 
-  // The identity of a call that needs `right`. Looks at most once a second whether the file has
-  // changed, and then reads it. UNAUTHENTICATED: nobody is known by these credentials.
-  // PERMISSION_DENIED: the identity lacks the right.
+  // The identity of a call that needs `right`. UNAUTHENTICATED: nobody is known by these
+  // credentials. PERMISSION_DENIED: the identity lacks the right.
   absl::StatusOr<std::shared_ptr<const Identity>> Admit(const Credentials& credentials,
-                                                        Right right);
+                                                        Right right) const;
 
  private:
   using Digest = std::array<uint8_t, 32>;
@@ -97,23 +93,22 @@ class Access {
   };
   friend class AccessParser;
 
-  Access(std::string path, Accounts& accounts, const Clock& clock);
-  // Reads the file, whether it has changed or not.
-  absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same, with a line in the log; the same error again has none.
-  absl::Status ReadAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The list, read again if the file has changed.
-  std::shared_ptr<const List> Current();
+  Access(const std::string& path, Accounts& accounts)
+      : accounts_(accounts),
+        path_(path),
+        file_({path}, "access file: kept as it was: ", [this] { return Read(); }) {}
+  absl::StatusOr<LogLine> Read() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<const List> list() const {
+    proto::MutexLock lock(&mutex_);
+    return list_;
+  }
   static const IdentityPtr* Find(const List& list, const Credentials& credentials);
 
   Accounts& accounts_;
-  const Clock& clock_;
   const std::string path_;
-  proto::Mutex mutex_;
-  FileWatch file_ ABSL_GUARDED_BY(mutex_);
+  FileWatch file_;
+  mutable proto::Mutex mutex_;
   std::shared_ptr<const List> list_ ABSL_GUARDED_BY(mutex_);
-  absl::Time next_look_ ABSL_GUARDED_BY(mutex_);
-  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // that was logged
 };
 
 }  // namespace rope::server

@@ -78,14 +78,11 @@ class AskingCredentials final : public grpc::ServerCredentials {
 
 absl::StatusOr<std::shared_ptr<TlsCredentials>> TlsCredentials::Load(const TlsFiles& files) {
   const std::shared_ptr<TlsCredentials> credentials(new TlsCredentials(files));  // owned by itself
-  proto::MutexLock lock(&credentials->mutex_);
-  credentials->watch_.HasChanged();
-  ROPE_ASSIGN_OR_RETURN(credentials->loaded_, credentials->Read());
-  credentials->expiry_ = credentials->loaded_->expiry;
+  ROPE_RETURN_IF_ERROR(credentials->watch_.Load());
   return credentials;
 }
 
-absl::StatusOr<TlsCredentials::Pems> TlsCredentials::Read() const {
+absl::StatusOr<TlsCredentials::Pems> TlsCredentials::ReadPems() const {
   Pems pems;
   ROPE_ASSIGN_OR_RETURN(pems.cert, ReadFile("--tls_cert", files_.cert, kPemBytesMax));
   ROPE_ASSIGN_OR_RETURN(pems.key, ReadFile("--tls_key", files_.key, kPemBytesMax));
@@ -115,9 +112,13 @@ absl::StatusOr<TlsCredentials::Pems> TlsCredentials::Read() const {
   return pems;
 }
 
-void TlsCredentials::Reload() {
+absl::StatusOr<LogLine> TlsCredentials::Read() {
+  ROPE_ASSIGN_OR_RETURN(Pems pems, ReadPems());
   proto::MutexLock lock(&mutex_);
-  must_read_ = true;
+  expiry_ = pems.expiry;
+  loaded_ = std::move(pems);
+  return LogLine(
+      absl::StrCat("TLS files: read again, the certificate ends ", absl::FormatTime(expiry_)));
 }
 
 absl::Time TlsCredentials::expiry() const {
@@ -125,38 +126,14 @@ absl::Time TlsCredentials::expiry() const {
   return expiry_;
 }
 
-int64_t TlsCredentials::failures() const {
-  proto::MutexLock lock(&mutex_);
-  return failures_;
-}
-
-std::optional<TlsCredentials::Pems> TlsCredentials::TakeNew() {
-  proto::MutexLock lock(&mutex_);
-  if (loaded_.has_value()) return std::exchange(loaded_, std::nullopt);
-  const bool has_changed = watch_.HasChanged();
-  if (!std::exchange(must_read_, false) && !has_changed) return std::nullopt;
-  absl::StatusOr<Pems> pems = Read();
-  if (pems.ok()) {
-    last_error_ = absl::OkStatus();
-    expiry_ = pems->expiry;
-    Log(spdlog::level::info, LogLine(absl::StrCat("TLS files: read again, the certificate ends ",
-                                                  absl::FormatTime(expiry_))));
-    return *std::move(pems);
-  }
-  // A file may be readable at the next handshake, without another change.
-  if (absl::IsNotFound(pems.status())) watch_.Forget();
-  ++failures_;
-  if (pems.status() != last_error_) {
-    Log(spdlog::level::err,
-        LogLine(absl::StrCat("TLS files: kept as they were: ", pems.status().message())));
-  }
-  last_error_ = pems.status();
-  return std::nullopt;
-}
-
 grpc_ssl_certificate_config_reload_status TlsCredentials::Fetch(
     void* credentials, grpc_ssl_server_certificate_config** config) {
-  const std::optional<Pems> pems = static_cast<TlsCredentials*>(credentials)->TakeNew();
+  auto& self = *static_cast<TlsCredentials*>(credentials);
+  std::optional<Pems> pems;
+  {
+    proto::MutexLock lock(&self.mutex_);
+    pems.swap(self.loaded_);
+  }
   if (!pems.has_value()) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
   const grpc_ssl_pem_key_cert_pair pair = {pems->key.c_str(), pems->cert.c_str()};
   // gRPC wants authorities even if clients need no certificate; these are then not used.

@@ -1,8 +1,8 @@
 // TlsCredentials: the server's certificate, its key and the authorities of its clients, from files
 // that may be replaced while it runs.
 //
-//   each handshake -> have the files changed? -> read -> do they fit together? -> the new ones
-//                                                                            \-> those before
+//   the files have changed (FileWatch) -> read -> do they fit together? -> the next handshake's
+//                                                                     \-> those before stay
 //
 // gRPC's own credentials of files (FileWatcherCertificateProvider) have no certificate for a while
 // when certificate and key are read from two different pairs; these keep the pair before.
@@ -42,12 +42,10 @@ class TlsCredentials {
  public:
   static absl::StatusOr<std::shared_ptr<TlsCredentials>> Load(const TlsFiles& files);
 
-  // The next handshake reads the files, whether they have changed or not.
-  void Reload();
+  // Reads them again. After an error the files before stay in use.
+  FileWatch& files() { return watch_; }
   // When the server's certificate ends.
   absl::Time expiry() const;
-  // How often changed files could not be used.
-  int64_t failures() const;
 
   // For gRPC. They keep `credentials`.
   static std::shared_ptr<grpc::ServerCredentials> ForGrpc(
@@ -55,7 +53,9 @@ class TlsCredentials {
 
  private:
   explicit TlsCredentials(const TlsFiles& files)
-      : files_(files), watch_({files.cert, files.key, files.client_ca}) {}
+      : files_(files),
+        watch_({files.cert, files.key, files.client_ca},
+               "TLS files: kept as they were: ", [this] { return Read(); }) {}
 
   struct Pems {
     std::string cert;
@@ -64,22 +64,18 @@ class TlsCredentials {
     absl::Time expiry;
   };
   // Reads the files and checks that they fit together, and that OpenSSL takes them.
-  absl::StatusOr<Pems> Read() const;
-  // Those of Load at the first call; later what the files have now, if they have changed. Nullopt:
-  // they have not, or are of no use.
-  std::optional<Pems> TakeNew() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Pems> ReadPems() const;
+  // ReadPems, for the next handshake.
+  absl::StatusOr<LogLine> Read() ABSL_LOCKS_EXCLUDED(mutex_);
   // What gRPC asks for at the start and at each handshake.
   static grpc_ssl_certificate_config_reload_status Fetch(
       void* credentials, grpc_ssl_server_certificate_config** config);
 
   const TlsFiles files_;
+  FileWatch watch_;
   mutable proto::Mutex mutex_;
-  FileWatch watch_ ABSL_GUARDED_BY(mutex_);
-  bool must_read_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<Pems> loaded_ ABSL_GUARDED_BY(mutex_);  // that gRPC has not taken yet
   absl::Time expiry_ ABSL_GUARDED_BY(mutex_);
-  int64_t failures_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status last_error_ ABSL_GUARDED_BY(mutex_);  // that was logged
 };
 
 }  // namespace rope::server
