@@ -49,7 +49,7 @@ class Core {
     RegionTotals::Options shared_memory = {};
     int64_t max_connections = 0;  // of all clients
     std::vector<std::string> trusted_proxies = {};
-    std::string access_file = {};  // empty: everybody may do everything
+    std::string access_file = {};  // empty: every client has every right
     // The device determines direct_slots.
     Batcher::Options batches = {};
     DeviceRouter::OnFault on_fault = {};
@@ -83,7 +83,7 @@ class Core {
   RegionTotals& region_totals() { return region_totals_; }
   Accounts& accounts() { return accounts_; }
   Connections& connections() { return connections_; }
-  Access* access() { return access_.get(); }  // null: everybody may do everything
+  Access* access() { return access_.get(); }  // null: every client has every right
   BufferPool& pool() { return *pool_; }
   MessageReads& reads() { return reads_; }
   const QueueCall::Parts& calls() const { return calls_; }

@@ -32,7 +32,7 @@ struct ServerOptions {
   std::vector<std::string> listen = {"127.0.0.1:50051"};  // HOST:PORT (port 0: any) or unix:PATH
   std::optional<mode_t> socket_mode;  // of Unix sockets; none: what the umask leaves
   TlsFiles tls;                       // of TCP; none: without TLS
-  std::string access_file;            // who may do what (access.h); empty: everybody everything
+  std::string access_file;            // access.h; empty: every client has every right
   bool reflection = true;             // serve gRPC's reflection, which asks for no right
   std::string device = "auto";        // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;

@@ -137,7 +137,7 @@ class AccessParser {
     }
     return list_;
   }
-  // Of the identities, to be set once the whole file is right.
+  // Limits of the identities, to be set once the whole file is right.
   const std::vector<Limits>& limits() const { return limits_; }
 
  private:

@@ -44,7 +44,8 @@ absl::Status Refused(const Rule& rule, absl::string_view field, int64_t amount, 
 
 // The owner's count comes first, so that an owner beyond its bound never touches the budget that
 // all owners share.
-absl::Status Account::Take(Resource what, int64_t amount, absl::string_view field, int64_t beside) {
+absl::Status Account::Take(Resource what, int64_t amount, absl::string_view field,
+                           int64_t held_by_request) {
   const auto index = static_cast<size_t>(what);
   const Rule& rule = kRules[index];
   Budget& budget = accounts_.BudgetOf(what);
@@ -55,11 +56,11 @@ absl::Status Account::Take(Resource what, int64_t amount, absl::string_view fiel
   proto::MutexLock lock(&mutex_);
   int64_t& held = held_[index];
   int64_t most = std::min(limits_[index], rule.share == Share::kHalf ? half : budget.max());
-  if (amount > most - beside) {
+  if (amount > most - held_by_request) {
     refused.too_large.fetch_add(1, std::memory_order_relaxed);
     return MakeError(Reason::kLimitExceeded, field,
                      absl::StrCat(amount, rule.thing.empty() ? " bytes to hold" : " ", rule.thing),
-                     absl::StrCat("at most ", most - beside, " for ", owner_,
+                     absl::StrCat("at most ", most - held_by_request, " for ", owner_,
                                   most == budget.max() ? rule.flag : ""));
   }
   if (amount > half - held && !accounts_.IsAlone()) most = std::min(most, half);

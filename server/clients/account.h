@@ -97,12 +97,13 @@ class Account {
   Account& operator=(const Account&) = delete;
 
   const std::string& owner() const { return owner_; }
-  // Bounds of this owner, beside those of all.
+  // Bounds of this owner, which apply in addition to those of every owner.
   void SetLimits(int64_t requests, int64_t bytes);
 
-  // `field` names what asks for bytes in the error. `beside`: what the same request holds already.
+  // `field` names what asks for bytes in the error. `held_by_request`: what the same request holds
+  // already, which waiting cannot free.
   absl::Status Take(Resource what, int64_t amount, absl::string_view field = {},
-                    int64_t beside = 0);
+                    int64_t held_by_request = 0);
   // REQUIRES: `amount` was taken.
   void Give(Resource what, int64_t amount);
 
@@ -145,10 +146,10 @@ class Accounts {
 
   std::shared_ptr<Account> Of(const std::string& owner);
 
-  // Of all owners.
+  // What all owners hold.
   int64_t held(Resource what) const { return BudgetOf(what).held(); }
   Refusals refusals(Resource what) const;
-  // For the metrics, with the refusals.
+  // The same with its limit and refusals, for metrics and GetServerInfo.
   BudgetUse UseOf(Resource what, std::string_view name) const;
 
  private:

@@ -12,7 +12,7 @@ namespace rope::server {
 namespace {
 
 constexpr absl::Duration kWindow = absl::Seconds(1);
-// Of a window that is much older the look came late, and its counts are of more than a second.
+// A window that is older means that the look came late: its counts are of more than a second.
 constexpr absl::Duration kOldWindow = absl::Milliseconds(1500);
 constexpr absl::Duration kBusyPeriod = absl::Milliseconds(100);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);

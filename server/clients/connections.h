@@ -118,11 +118,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Count = std::atomic<int64_t>;
   // What ConnectionWatch has seen, for its thread alone.
   struct Seen {
-    Counts at_window;  // when the window of a second began
-    int64_t lost = 0;  // calls in the window, if they are more than half
-    // Of replies.
-    int64_t taken = 0;
-    int64_t owed = 0;
+    Counts at_window;   // when the window of a second began
+    int64_t lost = 0;   // calls in the window, if they are more than half
+    int64_t taken = 0;  // bytes of replies
+    int64_t owed = 0;   // bytes of replies
     absl::Time owes_since = absl::InfiniteFuture();
     // When it was first seen, or last seen with a new call or one under way.
     absl::Time called_at = absl::InfinitePast();

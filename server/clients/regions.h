@@ -160,7 +160,7 @@ class Regions {
 
   // Registers the memory that the connection brings; returns the region's id.
   absl::StatusOr<uint64_t> RegisterMemfd(proto::FileDescriptor file, uint64_t bytes);
-  // For a caller in this process. It is not listed.
+  // Registers all memory of this process, for a caller in it. The region is not listed.
   absl::StatusOr<uint64_t> RegisterProcess();
   // Unregisters all, when the connection has ended.
   void Close();

@@ -27,7 +27,7 @@ namespace rope::server {
 inline constexpr int64_t kDescribePositionsMax = 4096;
 // Bytes of the rows of Describe: 4096 positions of 256 frequencies, which take 0.3 seconds.
 inline constexpr int64_t kDescribeBytesMax = 16 * limits::kMiB;
-// Of memory: one KeyIdentity with its text and its message.
+// Memory that one KeyIdentity takes, with its text and its message.
 inline constexpr int64_t kIdentityBytesMax = 16 * limits::kMiB;
 
 // Acquires memory for the answer.

@@ -65,7 +65,7 @@ class MemoryWatch {
  private:
   int64_t UnaccountedBytes() const;
   void EndLateReads(absl::Time now);
-  // `of_anybody`: as MessageReads::EndOfGreediest.
+  // Ends as many reads as leave half of the budget. `of_anybody`: as MessageReads::EndOfGreediest.
   void EndReads(absl::Time now, bool of_anybody);
   // Gives unused memory back to the system.
   void GiveBack(absl::Time now);

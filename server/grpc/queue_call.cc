@@ -27,9 +27,9 @@ constexpr absl::Duration kEndsKept = absl::Seconds(1);
 // Enter appends to the newest end, so a walk from oldest_ can stop at the first that began too
 // late. Enter and Leave are O(1) and allocate nothing, because every message pays for them.
 
-void MessageReads::Enter(Entry& entry, absl::string_view owner, bool may_idle) {
+void MessageReads::Enter(Entry& entry, absl::string_view owner, bool is_open_stream) {
   entry.owner_ = owner;
-  entry.may_idle_ = may_idle;
+  entry.is_open_stream_ = is_open_stream;
   entry.began_ = clock_.Now();
   entry.ended_at_ = absl::InfiniteFuture();
   proto::MutexLock lock(&mutex_);
@@ -39,7 +39,7 @@ void MessageReads::Enter(Entry& entry, absl::string_view owner, bool may_idle) {
   entry.newer_ = nullptr;
   (newest_ == nullptr ? oldest_ : newest_->newer_) = &entry;
   newest_ = &entry;
-  if (!may_idle) count_.fetch_add(1, std::memory_order_relaxed);
+  if (!is_open_stream) count_.fetch_add(1, std::memory_order_relaxed);
   has_new_.store(true, std::memory_order_relaxed);
 }
 
@@ -49,7 +49,7 @@ void MessageReads::Leave(Entry& entry) {
   entry.entered_ = false;
   (entry.older_ == nullptr ? oldest_ : entry.older_->newer_) = entry.newer_;
   (entry.newer_ == nullptr ? newest_ : entry.newer_->older_) = entry.older_;
-  if (!entry.may_idle_) count_.fetch_sub(1, std::memory_order_relaxed);
+  if (!entry.is_open_stream_) count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 int64_t MessageReads::CountAll() const {
@@ -63,7 +63,7 @@ int64_t MessageReads::EndSince(absl::Time before, const absl::Status& status) {
   int64_t ended = 0;
   proto::MutexLock lock(&mutex_);
   for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before; entry = entry->newer_) {
-    if (entry->may_idle_ || entry->read_ended()) continue;
+    if (entry->is_open_stream_ || entry->read_ended()) continue;
     End(*entry, status);
     if (++ended == kEndedAtOnce) break;
   }
@@ -102,7 +102,7 @@ int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_
     for (const auto& [owner, ends] : ends_) owners[owner].took = ends.took;
   }
   for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before; entry = entry->newer_) {
-    if (entry->may_idle_ != streams || entry->read_ended()) continue;
+    if (entry->is_open_stream_ != streams || entry->read_ended()) continue;
     Owner& owner = owners[entry->owner_];
     owner.took += now - entry->began_;
     owner.late.push_back(entry);
@@ -182,7 +182,7 @@ absl::Status QueueCall::Admit() {
   return identity.status();
 }
 
-// Of anything but one bearer token nobody is known.
+// A header that is not one bearer token matches no identity.
 std::string QueueCall::Token() const {
   constexpr absl::string_view kBearer = "Bearer ";
   const std::string header(Header("authorization"));
@@ -210,7 +210,7 @@ std::vector<std::string> QueueCall::CertificateNames() const {
   };
   add(GRPC_PEER_URI_PROPERTY_NAME);
   add(GRPC_PEER_DNS_PROPERTY_NAME);
-  // An authority may let its clients choose the common name beside a name that it has checked.
+  // An authority may check one name and let its clients choose the common name.
   if (about->FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME).empty()) {
     add(GRPC_X509_CN_PROPERTY_NAME);
   }

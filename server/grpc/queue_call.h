@@ -144,7 +144,7 @@ class MessageReads {
    private:
     friend class MessageReads;
     absl::string_view owner_;
-    bool may_idle_ = false;
+    bool is_open_stream_ = false;
     bool entered_ = false;
     absl::Time began_;
     absl::Time ended_at_ = absl::InfiniteFuture();  // when EndRead was called
@@ -159,12 +159,12 @@ class MessageReads {
 
   const Clock& clock() const { return clock_; }
 
-  // `owner`: of the call, valid until Leave. `may_idle`: the client may legally send nothing, as on
-  // an open stream. Such a read is never late.
-  void Enter(Entry& entry, absl::string_view owner, bool may_idle);
+  // `owner`: of the call, valid until Leave. `is_open_stream`: the client may legally send nothing.
+  // Such a read is never late.
+  void Enter(Entry& entry, absl::string_view owner, bool is_open_stream);
   void Leave(Entry& entry);
 
-  // Of all reads, open streams included.
+  // The number of all reads, open streams included.
   int64_t CountAll() const;
   // The number of reads whose message must come.
   int64_t count() const { return count_.load(); }
@@ -179,17 +179,18 @@ class MessageReads {
   int64_t EndSince(absl::Time before, const absl::Status& status);
   // Ends up to `wanted` calls whose read began before `before`: the oldest of the owner whose reads
   // have taken the most time together. Calls that ended so count for a second more, since who
-  // begins again at once has none that is old. Nothing ends while that owner has none to end,
-  // unless `of_anybody`: then only what is there counts, and streams end where no other call is.
+  // begins again at once has none that is old. Ends nothing if that owner has no such call. With
+  // `of_anybody`, ranks owners by the calls that are open now, and ends streams only if there is no
+  // other call.
   int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
                          const absl::Status& status);
   // Cancels the calls that were ended before `ended_before` and are still here.
   void CancelEnded(absl::Time ended_before);
 
  private:
-  // What EndOfGreediest has ended of an owner.
+  // The reads of an owner that EndOfGreediest has ended.
   struct Ends {
-    absl::Duration took;  // its reads
+    absl::Duration took;  // together
     absl::Time last;
   };
 
@@ -228,7 +229,7 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
     CallsInFlight* in_flight = nullptr;
     Connections* connections = nullptr;
     MessageReads* reads = nullptr;
-    Access* access = nullptr;  // null: everybody may do everything
+    Access* access = nullptr;  // null: every client has every right
   };
   // A method. It outlives its calls.
   struct Method {
@@ -245,7 +246,7 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
   QueueCall& operator=(const QueueCall&) = delete;
 
   Connection& connection() const override { return *connection_; }
-  // Of its identity, or of where it calls from.
+  // That of the caller's identity, or of the place that it calls from.
   const std::shared_ptr<Account>& account() const override { return account_; }
   // Its connection, or what a trusted proxy says.
   const std::string& origin() const override { return origin_->owner(); }
@@ -283,8 +284,8 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
     return is_last;
   }
 
-  void StartRead(bool may_idle = false) {
-    parts_.reads->Enter(*this, account_->owner(), may_idle);
+  void StartRead(bool is_open_stream = false) {
+    parts_.reads->Enter(*this, account_->owner(), is_open_stream);
     stream_.Read(&message_, &read_);
   }
   void StartWrite(const grpc::ByteBuffer& bytes, grpc::WriteOptions options = {}) {

@@ -73,9 +73,9 @@ struct ReceivedPayloads {
 // Decodes any other request of the service, with the same strict checks. Clears `bytes`.
 absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message,
                            ReceivedPayloads& payloads);
-// The same for a message whose payloads are not used.
+// Decodes a message whose payloads are not used, as above.
 absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message);
-// The same for a message of gRPC's standard services, which contains a name. RESOURCE_EXHAUSTED:
+// Decodes a message of gRPC's standard services, which contains a name. RESOURCE_EXHAUSTED:
 // more than 1 KiB, or an allocation failed.
 absl::Status DecodeShortMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
@@ -90,7 +90,7 @@ grpc::Slice SliceOf(PooledBuffer buffer);
 // request came from DecodeRequest or DecodeStreamRequest.
 grpc::ByteBuffer EncodeReply(Request& request, std::optional<uint64_t> sequence = std::nullopt);
 
-// The same in one piece, without a sequence. REQUIRES: no result overwrote received bytes.
+// Encodes the reply in one piece, without a sequence. REQUIRES: no result overwrote received bytes.
 std::string EncodeSmallReply(Request& request);
 
 // A reply that carries an error, for streams and rings.

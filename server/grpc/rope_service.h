@@ -123,7 +123,7 @@ class RopeService {
   // Counts and logs a finished request, before its answer is sent.
   void RecordRotation(Method method, const IncomingCall& call, const Request& request,
                       const absl::Status& status, int64_t reply_bytes);
-  // The same for one that never became a request. `labels`: null if it has none.
+  // Counts and logs a call or message that never became a request. `labels`: null if it has none.
   void Record(Method method, const IncomingCall& call, const Arrival& arrival,
               const RequestLabels* labels, const absl::Status& status, int64_t reply_bytes);
   std::string MakeId();

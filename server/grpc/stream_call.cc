@@ -188,7 +188,7 @@ void StreamCall::Advance() {
                         unadmitted_ < limits::kUnadmittedRepliesMax;
   if (may_read && !reading_ && !deferred_) {
     reading_ = true;
-    StartRead(/*may_idle=*/true);
+    StartRead(/*is_open_stream=*/true);
   }
   if (!writing_ && !replies_.empty()) WriteFirst();
   if (writing_ || unanswered_ > 0 || !(closed_ || draining_ || gone_)) return;

@@ -107,12 +107,12 @@ void Ring::Complete(uint32_t index) {
     shared_.completed.store(completed + 1);
   }
   if (!serves_rings) return WakeReader();
-  if (++untold_ == kCompletionsPerWake) WakeForCompletions();
+  if (++completions_since_wake_ == kCompletionsPerWake) WakeForCompletions();
 }
 
 void Ring::WakeForCompletions() {
-  if (untold_ == 0) return;
-  untold_ = 0;
+  if (completions_since_wake_ == 0) return;
+  completions_since_wake_ = 0;
   WakeReader();
 }
 

@@ -105,9 +105,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   const std::unique_ptr<Region> memory_;
   proto::Ring& shared_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
-  uint32_t taken_ = 0;              // of what was submitted
-  int64_t untold_ = 0;              // completions by Serve's thread since it last woke the reader
-  proto::Mutex completions_mutex_;  // writers of `completed` and `completions` in the memory
+  uint32_t taken_ = 0;                  // of what was submitted
+  int64_t completions_since_wake_ = 0;  // by Serve's thread
+  proto::Mutex completions_mutex_;      // writers of `completed` and `completions` in the memory
   std::array<RingCall, proto::kRingSlots> calls_;
 };
 

@@ -90,7 +90,8 @@ struct Model {
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
-// Of models with a name, whose `config` has all layers:
+// The three functions below take models with a name, whose `config` has all layers.
+
 // The layer types; a single empty one if all layers are equal.
 std::vector<std::string> LayerTypesOf(const Model& model);
 // As ListModels describes the model, by its first layer type. `origin`: "preset" or "flag".

@@ -123,7 +123,7 @@ class ModelRegistry {
   absl::StatusOr<std::shared_ptr<const RopeEntry>> Find(const v1::RopeSpec& spec,
                                                         bool may_take_long = true);
 
-  // The same for `count` layers from spec.first_layer on. Layers of one type share an entry.
+  // Finds the entries of `count` layers from spec.first_layer on. Layers of one type share one.
   // INVALID_ARGUMENT: as Find, for any of the layers; one does not rotate; CheckLayersBytes.
   // REQUIRES: the spec has a first_layer, and no layer and no layer_type; count is above 0.
   absl::StatusOr<RopeEntries> FindLayers(const v1::RopeSpec& spec, int64_t count);
@@ -136,7 +136,7 @@ class ModelRegistry {
   // The presets and files, by name.
   const std::map<std::string, Named>& models() const { return models_; }
 
-  // Of memory: the cached specs.
+  // The memory that the cached specs take.
   int64_t spec_bytes() const {
     proto::ReaderMutexLock lock(&mutex_);
     return cache_.bytes();

@@ -134,7 +134,7 @@ struct Arrival {
 struct Decoded {
   Decoded(std::unique_ptr<ReceivedBytes> received, proto::SplitMessage parts)
       : bytes(std::move(received)), split(std::move(parts)) {}
-  // Of a message in this process, which no bytes brought.
+  // For a message built in this process, never serialized.
   Decoded(std::unique_ptr<google::protobuf::Arena> memory, v1::RotateRequest* message,
           proto::SplitMessage parts)
       : bytes(std::make_unique<ReceivedBytes>()),
@@ -159,7 +159,8 @@ struct Run {
   // One for each tensor, from the first slice on; of 0 bytes unless the destination takes a buffer.
   absl::InlinedVector<PooledBuffer, 2> outputs;
   std::string_view device;  // the name of the backend, which outlives requests
-  // For each tensor, elements of an fp8 result beyond the largest number. Null: no such result.
+  // By tensor, the number of elements of an fp8 result that are beyond the largest number. Null: no
+  // result is fp8.
   std::unique_ptr<std::atomic<int64_t>[]> saturated;
 
   std::atomic<int64_t>* SaturatedOf(size_t tensor) const {

@@ -99,7 +99,7 @@ absl::Status CheckOwnWindows(const Plan& plan, int64_t rotary_dim);
 absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
                                                  const kernels::ResolvedRope& resolved);
 
-// Of an embedding with three axes.
+// The config's division of the pairs between three axes. Null: it has none, or `axes` is not 3.
 std::shared_ptr<const kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int axes);
 
 // With SeqLenPolicy::kBatch, all sequences use the length of the longest one.

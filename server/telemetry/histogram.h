@@ -73,7 +73,7 @@ class Histogram {
     sum_.fetch_add(value, std::memory_order_relaxed);
   }
 
-  // Of all observations.
+  // The number of all observations.
   int64_t count() const;
   prometheus::ClientMetric Read(std::vector<prometheus::ClientMetric::Label> labels = {}) const;
 

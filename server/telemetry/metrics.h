@@ -114,14 +114,14 @@ class Metrics {
   Metrics(const std::string& version, const std::string& revision,
           const std::vector<std::string>& devices, absl::Span<const std::string> models = {});
 
-  // Of one that succeeded.
+  // Counts a rotation that succeeded.
   void CountRotation(const StageTimes& stages, int64_t tokens, const RotationLabels& labels);
   void CountBatch(const BatchReport& report);
   // A call that its handler gets ends with its answer, or as a stream; the transport counts others.
   CallCounts& CallsOf(Method method) { return calls_[static_cast<size_t>(method)]; }
-  // Of methods that no service of the server has.
+  // Calls of methods that no service of the server has.
   CallCounts& unknown_calls() { return unknown_calls_; }
-  // Of streams and rings, whose requests are no calls.
+  // Requests of streams and of rings, which are no calls.
   RequestCounts& stream_requests() { return stream_requests_; }
   RequestCounts& ring_requests() { return ring_requests_; }
   // Counts the loss of `device`. Other failed batches are not counted.

@@ -1,4 +1,4 @@
-// A connection of a client that has an account, and the client's end of its socket.
+// A connection of a client, and the client's end of its socket.
 //
 // Threading:  Confined to one thread.
 #ifndef ROPE_TESTS_UNIT_SERVER_TEST_CONNECTION_H_
@@ -32,10 +32,10 @@ class TestConnection {
     auto place = connections.Enter(server_, owner, transport == Transport::kUnix, std::move(end));
     EXPECT_TRUE(place.ok()) << place.status();
     if (place.ok()) place_ = *std::move(place);
-    account_ = connections.Of(absl::StrCat("fd:", server_));
+    connection_ = connections.Of(absl::StrCat("fd:", server_));
   }
 
-  const std::shared_ptr<server::Connection>& account() const { return account_; }
+  const std::shared_ptr<server::Connection>& connection() const { return connection_; }
   // Sends bytes, which the server has read when this returns.
   void Send(size_t bytes) {
     constexpr size_t kPart = 16 * 1024;
@@ -84,9 +84,9 @@ class TestConnection {
 
   proto::FileDescriptor client_;
   std::string received_;
-  int server_ = -1;  // the server's end, which the account owns
+  int server_ = -1;  // the server's end, which the connection owns
   server::Connections::Place place_;
-  std::shared_ptr<server::Connection> account_;
+  std::shared_ptr<server::Connection> connection_;
 };
 
 }  // namespace rope::testing

@@ -56,18 +56,18 @@ class ConnectionWatchTest : public ::testing::Test {
 
 TEST_F(ConnectionWatchTest, LooksTenTimesASecondWhileThereAreCalls) {
   EXPECT_EQ(watch_.Look(clock_.Now()), absl::Seconds(1));
-  unix_.account()->BeginCall();
+  unix_.connection()->BeginCall();
   EXPECT_EQ(watch_.Look(clock_.Now()), absl::Milliseconds(100));
-  unix_.account()->EndCall();
+  unix_.connection()->EndCall();
   EXPECT_EQ(watch_.Look(clock_.Now()), absl::Seconds(1));
 }
 
 TEST_F(ConnectionWatchTest, ClosesAConnectionThatCancelsMostOfItsCalls) {
   for (int64_t i = 0; i <= ConnectionWatch::kLostCallsMax; ++i) {
-    unix_.account()->BeginCall();
-    unix_.account()->LoseCall();
-    for (int j = 0; j < 3; ++j) tcp_.account()->BeginCall();
-    tcp_.account()->LoseCall();
+    unix_.connection()->BeginCall();
+    unix_.connection()->LoseCall();
+    for (int j = 0; j < 3; ++j) tcp_.connection()->BeginCall();
+    tcp_.connection()->LoseCall();
   }
   Look();
   EXPECT_TRUE(unix_.IsClosed());
@@ -80,8 +80,8 @@ TEST_F(ConnectionWatchTest, ConnectionsOfAnOwnerLoseCallsTogether) {
   Look();
   for (int64_t i = 0; i <= ConnectionWatch::kLostCallsMax / 2; ++i) {
     for (const TestConnection* const connection : {&unix_, &second, &tcp_}) {
-      connection->account()->BeginCall();
-      connection->account()->LoseCall();
+      connection->connection()->BeginCall();
+      connection->connection()->LoseCall();
     }
   }
   Look();
@@ -93,15 +93,15 @@ TEST_F(ConnectionWatchTest, ConnectionsOfAnOwnerLoseCallsTogether) {
 TEST_F(ConnectionWatchTest, CountsOverASecond) {
   for (int second = 0; second < 3; ++second) {
     for (int64_t i = 0; i < ConnectionWatch::kUnknownCancelsMax; ++i) {
-      unix_.account()->CountUnknownCancel();
+      unix_.connection()->CountUnknownCancel();
     }
     for (absl::Duration step; step < absl::Seconds(1); step += kStep) Look();
   }
   EXPECT_FALSE(unix_.IsClosed());
   for (int64_t i = 0; i <= ConnectionWatch::kUnknownCancelsMax; ++i) {
-    unix_.account()->CountUnknownCancel();
-    for (int j = 0; j < 3; ++j) tcp_.account()->CountMessage(9);
-    tcp_.account()->CountUnknownCancel();
+    unix_.connection()->CountUnknownCancel();
+    for (int j = 0; j < 3; ++j) tcp_.connection()->CountMessage(9);
+    tcp_.connection()->CountUnknownCancel();
   }
   Look();
   EXPECT_TRUE(unix_.IsClosed());
@@ -110,15 +110,15 @@ TEST_F(ConnectionWatchTest, CountsOverASecond) {
 }
 
 TEST_F(ConnectionWatchTest, ClosesTheOwnerThatTakesTheFewestReplies) {
-  tcp_.account()->OweReply(300);
-  other_.account()->OweReply(200);
-  unix_.account()->OweReply(1000);
+  tcp_.connection()->OweReply(300);
+  other_.connection()->OweReply(200);
+  unix_.connection()->OweReply(1000);
   Look();
   clock_.Advance(ConnectionWatch::kUntaken / 2);
-  unix_.account()->OweReply(limits::kMiB);
-  unix_.account()->PayReply(limits::kMiB, /*taken=*/true);
-  other_.account()->OweReply(limits::kMiB);
-  other_.account()->PayReply(limits::kMiB, /*taken=*/false);
+  unix_.connection()->OweReply(limits::kMiB);
+  unix_.connection()->PayReply(limits::kMiB, /*taken=*/true);
+  other_.connection()->OweReply(limits::kMiB);
+  other_.connection()->PayReply(limits::kMiB, /*taken=*/false);
   Look();
   clock_.Advance(ConnectionWatch::kUntaken / 2);
   Look();
@@ -132,8 +132,8 @@ TEST_F(ConnectionWatchTest, ClosesTheOwnerThatTakesTheFewestReplies) {
 }
 
 TEST_F(ConnectionWatchTest, ClosesAConnectionWithoutAFirstCall) {
-  tcp_.account()->BeginCall();
-  with_memory_ = other_.account()->fd();
+  tcp_.connection()->BeginCall();
+  with_memory_ = other_.connection()->fd();
   PassIdly(kHandshake - absl::Seconds(1));
   EXPECT_FALSE(unix_.IsClosed());
   PassIdly(absl::Seconds(1));
@@ -151,10 +151,10 @@ TEST_F(ConnectionWatchTest, TellsClientsWhyInAFrameOfHttp2) {
   };
   const std::string no_error = {0x7f, '\xff', '\xff', '\xff', 0, 0, 0, 0};
   const std::string enhance_your_calm = {0x7f, '\xff', '\xff', '\xff', 0, 0, 0, 11};
-  other_.account()->BeginCall();
+  other_.connection()->BeginCall();
   for (int64_t i = 0; i <= ConnectionWatch::kUnknownCancelsMax; ++i) {
-    tcp_.account()->CountUnknownCancel();
-    other_.account()->CountUnknownCancel();
+    tcp_.connection()->CountUnknownCancel();
+    other_.connection()->CountUnknownCancel();
   }
   Look();
   EXPECT_TRUE(other_.IsClosed());
@@ -168,13 +168,13 @@ TEST_F(ConnectionWatchTest, TellsClientsWhyInAFrameOfHttp2) {
 
 TEST_F(ConnectionWatchTest, ClosesAConnectionThatIsIdle) {
   for (TestConnection* const connection : {&tcp_, &other_, &unix_}) {
-    connection->account()->BeginCall();
-    connection->account()->EndCall();
+    connection->connection()->BeginCall();
+    connection->connection()->EndCall();
   }
-  with_memory_ = other_.account()->fd();
+  with_memory_ = other_.connection()->fd();
   PassIdly(kIdle);
-  unix_.account()->BeginCall();
-  unix_.account()->EndCall();
+  unix_.connection()->BeginCall();
+  unix_.connection()->EndCall();
   PassIdly(absl::Seconds(1));
   EXPECT_TRUE(tcp_.IsClosed());
   EXPECT_FALSE(unix_.IsClosed()) << "it has made a call";

@@ -20,9 +20,9 @@ constexpr int64_t kReceiveBytes = 100 * limits::kMiB;
 // A message that is being read; records how the read ended.
 class FakeRead final : public MessageReads::Entry {
  public:
-  FakeRead(MessageReads& reads, const TestConnection& connection, bool may_idle = false)
+  FakeRead(MessageReads& reads, const TestConnection& connection, bool is_open_stream = false)
       : reads_(reads) {
-    reads_.Enter(*this, connection.account()->owner(), may_idle);
+    reads_.Enter(*this, connection.connection()->owner(), is_open_stream);
   }
   ~FakeRead() override { reads_.Leave(*this); }
 
@@ -72,7 +72,7 @@ TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnceAndItsConnectionStays) {
 }
 
 TEST_F(MemoryWatchTest, SilentStreamHasNoTimeToKeep) {
-  FakeRead stream(reads_, one_, /*may_idle=*/true);
+  FakeRead stream(reads_, one_, /*is_open_stream=*/true);
   clock_.Advance(absl::Hours(1));
   watch_.Look();
   EXPECT_THAT(stream.ends, IsEmpty());
@@ -169,7 +169,7 @@ TEST_F(MemoryWatchTest, FreedMemoryEndsNoRead) {
 }
 
 TEST_F(MemoryWatchTest, StreamsEndFarAboveTheBudgetIfNoOtherMessageIsUnderWay) {
-  const FakeRead stream(reads_, one_, /*may_idle=*/true);
+  const FakeRead stream(reads_, one_, /*is_open_stream=*/true);
   clock_.Advance(absl::Milliseconds(26));
   anonymous_bytes_ = kReceiveBytes * 3 / 2;
   watch_.Look();
@@ -233,7 +233,7 @@ TEST_F(MemoryWatchTest, BuffersThatLieUnusedGoBackButForAFloor) {
 }
 
 TEST_F(MemoryWatchTest, RestsLongOnlyWhereNoMessageMustCome) {
-  const FakeRead stream(reads_, two_, /*may_idle=*/true);
+  const FakeRead stream(reads_, two_, /*is_open_stream=*/true);
   EXPECT_GE(watch_.Look(), absl::Seconds(1));
   const FakeRead read(reads_, one_);
   EXPECT_LE(watch_.Look(), absl::Milliseconds(20));
