@@ -115,13 +115,13 @@ TEST(ConnectionsTest, NothingCountsOnceTheLastConnectionAndItsCallsHaveEnded) {
   testing::TestClients clients;
   {
     TestConnection connection(clients.connections, "uid:1");
-    const auto account = connection.account()->account();
+    const auto account = connection.connection()->account();
     Permit permit;
     ASSERT_THAT(permit.Admit(*account, 100, "request"), IsOk());
     ASSERT_OK(watch, TakePlace(account, Resource::kWatches));
     ASSERT_OK(work, TakePlace(account, Resource::kLongCalls));
     const testing::SharedMemory memory = testing::SharedMemory::Memfd(4096);
-    ASSERT_THAT(connection.account()->regions().RegisterMemfd(memory.Dup(), 4096), IsOk());
+    ASSERT_THAT(connection.connection()->regions().RegisterMemfd(memory.Dup(), 4096), IsOk());
     connection.Leave();
     EXPECT_EQ(clients.region_bytes(), 0);
     EXPECT_EQ(clients.accounts.held(Resource::kConnections), 0);
@@ -141,43 +141,43 @@ class ConnectionTest : public ::testing::Test {
 TEST_F(ConnectionTest, TrafficIsWhatTcpHasCountedAndUnixSocketsCountNone) {
   TestConnection tcp(connections_, "ip:loopback", TestConnection::Transport::kTcp);
   tcp.Send(1000);
-  const auto traffic = tcp.account()->traffic();
+  const auto traffic = tcp.connection()->traffic();
   ASSERT_TRUE(traffic.has_value());
   EXPECT_EQ(traffic->read_bytes, 1000);
   EXPECT_EQ(traffic->taken_bytes, 0);
   tcp.Leave();
-  EXPECT_EQ(tcp.account()->traffic(), std::nullopt);
+  EXPECT_EQ(tcp.connection()->traffic(), std::nullopt);
   TestConnection unix_socket(connections_, "uid:1");
   unix_socket.Send(1000);
-  EXPECT_EQ(unix_socket.account()->traffic(), std::nullopt);
+  EXPECT_EQ(unix_socket.connection()->traffic(), std::nullopt);
 }
 
 TEST_F(ConnectionTest, ShutDownEndsBothWaysUntilTheConnectionHasEnded) {
   for (const auto transport : {TestConnection::Transport::kUnix, TestConnection::Transport::kTcp}) {
     TestConnection connection(connections_, "uid:1", transport);
     EXPECT_FALSE(connection.IsClosed());
-    EXPECT_TRUE(connection.account()->ShutDown("last"));
-    EXPECT_FALSE(connection.account()->ShutDown("not sent")) << "it is closed";
+    EXPECT_TRUE(connection.connection()->ShutDown("last"));
+    EXPECT_FALSE(connection.connection()->ShutDown("not sent")) << "it is closed";
     EXPECT_TRUE(connection.IsClosed());
     EXPECT_EQ(connection.received(), "last");
     connection.Leave();
-    EXPECT_FALSE(connection.account()->ShutDown());
+    EXPECT_FALSE(connection.connection()->ShutDown());
   }
 }
 
-TEST_F(ConnectionTest, AccountAddsUp) {
+TEST_F(ConnectionTest, CountsAddUp) {
   const TestConnection connection(connections_, "uid:1");
-  Connection& account = *connection.account();
-  account.CountMessage(100);
-  account.CountMessage(20);
-  account.OweReply(50);
-  account.OweReply(7);
-  account.PayReply(40, /*taken=*/true);
-  account.PayReply(10, /*taken=*/false);
-  account.BeginCall();
-  account.BeginCall();
-  account.EndCall();
-  const Connection::Counts counts = account.counts();
+  Connection& counting = *connection.connection();
+  counting.CountMessage(100);
+  counting.CountMessage(20);
+  counting.OweReply(50);
+  counting.OweReply(7);
+  counting.PayReply(40, /*taken=*/true);
+  counting.PayReply(10, /*taken=*/false);
+  counting.BeginCall();
+  counting.BeginCall();
+  counting.EndCall();
+  const Connection::Counts counts = counting.counts();
   EXPECT_EQ(counts.messages, 2);
   EXPECT_EQ(counts.message_bytes, 120);
   EXPECT_EQ(counts.reply_bytes, 7);

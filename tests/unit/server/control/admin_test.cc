@@ -65,10 +65,10 @@ TEST(AdminTest, ConnectionsAreThoseOfTheCallersOwnerOrAllForRootInPages) {
   const TestConnection first(connections, kOwner);
   const TestConnection tcp(connections, "ip:192.0.2.7", TestConnection::Transport::kTcp);
   const TestConnection third(connections, kOwner);
-  first.account()->BeginCall();
-  first.account()->BeginCall();
-  first.account()->EndCall();
-  first.account()->CountMessage(77);
+  first.connection()->BeginCall();
+  first.connection()->BeginCall();
+  first.connection()->EndCall();
+  first.connection()->CountMessage(77);
   ASSERT_OK(own, ListConnections({}, kOwner, connections));
   EXPECT_EQ(own->owner(), kOwner);
   ASSERT_EQ(own->connections_size(), 2);
@@ -84,7 +84,7 @@ TEST(AdminTest, ConnectionsAreThoseOfTheCallersOwnerOrAllForRootInPages) {
   request.set_page_token(page->next_page_token());
   ASSERT_OK(last, ListConnections(request, "uid:0", connections));
   ASSERT_EQ(last->connections_size(), 1);
-  EXPECT_EQ(last->connections(0).connection_id(), third.account()->id());
+  EXPECT_EQ(last->connections(0).connection_id(), third.connection()->id());
   EXPECT_EQ(last->next_page_token(), "");
   ASSERT_OK(nobodys, ListConnections({}, "uid:65534", connections));
   EXPECT_EQ(nobodys->owner(), "uid:65534");
