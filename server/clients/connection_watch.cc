@@ -21,8 +21,7 @@ constexpr int64_t kTakenBytesMin = 64 * limits::kKiB;
 // Fewer are no part of an attack.
 constexpr int64_t kLostCallsMin = 32;
 
-constexpr std::string_view kReasonNames[] = {"lost_calls", "unknown_cancels", "untaken_replies",
-                                             "no_call", "idle"};
+constexpr std::string_view kReasonNames[] = {"lost_calls", "untaken_replies", "no_call", "idle"};
 
 // HTTP/2's GOAWAY (RFC 9113, section 6.8). All calls count as seen.
 std::string GoAwayFrame(std::string_view reason, bool is_idle) {
@@ -71,15 +70,12 @@ void ConnectionWatch::CloseCancellers(absl::Time now) {
         age >= kWindow ? std::exchange(seen.at_window, counts) : seen.at_window;
     seen.lost = 0;
     if (age >= kOldWindow) continue;
-    const int64_t lost = counts.calls_lost - then.calls_lost;
-    if (lost > (counts.calls - then.calls) / 2) {
-      seen.lost = lost;
-      lost_by_owner[connection->account().get()] += lost;
-    }
+    const int64_t calls = counts.calls_lost - then.calls_lost;
     const int64_t cancels = counts.unknown_cancels - then.unknown_cancels;
-    if (cancels > kUnknownCancelsMax && cancels > (counts.messages - then.messages) / 2) {
-      Close(*connection, CloseReason::kUnknownCancels);
-    }
+    if (calls > (counts.calls - then.calls) / 2) seen.lost += calls;
+    if (cancels > (counts.messages - then.messages) / 2) seen.lost += cancels;
+    if (seen.lost == 0) continue;
+    lost_by_owner[connection->account().get()] += seen.lost;
   }
   for (const auto& connection : open_) {
     if (connection->seen_.lost < kLostCallsMin) continue;

@@ -1,10 +1,8 @@
 // ConnectionWatch: shuts down the connections that cost others time, memory or places.
 //
-// Time. A connection is shut down if in a second
-//   - it cancels more than half of the calls that it began, and all such connections of its owner
-//     more than kLostCallsMax;
-//   - it cancels more than kUnknownCancelsMax requests of streams that no request has, by more than
-//     half of its messages.
+// Time. A connection is shut down if in a second it cancels more than half of the calls that it
+// began, or if more than half of its messages are cancels of requests that no stream has, and all
+// such connections of its owner together have more than kLostCallsMax cancels.
 //
 // Memory. Replies that are not taken hold admitted bytes. Where these are needed, connections of
 // the owner that has the most such bytes are shut down.
@@ -37,12 +35,11 @@ namespace rope::server {
 class ConnectionWatch {
  public:
   static constexpr int64_t kLostCallsMax = 1000;
-  static constexpr int64_t kUnknownCancelsMax = 1024;
   static constexpr absl::Duration kUntaken = absl::Seconds(5);
 
   // Why a connection was shut down. The values are indexes of closed().
-  enum class CloseReason { kLostCalls, kUnknownCancels, kUntakenReplies, kNoCall, kIdle };
-  static constexpr size_t kReasonCount = 5;
+  enum class CloseReason { kLostCalls, kUntakenReplies, kNoCall, kIdle };
+  static constexpr size_t kReasonCount = 4;
   // The label of a metric.
   static std::string_view NameOf(CloseReason reason);
 

@@ -119,7 +119,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // What ConnectionWatch has seen, for its thread alone.
   struct Seen {
     Counts at_window;   // when the window of a second began
-    int64_t lost = 0;   // calls in the window, if they are more than half
+    int64_t lost = 0;   // cancels in the window, if they are more than half
     int64_t taken = 0;  // bytes of replies
     int64_t owed = 0;   // bytes of replies
     absl::Time owes_since = absl::InfiniteFuture();

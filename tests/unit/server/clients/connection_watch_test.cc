@@ -92,13 +92,13 @@ TEST_F(ConnectionWatchTest, ConnectionsOfAnOwnerLoseCallsTogether) {
 
 TEST_F(ConnectionWatchTest, CountsOverASecond) {
   for (int second = 0; second < 3; ++second) {
-    for (int64_t i = 0; i < ConnectionWatch::kUnknownCancelsMax; ++i) {
+    for (int64_t i = 0; i < ConnectionWatch::kLostCallsMax; ++i) {
       unix_.connection()->CountUnknownCancel();
     }
     for (absl::Duration step; step < absl::Seconds(1); step += kStep) Look();
   }
   EXPECT_FALSE(unix_.IsClosed());
-  for (int64_t i = 0; i <= ConnectionWatch::kUnknownCancelsMax; ++i) {
+  for (int64_t i = 0; i <= ConnectionWatch::kLostCallsMax; ++i) {
     unix_.connection()->CountUnknownCancel();
     for (int j = 0; j < 3; ++j) tcp_.connection()->CountMessage(9);
     tcp_.connection()->CountUnknownCancel();
@@ -106,7 +106,7 @@ TEST_F(ConnectionWatchTest, CountsOverASecond) {
   Look();
   EXPECT_TRUE(unix_.IsClosed());
   EXPECT_FALSE(tcp_.IsClosed()) << "some of its cancels meet their answer";
-  EXPECT_EQ(Closed(CloseReason::kUnknownCancels), 1);
+  EXPECT_EQ(Closed(CloseReason::kLostCalls), 1);
 }
 
 TEST_F(ConnectionWatchTest, ClosesTheOwnerThatTakesTheFewestReplies) {
@@ -152,7 +152,7 @@ TEST_F(ConnectionWatchTest, TellsClientsWhyInAFrameOfHttp2) {
   const std::string no_error = {0x7f, '\xff', '\xff', '\xff', 0, 0, 0, 0};
   const std::string enhance_your_calm = {0x7f, '\xff', '\xff', '\xff', 0, 0, 0, 11};
   other_.connection()->BeginCall();
-  for (int64_t i = 0; i <= ConnectionWatch::kUnknownCancelsMax; ++i) {
+  for (int64_t i = 0; i <= ConnectionWatch::kLostCallsMax; ++i) {
     tcp_.connection()->CountUnknownCancel();
     other_.connection()->CountUnknownCancel();
   }
@@ -160,7 +160,7 @@ TEST_F(ConnectionWatchTest, TellsClientsWhyInAFrameOfHttp2) {
   EXPECT_TRUE(other_.IsClosed());
   EXPECT_EQ(other_.received(), "") << "gRPC may be writing to its call";
   EXPECT_TRUE(tcp_.IsClosed());
-  EXPECT_EQ(tcp_.received(), frame(enhance_your_calm, "unknown_cancels"));
+  EXPECT_EQ(tcp_.received(), frame(enhance_your_calm, "lost_calls"));
   PassIdly(kHandshake + absl::Seconds(1));
   EXPECT_TRUE(unix_.IsClosed());
   EXPECT_EQ(unix_.received(), frame(no_error, "no_call"));
