@@ -107,9 +107,6 @@ struct PagedPlan {
   }
 };
 
-// Where the result of a tensor goes: SetDestinations (region_resolver.h).
-enum class Destination { kReply, kRegion };
-
 // One tensor, validated.
 struct TensorPlan {
   kernels::DType dtype = kernels::DType::kFloat32;         // of the input
@@ -130,7 +127,6 @@ struct TensorPlan {
   proto::FragmentedBytes input;          // packed: rows [pre][heads][post][head_dim]
   RegionPart source;                     // of the input; no region: in the message
   RegionPart place;                      // of the output; no region: in the reply
-  Destination destination = Destination::kReply;
   // The fragments of `input`, which the result overwrites and the reply takes. Empty: in a reply,
   // the result takes a pooled buffer.
   absl::InlinedVector<char*, 2> overwritten;
@@ -143,7 +139,7 @@ struct TensorPlan {
   bool IsGathered() const {
     return strides.has_value() && strides->channel != 1 && layout.head_dim > 1;
   }
-  bool IsInReply() const { return destination == Destination::kReply; }
+  bool IsInReply() const { return place.region == nullptr; }
   bool TakesBuffer() const { return IsInReply() && overwritten.empty(); }
   // Whether the client loses its input: a place that overlaps the input is exactly that of it.
   bool IsInPlace() const { return Overlap(place, source); }

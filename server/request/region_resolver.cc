@@ -200,11 +200,8 @@ absl::InlinedVector<char*, 2> OverwritableOf(const proto::FragmentedBytes& input
 
 void SetDestinations(ReceivedBytes& received, int64_t overwritten_min, Plan& plan) {
   for (TensorPlan& tensor : plan.tensors) {
-    if (tensor.place.region != nullptr) {
-      tensor.destination = Destination::kRegion;
-    } else if (tensor.output_bytes() >= overwritten_min && FitsReceivedBytes(tensor)) {
-      tensor.overwritten = OverwritableOf(tensor.input, received);
-    }
+    if (!tensor.IsInReply() || tensor.output_bytes() < overwritten_min) continue;
+    if (FitsReceivedBytes(tensor)) tensor.overwritten = OverwritableOf(tensor.input, received);
   }
 }
 

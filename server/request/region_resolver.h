@@ -33,8 +33,8 @@ class RegionResolver final : public ArraySource {
   Request& request_;
 };
 
-// Sets the destination of each tensor of a plan. Results of at least `overwritten_min` bytes
-// overwrite received bytes that may be overwritten and that they fit one for one. REQUIRES: the
+// Chooses where the results of a reply go: those of at least `overwritten_min` bytes overwrite
+// received bytes that may be overwritten and that they fit one for one. REQUIRES: the
 // tensors have their elements, and their places are checked.
 void SetDestinations(ReceivedBytes& received, int64_t overwritten_min, Plan& plan);
 

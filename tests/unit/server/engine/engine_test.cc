@@ -462,7 +462,7 @@ TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {
   tensor.overwritten = {&received};
   EXPECT_EQ(RunningBytes({}, {}, plan), 0);
   tensor.overwritten.clear();
-  tensor.destination = Destination::kRegion;
+  tensor.place.region = Region::OfProcess();
   EXPECT_EQ(RunningBytes({}, {}, plan), 0);
 }
 
@@ -471,7 +471,7 @@ TEST(RunningBytesTest, SliceOfATensorThatIsGatheredCounts) {
   TensorPlan& tensor = plan.tensors.emplace_back();
   tensor.layout.pre = int64_t{1} << 20;
   tensor.layout.head_dim = 4;
-  tensor.destination = Destination::kRegion;
+  tensor.place.region = Region::OfProcess();
   tensor.strides = LayoutStrides{.token_axes = {4}, .head = 4, .channel = 1, .extent = 4};
   EXPECT_EQ(RunningBytes({}, {}, plan), 0);
   tensor.strides->channel = 2;

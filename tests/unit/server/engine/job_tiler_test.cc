@@ -325,7 +325,7 @@ TEST(BoundJobsTest, ManyNumbersInTheReplyAreRefused) {
   EXPECT_THAT(BoundJobs(plan), IsOk());
   plan.tensors[0].numbers = true;
   EXPECT_THAT(BoundJobs(plan), IsExhausted("tensors: got 524288 numbers in the reply"));
-  plan.tensors[0].destination = Destination::kRegion;
+  plan.tensors[0].place.region = Region::OfProcess();
   EXPECT_THAT(BoundJobs(plan), IsOk());
 }
 

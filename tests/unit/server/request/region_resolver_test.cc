@@ -59,7 +59,7 @@ class DestinationTest : public ::testing::Test {
 
 TEST_F(DestinationTest, ResultThatFitsTheReceivedBytesOverwritesThem) {
   const Plan plan = PlanOf(tensor_);
-  EXPECT_EQ(plan.tensors[0].destination, Destination::kReply);
+  EXPECT_TRUE(plan.tensors[0].IsInReply());
   EXPECT_THAT(plan.tensors[0].overwritten,
               ElementsAre(received_.bytes().data(), received_.bytes().data() + 10));
 }
@@ -95,7 +95,7 @@ TEST_F(DestinationTest, ResultThatDoesNotFitTheReceivedBytesGetsMemoryOfItsOwn) 
 TEST_F(DestinationTest, RegionIsWrittenInPlaceOrElsewhere) {
   const auto in_place = [this] {
     const Plan plan = PlanOf(tensor_);
-    EXPECT_EQ(plan.tensors[0].destination, Destination::kRegion);
+    EXPECT_FALSE(plan.tensors[0].IsInReply());
     EXPECT_TRUE(plan.tensors[0].overwritten.empty());
     return plan.IsInPlace();
   };
