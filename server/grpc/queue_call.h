@@ -32,7 +32,7 @@
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
 #include "server/request/request.h"
-#include "server/telemetry/call_counts.h"
+#include "server/telemetry/counts.h"
 
 namespace rope::server {
 

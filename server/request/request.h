@@ -27,7 +27,7 @@
 #include "server/clients/connections.h"
 #include "server/request/plan.h"
 #include "server/request/prepared_rotation.h"
-#include "server/telemetry/rotation_counts.h"
+#include "server/telemetry/counts.h"
 
 namespace rope::server {
 

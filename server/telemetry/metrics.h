@@ -16,10 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "kernels/tables/table_cache.h"
-#include "server/telemetry/call_counts.h"
+#include "server/telemetry/counts.h"
 #include "server/telemetry/histogram.h"
 #include "server/telemetry/log.h"
-#include "server/telemetry/rotation_counts.h"
 
 namespace rope::server {
 

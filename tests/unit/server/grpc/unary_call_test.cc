@@ -19,7 +19,7 @@
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 #include "server/request/request.h"
-#include "server/telemetry/call_counts.h"
+#include "server/telemetry/counts.h"
 #include "tests/support/test_clients.h"
 
 namespace rope::server {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "server/telemetry/call_counts.h"
+#include "server/telemetry/counts.h"
 #include "tests/support/matchers.h"
 
 namespace rope::server {

@@ -1,4 +1,4 @@
-#include "server/telemetry/rotation_counts.h"
+#include "server/telemetry/counts.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/telemetry/rotation_counts.h"
+#include "server/telemetry/counts.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
@@ -6,6 +6,9 @@
 
 namespace rope::server {
 namespace {
+
+constexpr BucketBounds kCallDurationBuckets(kGrpcDurationBounds);
+constexpr BucketBounds kCallBytesBuckets(kGrpcSizeBounds);
 
 constexpr const char* kTransportNames[kTransportCount] = {"inline", "stream", "memfd", "ring",
                                                           "in_process"};
@@ -17,6 +20,18 @@ std::string OperationName(int operation) {
 }
 
 }  // namespace
+
+CallCounts::Counts::Counts()
+    : duration(kCallDurationBuckets, 1e9),
+      received_bytes(kCallBytesBuckets, 1),
+      sent_bytes(kCallBytesBuckets, 1) {}
+
+void CallCounts::End(const Ended& call) {
+  Counts& counts = counts_[IndexOf(call.code)];
+  counts.duration.Observe(absl::ToInt64Nanoseconds(call.duration));
+  counts.received_bytes.Observe(call.received_bytes);
+  counts.sent_bytes.Observe(call.sent_bytes);
+}
 
 RotationCounts::RotationCounts(absl::Span<const std::string> models) {
   models_.try_emplace(std::string(kConfigModel));
