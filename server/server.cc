@@ -4,6 +4,7 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -11,17 +12,18 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "google/rpc/error_details.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "proto/version.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/limits.h"
 #include "server/grpc/reflection.h"
 #include "server/limits.h"
-#include "server/start_log.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/process.h"
 
@@ -41,6 +43,31 @@ constexpr absl::Duration kReplyGrace = absl::Seconds(1);
 // gRPC's own, of reflection: one waits for calls, and each open stream takes one.
 constexpr int kGrpcThreadsMax = 4;
 constexpr char kReflectionName[] = "grpc.reflection.v1alpha.ServerReflection";
+
+constexpr size_t kModelsShown = 16;  // in the line that says what has started
+
+using FileReport = ModelRegistry::FileReport;
+
+std::string DevicesOf(const DeviceRouter& devices) {
+  return absl::StrJoin(devices.list(), ",",
+                       [](std::string* out, const auto& device) { out->append(device.name); });
+}
+
+// "mine:2,other:0": the files' models, with the number of their warnings.
+std::string FilesOf(const std::vector<FileReport>& files) {
+  const auto append = [](std::string* out, const FileReport& file) {
+    absl::StrAppend(out, file.name, ":", file.warnings.size());
+  };
+  const size_t shown = std::min(files.size(), kModelsShown);
+  const auto end = files.begin() + static_cast<ptrdiff_t>(shown);
+  return absl::StrCat(absl::StrJoin(files.begin(), end, ",", append),
+                      shown < files.size() ? ",..." : "");
+}
+
+const char* TlsOf(const TlsFiles& tls) {
+  if (!tls.enabled()) return "off";
+  return tls.client_ca.empty() ? "server" : "mutual";
+}
 
 }  // namespace
 
@@ -84,8 +111,7 @@ absl::Status Server::Build(const Batcher::Options& batches) {
   BuildGrpcServer(threads);
   ROPE_RETURN_IF_ERROR(Listen());
   ArmAndStart();
-  LogStart({options_, shares_, threads, core_->devices(), core_->registry(), addresses_,
-            metrics_address_});
+  LogStart(threads);
   return absl::OkStatus();
 }
 
@@ -238,6 +264,32 @@ void Server::HandOn(int fd, bool tls) {
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.fd = fd;
   tls_acceptor_->HandleNewConnection(&connection);
+}
+
+void Server::LogStart(int threads) const {
+  const std::vector<FileReport>& files = core_->registry().file_reports();
+  Log(spdlog::level::info,
+      LogLine("started")
+          .Word("version", proto::kVersion)
+          .Word("revision", Revision())
+          .Number("pid", getpid())
+          .Word("devices", DevicesOf(core_->devices()))
+          .Number("threads", threads)
+          .Number("memory_bytes", options_.memory_bytes)
+          .Number("max_message_bytes", shares_.message)
+          .Number("table_cache_bytes", shares_.tables)
+          .Number("shared_memory_bytes",
+                  options_.shared_memory.enabled ? options_.shared_memory.bytes_max : 0)
+          .Word("listen", absl::StrJoin(addresses_, ","))
+          .Word("metrics_listen", metrics_address_.empty() ? "off" : metrics_address_)
+          .Word("tls", TlsOf(options_.tls))
+          .Word("access", options_.access_file.empty() ? "everybody" : "file")
+          .Number("models", static_cast<int64_t>(core_->registry().models().size()))
+          .Word("model_files", files.empty() ? "none" : FilesOf(files)));
+  for (const std::string& flag : options_.warnings) Log(spdlog::level::warn, LogLine(flag));
+  for (const FileReport& file : files) {
+    for (const LogLine& line : file.LogLines()) Log(spdlog::level::warn, line);
+  }
 }
 
 std::vector<FileWatch*> Server::WatchedFiles() {

@@ -46,6 +46,11 @@
 
 namespace rope::server {
 
+// The revision of the sources that this program was built from: what CMake was told
+// (ROPE_REVISION), or git's short hash when CMake last ran; else "unknown". Defined in a source
+// that CMake writes (CMakeLists.txt).
+const char* Revision();
+
 class Server {
  public:
   // Runs once, on any thread, when the GPU of --device=cuda is lost.
@@ -87,6 +92,9 @@ class Server {
   // Gives gRPC a connection.
   void HandOn(int fd, bool tls);
   void ArmAndStart();
+  // One line about what runs; then, as warnings, one for each thing in its configuration that the
+  // operator should know.
+  void LogStart(int threads) const;
   std::vector<FileWatch*> WatchedFiles();
   Gauges ReadGauges() const;
   std::vector<BudgetUse> Budgets() const;

@@ -87,6 +87,17 @@ absl::StatusOr<Model> ReadJson(const std::string& name, std::string_view json) {
 
 }  // namespace
 
+std::vector<LogLine> ModelRegistry::FileReport::LogLines() const {
+  std::vector<LogLine> lines;
+  const auto add = [&]() -> LogLine& { return lines.emplace_back().Word("model", name); };
+  if (replaces_preset) add().Words("replaces the preset of this name");
+  const size_t shown = std::min(warnings.size(), kWarningsShown);
+  for (size_t i = 0; i < shown; ++i) add().Text("warning", ShortText(warnings[i]));
+  const size_t left_out = warnings.size() - shown;
+  if (left_out > 0) add().Number("warnings_left_out", static_cast<int64_t>(left_out));
+  return lines;
+}
+
 absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
     absl::Span<const ModelFile> files, int64_t spec_bytes_max) {
   std::unique_ptr<ModelRegistry> registry(new ModelRegistry(spec_bytes_max));  // owned by registry

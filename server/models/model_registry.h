@@ -27,6 +27,7 @@
 #include "server/clients/limits.h"
 #include "server/models/limits.h"
 #include "server/models/model.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 
@@ -109,6 +110,10 @@ class ModelRegistry {
     std::string name;
     bool replaces_preset = false;
     std::vector<std::string> warnings = {};  // of all its layers
+
+    // What the operator should know: at most kWarningsShown warnings, and how many were left out.
+    static constexpr size_t kWarningsShown = 16;
+    std::vector<LogLine> LogLines() const;
   };
 
   // Holds the presets and the files; a file may replace a preset. INVALID_ARGUMENT: an invalid name

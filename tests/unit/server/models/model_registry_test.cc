@@ -419,5 +419,22 @@ TEST(ListTest, ShowsEveryPresetByNameWithItsNumbers) {
   }
 }
 
+std::vector<std::string> TextsOf(const ModelRegistry::FileReport& file) {
+  std::vector<std::string> texts;
+  for (const LogLine& line : file.LogLines()) texts.push_back(line.In(LogFormat::kLogfmt));
+  return texts;
+}
+
+TEST(FileReportTest, EachWarningHasALineUpToABound) {
+  EXPECT_THAT(TextsOf({.name = "mine"}), IsEmpty());
+  EXPECT_THAT(TextsOf({.name = "mine", .replaces_preset = true, .warnings = {"a \"b\"\n"}}),
+              ElementsAre("model=mine replaces the preset of this name",
+                          R"(model=mine warning="a \"b\"\n")"));
+  const std::vector<std::string> many(ModelRegistry::FileReport::kWarningsShown + 3, "w");
+  const std::vector<std::string> lines = TextsOf({.name = "mine", .warnings = many});
+  EXPECT_THAT(lines, SizeIs(ModelRegistry::FileReport::kWarningsShown + 1));
+  EXPECT_EQ(lines.back(), "model=mine warnings_left_out=3");
+}
+
 }  // namespace
 }  // namespace rope::server
