@@ -165,26 +165,5 @@ TEST_F(ConnectionTest, ShutDownEndsBothWaysUntilTheConnectionHasEnded) {
   }
 }
 
-TEST_F(ConnectionTest, CountsAddUp) {
-  const TestConnection connection(connections_, "uid:1");
-  Connection& counting = *connection.connection();
-  counting.CountMessage(100);
-  counting.CountMessage(20);
-  counting.OweReply(50);
-  counting.OweReply(7);
-  counting.PayReply(40, /*taken=*/true);
-  counting.PayReply(10, /*taken=*/false);
-  counting.BeginCall();
-  counting.BeginCall();
-  counting.EndCall();
-  const Connection::Counts counts = counting.counts();
-  EXPECT_EQ(counts.messages, 2);
-  EXPECT_EQ(counts.message_bytes, 120);
-  EXPECT_EQ(counts.reply_bytes, 7);
-  EXPECT_EQ(counts.taken_bytes, 40);
-  EXPECT_EQ(counts.calls, 2);
-  EXPECT_EQ(counts.calls_over, 1);
-}
-
 }  // namespace
 }  // namespace rope::server

@@ -5,24 +5,24 @@
 #include <vector>
 
 #include "server/limits.h"
+#include "tests/support/fake_clock.h"
 #include "tests/support/status_matchers.h"
-#include "tests/support/test_clients.h"
-#include "tests/unit/server/test_connection.h"
 
 namespace rope::server {
 namespace {
 
 using ::rope::testing::FakeClock;
-using ::rope::testing::TestConnection;
 
 constexpr int64_t kReceiveBytes = 100 * limits::kMiB;
+constexpr char kOne[] = "uid:1";
+constexpr char kTwo[] = "uid:2";
 
 // A message that is being read; records how the read ended.
 class FakeRead final : public MessageReads::Entry {
  public:
-  FakeRead(MessageReads& reads, const TestConnection& connection, bool is_open_stream = false)
+  FakeRead(MessageReads& reads, absl::string_view owner, bool is_open_stream = false)
       : reads_(reads) {
-    reads_.Enter(*this, connection.connection()->owner(), is_open_stream);
+    reads_.Enter(*this, owner, is_open_stream);
   }
   ~FakeRead() override { reads_.Leave(*this); }
 
@@ -38,13 +38,9 @@ class FakeRead final : public MessageReads::Entry {
 
 class MemoryWatchTest : public ::testing::Test {
  protected:
-  testing::TestClients clients_;
-  FakeClock& clock_ = clients_.clock;
+  FakeClock clock_;
   MessageReads reads_{clock_};
-  Connections& connections_ = clients_.connections;
   BufferPool pool_{int64_t{1} << 40};
-  TestConnection one_{connections_, "uid:1"};
-  TestConnection two_{connections_, "uid:2"};
   int64_t anonymous_bytes_ = 0;
   int64_t accounted_bytes_ = 0;
   int64_t free_bytes_ = 0;
@@ -57,8 +53,8 @@ class MemoryWatchTest : public ::testing::Test {
                      clock_};
 };
 
-TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnceAndItsConnectionStays) {
-  FakeRead read(reads_, one_);
+TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnce) {
+  FakeRead read(reads_, kOne);
   clock_.Advance(absl::Seconds(60));
   watch_.Look();
   EXPECT_THAT(read.ends, IsEmpty());
@@ -68,18 +64,17 @@ TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnceAndItsConnectionStays) {
   ASSERT_THAT(read.ends, SizeIs(1));
   EXPECT_THAT(read.ends[0], Fails(absl::StatusCode::kDeadlineExceeded, "--receive_timeout"));
   EXPECT_EQ(watch_.late_calls(), 1);
-  EXPECT_FALSE(one_.IsClosed());
 }
 
 TEST_F(MemoryWatchTest, SilentStreamHasNoTimeToKeep) {
-  FakeRead stream(reads_, one_, /*is_open_stream=*/true);
+  FakeRead stream(reads_, kOne, /*is_open_stream=*/true);
   clock_.Advance(absl::Hours(1));
   watch_.Look();
   EXPECT_THAT(stream.ends, IsEmpty());
 }
 
 TEST_F(MemoryWatchTest, ClientThatDoesNotTakeTheEndIsCutOff) {
-  FakeRead read(reads_, one_);
+  FakeRead read(reads_, kOne);
   clock_.Advance(absl::Seconds(61));
   watch_.Look();
   clock_.Advance(absl::Seconds(1));
@@ -91,7 +86,7 @@ TEST_F(MemoryWatchTest, ClientThatDoesNotTakeTheEndIsCutOff) {
 }
 
 TEST_F(MemoryWatchTest, WhatTheProcessHoldsAtTheStartEndsNothing) {
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_, kOne);
   clock_.Advance(absl::Milliseconds(11));
   MemoryWatch watch({kReceiveBytes, absl::Seconds(60)},
                     {[] { return 2 * kReceiveBytes; }, [] { return int64_t{0}; },
@@ -103,18 +98,17 @@ TEST_F(MemoryWatchTest, WhatTheProcessHoldsAtTheStartEndsNothing) {
 }
 
 TEST_F(MemoryWatchTest, TheOldestOfTheGreediestOwnerEndFirstAndNoMoreThanNeedBe) {
-  const TestConnection two_again(connections_, "uid:2");
-  const FakeRead first(reads_, two_);
+  const FakeRead first(reads_, kTwo);
   clock_.Advance(absl::Milliseconds(50));
-  const FakeRead one[] = {{reads_, one_}, {reads_, one_}};
-  const FakeRead second(reads_, two_again);
-  const FakeRead third(reads_, two_);
+  const FakeRead one[] = {{reads_, kOne}, {reads_, kOne}};
+  const FakeRead second(reads_, kTwo);
+  const FakeRead third(reads_, kTwo);
   clock_.Advance(absl::Milliseconds(11));
   anonymous_bytes_ = kReceiveBytes + 1;
   watch_.Look();
   ASSERT_THAT(first.ends, SizeIs(1));
   EXPECT_THAT(first.ends[0], IsExhausted("memory"));
-  EXPECT_THAT(second.ends, SizeIs(1)) << "of another connection";
+  EXPECT_THAT(second.ends, SizeIs(1));
   EXPECT_THAT(third.ends, IsEmpty());
   for (const FakeRead& read : one) EXPECT_THAT(read.ends, IsEmpty());
   EXPECT_EQ(watch_.ended_calls(), 2);
@@ -123,15 +117,15 @@ TEST_F(MemoryWatchTest, TheOldestOfTheGreediestOwnerEndFirstAndNoMoreThanNeedBe)
 // Its calls are never old, and another owner's are.
 TEST_F(MemoryWatchTest, OwnerThatBeginsAgainAtOnceStaysTheGreediest) {
   {
-    const FakeRead reads[] = {{reads_, two_}, {reads_, two_}, {reads_, two_}, {reads_, two_}};
+    const FakeRead reads[] = {{reads_, kTwo}, {reads_, kTwo}, {reads_, kTwo}, {reads_, kTwo}};
     clock_.Advance(absl::Milliseconds(26));
     anonymous_bytes_ = kReceiveBytes + 1;
     watch_.Look();
     EXPECT_EQ(watch_.ended_calls(), 2);
   }
-  const FakeRead honest(reads_, one_);
+  const FakeRead honest(reads_, kOne);
   clock_.Advance(absl::Milliseconds(26));
-  const FakeRead again(reads_, two_);
+  const FakeRead again(reads_, kTwo);
   watch_.Look();
   EXPECT_THAT(honest.ends, IsEmpty());
   anonymous_bytes_ = kReceiveBytes * 3 / 2 + 1;
@@ -141,19 +135,19 @@ TEST_F(MemoryWatchTest, OwnerThatBeginsAgainAtOnceStaysTheGreediest) {
 
 TEST_F(MemoryWatchTest, OwnerIsTheGreediestForASecond) {
   {
-    const FakeRead read(reads_, two_);
+    const FakeRead read(reads_, kTwo);
     clock_.Advance(absl::Milliseconds(26));
     anonymous_bytes_ = kReceiveBytes + 1;
     watch_.Look();
   }
-  const FakeRead other(reads_, one_);
+  const FakeRead other(reads_, kOne);
   clock_.Advance(absl::Milliseconds(1001));
   watch_.Look();
   EXPECT_THAT(other.ends, SizeIs(1));
 }
 
 TEST_F(MemoryWatchTest, FreedMemoryEndsNoRead) {
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_, kOne);
   clock_.Advance(absl::Milliseconds(26));
   anonymous_bytes_ = kReceiveBytes;
   watch_.Look();
@@ -169,14 +163,14 @@ TEST_F(MemoryWatchTest, FreedMemoryEndsNoRead) {
 }
 
 TEST_F(MemoryWatchTest, StreamsEndFarAboveTheBudgetIfNoOtherMessageIsUnderWay) {
-  const FakeRead stream(reads_, one_, /*is_open_stream=*/true);
+  const FakeRead stream(reads_, kOne, /*is_open_stream=*/true);
   clock_.Advance(absl::Milliseconds(26));
   anonymous_bytes_ = kReceiveBytes * 3 / 2;
   watch_.Look();
   EXPECT_THAT(stream.ends, IsEmpty()) << "it may be idle";
   ++anonymous_bytes_;
   {
-    const FakeRead read(reads_, two_);
+    const FakeRead read(reads_, kTwo);
     clock_.Advance(absl::Milliseconds(11));
     watch_.Look();
     EXPECT_THAT(read.ends, SizeIs(1));
@@ -187,7 +181,7 @@ TEST_F(MemoryWatchTest, StreamsEndFarAboveTheBudgetIfNoOtherMessageIsUnderWay) {
 }
 
 TEST_F(MemoryWatchTest, WhatBudgetsHaveCountedEndsNothing) {
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_, kOne);
   clock_.Advance(absl::Seconds(1));
   accounted_bytes_ = kReceiveBytes;
   anonymous_bytes_ = 2 * kReceiveBytes;
@@ -196,7 +190,7 @@ TEST_F(MemoryWatchTest, WhatBudgetsHaveCountedEndsNothing) {
 }
 
 TEST_F(MemoryWatchTest, MessageThatHasJustBegunStays) {
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_, kOne);
   clock_.Advance(absl::Milliseconds(9));
   anonymous_bytes_ = 10 * kReceiveBytes;
   watch_.Look();
@@ -233,9 +227,9 @@ TEST_F(MemoryWatchTest, BuffersThatLieUnusedGoBackButForAFloor) {
 }
 
 TEST_F(MemoryWatchTest, RestsLongOnlyWhereNoMessageMustCome) {
-  const FakeRead stream(reads_, two_, /*is_open_stream=*/true);
+  const FakeRead stream(reads_, kTwo, /*is_open_stream=*/true);
   EXPECT_GE(watch_.Look(), absl::Seconds(1));
-  const FakeRead read(reads_, one_);
+  const FakeRead read(reads_, kOne);
   EXPECT_LE(watch_.Look(), absl::Milliseconds(20));
 }
 
