@@ -14,8 +14,8 @@ namespace {
 constexpr absl::Duration kWindow = absl::Seconds(1);
 // A window that is older means that the look came late: its counts are of more than a second.
 constexpr absl::Duration kOldWindow = absl::Milliseconds(1500);
-constexpr absl::Duration kBusyPeriod = absl::Milliseconds(100);
-constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
+constexpr absl::Duration kCallsPeriod = absl::Milliseconds(100);
+constexpr absl::Duration kQuietPeriod = absl::Seconds(1);
 // What a client must take of its replies for their time to begin anew.
 constexpr int64_t kTakenBytesMin = 64 * limits::kKiB;
 // Fewer are no part of an attack.
@@ -55,7 +55,7 @@ absl::Duration ConnectionWatch::Look(absl::Time now) {
     has_calls = CloseIfIdle(*connection, counts, now) || has_calls;
   }
   if (options_.needs_memory()) CloseUntaken(now);
-  return has_calls ? kBusyPeriod : kIdlePeriod;
+  return has_calls ? kCallsPeriod : kQuietPeriod;
 }
 
 // An owner may spread its cancels over connections.
