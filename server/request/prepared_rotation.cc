@@ -212,14 +212,34 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
   return absl::OkStatus();
 }
 
+// An array of a message that has several. Reflection would take as long as the rest of BeginCall.
+template <typename Message>
+struct ArrayField {
+  absl::string_view name;
+  bool (Message::*has)() const;
+  const v1::Array& (Message::*get)() const;
+  v1::Array* (Message::*mutable_get)();
+};
+constexpr ArrayField<v1::Rows> kRowFields[] = {
+    {"cos_sin", &v1::Rows::has_cos_sin, &v1::Rows::cos_sin, &v1::Rows::mutable_cos_sin},
+    {"angles", &v1::Rows::has_angles, &v1::Rows::angles, &v1::Rows::mutable_angles},
+    {"cos", &v1::Rows::has_cos, &v1::Rows::cos, &v1::Rows::mutable_cos},
+    {"sin", &v1::Rows::has_sin, &v1::Rows::sin, &v1::Rows::mutable_sin}};
+using Paged = v1::PagedTokens;
+constexpr ArrayField<Paged> kPagedFields[] = {
+    {"pages", &Paged::has_pages, &Paged::pages, &Paged::mutable_pages},
+    {"target_slots", &Paged::has_target_slots, &Paged::target_slots, &Paged::mutable_target_slots},
+    {"slots", &Paged::has_slots, &Paged::slots, &Paged::mutable_slots}};
+
 // Gives the arrays of a call's rows or paged_tokens what was prepared of them. A call may be
-// planned twice.
-absl::Status CompleteArrays(const google::protobuf::Message& prepared, bool is_open,
-                            absl::string_view path, google::protobuf::Message& call) {
-  for (const FieldDescriptor* field : ArraysOf(prepared)) {
-    if (!call.GetReflection()->HasField(call, field)) continue;
-    const v1::Array& want = ArrayOf(prepared, field);
-    auto& array = static_cast<v1::Array&>(*call.GetReflection()->MutableMessage(&call, field));
+// planned twice. The error names the field in `path`.
+template <typename Message, size_t count>
+absl::Status CompleteArrays(const ArrayField<Message> (&fields)[count], const Message& prepared,
+                            bool is_open, absl::string_view path, Message& call) {
+  for (const ArrayField<Message>& field : fields) {
+    if (!(prepared.*field.has)() || !(call.*field.has)()) continue;
+    const v1::Array& want = (prepared.*field.get)();
+    v1::Array& array = *(call.*field.mutable_get)();
     if (array.dtype() == v1::DTYPE_UNSPECIFIED) array.set_dtype(want.dtype());
     if (array.shape().empty()) *array.mutable_shape() = want.shape();
     if (array.strides().empty()) *array.mutable_strides() = want.strides();
@@ -227,7 +247,7 @@ absl::Status CompleteArrays(const google::protobuf::Message& prepared, bool is_o
         (is_open || std::ranges::equal(array.shape(), want.shape()))) {
       continue;
     }
-    return InvalidField(absl::StrCat(path, ".", field->name()),
+    return InvalidField(absl::StrCat(path, ".", field.name),
                         "another dtype, shape or strides with prepared_id", "the prepared ones");
   }
   return absl::OkStatus();
@@ -301,13 +321,14 @@ absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call
   const bool is_open = prepared.open_axis != 0;
   if (call.has_rows()) {
     ROPE_RETURN_IF_ERROR(
-        CompleteArrays(prepared.message.rows(), is_open, "rows", *call.mutable_rows()));
+        CompleteArrays(kRowFields, prepared.message.rows(), is_open, "rows", *call.mutable_rows()));
   }
   for (int i = 0; i < call.tensors_size(); ++i) {
     if (!call.tensors(i).has_paged_tokens()) continue;
-    ROPE_RETURN_IF_ERROR(CompleteArrays(prepared.message.tensors(i).paged_tokens(), is_open,
-                                        absl::StrCat("tensors[", i, "].paged_tokens"),
-                                        *call.mutable_tensors(i)->mutable_paged_tokens()));
+    const absl::Status status =
+        CompleteArrays(kPagedFields, prepared.message.tensors(i).paged_tokens(), is_open,
+                       "paged_tokens", *call.mutable_tensors(i)->mutable_paged_tokens());
+    if (!status.ok()) return Prefixed(absl::StrCat("tensors[", i, "]."), status);
   }
   plan = prepared.plan;
   if (!is_open) return absl::OkStatus();
