@@ -23,7 +23,6 @@ namespace {
 using client::Client;
 using client::RotateReply;
 using client::RotateRequest;
-using client::TensorView;
 
 constexpr int64_t kHeads = 4;
 constexpr int64_t kHeadDim = 128;
