@@ -14,7 +14,7 @@ namespace rope::bench {
 std::vector<Row> AllRows() {
   std::vector<Row> rows = EmbeddedRows();
   for (const auto& more : {MoveRows(), BystanderRows(), ServiceRows(), ShippedRows(),
-                           SharedMemoryRows(), PreparedRows(), AccessRows(), ProcessRows()}) {
+                           SharedMemoryRows(), PreparedRows(), ProcessRows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;
