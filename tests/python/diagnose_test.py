@@ -498,6 +498,7 @@ TOKENS = 100 + np.arange(40)
 LONG = {**LLAMA, "model_type": "minimax_m2",  # whose code reads rotary_dim
         "max_position_embeddings": 8192}
 SCALED = {**LONG, "rope_scaling": {"rope_type": "linear", "factor": 4}}
+STILL = {**LONG, "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.25}}
 GPT_OSS = {**LLAMA, "rope_theta": 150000.0, "max_position_embeddings": 131072, "rope_scaling": {
     "rope_type": "yarn", "factor": 32, "original_max_position_embeddings": 4096, "truncate": True}}
 NOT_TRUNCATED = {**GPT_OSS, "rope_scaling": {**GPT_OSS["rope_scaling"], "truncate": False}}
@@ -567,6 +568,7 @@ SINGLE = {
         **GPT_OSS["rope_scaling"], "rope_type": "llama3", "low_freq_factor": 1,
         "high_freq_factor": 32}}, factor=FACTOR), ["yarn ramp by turns"]),
     "no scaling": (SCALED, by, ["no scaling"]),
+    "pairs that stand still": (STILL, lambda: by(STILL, shift=5), ["positions + 5"]),
     "linear by 6": (LONG, lambda: by(inv_freq=10000.0 ** (-np.arange(32) / 32) / 6),
                     ["linear scaling, factor 6"]),
     "other type": (SCALED, lambda: by({**SCALED, "rope_scaling": {
@@ -620,6 +622,34 @@ def test_a_single_case(name):
     if changes:
         assert list(got.explanations[0].changes) == changes, str(got)
         assert got.explanations[0].ratio <= 1 and got.json["explained"]
+
+
+# Positions that no plant has: where the tokens should begin, where they are, the words, and the short
+# form of the positions.
+RULES = [
+    (10, [1, 2, 3], "positions counted from 1", "1..3"),
+    (10, [2.5, 2.75, 3], "positions / 4", "2.5, 2.75, 3"),
+    (10, [3, 3.3, 3.6], "positions * 0.3", "3, 3.3, 3.6"),
+    (10, [5, 5, 6], "positions / 2, rounded down", "5, 5, 6"),
+    (6, [6, 7, 7, 7], "positions not above 7", "6, 7, 7, 7"),
+    (6, [8, 8, 8, 9], "positions not below 8", "8, 8, 8, 9"),
+    (960, [0, 1, 2], "positions modulo 4 (or another divisor of 960 above 2)", "0..2"),
+    (10, [12] * 5, "every token at position 12", "12 (5 times)"),
+    (0, range(0, 120, 3), "positions * 3",
+     "0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39, 42, 45, ..."),
+    (10, [9, 8, 7, 3, 4, 5], "positions 9..7, 3..5", "9..7, 3..5"),
+    (10, [654321, 654322], "positions + 654311", "654321, 654322"),
+    (10, [-12345, -12344], "positions - 12355", "-12345, -12344"),
+    (10, [17.25, 18.25, 20.5], "positions 17.25, 18.25, 20.5", "17.25, 18.25, 20.5"),
+]
+
+
+@pytest.mark.parametrize("start, positions, words, short", RULES)
+def test_a_rule_of_positions(start, positions, words, short):
+    q = Q[:len(positions)]
+    got = diagnose(q, rotated(q, positions).astype(np.float32), config=LLAMA, start=start)
+    found = {each.changes: each for each in got.explanations}
+    assert found[words,].positions == short, str(got)
 
 
 def test_what_is_a_little_off_is_not_explained():
@@ -709,13 +739,6 @@ def test_files_and_types(tmp_path, dtype):
     arrays = [np.load(tmp_path / name) for name in ("q.npy", "q_rot.npy")]
     arrays = [each.view(ml_dtypes.bfloat16) if is_bf16 else each for each in arrays]
     assert diagnose(*arrays, config=LLAMA, positions=TOKENS).as_configured.explains
-
-
-@pytest.mark.parametrize("values, dtype", [
-    ((1.5, -0.0078125), "bf16"), ((1.5, 1.0009765625), "fp16"), ((1.5, 1.00000012), "fp32")])
-def test_float32_that_holds_16_bit_values_is_of_that_type(values, dtype):
-    array = np.array([values], np.float32)
-    assert _sample([array, array], "SD", np.arange(1)).dtype == dtype
 
 
 def counting(*shape):
