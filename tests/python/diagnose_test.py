@@ -624,8 +624,8 @@ def test_a_single_case(name):
         assert got.explanations[0].ratio <= 1 and got.json["explained"]
 
 
-# Positions that no plant has: where the tokens should begin, where they are, the words, and the short
-# form of the positions.
+# Positions that no plant has: where the tokens should begin, where they are, the words, and the
+# short form of the positions.
 RULES = [
     (10, [1, 2, 3], "positions counted from 1", "1..3"),
     (10, [2.5, 2.75, 3], "positions / 4", "2.5, 2.75, 3"),
