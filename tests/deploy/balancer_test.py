@@ -4,14 +4,12 @@ Under load servers are killed, started, drained and added, and all certificates 
 call of a client fails. ROPE_ENVOY names Envoy; ropectl stands beside ROPE_SERVER.
 """
 import contextlib
-import http.client
 import json
 import os
 import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -50,6 +48,12 @@ def until(holds, what):
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
     return value
+
+
+def curl(*arguments):
+    """What curl prints, with an empty message of gRPC as its input."""
+    return subprocess.run(["curl", "-s", "--noproxy", "*", *arguments], input="\0" * 5, text=True,
+                          stdout=subprocess.PIPE, timeout=LIMIT_S, check=False).stdout
 
 
 def replace(path, content):
@@ -98,18 +102,6 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
 
 
-class Admin(http.client.HTTPConnection):
-    """Envoy's admin page, which is a Unix socket."""
-
-    def __init__(self, path):
-        super().__init__("envoy", timeout=LIMIT_S)
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(str(self.path))
-
-
 class Balancer:
     """Envoy with the files of deploy/envoy in a folder."""
 
@@ -148,16 +140,12 @@ class Balancer:
 
     def is_ready(self):
         assert self.process.poll() is None, self.log.read_text()
-        try:
-            return (self.ask("/ready") == "LIVE\n" and
-                    self.ask("/clusters").count("health_flags::healthy") == self.listed)
-        except OSError:
-            return False
+        return (self.ask("/ready") == "LIVE\n" and
+                self.ask("/clusters").count("health_flags::healthy") == self.listed)
 
     def ask(self, path):
-        with contextlib.closing(Admin(self.folder / "admin.sock")) as admin:
-            admin.request("GET", path)
-            return admin.getresponse().read().decode()
+        """What the admin page says; nothing before Envoy listens."""
+        return curl("--unix-socket", self.folder / "admin.sock", f"http://envoy{path}")
 
     def number(self, statistic):
         return int(self.ask(f"/stats?filter=^{re.escape(statistic)}$").rpartition(":")[2])
@@ -424,13 +412,12 @@ def test_servers_know_a_client_by_its_certificate(cluster):
 
 def code_of(cluster, files, *headers):
     """Of a call with an empty message."""
-    call = ["curl", "-s", "-D-", "--noproxy", "*", "--cacert", files["ca"], "--cert", files["cert"],
-            "--key", files["key"], "--data-binary", "@-"]
+    call = ["-D-", "--cacert", files["ca"], "--cert", files["cert"], "--key", files["key"],
+            "--data-binary", "@-"]
     for header in ("content-type: application/grpc", "te: trailers", *headers):
         call += ["-H", header]
-    call.append(f"https://127.0.0.1:{cluster.balancer.port}/rope.v1.RopeService/Rotate")
-    done = subprocess.run(call, input=bytes(5), check=True, capture_output=True, timeout=LIMIT_S)
-    return int(re.search(rb"grpc-status: (\d+)", done.stdout)[1])
+    said = curl(*call, f"https://127.0.0.1:{cluster.balancer.port}/rope.v1.RopeService/Rotate")
+    return int(re.search(r"grpc-status: (\d+)", said)[1])
 
 
 def test_refusals_with_a_delay_are_not_repeated_by_envoy(cluster):
