@@ -7,7 +7,9 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -18,6 +20,7 @@
 #include "absl/time/time.h"
 #include "proto/flags/flags.h"
 #include "proto/version.h"
+#include "server/clock.h"
 #include "server/grpc/poll_loop.h"
 #include "server/options.h"
 #include "server/process_setup.h"
@@ -39,17 +42,6 @@ int DeviceLostSignal() {
   return SIGRTMIN;
 }
 
-// With this signal it tells its main thread of the first write beyond RLIMIT_FSIZE.
-int FileTooLargeSignal() {
-  return SIGRTMIN + 1;
-}
-
-// The write itself fails with EFBIG, which its caller handles.
-void OnFileTooLarge(int) {
-  signal(SIGXFSZ, SIG_IGN);
-  kill(getpid(), FileTooLargeSignal());
-}
-
 // Blocks the stop signals, which it returns, and the others of AwaitStopSignal before any thread
 // starts, so that only sigwait and sigtimedwait get them.
 sigset_t BlockSignals() {
@@ -58,12 +50,11 @@ sigset_t BlockSignals() {
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigset_t all = signals;
-  for (const int other : {SIGHUP, DeviceLostSignal(), FileTooLargeSignal()}) {
-    sigaddset(&all, other);
-  }
+  sigaddset(&all, SIGHUP);
+  sigaddset(&all, DeviceLostSignal());
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, &OnFileTooLarge);
+  signal(SIGXFSZ, SIG_IGN);  // the write fails with EFBIG, which its caller handles
   return signals;
 }
 
@@ -90,38 +81,34 @@ void TakeLogs(const std::shared_ptr<spdlog::logger>& logger, const std::string& 
 }
 
 // Waits for a stop signal or the loss of the device, which it returns. At SIGHUP the server reads
-// its files again. The first write beyond the limit of a file is logged.
+// its files again.
 int AwaitStopSignal(sigset_t signals, rope::server::Server& server) {
   sigaddset(&signals, DeviceLostSignal());
-  sigset_t all = signals;
-  sigaddset(&all, SIGHUP);
-  sigaddset(&all, FileTooLargeSignal());
+  sigaddset(&signals, SIGHUP);
   while (true) {
     int received = 0;
-    sigwait(&all, &received);
-    if (sigismember(&signals, received) == 1) return received;
-    if (received == SIGHUP) {
-      Log(spdlog::level::info,
-          LogLine("SIGHUP: reads the files of access and TLS again; flags stay"));
-      server.Reload();
-      continue;
-    }
-    Log(spdlog::level::warn,
-        LogLine("SIGXFSZ: ignored, a file has reached its limit (RLIMIT_FSIZE)"));
-    sigdelset(&all, received);
+    sigwait(&signals, &received);
+    if (received != SIGHUP) return received;
+    Log(spdlog::level::info,
+        LogLine("SIGHUP: reads the files of access and TLS again; flags stay"));
+    server.Reload();
   }
 }
 
 // Waits for a stop, then for the lead time or a stop signal. Returns the exit status.
-int WaitForStop(const sigset_t& signals, rope::server::Server& server, absl::Duration lead) {
+int WaitForStop(const sigset_t& signals, const rope::server::Clock& clock,
+                rope::server::Server& server, absl::Duration lead) {
   const int received = AwaitStopSignal(signals, server);
   const bool device_lost = received == DeviceLostSignal();
   const std::string why = device_lost ? "device lost" : "signal " + std::to_string(received);
   Log(spdlog::level::info,
       LogLine(why + ": not serving, draining after " + absl::FormatDuration(lead)));
   server.StopAdvertising();
-  const timespec wait = absl::ToTimespec(lead);
-  sigtimedwait(&signals, nullptr, &wait);
+  const absl::Time end = clock.Now() + lead;
+  timespec wait;
+  do {  // SIGCONT, or a handled signal, interrupts the call and not the lead time
+    wait = absl::ToTimespec(std::max(end - clock.Now(), absl::ZeroDuration()));
+  } while (sigtimedwait(&signals, nullptr, &wait) < 0 && errno == EINTR);
   return device_lost ? kExitDeviceLost : 0;
 }
 
@@ -156,7 +143,7 @@ int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
     std::printf("metrics on http://%s/metrics\n", (*server)->metrics_address().c_str());
   }
   std::fflush(stdout);
-  const int status = WaitForStop(signals, **server, options.drain_lead);
+  const int status = WaitForStop(signals, clock, **server, options.drain_lead);
   Drain(signals, **server, options.drain_timeout);
   Log(spdlog::level::info, LogLine("drained"));
   return status;

@@ -113,7 +113,7 @@ absl::Status ReadShape(const FloatElements& array, int64_t arrays, int64_t head_
   return absl::OkStatus();
 }
 
-// A call may give other arrays than those that were prepared.
+// A call may have other arrays than the prepared request.
 absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, v1::Operation operation,
                                    ArraySource& source, int64_t head_dim) {
   ROPE_RETURN_IF_ERROR(CheckAlternatives(message, operation));

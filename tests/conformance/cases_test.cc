@@ -33,10 +33,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +58,7 @@
 #include "server/embedded/local_service.h"
 #include "server/request/validate.h"
 #include "server/server.h"
+#include "tests/conformance/case_file.h"
 #include "tests/support/byte_buffer.h"
 #include "tests/support/canonical_text.h"
 #include "tests/support/matchers.h"
@@ -74,8 +75,6 @@ namespace fs = std::filesystem;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::TextFormat;
-
-const fs::path kCases = fs::path(ROPE_SOURCE_DIR) / "tests/conformance/cases";
 
 // --- Messages as text ---
 
@@ -308,42 +307,17 @@ struct Base {
   std::unique_ptr<Message> message;
 };
 
-struct Paragraph {
-  int number = 0;                  // of its first line
-  std::vector<std::string> lines;  // as in the file, without answers
+// A line that begins with a space continues the edit.
+std::vector<std::string> EditsOf(const Paragraph& paragraph) {
   std::vector<std::string> edits;
-  std::vector<std::string> shown;    // paths of the answer
-  std::vector<std::string> answers;  // lines
-};
-
-std::vector<Paragraph> ParagraphsOf(const fs::path& file) {
-  std::vector<Paragraph> paragraphs;
-  std::ifstream in(file);
-  int number = 0;
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    if (line.empty()) {
-      paragraphs.emplace_back();
-      continue;
-    }
-    if (paragraphs.empty()) paragraphs.emplace_back();
-    Paragraph& paragraph = paragraphs.back();
-    if (paragraph.number == 0) paragraph.number = number;
-    absl::string_view rest = line;
-    if (absl::ConsumePrefix(&rest, "= ")) {
-      paragraph.answers.emplace_back(rest);
-      continue;
-    }
-    paragraph.lines.push_back(line);
-    if (absl::ConsumePrefix(&rest, "? ")) {
-      paragraph.shown.emplace_back(rest);
-    } else if (line[0] == ' ') {
-      absl::StrAppend(&paragraph.edits.back(), " ", absl::StripAsciiWhitespace(line));
-    } else if (line[0] != '#') {
-      paragraph.edits.push_back(line);
+  for (const std::string& line : paragraph.text) {
+    if (line[0] == ' ') {
+      absl::StrAppend(&edits.back(), " ", absl::StripAsciiWhitespace(line));
+    } else {
+      edits.push_back(line);
     }
   }
-  return paragraphs;
+  return edits;
 }
 
 class CasesTest : public ::testing::TestWithParam<std::string> {
@@ -364,8 +338,8 @@ class CasesTest : public ::testing::TestWithParam<std::string> {
   static void TearDownTestSuite() { server_.reset(); }
 
   // Makes the message of a paragraph "base NAME METHOD" or "base NAME OTHER".
-  void AddBase(const Paragraph& paragraph) {
-    const std::vector<std::string> words = absl::StrSplit(paragraph.edits[0], ' ');
+  void AddBase(const std::vector<std::string>& edits) {
+    const std::vector<std::string> words = absl::StrSplit(edits[0], ' ');
     const std::string& of = words.at(2);
     Base base;
     if (bases_.contains(of)) {
@@ -374,15 +348,16 @@ class CasesTest : public ::testing::TestWithParam<std::string> {
       base.method = &Methods().at(of);
       base.message = CopyOf(base.method->request);
     }
-    for (size_t i = 1; i < paragraph.edits.size(); ++i) MakeEdit(paragraph.edits[i], *base.message);
+    for (size_t i = 1; i < edits.size(); ++i) MakeEdit(edits[i], *base.message);
     bases_[words[1]] = std::move(base);
     base_ = &bases_[words[1]];
   }
   void TakeBase(const std::string& name) { base_ = &bases_.at(name); }
 
-  std::vector<std::string> AnswersTo(const Paragraph& paragraph) {
+  std::vector<std::string> AnswersTo(const std::vector<std::string>& edits,
+                                     const std::vector<std::string>& shown) {
     const std::unique_ptr<Message> request = CopyOf(*base_->message);
-    for (const std::string& edit : paragraph.edits) MakeEdit(edit, *request);
+    for (const std::string& edit : edits) MakeEdit(edit, *request);
     const Answer answer = Unary(*base_->method, *request);
     // In this process the only region is its own memory.
     const bool has_region = absl::StrContains(request->ShortDebugString(), "region");
@@ -399,9 +374,9 @@ class CasesTest : public ::testing::TestWithParam<std::string> {
       }
       return {absl::StrReplaceAll(answer.error, {{RegionId(), "$region"}})};
     }
-    std::vector<std::string> lines = TextsOf(*answer.response, paragraph.shown);
+    std::vector<std::string> lines = TextsOf(*answer.response, shown);
     if (rotate != nullptr) AddPrepared(*rotate, answer, lines);
-    if (std::ranges::find(paragraph.shown, "plan") != paragraph.shown.end()) {
+    if (std::ranges::find(shown, "plan") != shown.end()) {
       const ReceivedRequest received(*rotate);
       lines.push_back(PlanText(*server::Validate(received.message, received.split, *registry_)));
     }
@@ -491,48 +466,23 @@ class CasesTest : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(CasesTest, HaveTheirAnswersByEveryWay) {
-  const std::string file = GetParam();
-  std::vector<std::string> written;
-  int count = 0;
-  for (const Paragraph& paragraph : ParagraphsOf(kCases / file)) {
-    SCOPED_TRACE(absl::StrCat(file, ":", paragraph.number));
-    if (!written.empty()) written.emplace_back();
-    written.insert(written.end(), paragraph.lines.begin(), paragraph.lines.end());
-    const std::string first = paragraph.edits.empty() ? "" : paragraph.edits[0];
+  using Lines = std::optional<std::vector<std::string>>;
+  PlayCases(GetParam(), [this](const Paragraph& paragraph) -> Lines {
+    const std::vector<std::string> edits = EditsOf(paragraph);
+    const std::string first = edits.empty() ? "" : edits[0];
     if (absl::StartsWith(first, "base ")) {
-      AddBase(paragraph);
-      continue;
+      AddBase(edits);
+      return std::nullopt;
     }
     if (absl::StartsWith(first, "on ")) {
       TakeBase(first.substr(3));
-      continue;
+      return std::nullopt;
     }
-    if (first.empty() && paragraph.shown.empty() && paragraph.answers.empty()) continue;
-    const std::vector<std::string> answers = AnswersTo(paragraph);
-    for (const std::string& answer : answers) written.push_back("= " + answer);
-    ++count;
-    if (std::getenv("ROPE_RECORD") == nullptr) {
-      EXPECT_EQ(absl::StrJoin(answers, "\n"), absl::StrJoin(paragraph.answers, "\n"));
-    }
-  }
-  std::printf("measured: cases: %s: %d\n", file.c_str(), count);
-  EXPECT_GT(count, 0);
-  if (const char* folder = std::getenv("ROPE_RECORD")) {
-    fs::create_directories(fs::path(folder) / "cases");
-    std::ofstream(fs::path(folder) / "cases" / file) << absl::StrJoin(written, "\n") << "\n";
-  }
+    return AnswersTo(edits, paragraph.shown);
+  });
 }
 
-std::vector<std::string> Files() {
-  std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(kCases)) {
-    if (entry.path().extension() == ".txt") files.push_back(entry.path().filename());
-  }
-  std::ranges::sort(files);
-  return files;
-}
-
-INSTANTIATE_TEST_SUITE_P(Files, CasesTest, ::testing::ValuesIn(Files()),
+INSTANTIATE_TEST_SUITE_P(Files, CasesTest, ::testing::ValuesIn(CaseFiles("")),
                          [](const auto& file) { return fs::path(file.param).stem().string(); });
 
 }  // namespace

@@ -71,7 +71,7 @@ class MessageFuzzTest : public ::testing::TestWithParam<const char*> {
     regions.OpenSession(kSession);
     ids_ = {regions.RegisterMemfd(kSession, memories_[0].Dup(), kRegionBytes).value(),
             regions.RegisterMemfd(kSession, memories_[1].Dup(), kRegionBytes).value()};
-    RandomBytes(contents_);
+    RandomElements(contents_);
   }
 
   uint64_t Below(uint64_t n) { return writer_.Below(n); }
@@ -149,6 +149,12 @@ class MessageFuzzTest : public ::testing::TestWithParam<const char*> {
   void RandomBytes(std::string& bytes) {
     for (char& byte : bytes) byte = static_cast<char>(Below(256));
   }
+  // No NaN, which may have any payload in a result (backend.h): a bit of every exponent is 0, or of
+  // the fraction that makes e4m3 a NaN.
+  void RandomElements(std::string& bytes) {
+    RandomBytes(bytes);
+    for (char& byte : bytes) byte = static_cast<char>(byte & ~4);
+  }
 
   int64_t OtherStart(int64_t start) {
     constexpr int64_t kMost = server::limits::kPositionMax;
@@ -190,7 +196,7 @@ class MessageFuzzTest : public ::testing::TestWithParam<const char*> {
       if (array.has_region()) {
         VarySpan(*array.mutable_region());
       } else if (array.numbers_size() == 0) {
-        RandomBytes(*array.mutable_raw());
+        RandomElements(*array.mutable_raw());
       }
     }
     for (v1::RegionSpan& span : *request.mutable_output()->mutable_regions()) VarySpan(span);

@@ -8,8 +8,9 @@
 namespace rope::testing {
 namespace {
 
-std::vector<std::string> CommandLine(const std::vector<std::string>& flags) {
-  std::vector<std::string> arguments = {ServerProgram(), "--listen=127.0.0.1:0"};
+std::vector<std::string> CommandLine(const std::string& program,
+                                     const std::vector<std::string>& flags) {
+  std::vector<std::string> arguments = {program, "--listen=127.0.0.1:0"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   return arguments;
 }
@@ -33,8 +34,8 @@ std::shared_ptr<grpc::Channel> NewChannelTo(const std::string& target) {
 }
 
 TestServer::TestServer(const std::vector<std::string>& flags, Process::Errors errors,
-                       const MemoryLimit* limit)
-    : process_(CommandLine(flags), errors, limit) {
+                       const MemoryLimit* limit, const std::string& program)
+    : process_(CommandLine(program, flags), errors, limit) {
   const std::string prefix = "listening on ";
   for (size_t i = 0; i < ExpectedLines(flags); ++i) {
     const std::string line = process_.ReadLine();

@@ -24,7 +24,8 @@ class TestServer {
   // there is one, which must outlive the server.
   explicit TestServer(const std::vector<std::string>& flags = {},
                       Process::Errors errors = Process::Errors::kOurs,
-                      const MemoryLimit* limit = nullptr);
+                      const MemoryLimit* limit = nullptr,
+                      const std::string& program = ServerProgram());
 
   // "127.0.0.1:PORT".
   const std::string& address() const { return address_; }

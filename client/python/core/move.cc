@@ -73,7 +73,7 @@ client::Positions PositionsOf(IntegerArray given) {
   return positions;
 }
 
-// Returns whether each head has numbers of its own.
+// Returns true if each head has its own positions or differences.
 bool AddDistance(nb::handle from, nb::handle to, nb::handle by, client::RotateRequest& request) {
   client::Reposition& move = request.reposition.emplace();
   if (by.is_none()) {
@@ -94,7 +94,7 @@ std::vector<int64_t> IdsOf(nb::handle object, const char* name) {
   return object.is_none() ? std::vector<int64_t>() : IntegerArray(object, name).values;
 }
 
-// The engine refuses those that are negative.
+// The engine refuses negative ids.
 void CheckIds(const std::vector<int64_t>& ids, const char* name, int64_t count) {
   const auto largest = std::max_element(ids.begin(), ids.end());
   if (largest == ids.end() || *largest < count) return;
@@ -154,7 +154,7 @@ class Move {
  private:
   void AddPages(const Array& array, const Array& result, const std::string& letters,
                 const PagedTokens& ids, TensorView& view) const;
-  // InvalidField: they are not those that were prepared.
+  // InvalidField: an array is of another kind than the prepared one.
   void RemoveConstants(client::RotateRequest& request) const;
 
   client::RopeSpec rope_;

@@ -71,14 +71,14 @@ void CopyVectors(const CudaPiece& piece, DType dtype, const char* source, const 
   }
 }
 
-// Copies the piece's input, rows and floats to the lane.
-void PackPiece(const CudaPiece& piece, char* lane) {
+// Copies the piece's input, rows and floats to the lane. Rows at `packed` are there.
+void PackPiece(const CudaPiece& piece, int64_t packed, char* lane) {
   const RotateJob& job = *piece.job;
   if (piece.input >= 0) {
     CopyVectors(piece, job.dtype, piece.input_data(), job.input_strides, lane + piece.input,
                 CudaLaneStrides(job));
   }
-  if (piece.rows >= 0) {
+  if (piece.rows >= 0 && piece.rows != packed) {
     const auto bytes = static_cast<size_t>(2 * job.geometry.pairs) * sizeof(float);
     char* place = lane + piece.rows;
     for (const RowRef& row : piece.row_refs()) {
@@ -147,8 +147,10 @@ class CudaBackend : public Backend {
  private:
   absl::Status RunPart(const CudaPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     std::vector<CudaJob> jobs;
+    int64_t packed = -1;  // the rows of the piece before, which the next may share
     for (const CudaPiece& piece : part.pieces) {
-      PackPiece(piece, lane_.pinned.get());
+      PackPiece(piece, packed, lane_.pinned.get());
+      packed = piece.rows;
       jobs.push_back(CudaJobOf(piece, lane_.device.get()));
     }
     absl::Status status = Enqueue(part, PlanCuda(jobs, shapes_));

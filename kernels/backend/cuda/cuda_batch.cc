@@ -1,7 +1,6 @@
 #include "kernels/backend/cuda/cuda_batch.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "kernels/backend/cuda/cuda_job.h"
 #include "kernels/backend/cuda/cuda_plan.h"

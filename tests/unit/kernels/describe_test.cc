@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "kernels/config/config_json.h"
@@ -68,29 +67,6 @@ TEST(DescribeTest, RampScalingAndReadingsOfYarn) {
   EXPECT_FALSE(description->readings.empty());
 }
 
-TEST(DescribeTest, FrequencyZeroHasNoWavelengthAndItsRowIsThatOfAngleZero) {
-  const std::vector<int64_t> positions = {5};
-  ASSERT_OK(description,
-            DescribeWritten({.head_dim = 4, .inv_freq = {0.5, 0}}, {.positions = positions}));
-  EXPECT_EQ(description->wavelengths[1], std::numeric_limits<double>::infinity());
-  ASSERT_THAT(description->rows, SizeIs(1));
-  EXPECT_THAT(description->rows[0].cos, ElementsAre(DoubleNear(std::cos(2.5), 1e-15), 1));
-  EXPECT_THAT(description->rows[0].sin, ElementsAre(DoubleNear(std::sin(2.5), 1e-15), 0));
-  EXPECT_THAT(description->rows[0].sinusoid, IsEmpty());
-}
-
-TEST(DescribeTest, SinusoidsAreInTheOrderOfTheChannels) {
-  const std::vector<int64_t> positions = {3};
-  const DescribeOptions options = {.positions = positions, .sinusoidal = true};
-  ASSERT_OK(half, DescribeWritten({.head_dim = 2}, options));
-  EXPECT_THAT(half->rows[0].sinusoid, ElementsAre(half->rows[0].sin[0], half->rows[0].cos[0]));
-  LayerRope rope = Written({.head_dim = 4});
-  rope.pairing = Pairing::kInterleaved;
-  ASSERT_OK(interleaved, Describe(rope, Resolve(rope.layer.config).value().get(), options));
-  const Row& row = interleaved->rows[0];
-  EXPECT_THAT(row.sinusoid, ElementsAre(row.sin[0], row.cos[0], row.sin[1], row.cos[1]));
-}
-
 TEST(DescribeTest, SinusoidsOfAnEmbeddingThatHasNoneAreRefused) {
   const DescribeOptions options = {.sinusoidal = true};
   EXPECT_THAT(DescribeWritten(Yarn(), options),
@@ -108,28 +84,6 @@ TEST(DescribeTest, LengthIsTheGivenOneElseThatOfTheLargestPosition) {
   EXPECT_EQ(SeqLenOf({.seq_len = 8, .positions = positions}), 8);
 }
 
-TEST(DescribeTest, LayerThatDoesNotRotateHasWarningsAndNoNumbers) {
-  LayerConfig layer;
-  layer.layer_type = "full_attention";
-  layer.rotates = false;
-  layer.remarks = {{RemarkKind::kUnrotatedLayers, "none of them rotates"}};
-  ASSERT_OK(rope, ReadLayer(layer, std::nullopt, Compat::kDefault));
-  ASSERT_OK(description, Describe(*rope, nullptr, {}));
-  EXPECT_FALSE(description->rotates);
-  EXPECT_EQ(description->layer_type, "full_attention");
-  EXPECT_THAT(description->warnings, ElementsAre("none of them rotates"));
-  EXPECT_THAT(description->inv_freq, IsEmpty());
-}
-
-TEST(ReadLayerTest, AnotherPairingThanTheModelsIsTakenWithAWarning) {
-  LayerConfig layer;
-  layer.config.head_dim = 64;
-  layer.pairing = Pairing::kHalf;
-  ASSERT_OK(rope, ReadLayer(layer, Pairing::kInterleaved, Compat::kDefault));
-  EXPECT_EQ(rope->pairing, Pairing::kInterleaved);
-  EXPECT_THAT(rope->warnings, ElementsAre(HasSubstr("pairing: taken as interleaved")));
-}
-
 TEST(ReadLayerTest, RepliesWarnOfMistakesAndNotOfNotes) {
   LayerConfig layer;
   layer.config = Yarn();
@@ -144,16 +98,6 @@ TEST(ReadLayerTest, RepliesWarnOfMistakesAndNotOfNotes) {
               ElementsAre("did you mean rope_scaling?", "some layers do not rotate"));
 }
 
-TEST(ReadLayerTest, SettingWithoutEffectIsAWarningUnlessAModelsFileHasIt) {
-  LayerConfig layer;
-  layer.config.head_dim = 64;
-  layer.config.beta_fast = 32;
-  EXPECT_THAT(ReadLayer(layer, std::nullopt, Compat::kDefault)->warnings,
-              ElementsAre("beta_fast has no effect for rope_type default"));
-  layer.names.model_type = "hunyuan_v1_dense";
-  EXPECT_THAT(ReadLayer(layer, std::nullopt, Compat::kDefault)->warnings, IsEmpty());
-}
-
 TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
   RopeConfig config = Yarn();
   config.attention_factor = 2;
@@ -165,6 +109,16 @@ TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
   no_factor.config = Yarn();
   no_factor.config.factor.reset();
   EXPECT_THAT(ReadLayer(no_factor, std::nullopt, Compat::kVllm), IsInvalid("yarn without factor"));
+}
+
+TEST(Float32AngleErrorTest, GrowsWithThePosition) {
+  ASSERT_OK(rope, Resolve({.rope_theta = 500000, .head_dim = 128}));
+  const auto evaluated = (*rope)->Evaluate(1);
+  EXPECT_LT(Float32AngleError(evaluated, 0), 1e-15);
+  EXPECT_GT(Float32AngleError(evaluated, 131071), 1e-3);
+  EXPECT_LT(Float32AngleError(evaluated, 131071), 1e-2);
+  EXPECT_GT(Float32AngleError(evaluated, 10485759), 0.1);
+  EXPECT_LE(Float32AngleError(evaluated, int64_t{1} << 31), 2);
 }
 
 }  // namespace

@@ -137,51 +137,6 @@ TEST(ResolveTest, HeadDimMissingIsInvalid) {
   EXPECT_THAT(Resolve({}, 64), IsOk());
 }
 
-TEST(ResolveTest, InfiniteFrequencyIsInvalid) {
-  RopeConfig config = {.rope_type = RopeType::kLinear, .rope_theta = 1e-300, .head_dim = 64};
-  config.factor = 1e-300;
-  EXPECT_THAT(Resolve(config), IsInvalid("rope_theta: got 1e-300"));
-}
-
-TEST(ResolveTest, InfiniteBaseOfDynamicIsInvalid) {
-  RopeConfig config = {.rope_type = RopeType::kDynamic, .rope_theta = 1e300, .head_dim = 4};
-  config.factor = 1e100;
-  config.max_position_embeddings = 16;
-  EXPECT_THAT(Resolve(config), IsInvalid("rope_theta: got 1e+300"));
-}
-
-TEST(ResolveTest, InfiniteLongBranchIsInvalid) {
-  RopeConfig config = {.rope_type = RopeType::kLongrope, .rope_theta = 1e-300, .head_dim = 4};
-  config.short_factor = {1, 1};
-  config.long_factor = {1, 1e-300};
-  config.max_position_embeddings = 16;
-  EXPECT_THAT(Resolve(config), IsInvalid("rope_theta: got 1e-300"));
-}
-
-TEST(ResolveTest, HugeComputedAttentionFactorIsInvalid) {
-  RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
-  config.factor = 4;
-  config.original_max_position_embeddings = 1024;
-  config.mscale = 1e300;
-  config.mscale_all_dim = 1;
-  EXPECT_THAT(Resolve(config), IsInvalid("mscale: got 1e+300"));
-}
-
-TEST(ResolveTest, DefaultsOfTheTypeAreFilledIn) {
-  RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
-  config.max_position_embeddings = 4096;
-  config.original_max_position_embeddings = 1024;
-  const auto rope = MustResolve(config);
-  ASSERT_NE(rope, nullptr);
-  EXPECT_EQ(rope->config().factor, 4);
-  EXPECT_EQ(rope->config().beta_fast, 32);
-  EXPECT_EQ(rope->config().beta_slow, 1);
-  EXPECT_EQ(rope->config().truncate, true);
-  EXPECT_EQ(rope->config().rotary_dim, 64);
-  EXPECT_EQ(rope->config().partial_rotary_factor, 1);
-  EXPECT_NEAR(*rope->config().attention_factor, 0.1 * std::log(4.0) + 1, 1e-15);
-}
-
 RopeConfig Llama3() {
   RopeConfig config = {.rope_type = RopeType::kLlama3, .rope_theta = 500000, .head_dim = 128};
   config.factor = 16;
@@ -204,16 +159,6 @@ TEST(Llama3Test, EqualFrequencyFactorsKeepOrDivide) {
   EXPECT_EQ(divided, 29);
 }
 
-TEST(YarnTest, BetaZeroIsReadAsTheDefault) {
-  RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
-  config.factor = 4;
-  config.original_max_position_embeddings = 1024;
-  const auto want = MustResolve(config)->Evaluate(1).inv_freq;
-  config.beta_fast = 0;
-  config.beta_slow = 0;
-  EXPECT_EQ(MustResolve(config)->Evaluate(1).inv_freq, want);
-}
-
 TEST(YarnTest, CollapsedRampIsAStep) {
   RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
   config.factor = 4;
@@ -234,13 +179,6 @@ TEST(YarnTest, UpperEdgeIsAtMostTheLastChannel) {
   const long double ramp = 3.0L / 7;  // index 3 on a ramp from 0 to rotary_dim - 1
   EXPECT_NEAR(static_cast<double>(inv_freq[3] / plain[3]), static_cast<double>(1 - ramp + ramp / 4),
               1e-15);
-}
-
-TEST(YarnTest, FactorUpToOneLeavesTheAttentionFactorAtOne) {
-  RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
-  config.factor = 1;
-  config.original_max_position_embeddings = 1024;
-  EXPECT_EQ(MustResolve(config)->attention_factor(), 1);
 }
 
 RopeConfig Dynamic() {

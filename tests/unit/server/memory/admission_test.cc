@@ -83,6 +83,7 @@ TEST(AdmissionTest, FullQueueAsksToRetry) {
   EXPECT_THAT(refused, IsExhausted("queue: got 1 request while 1 are held"));
   EXPECT_EQ(proto::PartsOf(refused.status()).retry_delay_ms, limits::kRetryDelayMs);
   EXPECT_EQ(admission.refusals().requests, 1);
+  EXPECT_THAT(admission.Admit(kSession, 1), IsExhausted("while 1 are held"));
 }
 
 TEST(AdmissionTest, FullBytesAskToRetryAndSmallerOnesStillFit) {
@@ -93,6 +94,7 @@ TEST(AdmissionTest, FullBytesAskToRetryAndSmallerOnesStillFit) {
   EXPECT_GT(proto::PartsOf(refused.status()).retry_delay_ms, 0);
   EXPECT_EQ(admission.requests(), 1);
   EXPECT_EQ(admission.refusals().bytes, 1);
+  EXPECT_THAT(admission.Admit(kSession, 100), IsExhausted("while 60 are held"));
   EXPECT_THAT(admission.Admit(kSession, 40), IsOk());
 }
 
