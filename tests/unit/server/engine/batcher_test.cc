@@ -149,9 +149,8 @@ class BatcherTest : public ::testing::Test {
   void RunBatch(absl::Span<Slice> slices) {
     proto::MutexLock lock(&mutex_);
     std::vector<std::string> batch;
-    for (Slice& slice : slices) {
+    for (const Slice& slice : slices) {
       batch.push_back(absl::StrCat(slice.request->arrival.id, " ", slice.begin, "-", slice.end));
-      if (const auto end = ends_.extract(batch.back()); !end.empty()) slice.end = end.mapped();
     }
     batches_.push_back(batch);
     changed_.SignalAll();
@@ -160,8 +159,6 @@ class BatcherTest : public ::testing::Test {
   }
 
   FakeClock clock_;
-  // Of a slice "id begin-end" that the device ends earlier, once.
-  std::map<std::string, int64_t> ends_;
   proto::Mutex mutex_;
   proto::CondVar changed_;  // signals changes of the members below
   std::vector<std::vector<std::string>> batches_ ABSL_GUARDED_BY(mutex_);
@@ -230,22 +227,6 @@ TEST_F(BatcherTest, LargeDirectRequestRunsOneSliceAtATime) {
   }
 }
 
-TEST_F(BatcherTest, GatheredRequestsQueueWhereTheDeviceIsBusyByThen) {
-  Start(kSlicedOptions);
-  Allow(1);
-  EnqueueGathering("large", 900);
-  EnqueueGathering("a", 5);
-  std::thread other([this] { batcher_->RunGathered(); });  // the next slice of the large one
-  AwaitBatches(2);
-  EXPECT_FALSE(batcher_->RunGathered());
-  Allow(4);
-  other.join();
-  AwaitAnswers(1);
-  EXPECT_NE(AnswerOf("a").thread, std::this_thread::get_id());
-  EXPECT_TRUE(batcher_->RunGathered());
-  EXPECT_THAT(AnswerOf("large").status, IsOk());
-}
-
 TEST_F(BatcherTest, OnlyRequestsOfStreamsBeginToGather) {
   Start();
   Allow(1 << 20);
@@ -283,24 +264,6 @@ TEST_F(BatcherTest, GatheredRequestsRunWhenTheyAreEnough) {
   Start(options);
   EnqueueGathering("alone", 5);
   EXPECT_THAT(BatchAt(4), ElementsAre("alone 0-5"));
-}
-
-TEST_F(BatcherTest, WhatTheDeviceLeavesOutRunsFirst) {
-  ends_ = {{"a 0-5", 3}, {"b 0-5", 0}, {"c 0-5", 0}};
-  Start();
-  Block();
-  for (const char* id : {"a", "b", "c"}) Enqueue(id, 5);
-  Allow(3);
-  AwaitAnswers(4);
-  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5", "c 0-5"));
-  EXPECT_THAT(BatchAt(2), ElementsAre("b 0-5", "c 0-5", "a 3-5"));
-  ends_ = {{"d 0-5", 3}, {"e 0-5", 0}};
-  Start();
-  Allow(2);
-  for (const char* id : {"d", "e"}) EnqueueGathering(id, 5);
-  EXPECT_TRUE(batcher_->RunGathered());
-  EXPECT_TRUE(batcher_->RunGathered());
-  EXPECT_THAT(BatchAt(4), ElementsAre("e 0-5", "d 3-5"));
 }
 
 TEST_F(BatcherTest, FailureOfACallThatRanInPlaceSaysSo) {
