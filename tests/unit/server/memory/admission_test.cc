@@ -15,19 +15,6 @@
 namespace rope::server {
 namespace {
 
-TEST(BudgetTest, AsMuchAsThereIsMayBeTaken) {
-  Budget budget(10);
-  EXPECT_TRUE(budget.TryAcquire(7));
-  EXPECT_FALSE(budget.TryAcquire(4));
-  EXPECT_TRUE(budget.TryAcquire(3));
-  EXPECT_FALSE(budget.TryAcquire(1));
-  EXPECT_TRUE(budget.TryAcquire(0));
-  EXPECT_EQ(budget.held(), 10u);
-  budget.Give(7);
-  EXPECT_EQ(budget.held(), 3u);
-  EXPECT_TRUE(budget.TryAcquire(7));
-}
-
 TEST(BudgetTest, AmountThatWouldWrapIsRefused) {
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   Budget budget(10);
@@ -64,16 +51,6 @@ constexpr uint64_t kOther = 8;
 // Options by which one session may use the whole budget.
 Admission::Options Whole(int64_t requests, int64_t bytes) {
   return {requests, bytes, requests, bytes};
-}
-
-TEST(AdmissionTest, ExactlyTheBudgetsAreAdmitted) {
-  Admission admission(Whole(2, 100));
-  const auto first = admission.Admit(kSession, 60);
-  const auto second = admission.Admit(kSession, 40);
-  EXPECT_THAT(first, IsOk());
-  EXPECT_THAT(second, IsOk());
-  EXPECT_EQ(admission.requests(), 2);
-  EXPECT_EQ(admission.bytes(), 100);
 }
 
 TEST(AdmissionTest, FullQueueAsksToRetry) {
@@ -174,12 +151,6 @@ TEST(PermitTest, IsAdmittedWhenItIsFirstExtended) {
   permit.KeepReply(7);
   EXPECT_EQ(admission.requests(), 0);
   EXPECT_EQ(admission.bytes(), 7);
-}
-
-TEST(PermitTest, EmptyOneHoldsNothing) {
-  Admission admission(Whole(1, 100));
-  { const Permit nothing; }
-  EXPECT_EQ(admission.requests(), 0);
 }
 
 // A permit holds of its identity what it holds of its session, over all sessions.

@@ -23,17 +23,6 @@ using ::testing::_;
 
 constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
 
-TEST(RegionTest, SealedMemfdIsMappedAndSharesItsBytes) {
-  const SharedMemory memory = SharedMemory::Memfd(8192);
-  auto region = Region::MapMemfd(memory.Dup(), 8192);
-  ASSERT_THAT(region, IsOk());
-  memory.data()[8191] = 'x';
-  EXPECT_EQ((*region)->mapped()[8191], 'x');
-  (*region)->mapped()[0] = 'y';
-  EXPECT_EQ(memory.data()[0], 'y');
-  EXPECT_EQ((*region)->bytes(), 8192u);
-}
-
 TEST(RegionTest, MemfdThatCouldShrinkIsRefused) {
   for (const int seals : {0, F_SEAL_GROW, F_SEAL_SEAL}) {
     const SharedMemory memory = SharedMemory::Memfd(4096, seals);
@@ -136,29 +125,6 @@ class RegionTableTest : public ::testing::Test {
   RegionTable table_;
 };
 
-TEST_F(RegionTableTest, OffByDefaultAndSaysWhichFlag) {
-  RegionTable table{RegionTable::Options()};
-  table.OpenSession(kAlice);
-  EXPECT_THAT(table.RegisterMemfd(kAlice, SharedMemory::Memfd(4096).Dup(), 4096),
-              IsPrecondition("--enable_shared_memory"));
-  EXPECT_EQ(table.statistics().rejected, 0);
-}
-
-TEST_F(RegionTableTest, SessionsFindTheirOwnRegionsAlone) {
-  table_.OpenSession(kBob);
-  const SharedMemory memory = SharedMemory::Memfd(4096);
-  const uint64_t id = MustRegister(kAlice, memory);
-  EXPECT_THAT(table_.Find(kAlice, id, "region"), IsOk());
-  EXPECT_THAT(table_.Find(kBob, id, "tensors[0].array.region"),
-              IsNotFound("tensors[0].array.region: got"));
-  EXPECT_THAT(table_.Unregister(kBob, id), StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_THAT(table_.List(kBob), IsEmpty());
-  const auto mine = table_.List(kAlice);
-  ASSERT_THAT(mine, SizeIs(1));
-  EXPECT_EQ(mine[0].id, id);
-  EXPECT_EQ(mine[0].bytes, 4096u);
-}
-
 // It counts no bytes, is not listed, and stays mapped when the region goes.
 TEST_F(RegionTableTest, MemoryOfTheProcessIsFoundByAddress) {
   table_.OpenSession(kBob);
@@ -181,12 +147,6 @@ TEST_F(RegionTableTest, MemoryOfTheProcessIsFoundByAddress) {
 TEST_F(RegionTableTest, ConnectionsWithoutSessionHaveNoRegions) {
   EXPECT_THAT(Register(kBob, SharedMemory::Memfd(4096)), IsPrecondition("has closed"));
   EXPECT_THAT(table_.Find(kBob, 1, "region"), StatusIs(absl::StatusCode::kNotFound, _));
-}
-
-TEST_F(RegionTableTest, ClientsOfAProxyMayNotRegister) {
-  table_.OpenSession(kAlice, /*is_proxy=*/true);
-  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)),
-              Fails(absl::StatusCode::kPermissionDenied, "a client of a proxy"));
 }
 
 TEST_F(RegionTableTest, IdsAreNeverUsedAgain) {
@@ -331,18 +291,6 @@ TEST_F(RegionTableTest, ReleaseRunsOnceAndUnderNoLockWhateverThreadIsLast) {
     for (std::thread& request : requests) request.join();
     EXPECT_EQ(released, 1);
   }
-}
-
-TEST_F(RegionTableTest, ClosedSessionTakesItsRegionsAlong) {
-  const uint64_t token = table_.OpenSession(kAlice);
-  table_.OpenSession(kBob);
-  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  MustRegister(kBob, SharedMemory::Memfd(8192));
-  table_.CloseSession(token);
-  table_.CloseSession(token);
-  EXPECT_THAT(table_.Find(kAlice, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_EQ(table_.statistics().regions, 1);
-  EXPECT_EQ(table_.statistics().bytes, 8192);
 }
 
 TEST_F(RegionTableTest, NumberThatComesBackIsAnotherSession) {

@@ -2,15 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/config/presets.h"
-#include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/memory/limits.h"
@@ -33,16 +30,6 @@ TEST(SpecCacheTest, FirstValueOfAKeyStays) {
   EXPECT_EQ(cache.Find("a").layers, first.layers);
 }
 
-TEST(SpecCacheTest, OldestGoFirstWhenTheBytesAreUsedUp) {
-  SpecCache cache(100'000);
-  for (int i = 0; i < 10; ++i) cache.Add(absl::StrCat(i), Value(30'000));
-  EXPECT_EQ(cache.Find("6").layers, nullptr);
-  EXPECT_NE(cache.Find("7").layers, nullptr);
-  EXPECT_NE(cache.Find("9").layers, nullptr);
-  EXPECT_GE(cache.bytes(), 90'000);
-  EXPECT_LE(cache.bytes(), 100'000);
-}
-
 TEST(SpecCacheTest, KeysCountToo) {
   SpecCache cache(100'000);
   cache.Add("a", Value(1));
@@ -53,24 +40,9 @@ TEST(SpecCacheTest, KeysCountToo) {
   EXPECT_EQ(cache.Find("a").layers, nullptr) << "nor do both";
 }
 
-TEST(SpecCacheTest, ValueAboveTheBoundIsReturnedAndNotKept) {
-  SpecCache cache(100'000);
-  cache.Add("b", Value(1));
-  const int64_t bytes = cache.bytes();
-  const SpecCache::Value large = Value(200'000);
-  EXPECT_EQ(cache.Add("a", large).layers, large.layers);
-  EXPECT_EQ(cache.Find("a").layers, nullptr);
-  EXPECT_NE(cache.Find("b").layers, nullptr) << "it takes no other's place";
-  EXPECT_EQ(cache.bytes(), bytes);
-}
-
 constexpr char kPlain[] = R"({"head_dim": 64, "rope_theta": 10000})";
 constexpr char kLlama[] =
     R"({"model_type": "llama", "head_dim": 64, "max_position_embeddings": 4096})";
-constexpr char kTwoKinds[] = R"({"model_type": "gemma3_text", "head_dim": 64,
-    "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "num_hidden_layers": 4,
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
-                    "full_attention"]})";
 
 std::unique_ptr<ModelRegistry> MakeRegistry(
     const std::vector<ModelRegistry::ModelFile>& files = {}) {
@@ -102,14 +74,6 @@ v1::RopeSpec ById(const std::string& config_id) {
   v1::RopeSpec spec;
   spec.set_config_id(config_id);
   return spec;
-}
-
-TEST(ConfigIdTest, OneEmbeddingHasOneIdHoweverItIsGiven) {
-  const auto registry = MakeRegistry({{"mine", kLlama}});
-  ASSERT_OK(by_json, registry->Find(ByJson(kLlama)));
-  ASSERT_OK(by_model, registry->Find(ByModel("mine")));
-  EXPECT_NE(*by_json, *by_model) << "two specs";
-  EXPECT_EQ((*by_json)->config_id(), (*by_model)->config_id());
 }
 
 TEST(EvictionTest, OldSpecsGoAndComeBack) {
@@ -253,18 +217,6 @@ TEST(FindLayersTest, FileIsReadAndKeptOnce) {
   EXPECT_EQ(registry->spec_bytes(), bytes);
 }
 
-TEST(FindLayersTest, NumberOfLayersAndTheFirstOneSelect) {
-  const auto registry = MakeRegistry();
-  v1::RopeSpec spec = ByJson(kTwoKinds);
-  spec.set_first_layer(1);
-  EXPECT_EQ(registry->FindLayers(spec, 2).value().size(), 2);
-  EXPECT_EQ(registry->FindLayers(spec, 3).value().size(), 3);
-  EXPECT_EQ(registry->FindLayers(spec, 3).value()[0]->layer().config.rope_theta, 1e6);
-  EXPECT_THAT(registry->FindLayers(spec, 4), IsInvalid("rope.layer: got 4, want 0 to 3"));
-  spec.set_first_layer(0);
-  EXPECT_EQ(registry->FindLayers(spec, 3).value()[0]->layer().config.rope_theta, 1e4);
-}
-
 TEST(SubConfigTest, FileOfAModelIsReadOnceForASubConfig) {
   const auto registry = MakeRegistry({{"composite", LongFile(limits::kConfigJsonBytesMax)}});
   v1::RopeSpec spec = ByModel("composite");
@@ -307,11 +259,6 @@ TEST(ModelFilesTest, ReportsNameWhatTheOperatorShouldKnow) {
   EXPECT_EQ(reports[1].name, "mine");
   EXPECT_FALSE(reports[1].replaces_preset);
   EXPECT_THAT(reports[1].warnings, Contains(HasSubstr("factor")));
-}
-
-TEST(ModelFilesTest, FileThatDoesNotTellItsPairingIsInvalid) {
-  const std::vector<ModelRegistry::ModelFile> files = {{"mine", kPlain}};
-  EXPECT_THAT(ModelRegistry::Create(files), IsInvalid("model mine: rope.pairing: got nothing"));
 }
 
 TEST(ModelFilesTest, EveryLayerIsCheckedAndWarningsNameTheirs) {
@@ -377,46 +324,6 @@ TEST(ModelFilesTest, BadNamesAndConfigsAreInvalid) {
   }
   const std::vector<ModelRegistry::ModelFile> broken = {{"mine", "{"}};
   EXPECT_THAT(ModelRegistry::Create(broken), IsInvalid("model mine: "));
-}
-
-TEST(ListTest, ShowsWhatTheFirstLayerTypeSays) {
-  const auto registry = MakeRegistry();
-  for (const kernels::Preset& preset : kernels::Presets()) {
-    ASSERT_OK(config, kernels::ModelConfig::Parse(preset.config_json));
-    v1::Model expected;
-    expected.set_name(std::string(preset.name));
-    expected.set_origin("preset");
-    for (const std::string& type : config->layer_types()) expected.add_layer_types(type);
-    if (config->num_heads()) expected.set_num_heads(*config->num_heads());
-    if (config->num_kv_heads()) expected.set_num_kv_heads(*config->num_kv_heads());
-    kernels::LayerChoice first;
-    if (!config->layer_types().empty()) first.layer_type = config->layer_types().front();
-    ASSERT_OK(layer, config->Layer(first));
-    ASSERT_OK(resolved, kernels::Resolve(layer->config));
-    expected.set_head_dim((*resolved)->head_dim());
-    expected.set_rotary_dim((*resolved)->rotary_dim());
-    expected.set_pairing(proto::WritePairing(preset.pairing));
-    expected.set_rope_type(std::string(Name(layer->config.rope_type)));
-    expected.set_rope_theta(layer->config.rope_theta);
-    if (layer->config.max_position_embeddings) {
-      expected.set_max_position_embeddings(*layer->config.max_position_embeddings);
-    }
-    EXPECT_EQ(registry->models().at(expected.name()).shown.DebugString(), expected.DebugString());
-  }
-}
-
-TEST(ListTest, ShowsEveryPresetByNameWithItsNumbers) {
-  const auto registry = MakeRegistry();
-  ASSERT_EQ(registry->models().size(), kernels::Presets().size());
-  for (const auto& [name, named] : registry->models()) {
-    const v1::Model& model = named.shown;
-    EXPECT_EQ(model.name(), name);
-    EXPECT_EQ(model.origin(), "preset") << model.name();
-    EXPECT_GT(model.head_dim(), 0) << model.name();
-    EXPECT_GT(model.rotary_dim(), 0) << model.name();
-    EXPECT_GT(model.rope_theta(), 0) << model.name();
-    EXPECT_THAT(model.pairing(), AnyOf(v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED)) << model.name();
-  }
 }
 
 }  // namespace
