@@ -1,5 +1,6 @@
-#include "tests/bench/echo_server.h"
-
+// The yardstick of every row about calls: an echo with the same queues, spinning, allocator and
+// channel options as the real server. It answers each Rotate, and each message of a RotateStream,
+// with the received bytes, copied once into a pooled buffer.
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
 #include <grpcpp/support/async_unary_call.h>
@@ -31,6 +32,7 @@
 #include "server/options.h"
 #include "server/process_setup.h"
 #include "server/telemetry/process.h"
+#include "tests/bench/modes.h"
 
 namespace rope::bench {
 namespace {

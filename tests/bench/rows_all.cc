@@ -2,12 +2,8 @@
 #include <string_view>
 
 #include "server/process_setup.h"
-#include "tests/bench/drive.h"
-#include "tests/bench/echo_server.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/modes.h"
-#include "tests/bench/own_server.h"
-#include "tests/bench/untuned_echo.h"
 
 namespace rope::bench {
 
