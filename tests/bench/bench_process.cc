@@ -225,7 +225,7 @@ std::vector<Row> ProcessRows() {
       {"server/idle_processor", "<= 0.1", [] { return IdleProcessor(Socket::kUnix, 1); }},
       {"server/idle_processor_1000", "<= 0.1", [] { return IdleProcessor(Socket::kTcp, 1000); }},
       {"server/memory_of_1000_configs", "<= 1.1", MemoryOfConfigs},
-      {"batching/64_clients", ">= 1", Batching},
+      {"batching/64_clients", ">= 0.95", Batching},
       {"batching/idle_wait", "<= 0", IdleWait},
   };
 }

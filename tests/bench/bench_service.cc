@@ -109,8 +109,8 @@ std::vector<Row> ServiceRows() {
       {"service/first_request_at_1000000", "<= 1", FirstRequest},
       {"service/decode_token_unix", "<= 1.5", [] { return DecodeToken(false); }},
       {"service/prepared_token_unix", "<= 1.15", [] { return DecodeToken(true); }},
-      {"service/stream_decode_tokens", ">= 0.8", [] { return StreamTokens(false); }},
-      {"service/stream_prepared_tokens", "", [] { return StreamTokens(true); }},
+      {"service/stream_decode_tokens", ">= 0.7", [] { return StreamTokens(false); }},
+      {"service/stream_prepared_tokens", ">= 0.75", [] { return StreamTokens(true); }},
   };
   for (const Socket socket : {Socket::kUnix, Socket::kTcp}) {
     for (const int64_t mebibytes : {1, 16}) {
