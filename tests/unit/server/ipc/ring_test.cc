@@ -84,20 +84,6 @@ class RingTest : public ::testing::Test {
   std::vector<std::string> messages_;
 };
 
-TEST_F(RingTest, RequestsAreHandedOnInTheOrderTheyWereSubmittedIn) {
-  EXPECT_EQ(Serve(), Ring::ServeResult::kNothing);
-  client_.Send(5, "first");
-  client_.Send(2, "");
-  client_.Send(63, "third");
-  EXPECT_TRUE(ring_->HasWork());
-  EXPECT_EQ(Serve(), Ring::ServeResult::kSome);
-  EXPECT_FALSE(ring_->HasWork());
-  EXPECT_EQ(Serve(), Ring::ServeResult::kNothing);
-  EXPECT_THAT(messages_, ElementsAre("first", "", "third"));
-  for (const RingCall* const call : calls_) EXPECT_EQ(call->session(), kSession);
-  for (RingCall* const call : calls_) call->Answer(absl::StatusCode::kOk, {});
-}
-
 TEST_F(RingTest, DeadlineIsTheTimeoutFromNowWithinADay) {
   constexpr int64_t kTimeouts[] = {0, 1500, -1, std::numeric_limits<int64_t>::min(),
                                    std::numeric_limits<int64_t>::max()};
@@ -199,24 +185,9 @@ TEST_F(RingTest, AsleepIsWhatTheClientReads) {
   EXPECT_EQ(client_.shared().asleep.load(), 0u);
 }
 
-TEST(RingMemoryTest, AnotherSizeIsRefused) {
-  for (const size_t bytes : {sizeof(proto::Ring) - 4096, sizeof(proto::Ring) + 4096}) {
-    const SharedMemory memory = SharedMemory::Memfd(bytes);
-    EXPECT_THAT(Ring::MapMemory(memory.Dup(), bytes),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(StartsWith("hello.ring_bytes: got "),
-                               HasSubstr(absl::StrCat(sizeof(proto::Ring))))));
-  }
-}
-
 TEST(RingMemoryTest, FileThatIsSmallerThanItSaysIsRefused) {
   const SharedMemory memory = SharedMemory::Memfd(4096);
   EXPECT_THAT(Ring::MapMemory(memory.Dup(), sizeof(proto::Ring)), IsPrecondition("got"));
-}
-
-TEST(RingMemoryTest, UnsealedMemoryIsRefused) {
-  const SharedMemory memory = SharedMemory::Memfd(sizeof(proto::Ring), 0);
-  EXPECT_THAT(Ring::MapMemory(memory.Dup(), memory.bytes()), IsPrecondition("seal"));
 }
 
 using ::rope::testing::RawRing;
@@ -321,20 +292,6 @@ TEST_F(RingLoopTest, BusyRingDelaysNoCompletionOfAnother) {
   }
   stop = true;
   loop_->Stop();
-}
-
-TEST_F(RingLoopTest, RingsAreServedSideBySide) {
-  Start();
-  Open(a_, 1);
-  Open(b_, 2);
-  EXPECT_EQ(loop_->count(), 2);
-  EXPECT_TRUE(loop_->Serves(2));
-  EXPECT_FALSE(loop_->Serves(3));
-  bool other = false;
-  std::thread thread([&] { other = Echoes(b_, 2, 2000); });
-  EXPECT_TRUE(Echoes(a_, 1, 2000));
-  thread.join();
-  EXPECT_TRUE(other);
 }
 
 TEST_F(RingLoopTest, RingsComeAndGoWhileOthersAreServed) {

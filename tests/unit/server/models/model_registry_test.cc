@@ -137,17 +137,6 @@ void ExpectLongUntilFound(ModelRegistry& registry, const v1::RopeSpec& spec) {
   EXPECT_FALSE(TakesLong(registry, spec)) << spec.ShortDebugString();
 }
 
-TEST(TakesLongTest, NarrowConfigsDoNotAndWideOnesUntilTheyAreCached) {
-  const auto registry = MakeRegistry();
-  EXPECT_FALSE(TakesLong(*registry, v1::RopeSpec())) << "the caller brings rows";
-  EXPECT_FALSE(TakesLong(*registry, ByConfig(10000, kWidthHereMax)));
-  ExpectLongUntilFound(*registry, ByConfig(10000, kWidthHereMax + 2));
-  EXPECT_TRUE(TakesLong(*registry, ByConfig(20000, kWidthHereMax + 2)));
-  v1::RopeSpec hf = ByConfig(10000, kWidthHereMax + 2);
-  hf.set_precision(v1::PRECISION_HF);
-  ExpectLongUntilFound(*registry, hf);
-}
-
 TEST(TakesLongTest, EveryFieldThatSaysHowWideAConfigIsCounts) {
   const auto registry = MakeRegistry();
   v1::RopeSpec rotary;
@@ -166,15 +155,6 @@ TEST(TakesLongTest, EveryFieldThatSaysHowWideAConfigIsCounts) {
   v1::RopeSpec axes;
   for (int64_t i = 0; i <= kWidthHereMax; ++i) axes.mutable_config()->add_mrope_axes(0);
   EXPECT_TRUE(TakesLong(*registry, axes));
-}
-
-TEST(TakesLongTest, TextDoesUntilItIsCachedAndConfigIdsDoNot) {
-  const auto registry = MakeRegistry();
-  ExpectLongUntilFound(*registry, ByJson(kPlain));
-  ExpectLongUntilFound(*registry, ByJson(R"({"head_dim": 65536})"));
-  EXPECT_FALSE(TakesLong(*registry, ById(std::string(32, '0')))) << "not found at once";
-  ASSERT_OK(wide, registry->Find(ByConfig(10000, 65536)));
-  EXPECT_FALSE(TakesLong(*registry, ById((*wide)->config_id())));
 }
 
 TEST(TakesLongTest, SpecsThatAreNeverCachedAlwaysDo) {
@@ -246,19 +226,6 @@ TEST(ModelFilesTest, FlagModelReplacesAPreset) {
   EXPECT_EQ(model.origin(), "flag");
   EXPECT_EQ(model.head_dim(), 64);
   EXPECT_EQ(model.max_position_embeddings(), 4096);
-}
-
-TEST(ModelFilesTest, ReportsNameWhatTheOperatorShouldKnow) {
-  const std::string doubtful = R"({"model_type": "llama", "head_dim": 64,
-      "rope_scaling": {"type": "linear", "factor": 0.5}})";
-  const auto registry = MakeRegistry({{"llama-3-8b", kLlama}, {"mine", doubtful}});
-  const auto& reports = registry->file_reports();
-  ASSERT_EQ(reports.size(), 2U);
-  EXPECT_EQ(reports[0].name, "llama-3-8b");
-  EXPECT_TRUE(reports[0].replaces_preset);
-  EXPECT_EQ(reports[1].name, "mine");
-  EXPECT_FALSE(reports[1].replaces_preset);
-  EXPECT_THAT(reports[1].warnings, Contains(HasSubstr("factor")));
 }
 
 TEST(ModelFilesTest, EveryLayerIsCheckedAndWarningsNameTheirs) {
