@@ -88,11 +88,10 @@ TEST(EncodeRotateTest, TwoSourcesOfPositionsAreRefusedByName) {
 TEST(EncodeRotateTest, FieldsThatNoRecordedRequestHas) {
   const std::vector<float> data(4);
   RotateRequest request = RequestFor(data);
-  request.rope = {.config = RopeConfig{.precision = Precision::kHf}, .first_layer = 2};
+  request.rope.first_layer = 2;
   request.positions = {.start = 5, .cp_size = 4, .cp_rank = 0};
   request.tensors[0].llama4_scaling_beta = 0.1;
   const v1::RotateRequest message = Encoded(request);
-  EXPECT_EQ(message.rope().precision(), v1::PRECISION_HF);
   EXPECT_EQ(message.rope().first_layer(), 2);
   EXPECT_EQ(message.positions().cp_size(), 4);
   EXPECT_TRUE(message.positions().has_cp_rank());
