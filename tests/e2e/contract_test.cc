@@ -433,18 +433,21 @@ TEST_P(ContractTest, AResultOutlivesItsClient) {
   EXPECT_TRUE(BytesOf(*got) == BytesOf(*want));
 }
 
-// Another layout in the memory of the input is no rotation in place.
-TEST_P(ContractTest, TheOutputOfAnotherLayoutMayBeTheInput) {
-  RotateRequest request = tensors_.Request();
-  request.tensors.resize(1);
-  request.tensors[0].output_layout = "HSD";
-  ASSERT_OK(want, by_message_.Rotate(request));
-  const client::Slot slot = GetParam().has_arena ? NewSlot() : client::Slot();
-  std::vector<float> memory = tensors_.data;
-  request.tensors[0].output = GetParam().has_arena ? slot.data() : memory.data();
-  request.tensors[0].data = request.tensors[0].output;
-  ASSERT_OK(got, RotateAsItIs(request));
-  EXPECT_TRUE(BytesOf(*got) == BytesOf(*want));
+// Another layout or dtype in the memory of the input is no rotation in place.
+TEST_P(ContractTest, AResultOfAnotherKindMayReplaceTheInput) {
+  for (const bool is_narrower : {false, true}) {
+    RotateRequest request = tensors_.Request();
+    request.tensors.resize(1);
+    if (is_narrower) request.output_dtype = DType::kBFloat16;
+    if (!is_narrower) request.tensors[0].output_layout = "HSD";
+    ASSERT_OK(want, by_message_.Rotate(request));
+    const client::Slot slot = GetParam().has_arena ? NewSlot() : client::Slot();
+    std::vector<float> memory = tensors_.data;
+    request.tensors[0].output = GetParam().has_arena ? slot.data() : memory.data();
+    request.tensors[0].data = request.tensors[0].output;
+    ASSERT_OK(got, RotateAsItIs(request));
+    EXPECT_TRUE(BytesOf(*got) == BytesOf(*want));
+  }
 }
 
 TEST_P(ContractTest, SlotsAndOtherMemoryGoInAnyCombination) {
