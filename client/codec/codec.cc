@@ -145,8 +145,8 @@ struct RowPlace {
 
 // A request on its way to its receiver: where its tensors and rows are.
 struct Draft {
-  std::vector<Place> places = {};
-  std::vector<RowPlace> rows = {};
+  Places places = {};
+  absl::InlinedVector<RowPlace, 2> rows = {};
   Placement placement = {};
   EncodedRotate encoded = {};
 
@@ -233,7 +233,7 @@ void OwnOutputs(OutputPool& pool, bool is_staged, Draft& draft) {
 
 // A tensor of pages is in the region, and so are then all results.
 Status CheckPages(const Region& region, const Draft& draft) {
-  const std::vector<Place>& places = draft.places;
+  const Places& places = draft.places;
   if (std::ranges::none_of(places, &Place::is_paged)) return {};
   for (size_t i = 0; i < places.size(); ++i) {
     const bool has_data = !places[i].is_paged || draft.placement.inputs[i].has_value();

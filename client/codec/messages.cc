@@ -65,7 +65,11 @@ v1::Role ToMessage(Role role) {
 void SetIntegers(const std::vector<int64_t>& values, v1::Array& array,
                  const std::vector<int64_t>& shape) {
   array.set_dtype(v1::DTYPE_INT64);
-  SetShape(shape.empty() ? std::vector{static_cast<int64_t>(values.size())} : shape, array);
+  if (shape.empty()) {
+    array.add_shape(static_cast<int64_t>(values.size()));
+  } else {
+    SetShape(shape, array);
+  }
   array.set_raw(values.data(), values.size() * sizeof(int64_t));
 }
 
@@ -355,8 +359,10 @@ Status SetPositions(const Positions& positions, absl::string_view field, v1::Pos
 }
 
 Status SetValues(const RotateRequest& request, v1::RotateRequest& head) {
-  head.set_request_id(request.request_id);
-  head.mutable_labels()->insert(request.labels.begin(), request.labels.end());
+  if (!request.request_id.empty()) head.set_request_id(request.request_id);
+  if (!request.labels.empty()) {
+    head.mutable_labels()->insert(request.labels.begin(), request.labels.end());
+  }
   ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *head.mutable_positions()));
   if (head.positions().ByteSizeLong() == 0) head.clear_positions();
   if (!request.reposition.has_value()) return {};

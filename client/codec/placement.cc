@@ -33,9 +33,8 @@ bool FitsInPlace(const Place& place) {
 
 // Size of the staged run for all tensors and results. nullopt: it exceeds `capacity`, or staging
 // does not pay. Rounding happens after the check against `capacity`, so it cannot overflow.
-std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
-                                   const std::vector<WantedTensor>& wanted, int64_t bytes_min,
-                                   int64_t capacity) {
+std::optional<int64_t> StagedBytes(const Places& places, const std::vector<WantedTensor>& wanted,
+                                   int64_t bytes_min, int64_t capacity) {
   int64_t input_bytes = 0;
   int64_t bytes = 0;
   for (size_t i = 0; i < places.size(); ++i) {
@@ -50,7 +49,7 @@ std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
 }
 
 // Adds the ranges of all outputs. False: the results cannot be placed in the region.
-bool PlaceOutputs(const Region& region, const std::vector<Place>& places, Placement& placement) {
+bool PlaceOutputs(const Region& region, const Places& places, Placement& placement) {
   placement.outputs.reserve(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     const std::optional<RegionRange> output =
@@ -105,7 +104,7 @@ bool ShareMemory(const WantedTensor& a, const WantedTensor& b) {
 }
 
 StagedRun Stage(const Region& region, int64_t bytes_min, const std::vector<WantedTensor>& wanted,
-                std::vector<Place>& places) {
+                Places& places) {
   const auto bytes = StagedBytes(places, wanted, bytes_min, region.memory->capacity_bytes());
   if (!bytes.has_value()) return {};
   std::optional<StagedRun> run = StagedRun::Allocate(region.memory, *bytes);
@@ -124,7 +123,7 @@ StagedRun Stage(const Region& region, int64_t bytes_min, const std::vector<Wante
   return *std::move(run);
 }
 
-Placement PlacementOf(const Region& region, const std::vector<Place>& places) {
+Placement PlacementOf(const Region& region, const Places& places) {
   Placement placement;
   placement.inputs.reserve(places.size());
   for (const Place& place : places) {

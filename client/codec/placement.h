@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "client/codec/messages.h"
 #include "client/memory/arena_memory.h"
 #include "client/memory/region.h"
@@ -34,6 +35,9 @@ struct Place {
   }
 };
 
+// Most requests have one or two tensors: q and k.
+using Places = absl::InlinedVector<Place, 2>;
+
 // A byte range of the region.
 struct RegionRange {
   int64_t offset = 0;
@@ -47,8 +51,8 @@ struct RegionRange {
 };
 
 struct Placement {
-  std::vector<std::optional<RegionRange>> inputs;  // nullopt: memory outside the region
-  std::vector<RegionRange> outputs;                // empty unless has_outputs
+  absl::InlinedVector<std::optional<RegionRange>, 2> inputs;  // nullopt: memory outside the region
+  absl::InlinedVector<RegionRange, 2> outputs;                // empty unless has_outputs
   // The results are placed in the region: every output lies there and overlaps no input except its
   // own, exactly. Otherwise all results come in the message. Pools of pages may overlap: the server
   // compares their slots.
@@ -63,9 +67,9 @@ std::optional<RegionRange> RangeIn(const Region& region, const void* data, int64
 // place of its input if it fits, else the memory after it. Changes nothing if there is no room, or
 // if the tensors have fewer than `bytes_min` bytes.
 StagedRun Stage(const Region& region, int64_t bytes_min, const std::vector<WantedTensor>& wanted,
-                std::vector<Place>& places);
+                Places& places);
 
-Placement PlacementOf(const Region& region, const std::vector<Place>& places);
+Placement PlacementOf(const Region& region, const Places& places);
 
 }  // namespace rope::client
 

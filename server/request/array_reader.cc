@@ -95,7 +95,9 @@ absl::StatusOr<proto::FragmentedBytes> ReadBytes(const v1::Array& array, int64_t
                           "an extent in bytes that fits 63 bits");
     }
     part = {nullptr, array.region().region_id(), array.region().offset(), *want};
-    return source.Find(part, absl::StrCat(path, ".region"));
+    absl::StatusOr<proto::FragmentedBytes> found = source.Find(part, "region");
+    if (!found.ok()) return Prefixed(absl::StrCat(path, "."), found.status());
+    return found;
   }
   const proto::FragmentedBytes& payload = source.Payload(array);
   if (want.has_value() && payload.bytes == *want) return payload;

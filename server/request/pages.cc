@@ -37,7 +37,7 @@ std::vector<int64_t> SlotsShape(const Layout& layout) {
 
 // Page ids in the order of the tokens become a slot for each.
 absl::StatusOr<std::vector<int64_t>> SlotsOfPages(const v1::Array& pages, ArraySource& source,
-                                                  const Layout& layout, const std::string& path,
+                                                  const Layout& layout, absl::string_view path,
                                                   PagedPlan& paged) {
   const int64_t sequences = layout.Length('B');
   const int64_t tokens = layout.Has('T') ? layout.Length('T') : layout.Length('S');
@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<int64_t>> SlotsOfPages(const v1::Array& pages, ArrayS
   const auto check = [&](absl::Span<const int64_t> shape) {
     const bool flat = !layout.Has('B') && shape == absl::Span<const int64_t>({each});
     if (flat || shape == absl::Span<const int64_t>({sequences, each})) return absl::OkStatus();
-    return InvalidField(path + ".shape", Brackets(shape),
+    return InvalidField(absl::StrCat(path, ".shape"), Brackets(shape),
                         layout.Has('B') ? absl::StrCat("[", sequences, ", ", each, "]")
                                         : absl::StrCat("[", each, "]"));
   };
@@ -67,11 +67,11 @@ absl::StatusOr<std::vector<int64_t>> SlotsOfPages(const v1::Array& pages, ArrayS
 }
 
 absl::StatusOr<std::vector<int64_t>> ReadSlots(const v1::Array& array, ArraySource& source,
-                                               const Layout& layout, const std::string& path) {
+                                               const Layout& layout, absl::string_view path) {
   const std::vector<int64_t> want = SlotsShape(layout);
   const auto check = [&](absl::Span<const int64_t> shape) {
     if (shape == absl::Span<const int64_t>(want)) return absl::OkStatus();
-    return InvalidField(path + ".shape", Brackets(shape), Brackets(want));
+    return InvalidField(absl::StrCat(path, ".shape"), Brackets(shape), Brackets(want));
   };
   ROPE_ASSIGN_OR_RETURN(IntegerArray slots, ReadIntegers(array, source, path, check));
   for (const int64_t slot : slots.values) {
@@ -101,7 +101,7 @@ std::optional<int64_t> ExtentOf(const TensorPlan& tensor, int64_t largest) {
 
 // The extent, which is in the pool, and by which no two elements share a place.
 absl::StatusOr<int64_t> CheckedExtent(const TensorPlan& tensor, const std::vector<int64_t>& slots,
-                                      const std::string& path) {
+                                      absl::string_view path) {
   const PagedPlan& paged = *tensor.paged;
   const int64_t largest = LargestOf(slots);
   const std::optional<int64_t> extent = ExtentOf(tensor, largest);
@@ -123,11 +123,16 @@ absl::StatusOr<int64_t> CheckedExtent(const TensorPlan& tensor, const std::vecto
 }
 
 // No token may be written by two.
-absl::Status CheckOnce(std::vector<int64_t> slots, const std::string& path) {
-  if (!std::is_sorted(slots.begin(), slots.end())) std::sort(slots.begin(), slots.end());
-  const auto first = std::upper_bound(slots.begin(), slots.end(), kNoToken);
-  const auto twice = std::adjacent_find(first, slots.end());
-  if (twice == slots.end()) return absl::OkStatus();
+absl::Status CheckOnce(const std::vector<int64_t>& slots, absl::string_view path) {
+  std::vector<int64_t> copy;
+  if (!std::is_sorted(slots.begin(), slots.end())) {
+    copy = slots;
+    std::sort(copy.begin(), copy.end());
+  }
+  const std::vector<int64_t>& sorted = copy.empty() ? slots : copy;
+  const auto first = std::upper_bound(sorted.begin(), sorted.end(), kNoToken);
+  const auto twice = std::adjacent_find(first, sorted.end());
+  if (twice == sorted.end()) return absl::OkStatus();
   return InvalidField(path, absl::StrCat("slot ", *twice, " twice"), "each slot once");
 }
 
@@ -167,23 +172,22 @@ absl::Status ReadPages(const v1::Tensor& values, ArraySource& source, size_t ind
   TensorPlan& tensor = plan.tensors[index];
   PagedPlan& paged = *tensor.paged;
   const v1::PagedTokens& message = values.paged_tokens();
-  const std::string path = absl::StrCat("tensors[", index, "]");
-  const std::string field = path + ".paged_tokens";
+  constexpr absl::string_view kField = "paged_tokens";
   if (message.has_pages() && message.has_slots()) {
-    return InvalidField(field, "pages and slots", "one of them");
+    return InvalidField(kField, "pages and slots", "one of them");
   }
   if (message.has_pages() || message.has_slots()) {
     ROPE_ASSIGN_OR_RETURN(
         std::vector<int64_t> slots,
         message.has_pages()
-            ? SlotsOfPages(message.pages(), source, tensor.layout, field + ".pages", paged)
-            : ReadSlots(message.slots(), source, tensor.layout, field + ".slots"));
+            ? SlotsOfPages(message.pages(), source, tensor.layout, "paged_tokens.pages", paged)
+            : ReadSlots(message.slots(), source, tensor.layout, "paged_tokens.slots"));
     paged.slots = std::make_shared<const std::vector<int64_t>>(std::move(slots));
     paged.targets = paged.slots;
   } else {
     const std::optional<PagedPlan>& first = plan.tensors.front().paged;
     if (index == 0 || !first.has_value() || first->block_size != paged.block_size) {
-      return InvalidField(field, "neither pages nor slots",
+      return InvalidField(kField, "neither pages nor slots",
                           "one of them, or those of tensors[0] with its block_size");
     }
     paged.pages_shape = first->pages_shape;
@@ -193,21 +197,24 @@ absl::Status ReadPages(const v1::Tensor& values, ArraySource& source, size_t ind
   if (message.has_target_slots()) {
     ROPE_ASSIGN_OR_RETURN(
         std::vector<int64_t> targets,
-        ReadSlots(message.target_slots(), source, tensor.layout, field + ".target_slots"));
+        ReadSlots(message.target_slots(), source, tensor.layout, "paged_tokens.target_slots"));
     paged.targets = std::make_shared<const std::vector<int64_t>>(std::move(targets));
   }
   if (index == 0 || paged.targets != plan.tensors.front().paged->targets) {
-    ROPE_RETURN_IF_ERROR(CheckOnce(*paged.targets, field));
+    ROPE_RETURN_IF_ERROR(CheckOnce(*paged.targets, kField));
   }
-  ROPE_ASSIGN_OR_RETURN(const int64_t extent, CheckedExtent(tensor, *paged.slots, field));
-  ROPE_RETURN_IF_ERROR(CheckedExtent(tensor, *paged.targets, field + ".target_slots").status());
+  ROPE_ASSIGN_OR_RETURN(const int64_t extent, CheckedExtent(tensor, *paged.slots, kField));
+  if (paged.targets != paged.slots) {
+    ROPE_RETURN_IF_ERROR(
+        CheckedExtent(tensor, *paged.targets, "paged_tokens.target_slots").status());
+  }
   if (!values.array().has_region()) {
-    return InvalidField(path + ".array", "elements in the message",
+    return InvalidField("array", "elements in the message",
                         "a region: a paged tensor is rotated where it is");
   }
   tensor.source = {nullptr, values.array().region().region_id(), values.array().region().offset(),
                    extent * kernels::ElementBytes(tensor.dtype)};
-  ROPE_ASSIGN_OR_RETURN(tensor.input, source.Find(tensor.source, path + ".array.region"));
+  ROPE_ASSIGN_OR_RETURN(tensor.input, source.Find(tensor.source, "array.region"));
   return absl::OkStatus();
 }
 

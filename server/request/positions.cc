@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
@@ -79,20 +80,20 @@ absl::StatusOr<ContextParallel> ReadContextParallel(const v1::Positions& message
 
 // The sequences of a tensor.
 struct Sequences {
-  std::vector<int64_t> length;  // of each sequence: the number of its elements in the tensor
-  // By element along T: its sequence, and its index within the sequence. Empty without a T axis.
+  // Of each sequence: the number of its elements in the tensor.
+  absl::InlinedVector<int64_t, 4> length;
+  // By element along T: its sequence, and its index within the sequence. Empty without cu_seqlens.
   std::vector<int64_t> sequence;
   std::vector<int64_t> index;
 
   int64_t count() const { return static_cast<int64_t>(length.size()); }
 };
 
-// The offsets of the packed sequences along T; the last one is the length of T. Without cu_seqlens,
-// T is one sequence. REQUIRES: layout.Has('T').
+// The offsets of the packed sequences along T; the last one is the length of T.
+// REQUIRES: layout.Has('T').
 absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
                                                    ArraySource& source, const Layout& layout,
                                                    absl::string_view path) {
-  if (!message.has_cu_seqlens()) return std::vector<int64_t>{0, layout.Length('T')};
   const std::string field = absl::StrCat(path, ".cu_seqlens");
   const int64_t most = std::max(layout.Length('T'), limits::kSequencesMin) + 1;
   const auto check = [&](absl::Span<const int64_t> shape) {
@@ -121,6 +122,10 @@ absl::StatusOr<Sequences> ReadSequences(const v1::Positions& message, ArraySourc
       return InvalidField(absl::StrCat(path, ".cu_seqlens"), "it without a T axis", "it unset");
     }
     sequences.length.assign(static_cast<size_t>(layout.Length('B')), layout.Length('S'));
+    return sequences;
+  }
+  if (!message.has_cu_seqlens()) {  // T is one sequence
+    sequences.length.push_back(layout.Length('T'));
     return sequences;
   }
   ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets,
@@ -173,11 +178,11 @@ absl::Status FillFromStarts(const v1::Positions& message, ArraySource& source, c
   ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> starts,
                         ReadStarts(message, source, sequences.count(), path));
   ROPE_RETURN_IF_ERROR(CheckChunks(parallel, sequences, path));
-  const bool has_t = layout.Has('T');
+  const bool packs = !sequences.index.empty();
   result.values[0].resize(static_cast<size_t>(layout.tokens()));
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
     const auto sequence = static_cast<size_t>(result.sequence[static_cast<size_t>(token)]);
-    const int64_t index = has_t ? sequences.index[static_cast<size_t>(i.t)] : i.s;
+    const int64_t index = packs ? sequences.index[static_cast<size_t>(i.t)] : i.t + i.s;
     result.values[0][static_cast<size_t>(token)] =
         starts[sequence] + parallel.Global(index, sequences.length[sequence]);
   });
@@ -198,8 +203,9 @@ struct IdShape {
 // Compares `shape` with every legal shape. Legal shapes with the leading axis of 3 come after those
 // without it, so that an index from `plain` on means three axes.
 absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layout& layout,
-                                     bool multimodal, const std::string& field) {
-  std::vector<std::vector<int64_t>> legal;
+                                     bool multimodal, absl::string_view field) {
+  using Shape = absl::InlinedVector<int64_t, 3>;
+  absl::InlinedVector<Shape, 4> legal;
   if (layout.Has('T')) {
     legal = {{layout.Length('T')}};
   } else {
@@ -207,11 +213,11 @@ absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layo
   }
   const size_t plain = legal.size();
   for (size_t i = 0; multimodal && i < plain; ++i) {
-    std::vector<int64_t> with_axes = {3};
+    Shape with_axes = {3};
     with_axes.insert(with_axes.end(), legal[i].begin(), legal[i].end());
     legal.push_back(with_axes);
   }
-  std::vector<size_t> matches;
+  absl::InlinedVector<size_t, 4> matches;
   for (size_t i = 0; i < legal.size(); ++i) {
     if (absl::Span<const int64_t>(legal[i]) == shape) matches.push_back(i);
   }
@@ -220,21 +226,22 @@ absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layo
   std::vector<std::string> wanted;
   wanted.reserve(legal.size());
   for (const auto& candidate : legal) wanted.push_back(Brackets(candidate));
-  return InvalidField(field + ".shape", Brackets(shape),
+  return InvalidField(absl::StrCat(field, ".shape"), Brackets(shape),
                       matches.empty() ? absl::StrJoin(wanted, " or ")
                                       : absl::StrCat(wanted.back(), ", which is not ambiguous"));
 }
 
 absl::Status FillFromIds(const v1::Positions& message, ArraySource& source, const Layout& layout,
                          bool multimodal, absl::string_view path, TokenPositions& result) {
-  const std::string field = absl::StrCat(path, ".position_ids");
   IdShape shape;
   const auto check = [&](absl::Span<const int64_t> lengths) -> absl::Status {
-    ROPE_ASSIGN_OR_RETURN(shape, MatchIdShape(lengths, layout, multimodal, field));
+    ROPE_ASSIGN_OR_RETURN(shape, MatchIdShape(lengths, layout, multimodal, "position_ids"));
     return absl::OkStatus();
   };
-  ROPE_ASSIGN_OR_RETURN(const IntegerArray array,
-                        ReadIntegers(message.position_ids(), source, field, check));
+  const absl::StatusOr<IntegerArray> read =
+      ReadIntegers(message.position_ids(), source, "position_ids", check);
+  if (!read.ok()) return Prefixed(absl::StrCat(path, "."), read.status());
+  const IntegerArray& array = *read;
   ROPE_RETURN_IF_ERROR(CheckAll(array.values, path, ".position_ids"));
   result.axes = shape.axes;
   const int64_t s_length = layout.Length('S');
@@ -291,7 +298,7 @@ enum class MovesOf { kAll, kPages, kTokens };
 
 absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPlan& first,
                        TokenPositions& from, TokenPositions& to) {
-  const std::string field = "reposition.by";
+  constexpr absl::string_view field = "reposition.by";
   const Layout& layout = first.layout;
   static const PagedPlan kNoPages;
   const PagedPlan& paged = first.paged.has_value() ? *first.paged : kNoPages;
@@ -365,10 +372,10 @@ absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message, Array
 
   TokenPositions result;
   result.sequence.resize(static_cast<size_t>(layout.tokens()));
-  const bool has_t = layout.Has('T');
+  const bool packs = !sequences.sequence.empty();
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
     result.sequence[static_cast<size_t>(token)] =
-        has_t ? sequences.sequence[static_cast<size_t>(i.t)] : i.b;
+        packs ? sequences.sequence[static_cast<size_t>(i.t)] : i.b;
   });
   if (message.has_position_ids()) {
     ROPE_RETURN_IF_ERROR(FillFromIds(message, source, layout, multimodal, path, result));

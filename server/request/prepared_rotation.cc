@@ -8,8 +8,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/descriptor.h"
-#include "google/protobuf/message.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/message_hash.h"
@@ -19,8 +17,6 @@
 
 namespace rope::server {
 namespace {
-
-using google::protobuf::FieldDescriptor;
 
 // Raise the number when the hashed form changes: old ids then name nothing.
 constexpr absl::string_view kFormat = "rope.v1/prepared_id/1";
@@ -35,26 +31,34 @@ absl::Status CheckUnset(bool is_set, absl::string_view field) {
   return InvalidField(field, "a value", "it unset: each call brings it");
 }
 
-// The arrays that a message has.
-std::vector<const FieldDescriptor*> ArraysOf(const google::protobuf::Message& message) {
-  std::vector<const FieldDescriptor*> fields;
-  message.GetReflection()->ListFields(message, &fields);
-  std::erase_if(fields, [](const FieldDescriptor* field) {
-    return field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE ||
-           field->message_type() != v1::Array::descriptor();
-  });
-  return fields;
-}
+// The arrays of a message. Reflection would take as long as the rest of BeginCall.
+template <typename Message>
+struct ArrayField {
+  absl::string_view name;
+  bool (Message::*has)() const;
+  const v1::Array& (Message::*get)() const;
+  v1::Array* (Message::*mutable_get)();
+};
+constexpr ArrayField<v1::Rows> kRowFields[] = {
+    {"cos_sin", &v1::Rows::has_cos_sin, &v1::Rows::cos_sin, &v1::Rows::mutable_cos_sin},
+    {"angles", &v1::Rows::has_angles, &v1::Rows::angles, &v1::Rows::mutable_angles},
+    {"cos", &v1::Rows::has_cos, &v1::Rows::cos, &v1::Rows::mutable_cos},
+    {"sin", &v1::Rows::has_sin, &v1::Rows::sin, &v1::Rows::mutable_sin}};
+using Paged = v1::PagedTokens;
+constexpr ArrayField<Paged> kPagedFields[] = {
+    {"pages", &Paged::has_pages, &Paged::pages, &Paged::mutable_pages},
+    {"target_slots", &Paged::has_target_slots, &Paged::target_slots, &Paged::mutable_target_slots},
+    {"slots", &Paged::has_slots, &Paged::slots, &Paged::mutable_slots}};
+constexpr ArrayField<v1::Tensor> kTensorFields[] = {
+    {"array", &v1::Tensor::has_array, &v1::Tensor::array, &v1::Tensor::mutable_array}};
 
-const v1::Array& ArrayOf(const google::protobuf::Message& message, const FieldDescriptor* field) {
-  return static_cast<const v1::Array&>(message.GetReflection()->GetMessage(message, field));
-}
-
-absl::Status CheckHasNoElements(const google::protobuf::Message& message, absl::string_view path) {
+template <typename Message, size_t count>
+absl::Status CheckHasNoElements(const ArrayField<Message> (&fields)[count], const Message& message,
+                                absl::string_view path) {
   constexpr int kAxesMax = 8;  // each call copies them
-  for (const FieldDescriptor* field : ArraysOf(message)) {
-    const v1::Array& array = ArrayOf(message, field);
-    const std::string name = absl::StrCat(path, ".", field->name());
+  for (const ArrayField<Message>& field : fields) {
+    const v1::Array& array = (message.*field.get)();
+    const std::string name = absl::StrCat(path, ".", field.name);
     ROPE_RETURN_IF_ERROR(CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, name));
     const int axes = std::max(array.shape_size(), array.strides_size());
     if (axes > kAxesMax) {
@@ -72,13 +76,13 @@ absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_from(), "reposition.from"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_by(), "reposition.by"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.output().regions_size() > 0, "output.regions"));
-  ROPE_RETURN_IF_ERROR(CheckHasNoElements(message.rows(), "rows"));
+  ROPE_RETURN_IF_ERROR(CheckHasNoElements(kRowFields, message.rows(), "rows"));
   for (int i = 0; i < message.tensors_size(); ++i) {
     const v1::Tensor& tensor = message.tensors(i);
     const std::string path = absl::StrCat("tensors[", i, "]");
-    ROPE_RETURN_IF_ERROR(CheckHasNoElements(tensor, path));
-    ROPE_RETURN_IF_ERROR(
-        CheckHasNoElements(tensor.paged_tokens(), absl::StrCat(path, ".paged_tokens")));
+    ROPE_RETURN_IF_ERROR(CheckHasNoElements(kTensorFields, tensor, path));
+    ROPE_RETURN_IF_ERROR(CheckHasNoElements(kPagedFields, tensor.paged_tokens(),
+                                            absl::StrCat(path, ".paged_tokens")));
     if (tensor.norm().weight().has_region()) {
       return InvalidField(absl::StrCat(path, ".norm.weight"), "a region", "raw or numbers");
     }
@@ -215,13 +219,14 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
 }
 
 // Gives the arrays of a call's rows or paged_tokens what was prepared of them. A call may be
-// planned twice.
-absl::Status CompleteArrays(const google::protobuf::Message& prepared, bool is_open,
-                            absl::string_view path, google::protobuf::Message& call) {
-  for (const FieldDescriptor* field : ArraysOf(prepared)) {
-    if (!call.GetReflection()->HasField(call, field)) continue;
-    const v1::Array& want = ArrayOf(prepared, field);
-    auto& array = static_cast<v1::Array&>(*call.GetReflection()->MutableMessage(&call, field));
+// planned twice. The error names the field in `path`.
+template <typename Message, size_t count>
+absl::Status CompleteArrays(const ArrayField<Message> (&fields)[count], const Message& prepared,
+                            bool is_open, absl::string_view path, Message& call) {
+  for (const ArrayField<Message>& field : fields) {
+    if (!(prepared.*field.has)() || !(call.*field.has)()) continue;
+    const v1::Array& want = (prepared.*field.get)();
+    v1::Array& array = *(call.*field.mutable_get)();
     if (array.dtype() == v1::DTYPE_UNSPECIFIED) array.set_dtype(want.dtype());
     if (array.shape().empty()) *array.mutable_shape() = want.shape();
     if (array.strides().empty()) *array.mutable_strides() = want.strides();
@@ -229,7 +234,7 @@ absl::Status CompleteArrays(const google::protobuf::Message& prepared, bool is_o
         (is_open || std::ranges::equal(array.shape(), want.shape()))) {
       continue;
     }
-    return InvalidField(absl::StrCat(path, ".", field->name()),
+    return InvalidField(absl::StrCat(path, ".", field.name),
                         "another dtype, shape or strides with prepared_id", "the prepared ones");
   }
   return absl::OkStatus();
@@ -303,13 +308,14 @@ absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call
   const bool is_open = prepared.open_axis != 0;
   if (call.has_rows()) {
     ROPE_RETURN_IF_ERROR(
-        CompleteArrays(prepared.message.rows(), is_open, "rows", *call.mutable_rows()));
+        CompleteArrays(kRowFields, prepared.message.rows(), is_open, "rows", *call.mutable_rows()));
   }
   for (int i = 0; i < call.tensors_size(); ++i) {
     if (!call.tensors(i).has_paged_tokens()) continue;
-    ROPE_RETURN_IF_ERROR(CompleteArrays(prepared.message.tensors(i).paged_tokens(), is_open,
-                                        absl::StrCat("tensors[", i, "].paged_tokens"),
-                                        *call.mutable_tensors(i)->mutable_paged_tokens()));
+    const absl::Status status =
+        CompleteArrays(kPagedFields, prepared.message.tensors(i).paged_tokens(), is_open,
+                       "paged_tokens", *call.mutable_tensors(i)->mutable_paged_tokens());
+    if (!status.ok()) return Prefixed(absl::StrCat("tensors[", i, "]."), status);
   }
   plan = prepared.plan;
   if (!is_open) return absl::OkStatus();

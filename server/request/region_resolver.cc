@@ -169,7 +169,9 @@ absl::Status RegionResolver::Place() {
       ROPE_RETURN_IF_ERROR(CheckStrides(tensor, field));
     }
     tensor.place = {nullptr, regions[i].region_id(), regions[i].offset(), PlaceBytes(tensor)};
-    ROPE_RETURN_IF_ERROR(Find(tensor.place, absl::StrCat("output.regions[", i, "]")).status());
+    if (const auto found = Find(tensor.place, ""); !found.ok()) {
+      return Prefixed(absl::StrCat("output.regions[", i, "]"), found.status());
+    }
   }
   return CheckOverlaps(tensors);
 }

@@ -256,11 +256,10 @@ absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output
   return plan;
 }
 
-absl::Status ReadElementsOf(const v1::Array& array, ArraySource& source, const std::string& path,
-                            TensorPlan& plan) {
+absl::Status ReadElementsOf(const v1::Array& array, ArraySource& source, TensorPlan& plan) {
   const int64_t count = plan.strides.has_value() ? plan.strides->extent : plan.elements();
   ROPE_ASSIGN_OR_RETURN(TensorBytes elements,
-                        ReadTensorBytes(array, plan.dtype, count, source, path));
+                        ReadTensorBytes(array, plan.dtype, count, source, "array"));
   plan.input = std::move(elements.bytes);
   plan.source = std::move(elements.part);
   plan.typed = std::move(elements.typed);
@@ -383,12 +382,12 @@ absl::Status ReadElements(const v1::RotateRequest& values, ArraySource& source, 
   int64_t copied = 0;
   for (int i = 0; i < values.tensors_size(); ++i) {
     TensorPlan& tensor = plan.tensors[static_cast<size_t>(i)];
-    if (tensor.paged.has_value()) {
-      ROPE_RETURN_IF_ERROR(ReadPages(values.tensors(i), source, static_cast<size_t>(i), plan));
-      continue;
-    }
-    ROPE_RETURN_IF_ERROR(ReadElementsOf(values.tensors(i).array(), source,
-                                        absl::StrCat("tensors[", i, "].array"), tensor));
+    const absl::Status status =
+        tensor.paged.has_value()
+            ? ReadPages(values.tensors(i), source, static_cast<size_t>(i), plan)
+            : ReadElementsOf(values.tensors(i).array(), source, tensor);
+    if (!status.ok()) return Prefixed(absl::StrCat("tensors[", i, "]."), status);
+    if (tensor.paged.has_value()) continue;
     if (!tensor.strides.has_value() || tensor.input.fragments.size() <= 1) continue;
     copied += tensor.input.bytes;
     if (!plan.may_take_long && copied > limits::kPlanHereBytesMax) return NeedsSideThread();

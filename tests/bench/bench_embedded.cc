@@ -4,7 +4,6 @@
 //   embedded/rotate_fp8_in_place elements of e4m3 a second against those of bf16
 //   embedded/rotate_*           every dtype and pairing, against the kernel
 //   embedded/channel_order_*    results in another order, against the kernel and its pass
-//   table/page_build            one page of 64 columns, for information
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -17,7 +16,6 @@
 #include "kernels/backend/worker_pool.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
-#include "kernels/tables/page_builder.h"
 #include "rope/client.h"
 #include "rope/embedded.h"
 #include "tests/bench/library_client.h"
@@ -129,13 +127,6 @@ Measurement MeasureFloat8InPlace() {
       .ratio = seconds[0] / seconds[1]};
 }
 
-Measurement MeasurePageBuild() {
-  const kernels::Frequencies frequencies = MakeFrequencies(500000, kHeadDim / 2);
-  const std::vector<double> seconds =
-      MedianSeconds({[&] { ROPE_CHECK(kernels::BuildPage(frequencies, 1'000'000).ok()); }}, 201);
-  return {.value = seconds[0] * 1e6, .unit = "us", .yardstick = "64 columns, 64 rows"};
-}
-
 // Whether the CPU's kernel is for an instruction set whose name contains `name`.
 bool HasInstructions(const std::string& name) {
   const auto backend = kernels::CreateBackend("cpu", {.threads = 1});
@@ -162,7 +153,6 @@ std::vector<Row> EmbeddedRows() {
        &MeasureFloat8InPlace},
       row("channel_order_4096", ">= 0.9", reordered, Yardstick::kKernel),
       row("channel_order_64", "", reordered_64, Yardstick::kKernel),
-      {"table/page_build", "", &MeasurePageBuild},
   };
   for (const int64_t tokens : {int64_t{64}, int64_t{4096}}) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {

@@ -132,7 +132,6 @@ std::vector<Row> ShippedRows() {
       {"shipped/1MiB_1_plain_client", "", [=] { return Throughput(1, 1, plain_client); }},
       {"shipped/16MiB_1_inline", "", [=] { return Throughput(16, 1, no_memory); }},
       {"shipped/1MiB_1_inline", "", [=] { return Throughput(1, 1, no_memory); }},
-      {"shipped/1MiB_4_inline", "", [=] { return Throughput(1, 4, no_memory); }},
       {"shipped/1MiB_1_kept_memory", "<= 0.9", KeptMemory},
       {"shipped/decode_token_1", "<= 0.4", DecodeToken},
       {"shipped/decode_tokens_8", ">= 1.8", [] { return DecodeTokens(8); }},

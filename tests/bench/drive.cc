@@ -1,5 +1,4 @@
-#include "tests/bench/drive.h"
-
+// The client processes of rope_bench.
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>

@@ -1,26 +1,40 @@
-#include "tests/bench/echo_server.h"
-
-#include <grpcpp/server_builder.h>
+// The yardstick of every row about calls: an echo with the same queues, spinning, allocator and
+// channel options as the real server. It answers each Rotate, and each message of a RotateStream,
+// with the received bytes, copied once into a pooled buffer.
+#include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
+#include <grpcpp/support/async_unary_call.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "kernels/check.h"
 #include "rope/v1/rope_service.grpc.pb.h"
+#include "server/clients/account.h"
+#include "server/clients/buffer_pool.h"
+#include "server/clients/connections.h"
 #include "server/clients/limits.h"
+#include "server/clients/regions.h"
+#include "server/clock.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
+#include "server/grpc/queue_call.h"
 #include "server/grpc/reflection.h"
 #include "server/grpc/rope_codec.h"
+#include "server/grpc/stream_call.h"
+#include "server/ipc/listener.h"
 #include "server/limits.h"
 #include "server/options.h"
 #include "server/process_setup.h"
 #include "server/telemetry/process.h"
+#include "tests/bench/modes.h"
 
 namespace rope::bench {
 namespace {
@@ -28,64 +42,11 @@ namespace {
 using Service = v1::RopeService::WithRawMethod_Rotate<
     v1::RopeService::WithRawMethod_RotateStream<v1::RopeService::Service>>;
 
-}  // namespace
-
-EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin)
-    : pool_(server::limits::kPooledBytesMax) {
-  auto service = std::make_unique<Service>();
-  rotate_ = {[raw = service.get()](grpc::ServerContext* context, grpc::ByteBuffer* request,
-                                   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* writer,
-                                   grpc::ServerCompletionQueue* queue, void* tag) {
-               raw->RequestRotate(context, request, writer, queue, queue, tag);
-             },
-             [this](EchoCall& call) { call.Finish(absl::OkStatus(), Echo(call.request())); },
-             &in_flight_};
-  rotate_stream_ = {{[raw = service.get()](server::RawContext* context, server::RawStream* stream,
-                                           grpc::ServerCompletionQueue* queue, void* tag) {
-                       raw->RequestRotateStream(context, stream, queue, queue, tag);
-                     },
-                     {&in_flight_, &connections_, &reads_}},
-                    [this](server::StreamCall& call, grpc::ByteBuffer& message) {
-                      const auto bytes = static_cast<int64_t>(message.Length());
-                      grpc::ByteBuffer reply = Echo(message);
-                      call.Answer(reply, bytes, {});
-                    },
-                    &open_streams_};
-  service_ = std::move(service);
-  grpc::ServerBuilder builder;
-  builder.SetOption(std::make_unique<server::WithoutReflection>());
-  server::SetChannelArguments(server::limits::kMessageBytesMax, builder);
-  builder.RegisterService(service_.get());
-  loop_ = std::make_unique<server::PollLoop>(builder, threads, spin);
-  server_ = builder.BuildAndStart();
-  ROPE_CHECK(server_ != nullptr);
-  for (const std::string& address : {std::string("127.0.0.1:0"), server::kUnixPrefix + path}) {
-    auto listener = server::Listener::Create(address, connections_, {.hand_on = [this](int fd) {
-                                               grpc::AddInsecureChannelFromFd(server_.get(), fd);
-                                             }});
-    ROPE_CHECK(listener.ok());
-    listeners_.push_back(*std::move(listener));
-  }
-  for (const auto& queue : loop_->queues()) {
-    for (int i = 0; i < server::limits::kArmedCalls; ++i) {
-      EchoCall::Arm(rotate_, queue->completion_queue());
-    }
-    server::StreamCall::Arm(rotate_stream_, *queue, server::limits::kArmedCalls);
-  }
-  loop_->Start();
-}
-
-EchoServer::~EchoServer() {
-  listeners_.clear();
-  server_->Shutdown(std::chrono::system_clock::now());
-  in_flight_.AwaitNoneOpen();  // of streams, which ask for more until then
-  loop_->Shutdown();
-}
-
-grpc::ByteBuffer EchoServer::Echo(grpc::ByteBuffer& message) {
+// Consumes the bytes of `message`.
+grpc::ByteBuffer Echo(server::BufferPool& pool, grpc::ByteBuffer& message) {
   std::vector<grpc::Slice> slices;
   ROPE_CHECK(message.Dump(&slices).ok());
-  server::PooledBuffer buffer = pool_.Allocate(static_cast<int64_t>(message.Length()));
+  server::PooledBuffer buffer = pool.Allocate(static_cast<int64_t>(message.Length()));
   char* out = buffer.data();
   for (const grpc::Slice& slice : slices) {
     std::memcpy(out, slice.begin(), slice.size());
@@ -97,13 +58,107 @@ grpc::ByteBuffer EchoServer::Echo(grpc::ByteBuffer& message) {
   return grpc::ByteBuffer(&reply, 1);
 }
 
+// One Rotate, served by gRPC's own API: it arrives with its complete message, and no budget counts
+// it. The call frees itself when both its answer and gRPC's done notification have come back.
+//
+// Threading:  Confined to the thread of its queue.
+class EchoCall {
+ public:
+  // Waits for one call on `queue`, and registers for the next one when it has arrived.
+  static void Arm(Service& service, server::BufferPool& pool, grpc::ServerCompletionQueue& queue) {
+    auto call = std::unique_ptr<EchoCall>(new EchoCall(service, pool, queue));
+    EchoCall& armed = *call.release();  // owned by itself
+    armed.context_.AsyncNotifyWhenDone(&armed.done_);
+    service.RequestRotate(&armed.context_, &armed.request_, &armed.writer_, &queue, &queue,
+                          &armed.received_);
+  }
+
+ private:
+  EchoCall(Service& service, server::BufferPool& pool, grpc::ServerCompletionQueue& queue)
+      : service_(service), pool_(pool), queue_(queue), writer_(&context_) {}
+
+  void OnReceived(bool ok) {
+    ROPE_CHECK(ok);  // the server never shuts down
+    writer_.Finish(Echo(pool_, request_), grpc::Status::OK, &sent_);
+    Arm(service_, pool_, queue_);
+  }
+  void Release(bool) {
+    if (--open_ == 0) delete this;
+  }
+
+  Service& service_;
+  server::BufferPool& pool_;
+  grpc::ServerCompletionQueue& queue_;
+  grpc::ServerContext context_;
+  grpc::ByteBuffer request_;
+  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_;
+  int open_ = 2;  // sent, and done
+  server::CallEvent<EchoCall> received_{this, &EchoCall::OnReceived};
+  server::CallEvent<EchoCall> sent_{this, &EchoCall::Release};
+  server::CallEvent<EchoCall> done_{this, &EchoCall::Release};
+};
+
+// What the calls of the echo share.
+struct Parts {
+  server::BufferPool pool{server::limits::kPooledBytesMax};
+  server::CallsInFlight in_flight;
+  const server::SteadyClock clock;
+  server::MessageReads reads{clock};
+  server::Accounts accounts{{.connections = 2 * server::limits::kMaxConnectionsCeiling}, clock};
+  server::RegionTotals regions{{}};  // no regions
+  server::Connections connections{accounts, regions};
+  server::OpenStreams open_streams;
+  Service service;
+};
+
+server::StreamCall::Method RotateStream(Parts& parts) {
+  return {{[&parts](server::RawContext* context, server::RawStream* stream,
+                    grpc::ServerCompletionQueue* queue, void* tag) {
+             parts.service.RequestRotateStream(context, stream, queue, queue, tag);
+           },
+           {&parts.in_flight, &parts.connections, &parts.reads}},
+          [&parts](server::StreamCall& call, grpc::ByteBuffer& message) {
+            const auto bytes = static_cast<int64_t>(message.Length());
+            grpc::ByteBuffer reply = Echo(parts.pool, message);
+            call.Answer(reply, bytes, {});
+          },
+          &parts.open_streams};
+}
+
+std::unique_ptr<server::Listener> Listen(const std::string& address, Parts& parts,
+                                         grpc::Server* server) {
+  auto listener = server::Listener::Create(
+      address, parts.connections,
+      {.hand_on = [server](int fd) { grpc::AddInsecureChannelFromFd(server, fd); }});
+  ROPE_CHECK(listener.ok());
+  return *std::move(listener);
+}
+
+}  // namespace
+
 void ServeEcho(const std::string& path) {
   const int processors = server::ProcessorCount();
   server::LimitArenas(server::PollThreads(processors));
-  const absl::Duration spin =
-      processors > 1 ? server::ServerOptions().poll_spin : absl::ZeroDuration();
-  const EchoServer echo(path, server::PollThreads(processors), spin);
-  std::printf("listening on %s\nlistening on unix:%s\n", echo.address().c_str(), path.c_str());
+  Parts parts;
+  const server::StreamCall::Method rotate_stream = RotateStream(parts);
+  grpc::ServerBuilder builder;
+  builder.SetOption(std::make_unique<server::WithoutReflection>());
+  server::SetChannelArguments(server::limits::kMessageBytesMax, builder);
+  builder.RegisterService(&parts.service);
+  server::PollLoop loop(builder, server::PollThreads(processors),
+                        processors > 1 ? server::ServerOptions().poll_spin : absl::ZeroDuration());
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ROPE_CHECK(server != nullptr);
+  const auto tcp = Listen("127.0.0.1:0", parts, server.get());
+  const auto socket = Listen(server::kUnixPrefix + path, parts, server.get());
+  for (const auto& queue : loop.queues()) {
+    for (int i = 0; i < server::limits::kArmedCalls; ++i) {
+      EchoCall::Arm(parts.service, parts.pool, queue->completion_queue());
+    }
+    server::StreamCall::Arm(rotate_stream, *queue, server::limits::kArmedCalls);
+  }
+  loop.Start();
+  std::printf("listening on %s\nlistening on unix:%s\n", tcp->address().c_str(), path.c_str());
   std::fflush(stdout);
   while (true) pause();
 }

@@ -67,7 +67,6 @@ std::vector<Row> ShippedRows();
 std::vector<Row> SharedMemoryRows();
 std::vector<Row> PreparedRows();
 std::vector<Row> ProcessRows();
-std::vector<Row> AccessRows();
 std::vector<Row> AllRows();
 
 // Sets this process up as the documentation asks of servers and clients, before any thread starts.

@@ -16,6 +16,16 @@ inline constexpr char kServeNoBatching[] = "--serve_no_batching=";
 // A client: the flag's value is a Drive as text.
 inline constexpr char kDrive[] = "--drive=";
 
+// What these processes run.
+[[noreturn]] void ServeEcho(const std::string& path);  // the same-options echo
+// REQUIRES: nothing has configured this process's allocator.
+[[noreturn]] void ServeUntunedEcho(const std::string& path);
+// The server's classes, for settings without a flag: without `batching` each batch holds one
+// request.
+[[noreturn]] void ServeOwn(const std::string& path, bool batching);
+// Prints the result of the client that `text` describes (written by RunDrive).
+[[noreturn]] void DriveMain(const std::string& text);
+
 enum class DriveKind {
   kLibrary,       // the client library, one call at a time for each client
   kLibraryAsync,  // its asynchronous calls, `clients` of them in flight

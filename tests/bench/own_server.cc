@@ -1,5 +1,4 @@
-#include "tests/bench/own_server.h"
-
+// The real server inside this program.
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -7,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "server/server.h"
+#include "tests/bench/modes.h"
 
 namespace rope::bench {
 

@@ -2,19 +2,15 @@
 #include <string_view>
 
 #include "server/process_setup.h"
-#include "tests/bench/drive.h"
-#include "tests/bench/echo_server.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/modes.h"
-#include "tests/bench/own_server.h"
-#include "tests/bench/untuned_echo.h"
 
 namespace rope::bench {
 
 std::vector<Row> AllRows() {
   std::vector<Row> rows = EmbeddedRows();
   for (const auto& more : {MoveRows(), BystanderRows(), ServiceRows(), ShippedRows(),
-                           SharedMemoryRows(), PreparedRows(), AccessRows(), ProcessRows()}) {
+                           SharedMemoryRows(), PreparedRows(), ProcessRows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;

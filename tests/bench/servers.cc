@@ -1,6 +1,5 @@
 #include "tests/bench/servers.h"
 
-#include <fstream>
 #include <map>
 #include <memory>
 #include <vector>
@@ -26,18 +25,6 @@ const std::string& Folder() {
   return folder;
 }
 
-std::string KeyFile() {
-  return absl::StrCat(Folder(), "/server.key");
-}
-
-std::string AccessFile() {
-  const std::string path = absl::StrCat(Folder(), "/access.json");
-  // The digest is of kToken.
-  std::ofstream(path) << R"({"identities": [{"name": "bench", "rights": ["rotate"],
-    "tokens_sha256": ["3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0"]}]})";
-  return path;
-}
-
 std::vector<std::string> CommandLine(Kind kind, const std::string& path) {
   const std::string self = testing::OwnProgram();
   switch (kind) {
@@ -47,17 +34,6 @@ std::vector<std::string> CommandLine(Kind kind, const std::string& path) {
     case Kind::kSharedMemory:
       return {testing::ServerProgram(), "--listen=127.0.0.1:0",
               absl::StrCat("--listen=unix:", path), "--log_level=warn", "--enable_shared_memory"};
-    case Kind::kTls:
-      return {testing::ServerProgram(),
-              "--listen=127.0.0.1:0",
-              absl::StrCat("--listen=unix:", path),
-              "--log_level=warn",
-              absl::StrCat("--tls_cert=", CertificateFile()),
-              absl::StrCat("--tls_key=", KeyFile())};
-    case Kind::kAccessFile:
-      return {testing::ServerProgram(), "--listen=127.0.0.1:0",
-              absl::StrCat("--listen=unix:", path), "--log_level=warn",
-              absl::StrCat("--access_file=", AccessFile())};
     case Kind::kEcho:
       return {self, absl::StrCat(kServeEcho, path)};
     case Kind::kUntunedEcho:
@@ -84,35 +60,6 @@ Running& Get(Kind kind) {
 }
 
 }  // namespace
-
-const std::string& CertificateFile() {
-  static const std::string made = [] {
-    const std::string path = absl::StrCat(Folder(), "/server.pem");
-    testing::Process openssl({"/bin/sh",
-                              "-c",
-                              "exec openssl \"$@\" 2>/dev/null",
-                              "sh",
-                              "req",
-                              "-x509",
-                              "-newkey",
-                              "ec",
-                              "-pkeyopt",
-                              "ec_paramgen_curve:prime256v1",
-                              "-nodes",
-                              "-days",
-                              "1",
-                              "-subj",
-                              "/CN=bench",
-                              "-addext",
-                              "subjectAltName=IP:127.0.0.1",
-                              "-keyout",
-                              KeyFile(),
-                              "-out",
-                              path});
-    return openssl.Wait() == 0 ? path : std::string();
-  }();
-  return made;
-}
 
 std::string Target(Kind kind, Socket socket) {
   const Running& running = Get(kind);

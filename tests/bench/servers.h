@@ -15,18 +15,12 @@ enum class Socket { kTcp, kUnix };
 enum class Kind {
   kRope,          // build/bin/rope_server as shipped
   kSharedMemory,  // the same with --enable_shared_memory
-  kTls,           // as shipped, with TLS on TCP
-  kAccessFile,    // as shipped, with an access file that knows kToken
   kEcho,          // the same-options echo
   kUntunedEcho,   // the callback API with gRPC's and malloc's defaults
   kBatching,      // the server's classes in this program
   kNoBatching,    // the same, with batches of one request
 };
 
-inline constexpr char kToken[] = "token";
-
-// Of the server of Kind::kTls. Empty: there is no program openssl to make one.
-const std::string& CertificateFile();
 std::string Target(Kind kind, Socket socket);
 pid_t ProcessOf(Kind kind);
 

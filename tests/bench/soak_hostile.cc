@@ -1,16 +1,14 @@
 #include "tests/bench/soak_hostile.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/support/channel_arguments.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
 
 #include "proto/ipc/hello.h"
 #include "proto/wire/stream_message.h"
+#include "rope/v1/rope_service.grpc.pb.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/raw_ring.h"
 #include "tests/support/region_client.h"
@@ -35,52 +33,6 @@ std::string SmallRequest() {
   return testing::SmallRequestForLargeAnswer(kAnswerBytes).SerializeAsString();
 }
 
-// The unit request with an array of an impossible shape.
-v1::RotateRequest AbsurdRequest(testing::FuzzRandom& random) {
-  v1::RotateRequest request = testing::UnitRequest(1);
-  v1::Tensor& tensor = *request.mutable_tensors(0);
-  const auto add_axes = [&random](v1::Array& array) {
-    array.set_dtype(random.OneIn(2) ? v1::DTYPE_FP32 : v1::DTYPE_INT64);
-    for (uint64_t n = 1 + random.Below(3); n > 0; --n) array.add_shape(random.EdgeInteger());
-  };
-  switch (random.Below(7)) {
-    case 0:
-      request.clear_positions();
-      request.mutable_rope()->clear_config();
-      add_axes(*request.mutable_rows()->mutable_angles());
-      break;
-    case 1:
-      request.clear_positions();
-      request.mutable_rope()->clear_config();
-      for (v1::Array* array :
-           {request.mutable_rows()->mutable_cos(), request.mutable_rows()->mutable_sin()}) {
-        array->set_dtype(v1::DTYPE_FP32);
-        array->add_shape(int64_t{1} << 40);
-        array->add_shape(0);
-      }
-      break;
-    case 2:
-      request.clear_positions();
-      add_axes(*request.mutable_positions()->mutable_position_ids());
-      break;
-    case 3:
-      add_axes(*request.mutable_positions()->mutable_cu_seqlens());
-      break;
-    case 4:
-      tensor.mutable_norm()->set_eps(1e-6);
-      add_axes(*tensor.mutable_norm()->mutable_weight());
-      break;
-    case 5:
-      tensor.mutable_array()->set_shape(static_cast<int>(random.Below(3)), random.EdgeInteger());
-      break;
-    default:
-      for (int i = 0; i < 3; ++i) {
-        tensor.mutable_array()->add_strides(std::max<int64_t>(random.EdgeInteger(), 1));
-      }
-  }
-  return request;
-}
-
 }  // namespace
 
 const std::array<HostileClient::Kind, HostileClient::kActs> HostileClient::kKinds = {{
@@ -90,7 +42,6 @@ const std::array<HostileClient::Kind, HostileClient::kActs> HostileClient::kKind
     {"broken rings", &HostileClient::BreakRing, 150},
     {"garbage", &HostileClient::SendGarbage, 200},
     {"reset", &HostileClient::ResetCalls, 100},
-    {"absurd", &HostileClient::AskAbsurdly, 200},
 }};
 
 HostileClient::HostileClient(std::string tcp, std::string unix_path, uint64_t seed)
@@ -121,7 +72,6 @@ void HostileClient::ActAll() {
 void HostileClient::Leave() {
   held_.clear();
   pending_.clear();
-  stub_.reset();
 }
 
 // A socket over TCP or Unix, at random; Http2Peer works with both.
@@ -132,13 +82,6 @@ proto::FileDescriptor HostileClient::Connect() {
 void HostileClient::Hold(std::unique_ptr<Http2Peer> peer) {
   held_.push_back(std::move(peer));
   if (held_.size() > kHeldMax) held_.pop_front();
-}
-
-std::unique_ptr<v1::RopeService::Stub> HostileClient::NewStub() const {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return v1::RopeService::NewStub(
-      grpc::CreateCustomChannel(tcp_, grpc::InsecureChannelCredentials(), arguments));
 }
 
 grpc::Status HostileClient::Call(const std::function<grpc::Status(grpc::ClientContext&)>& call) {
@@ -262,13 +205,6 @@ void HostileClient::ResetCalls() {
   Http2Peer peer(Connect());
   const std::string message = SmallRequest();
   for (int i = 0; i < kResetCalls; ++i) peer.Reset(peer.Call(message));
-}
-
-void HostileClient::AskAbsurdly() {
-  if (stub_ == nullptr) stub_ = NewStub();
-  const v1::RotateRequest request = AbsurdRequest(random_);
-  v1::RotateResponse response;
-  Call([&](grpc::ClientContext& context) { return stub_->Rotate(&context, request, &response); });
 }
 
 }  // namespace rope::bench

@@ -1,6 +1,6 @@
 // HostileClient: a client that tries to harm a server, one act at a time. It leaves messages
 // unfinished and answers unread, registers until it is refused, breaks the rules of rings, sends
-// bytes of no protocol, resets calls at once, and sends requests of absurd shapes.
+// bytes of no protocol, and resets calls at once.
 //
 // Threading:  Confined to one thread; constructed and destroyed on any.
 // Ownership:  Holds a few unfinished connections until Leave.
@@ -10,6 +10,7 @@
 #ifndef ROPE_TESTS_BENCH_SOAK_HOSTILE_H_
 #define ROPE_TESTS_BENCH_SOAK_HOSTILE_H_
 
+#include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
 #include <array>
@@ -21,7 +22,6 @@
 #include <string>
 
 #include "proto/ipc/file_descriptor.h"
-#include "rope/v1/rope_service.grpc.pb.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/http2_peer.h"
 
@@ -29,7 +29,7 @@ namespace rope::bench {
 
 class HostileClient {
  public:
-  static constexpr size_t kActs = 7;
+  static constexpr size_t kActs = 6;
   static constexpr size_t kHeldMax = 4;
 
   // The server listens at "127.0.0.1:PORT" and at a Unix socket.
@@ -66,19 +66,15 @@ class HostileClient {
   void BreakRing();
   void SendGarbage();
   void ResetCalls();
-  void AskAbsurdly();
 
   proto::FileDescriptor Connect();
   void Hold(std::unique_ptr<testing::Http2Peer> peer);
-  // On a new connection.
-  std::unique_ptr<v1::RopeService::Stub> NewStub() const;
   // Makes one call with a deadline, and counts it if there is no answer.
   grpc::Status Call(const std::function<grpc::Status(grpc::ClientContext&)>& call);
 
   const std::string tcp_;
   const std::string unix_path_;
   testing::FuzzRandom random_;
-  std::unique_ptr<v1::RopeService::Stub> stub_;
   std::deque<std::unique_ptr<testing::Http2Peer>> held_;
   std::deque<proto::FileDescriptor> pending_;
   Counts counts_;

@@ -12,6 +12,7 @@
 #include "kernels/check.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/grpc/reflection.h"
+#include "tests/bench/modes.h"
 #include "tests/bench/raw_client.h"
 
 namespace rope::bench {

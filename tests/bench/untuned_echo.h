@@ -1,5 +1,6 @@
-// The yardstick of "as shipped": an echo written with gRPC's callback API and the defaults of gRPC
-// and malloc. It answers with the received bytes, without a copy.
+// The yardstick of "as shipped": an echo (ServeUntunedEcho) and its client, written with gRPC's
+// callback API and the defaults of gRPC and malloc. It answers with the received bytes, without a
+// copy.
 #ifndef ROPE_TESTS_BENCH_UNTUNED_ECHO_H_
 #define ROPE_TESTS_BENCH_UNTUNED_ECHO_H_
 
@@ -9,9 +10,6 @@
 #include "grpcpp/support/byte_buffer.h"
 
 namespace rope::bench {
-
-// Serves as a process of modes.h. REQUIRES: nothing has configured this process's allocator.
-[[noreturn]] void ServeUntunedEcho(const std::string& path);
 
 // Opens a connection. The returned function makes one Rotate call through the callback API and
 // waits for the answer.

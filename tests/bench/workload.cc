@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/frequencies/frequencies.h"
 
 namespace rope::bench {
 namespace {
@@ -53,6 +54,17 @@ std::function<void()> ParallelCopy(kernels::WorkerPool& pool, const Workload& wo
   };
 }
 
+kernels::Frequencies MakeFrequencies() {
+  constexpr int64_t kPairs = kHeadDim / 2;
+  kernels::Frequencies frequencies;
+  for (int64_t i = 0; i < kPairs; ++i) {
+    frequencies.inv_freq.push_back(
+        std::pow(10000.0L, -static_cast<long double>(i) / static_cast<long double>(kPairs)));
+  }
+  frequencies.key = kernels::TableKey(frequencies.inv_freq, frequencies.multiplier);
+  return frequencies;
+}
+
 }  // namespace
 
 std::function<void()> PlainCopy(kernels::WorkerPool& pool, const Workload& workload) {
@@ -70,17 +82,6 @@ Memory Allocate(int64_t bytes) {
   return memory;
 }
 
-kernels::Frequencies MakeFrequencies(double theta, int64_t columns) {
-  kernels::Frequencies frequencies;
-  for (int64_t i = 0; i < columns; ++i) {
-    frequencies.inv_freq.push_back(
-        std::pow(static_cast<long double>(theta),
-                 -static_cast<long double>(i) / static_cast<long double>(columns)));
-  }
-  frequencies.key = kernels::TableKey(frequencies.inv_freq, frequencies.multiplier);
-  return frequencies;
-}
-
 int Threads() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
 }
@@ -89,7 +90,7 @@ Workload::Workload(int64_t tokens, kernels::DType dtype, kernels::Pairing pairin
     : cache_(int64_t{64} << 20), bytes_(tokens * kHeads * kHeadDim * ElementBytes(dtype)) {
   std::vector<int64_t> positions;
   for (int64_t i = 0; i < tokens; ++i) positions.push_back(i);
-  ROPE_CHECK(cache_.AppendRows(MakeFrequencies(10000, kHeadDim / 2), positions, rows_).ok());
+  ROPE_CHECK(cache_.AppendRows(MakeFrequencies(), positions, rows_).ok());
   input_ = Allocate(bytes_);
   output_ = Allocate(bytes_);
   const kernels::Strides strides = {.token = kHeads * kHeadDim, .head = kHeadDim};

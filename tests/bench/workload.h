@@ -12,7 +12,6 @@
 
 #include "kernels/backend/backend.h"
 #include "kernels/backend/worker_pool.h"
-#include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/table_cache.h"
 
 namespace rope::bench {
@@ -29,8 +28,6 @@ using Memory = std::unique_ptr<uint8_t, Free>;
 
 // Memory whose pages are resident, so that no measurement includes page faults.
 Memory Allocate(int64_t bytes);
-
-kernels::Frequencies MakeFrequencies(double theta, int64_t columns);
 
 // The number of threads of a server by default, bounded.
 int Threads();

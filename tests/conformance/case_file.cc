@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
 namespace rope::testing {
@@ -79,6 +80,19 @@ void PlayCases(const std::string& file, const AnswerTo& answer_to) {
   const fs::path target = fs::path(folder) / "cases" / file;
   fs::create_directories(target.parent_path());
   std::ofstream(target) << absl::StrJoin(written, "\n") << "\n";
+}
+
+std::optional<std::string> ConfigTexts::TextOf(const std::vector<std::string>& lines) {
+  const std::string text = absl::StrJoin(lines, "\n");
+  absl::string_view first = text;
+  first = first.substr(0, first.find('\n'));
+  const bool makes = absl::ConsumePrefix(&first, "base ");
+  if (!makes && !absl::ConsumePrefix(&first, "on ")) {
+    return absl::StrReplaceAll(bases_.at(base_), {{"$", text}});
+  }
+  base_ = std::string(first);
+  if (makes) bases_[base_] = text.substr(text.find('\n') + 1);
+  return std::nullopt;
 }
 
 }  // namespace rope::testing

@@ -4,6 +4,7 @@
 #define ROPE_TESTS_CONFORMANCE_CASE_FILE_H_
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,18 @@ std::vector<Paragraph> ReadCases(const std::string& file);
 // ones. `answer_to` gives the lines; nullopt: the paragraph is no case. It gets no comments.
 using AnswerTo = std::function<std::optional<std::vector<std::string>>(const Paragraph&)>;
 void PlayCases(const std::string& file, const AnswerTo& answer_to);
+
+// The texts of cases/configs, each in the base that the paragraphs before it made or chose.
+class ConfigTexts {
+ public:
+  // The config.json text of a case, whose lines these are without "with". nullopt: "base NAME" or
+  // "on NAME".
+  std::optional<std::string> TextOf(const std::vector<std::string>& lines);
+
+ private:
+  std::map<std::string, std::string> bases_ = {{"text", "$"}};
+  std::string base_ = "text";
+};
 
 }  // namespace rope::testing
 

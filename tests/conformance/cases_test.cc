@@ -368,10 +368,13 @@ class CasesTest : public ::testing::TestWithParam<std::string> {
     if (rotate != nullptr) {
       EXPECT_EQ(Streamed(*rotate).Text(), answer.Text()) << "on a stream";
     }
-    if (answer.response == nullptr) {
-      if (rotate != nullptr && rotate->ByteSizeLong() <= proto::kRingRequestBytes) {
-        EXPECT_EQ(ThroughRing(*rotate).Text(), answer.Text()) << "through the ring";
+    if (rotate != nullptr && rotate->ByteSizeLong() <= proto::kRingRequestBytes) {
+      const Answer through_ring = ThroughRing(*rotate);
+      if (!absl::StrContains(through_ring.error, "reply: got up to")) {  // too large for its slot
+        EXPECT_EQ(through_ring.Text(), answer.Text()) << "through the ring";
       }
+    }
+    if (answer.response == nullptr) {
       return {absl::StrReplaceAll(answer.error, {{RegionId(), "$region"}})};
     }
     std::vector<std::string> lines = TextsOf(*answer.response, shown);
@@ -448,7 +451,9 @@ class CasesTest : public ::testing::TestWithParam<std::string> {
     const Answer prepared = Unary(Methods().at("Prepare"), PrepareOf(request));
     if (prepared.response == nullptr) return lines.push_back("prepared: " + prepared.error);
     const auto& id = dynamic_cast<const v1::PrepareResponse&>(*prepared.response).prepared_id();
-    EXPECT_EQ(Unary(*base_->method, CallOf(request, id)).Text(), answer.Text()) << "prepared";
+    const v1::RotateRequest call = CallOf(request, id);
+    EXPECT_EQ(Unary(*base_->method, call).Text(), answer.Text()) << "prepared";
+    EXPECT_EQ(Streamed(call).Text(), answer.Text()) << "prepared, on a stream";
   }
 
   static inline std::unique_ptr<server::Server> server_;

@@ -36,6 +36,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -43,7 +44,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/cli/lint/lint.h"
@@ -296,30 +296,18 @@ class ConfigCasesTest : public ::testing::TestWithParam<std::string> {};
 TEST_P(ConfigCasesTest, AreReadAsTheyAre) {
   const auto engine = embedded::Connect();
   ASSERT_TRUE(engine.ok()) << engine.status().message();
-  std::map<std::string, std::string> bases = {{"text", "$"}};
-  std::string base = "text";
+  ConfigTexts texts;
   Json last;
   using Lines = std::optional<std::vector<std::string>>;
   PlayCases(GetParam(), [&](const Paragraph& paragraph) -> Lines {
     const Case each = CaseOf(paragraph);
-    std::string text = absl::StrJoin(each.text, "\n");
-    absl::string_view first = text;
-    first = first.substr(0, first.find('\n'));
-    if (absl::ConsumePrefix(&first, "base ")) {
-      base = std::string(first);
-      bases[base] = text.substr(text.find('\n') + 1);
-      return std::nullopt;
-    }
-    if (absl::ConsumePrefix(&first, "on ")) {
-      base = std::string(first);
-      return std::nullopt;
-    }
-    text = absl::StrReplaceAll(bases.at(base), {{"$", text}});
+    std::optional<std::string> text = texts.TextOf(each.text);
+    if (!text.has_value()) return std::nullopt;
     if (each.with.contains("file")) {
       text = ReadFile(kConfigs / (each.With("file") + ".json"));
     }
     if (each.with.contains("model")) text = client::PresetText(each.With("model"));
-    return Reader(each, text, *engine).Said(last);
+    return Reader(each, *std::move(text), *engine).Said(last);
   });
 }
 

@@ -1,5 +1,5 @@
 """What monitoring_test.py reads: a metrics page, the selectors of PromQL expressions, the panels of
-a dashboard, the headings of a runbook; and a Prometheus of its own. Needs only Python.
+a dashboard; and a Prometheus of its own. Needs only Python.
 """
 
 import json
@@ -71,22 +71,6 @@ def expressions_of(panel):
         for name, value in VARIABLES.items():
             expression = expression.replace(name, value)
         yield expression
-
-
-def overlaps(panels):
-    """The pairs of panels that share a cell of the grid."""
-    owner = {}
-    for panel in panels:
-        place = panel["gridPos"]
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
-                other = owner.setdefault((x, y), panel)
-                if other is not panel:
-                    yield other["title"], panel["title"]
-
-
-def headings_of(page):
-    return re.findall(r"^## (.+)$", page, re.MULTILINE)
 
 
 class Prometheus:

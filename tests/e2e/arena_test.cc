@@ -143,24 +143,5 @@ TEST_F(ArenaTest, MemfdAndRingAreBroughtAgainToARestartedServer) {
   EXPECT_TRUE(client.RotateFuture(RequestFor(input.data(), output.data())).get().ok());
 }
 
-TEST_F(ArenaTest, InlineClientFindsARestartedServer) {
-  Start({});
-  const Client client = Client::Connect(target_).value();
-  const std::vector<float> expected = Expected();
-  std::vector<float> output(raw_.size());
-  const RotateRequest request = RequestFor(raw_.data(), output.data());
-  ASSERT_TRUE(client.Rotate(request).ok());
-  server_->process().Signal(SIGKILL);
-  server_->process().Wait();
-  EXPECT_EQ(client.Rotate(request, {.timeout = seconds(1)}).status().code(),
-            StatusCode::kUnavailable);
-
-  Start({});
-  std::memset(output.data(), 0, kBytes);
-  ASSERT_OK(reply, client.Rotate(request));
-  EXPECT_EQ(output, expected);
-  EXPECT_TRUE(client.RotateFuture(request).get().ok());
-}
-
 }  // namespace
 }  // namespace rope::client

@@ -5,8 +5,6 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-#include <chrono>
-#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/match.h"
@@ -122,17 +120,6 @@ TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
   }
   TestServer third({"--listen=unix:" + path});
   EXPECT_TRUE(Serves(*third.NewStub()));
-}
-
-TEST(CommandLineTest, FileThatIsNoSocketIsAnErrorAndStays) {
-  const std::string path = TemporaryFolder() + "/notes";
-  std::ofstream(path) << "dear diary";
-  Process server({ServerProgram(), "--listen=unix:" + path}, Process::Errors::kOutput);
-  ASSERT_EQ(server.WaitFor(std::chrono::seconds(10)), 1);
-  const std::string output = server.ReadAll();
-  EXPECT_THAT(output, HasSubstr("--listen: got unix:" + path + ", want"));
-  EXPECT_THAT(output, HasSubstr("no socket"));
-  EXPECT_EQ(std::filesystem::file_size(path), 10U);
 }
 
 TEST(CommandLineTest, SharedMemoryThatDoesNotFitBesideTheRestIsAWarning) {

@@ -2,6 +2,7 @@
 // errors as one message over TCP.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -375,18 +376,78 @@ TEST_P(ContractTest, TheOutputMayHaveStrides) {
   }
 }
 
-// Another layout in the memory of the input is no rotation in place.
-TEST_P(ContractTest, TheOutputOfAnotherLayoutMayBeTheInput) {
+// Heads before tokens, and a row between heads that stays as it was.
+TEST_P(ContractTest, TheOutputOfAnotherLayoutMayHaveStrides) {
+  constexpr int64_t kHead = kTokens * kHeadDim;
+  constexpr int64_t kStride = kHead + kHeadDim;
   RotateRequest request = tensors_.Request();
   request.tensors.resize(1);
   request.tensors[0].output_layout = "HSD";
   ASSERT_OK(want, by_message_.Rotate(request));
-  const client::Slot slot = GetParam().has_arena ? NewSlot() : client::Slot();
-  std::vector<float> memory = tensors_.data;
-  request.tensors[0].output = GetParam().has_arena ? slot.data() : memory.data();
-  request.tensors[0].data = request.tensors[0].output;
-  ASSERT_OK(got, RotateAsItIs(request));
+  const auto* rotated = static_cast<const float*>(want->tensors[0].data);
+  std::vector<float> elsewhere(2 * kElements);
+  const client::Slot slot =
+      GetParam().has_arena ? client_.arena().Allocate(2 * kBytes).value() : client::Slot();
+  auto* const memory = GetParam().has_arena ? static_cast<float*>(slot.data()) : elsewhere.data();
+  std::fill_n(memory, kHeads * kStride, -7.0F);
+  request.tensors[0].output = memory;
+  request.tensors[0].output_strides = {kStride, kHeadDim, 1};
+  ASSERT_OK(got, Rotate(request));
+  EXPECT_EQ(got->tensors[0].layout, "HSD");
+  for (int64_t i = 0; i < kHeads * kStride; ++i) {
+    const int64_t row = i % kStride;
+    ASSERT_EQ(memory[i], row < kHead ? rotated[i / kStride * kHead + row] : -7) << i;
+  }
+}
+
+// In halves, channel c of neighbours is c / 2, or c / 2 + rotary / 2 if c is odd.
+TEST_P(ContractTest, TheOtherChannelOrderHasTheSameNumbers) {
+  using client::Pairing;
+  RotateRequest request = tensors_.Request();
+  request.tensors.resize(1);
+  for (const int64_t rotary : {kHeadDim, kHeadDim / 2}) {
+    for (const Pairing pairing : {Pairing::kInterleaved, Pairing::kHalf}) {
+      const bool is_half = pairing == Pairing::kHalf;
+      request.rope.pairing = pairing;
+      request.rope.config->rotary_dim = rotary;
+      request.channel_order = pairing;
+      ASSERT_OK(same, by_message_.Rotate(request));
+      request.channel_order = is_half ? Pairing::kInterleaved : Pairing::kHalf;
+      ASSERT_OK(other, Rotate(request));
+      const auto* from = static_cast<const float*>(same->tensors[0].data);
+      const auto* to = static_cast<const float*>(other->tensors[0].data);
+      for (int64_t i = 0; i < static_cast<int64_t>(kElements); ++i) {
+        const int64_t c = i % kHeadDim;
+        const int64_t in_halves = i - c + (c < rotary ? c / 2 + c % 2 * (rotary / 2) : c);
+        ASSERT_EQ(is_half ? to[i] : to[in_halves], is_half ? from[in_halves] : from[i]) << i;
+      }
+    }
+  }
+}
+
+TEST_P(ContractTest, AResultOutlivesItsClient) {
+  const RotateRequest request = tensors_.Request();
+  ASSERT_OK(want, by_message_.Rotate(request));
+  ASSERT_OK(got, GetParam().kind == Way::Kind::kAsync ? Connected().RotateFuture(request).get()
+                                                      : Connected().Rotate(request));
   EXPECT_TRUE(BytesOf(*got) == BytesOf(*want));
+}
+
+// Another layout or dtype in the memory of the input is no rotation in place.
+TEST_P(ContractTest, AResultOfAnotherKindMayReplaceTheInput) {
+  for (const bool is_narrower : {false, true}) {
+    RotateRequest request = tensors_.Request();
+    request.tensors.resize(1);
+    if (is_narrower) request.output_dtype = DType::kBFloat16;
+    if (!is_narrower) request.tensors[0].output_layout = "HSD";
+    ASSERT_OK(want, by_message_.Rotate(request));
+    const client::Slot slot = GetParam().has_arena ? NewSlot() : client::Slot();
+    std::vector<float> memory = tensors_.data;
+    request.tensors[0].output = GetParam().has_arena ? slot.data() : memory.data();
+    request.tensors[0].data = request.tensors[0].output;
+    ASSERT_OK(got, RotateAsItIs(request));
+    EXPECT_TRUE(BytesOf(*got) == BytesOf(*want));
+  }
 }
 
 TEST_P(ContractTest, SlotsAndOtherMemoryGoInAnyCombination) {

@@ -61,21 +61,6 @@ TEST_F(GrpcurlTest, TurnsOneZeroAtPositionOneIntoCosAndSin) {
   EXPECT_NEAR(numbers[1].get<double>(), std::sin(1.0), 1e-7);
 }
 
-TEST_F(GrpcurlTest, NormalisesScalesAndStoresInFp8WithNumbersBothWays) {
-  const Outcome outcome = Call("rope.v1.RopeService/Rotate", R"({
-    "rope": {"config": {"head_dim": 2}, "pairing": "PAIRING_HALF"},
-    "positions": {"start": 0}, "output": {"dtype": "DTYPE_FP8_E5M2"},
-    "tensors": [{"role": "ROLE_Q", "layout": "SHD", "scale": 3, "fp8_scales": [0.5],
-                 "norm": {"eps": 1e-6, "weight": {"numbers": [1, 2]}},
-                 "array": {"dtype": "DTYPE_BF16", "shape": [1, 1, 2], "numbers": [7, -7]}}]})");
-  ASSERT_EQ(outcome.status, 0) << outcome.output;
-  const auto reply = nlohmann::json::parse(outcome.output);
-  const auto& tensor = reply["tensors"][0];
-  EXPECT_EQ(tensor["array"]["dtype"], "DTYPE_FP8_E5M2");
-  EXPECT_EQ(tensor["array"]["numbers"], nlohmann::json({6, -12}));
-  EXPECT_EQ(tensor["fp8_scales"], nlohmann::json({0.5}));
-}
-
 TEST_F(GrpcurlTest, StreamsSeveralRequestsOneOfThemBad) {
   const auto request = [](const std::string& id, int position) {
     return nlohmann::json{
@@ -98,33 +83,12 @@ TEST_F(GrpcurlTest, StreamsSeveralRequestsOneOfThemBad) {
                              HasSubstr("0.5403022766113281"))));
 }
 
-TEST_F(GrpcurlTest, TakesAVerbatimConfigJson) {
-  const std::string config =
-      R"({"model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "rope_theta": 500000,
-          "max_position_embeddings": 131072,
-          "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
-                           "high_freq_factor": 4, "original_max_position_embeddings": 8192}})";
-  const nlohmann::json request = {{"rope", {{"config_json", config}}}, {"positions", {100000}}};
-  const Outcome outcome = Call("rope.v1.RopeService/Describe", request.dump());
-  ASSERT_EQ(outcome.status, 0) << outcome.output;
-  const auto reply = nlohmann::json::parse(outcome.output);
-  EXPECT_EQ(reply["config"]["rope_type"], "llama3");
-  EXPECT_EQ(reply["pairing"], "PAIRING_HALF");
-  EXPECT_EQ(reply["inv_freq"].size(), 32u);
-  EXPECT_EQ(reply["rows"][0]["cos"].size(), 32u);
-}
-
-TEST_F(GrpcurlTest, ShowsTheFieldAtFault) {
+TEST_F(GrpcurlTest, ShowsTheDetailsOfAnErrorInWords) {
   const Outcome outcome = Call("rope.v1.RopeService/Rotate", R"({"rope": {"model": "nobody"},
     "positions": {"start": 0}, "tensors": []})");
   EXPECT_NE(outcome.status, 0);
   EXPECT_THAT(outcome.output, HasSubstr("NotFound"));
   EXPECT_THAT(outcome.output, HasSubstr("rope.model: got \"nobody\""));
-}
-
-TEST_F(GrpcurlTest, ShowsTheDetailsOfAnErrorInWords) {
-  const Outcome outcome = Call("rope.v1.RopeService/Rotate", R"({"rope": {"model": "nobody"},
-    "positions": {"start": 0}, "tensors": []})");
   EXPECT_THAT(outcome.output, Not(HasSubstr("is not recognized")));
   EXPECT_THAT(outcome.output, HasSubstr(R"("reason":"MODEL_NOT_FOUND")"));
   EXPECT_THAT(outcome.output, HasSubstr(R"("field_violations":[{"field":"rope.model",)"));
@@ -143,10 +107,6 @@ TEST_F(GrpcurlTest, DescribesWithCommentsFromTheProtosetAndCallsWithIt) {
   EXPECT_THAT(Run({"-protoset", protoset, "-d", R"({"rope": {"model": "llama-3.1-8b"}})",
                    server_.address(), "rope.v1.RopeService/Describe"}),
               Exits(0, HasSubstr("\"ropeType\": \"llama3\"")));
-}
-
-TEST_F(GrpcurlTest, ReadsHealth) {
-  EXPECT_THAT(Call("grpc.health.v1.Health/Check", "{}"), Exits(0, HasSubstr("SERVING")));
 }
 
 }  // namespace

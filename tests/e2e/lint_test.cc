@@ -174,14 +174,6 @@ TEST(OfflineTest, SubConfigIsChosenHereAsOnTheServer) {
   EXPECT_EQ(Ropectl({"diff", path, path, "--sub_config=vision_config"}).status, 0);
 }
 
-TEST(LintTest, SarifOfARealFileNamesIt) {
-  const std::string path = Written(TemporaryFolder() + "/config.json", kMscale);
-  const auto sarif =
-      nlohmann::json::parse(Ropectl({"lint", path, "--engine=deepseek", "--sarif"}).output);
-  const auto& location = sarif["runs"][0]["results"][0]["locations"][0]["physicalLocation"];
-  EXPECT_EQ(location["artifactLocation"]["uri"], "file://" + path);
-}
-
 TEST(DiffTest, StatusSaysWhetherFilesDifferOrAreUnreadable) {
   const std::string folder = TemporaryFolder();
   const std::string plain = Written(folder + "/plain.json", kPlain);

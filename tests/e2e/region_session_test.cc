@@ -97,6 +97,14 @@ TEST_F(RegionSessionTest, RegionsAreTheirSessionsAlone) {
   EXPECT_TRUE(RotatesRight(alice));
 }
 
+TEST_F(RegionSessionTest, TensorOfManySlicesIsRotatedInPlaceOnce) {
+  const Sample large = {.tokens = 20000, .heads = 64};  // 41 MB, cut into slices of 8 MiB
+  RegionClient client(path_, large.bytes() + 64);
+  large.Fill(client.memory().As<float>(64));
+  ASSERT_EQ(Text(Rotate(client.stub(), large.InPlace(client.id(), 64))), "OK");
+  EXPECT_LT(large.Error(client.memory().As<float>(64)), 1e-5);
+}
+
 TEST_F(RegionSessionTest, RegionsGoWithTheirConnection) {
   {
     RegionClient first(path_, 8192);

@@ -252,46 +252,6 @@ TEST_F(RingClientTest, AsynchronousCallThatWasCancelledBeforeItWasReadDoesNotRun
   EXPECT_EQ(tensor.input(), raw);
 }
 
-TEST_F(RingClientTest, EmptyTensorGoesThroughTheRing) {
-  const Client client = Connected();
-  Tensor tensor(client, 1000);
-  RotateRequest request = tensor.request();
-  request.tensors[0].shape[0] = 0;
-  ASSERT_OK(reply, client.Rotate(request));
-  EXPECT_EQ(reply->tensors[0].shape[0], 0);
-  Signal(SIGSTOP);
-  EXPECT_EQ(client.Rotate(request, {.timeout = milliseconds(1)}).status().message(),
-            "ring: no answer in time");
-  Signal(SIGCONT);
-}
-
-TEST_F(RingClientTest, AsynchronousCallsGoThroughTheRingAndEachGetsItsOwnResult) {
-  const Client client = Connected();
-  const Client by_rpc = Connected(Transport::kMemfd);
-  constexpr int kCalls = 600;  // more than slots: the others are RPCs
-  std::vector<std::unique_ptr<Tensor>> tensors;
-  std::vector<std::vector<float>> expected;
-  for (int i = 0; i < 20; ++i) {
-    tensors.push_back(std::make_unique<Tensor>(client, 1000 * i));
-    Tensor want(by_rpc, 1000 * i);
-    ASSERT_TRUE(by_rpc.Rotate(want.request()).ok());
-    expected.push_back(want.output());
-  }
-  for (int round = 0; round < kCalls / 20; ++round) {
-    std::vector<std::future<Result<RotateReply>>> replies;
-    for (const auto& tensor : tensors) replies.push_back(client.RotateFuture(tensor->request()));
-    for (size_t i = 0; i < replies.size(); ++i) {
-      ASSERT_TRUE(replies[i].get().ok());
-      ASSERT_EQ(tensors[i]->output(), expected[i]);
-      tensors[i]->Reset();
-    }
-  }
-  EXPECT_EQ(Value(R"(rope_pipelined_requests_total{code="OK",transport="ring"})") +
-                Value(CallsOf("Rotate")),
-            kCalls + 20);
-  EXPECT_EQ(Value("rope_rings"), 1);
-}
-
 TEST_F(RingClientTest, AsynchronousCallsInFlightEndWhenTheServerIsKilled) {
   const Client client = Connected();
   Tensor tensor(client, 1000);

@@ -152,11 +152,6 @@ TEST_F(RopectlTest, FingerprintPrintsTheNameOfKAndSameSaysWhatTwoHaveInCommon) {
   EXPECT_THAT(Run({"fingerprint"}), Exits(2, HasSubstr("want CONFIG or --model")));
 }
 
-TEST_F(RopectlTest, DescribeWithoutATargetNamesTheNearestPresetIfNoServerAnswers) {
-  EXPECT_THAT(RunProgram({RopectlProgram(), "describe", "--model=mistral-7b"}),
-              Exits(1, HasSubstr("did you mean mistral-7b-v0.1 or mistral-7b-v0.3?")));
-}
-
 TEST_F(RopectlTest, DescribeInJsonIsAListOfLayerTypesOrTheChosenOne) {
   const std::vector<std::string> describe = {
       RopectlProgram(), "describe", ROPE_SOURCE_DIR "/tests/conformance/configs/gemma-3-4b.json",

@@ -155,15 +155,6 @@ TEST_F(SeveralServersTest, AServerThatIsKilledFailsNoCall) {
   std::printf("measured: one of three servers killed: %d calls, none failed\n", callers.calls());
 }
 
-TEST_F(SeveralServersTest, WhatTheyMayNotBeIsRefusedByName) {
-  for (const std::string target :
-       {"localhost:1,localhost:2", "127.0.0.1:1,[::1]:2", "127.0.0.1:1,", "127.0.0.1:1,unix:/a"}) {
-    const Status status = Client::Connect(target).status();
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << target;
-    EXPECT_EQ(status.detail().field, "target") << target;
-  }
-}
-
 // GetParam(): the transport of the calls.
 class RestartedServerTest : public ::testing::TestWithParam<Transport> {
  protected:

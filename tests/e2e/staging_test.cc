@@ -97,14 +97,6 @@ TEST_F(StagingTest, RestartedServerGetsTheRequestAgain) {
   EXPECT_EQ(client.transport().transport, Transport::kRing);
 }
 
-TEST_F(StagingTest, ServerWithoutSharedMemoryGetsMessages) {
-  Start({});
-  const Client client = Client::Connect(target_).value();
-  EXPECT_EQ(client.transport().transport, Transport::kInline);
-  EXPECT_THAT(client.transport().reason, HasSubstr("memfd: FAILED_PRECONDITION"));
-  EXPECT_TRUE(BytesOf(client.Rotate(RequestFor())) == BytesOf(Inline().Rotate(RequestFor())));
-}
-
 TEST_F(StagingTest, MoreThanAConnectionMayShareTravelsInline) {
   Start({"--enable_shared_memory", "--session_memory_bytes=1048576"});
   const Client client = Client::Connect(target_).value();

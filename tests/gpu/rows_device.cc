@@ -1,11 +1,8 @@
 // Rows about tensors in device memory: q of 32 heads and k of 8, head_dim 128, one launch for both.
-//   copy/TOKENS                 bandwidth of a device-to-device copy of the same bytes
 //   kernel/...                  the rotation; up to 64 tokens by graph replay, with tensors that
 //                               fit the cache, and more by events, over several times the cache
 //   ragged/...                  64 requests of different lengths: one launch against 64
-//   sweep/...                   the same rotation in every shape
 //   launch/...                  the host's time for a launch, and for a launch and its end
-//   then_read/...               the rotation and a kernel that reads its results
 // GB/s counts bytes read and bytes written; share is the copy's time over the rotation's.
 #include <algorithm>
 #include <cstdint>
@@ -101,28 +98,6 @@ CudaMeasurement MeasureKernel(const Case& wanted, bool bar_on_time) {
   return result;
 }
 
-CudaMeasurement MeasureCopy(int64_t tokens) {
-  const Case wanted = {.requests = {tokens}};
-  if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
-    return NotMeasured(missing);
-  }
-  Workload workload(wanted);
-  const std::vector<Spread> seconds =
-      TimesOf({[&](cudaStream_t stream) { workload.Copy(stream); },
-               [&](cudaStream_t stream) { workload.CopyByKernel(stream); }},
-              wanted, workload);
-  const double bytes = 2 * static_cast<double>(workload.tensor_bytes());
-  CudaMeasurement result;
-  result.seconds = seconds[0];
-  result.gigabytes_per_second = bytes / seconds[0].median * 1e-9;
-  result.measurement = {
-      .value = result.gigabytes_per_second,
-      .unit = "GB/s",
-      .yardstick = absl::StrFormat("%.1f MB in %d sets; by a kernel %s", bytes * 0.5e-6,
-                                   workload.sets(), GigabytesPerSecond(bytes, seconds[1].median))};
-  return result;
-}
-
 // 1 to 512 tokens, most of them few, as decode steps and chunks of prompts share a batch.
 std::vector<int64_t> RaggedRequests() {
   std::vector<int64_t> requests;
@@ -166,64 +141,6 @@ CudaMeasurement MeasureRagged(bool replay) {
   return result;
 }
 
-// One workload in every shape. The row is the planner's; its yardstick names the fastest and lists
-// all.
-CudaMeasurement MeasureSweep(const Case& wanted, const std::vector<Shape>& shapes) {
-  if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
-    return NotMeasured(missing);
-  }
-  Workload planned(wanted);
-  const Enqueue rotate = [&](cudaStream_t stream) { planned.Rotate(stream); };
-  CudaMeasurement result;
-  result.wrong = planned.Verify();
-  result.seconds = TimesOf({rotate}, wanted, planned)[0];
-  std::string all;
-  double best = result.seconds.median;
-  std::string best_name = "the planner's";
-  for (const Shape& shape : shapes) {
-    planned.Reshape(shape);
-    result.wrong += planned.Verify();
-    const double seconds = TimesOf({rotate}, wanted, planned)[0].median;
-    const std::string name = absl::StrFormat("t%d/h%d", shape.threads, shape.heads_per_thread);
-    absl::StrAppendFormat(&all, " %s %.2f", name, seconds * 1e6);
-    if (seconds < best) {
-      best = seconds;
-      best_name = name;
-    }
-  }
-  const double bytes = 2 * static_cast<double>(planned.tensor_bytes());
-  result.gigabytes_per_second = bytes / result.seconds.median * 1e-9;
-  result.share = best / result.seconds.median;
-  result.measurement = {.value = result.seconds.median * 1e6,
-                        .unit = "us",
-                        .yardstick = absl::StrFormat("fastest: %s, %.2f us; all in us:%s",
-                                                     best_name, best * 1e6, all)};
-  return result;
-}
-
-// The rotation and a kernel that reads its results, as attention does.
-CudaMeasurement MeasureThenRead(const Case& wanted) {
-  if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
-    return NotMeasured(missing);
-  }
-  Workload workload(wanted);
-  CudaMeasurement result;
-  result.wrong = workload.Verify();
-  const std::vector<Spread> seconds =
-      TimesOf({[&](cudaStream_t stream) {
-                 workload.Rotate(stream);
-                 workload.ReadResults(stream);
-               },
-               [&](cudaStream_t stream) { workload.Rotate(stream); }},
-              wanted, workload);
-  result.seconds = seconds[0];
-  result.measurement = {
-      .value = seconds[0].median * 1e6,
-      .unit = "us",
-      .yardstick = absl::StrFormat("the rotation alone %.2f us", seconds[1].median * 1e6)};
-  return result;
-}
-
 // A launch as the host sees it; beside it, a launch and the wait for its end.
 CudaMeasurement MeasureLaunch(const Case& wanted) {
   Workload workload(wanted);
@@ -247,19 +164,6 @@ CudaMeasurement MeasureLaunch(const Case& wanted) {
       .unit = "us",
       .yardstick = absl::StrFormat("with its end %.2f us", seconds[1].median / kCalls * 1e6)};
   return result;
-}
-
-CudaRow SweepRow(int64_t tokens) {
-  std::vector<Shape> shapes;
-  const bool few = tokens <= kGraphTokensMax;
-  for (const uint32_t threads : {64, 128, 256}) {
-    for (const uint32_t heads :
-         few ? std::vector<uint32_t>{1, 2} : std::vector<uint32_t>{2, 4, 8}) {
-      shapes.push_back({threads, heads});
-    }
-  }
-  return {absl::StrCat("sweep/bf16_half_", tokens), "",
-          [=] { return MeasureSweep({.requests = {tokens}}, shapes); }};
 }
 
 CudaRow KernelRow(const std::string& name, const Case& wanted, const std::string& bar = "") {
@@ -309,23 +213,13 @@ void AddOtherRows(std::vector<CudaRow>& rows) {
 
 std::vector<CudaRow> DeviceRows() {
   std::vector<CudaRow> rows;
-  for (const int64_t tokens : {int64_t{4096}, kPrefill}) {
-    rows.push_back({absl::StrCat("copy/", tokens), "", [=] { return MeasureCopy(tokens); }});
-  }
   AddMainRows(rows);
   rows.push_back({"ragged/64_requests_launched", "", [] { return MeasureRagged(false); }});
   rows.push_back({"ragged/64_requests_replayed", "", [] { return MeasureRagged(true); }});
-  for (const int64_t tokens : {int64_t{1}, int64_t{64}, int64_t{1024}, int64_t{4096}, kPrefill}) {
-    rows.push_back(SweepRow(tokens));
-  }
   for (const int64_t requests : {1, 17}) {
     const Case wanted = {.requests = std::vector<int64_t>(static_cast<size_t>(requests), 1)};
     rows.push_back({absl::StrCat("launch/", requests, "_requests_of_1_token"), "",
                     [=] { return MeasureLaunch(wanted); }});
-  }
-  for (const int64_t tokens : {64, 1024, 4096, 16384}) {
-    rows.push_back({absl::StrCat("then_read/bf16_half_", tokens), "",
-                    [=] { return MeasureThenRead({.requests = {tokens}}); }});
   }
   AddOtherRows(rows);
   return rows;

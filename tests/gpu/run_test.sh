@@ -84,7 +84,7 @@ done
 has '^RotateVector$'
 has 'Used 80 registers'
 [[ -s $folder/build/run.log ]] || fail "want run.log in the build folder"
-for group in copy device sweep; do
+for group in kernel device; do
   grep -qE -- "--filter=\^\(?[a-z|_]*$group" "$folder/calls" || fail "want the rows of $group"
 done
 order=$(grep -oE -- '--(smoke|json_file|gtest_brief|tool)' "$folder/calls" | uniq | tr -d '\n')

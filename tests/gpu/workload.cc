@@ -16,7 +16,6 @@ namespace rope::bench {
 namespace {
 
 using kernels::CudaJob;
-using kernels::CudaPlan;
 
 constexpr int64_t kSlack = 16;  // bytes, for a shift
 // No multiple of a head, so that no two heads, tokens or chunks of a tensor are equal.
@@ -96,23 +95,6 @@ const kernels::CudaDevice& Kernels() {
   return device.value();
 }
 
-// Forces `shape` on a plan, whatever the planner chose for its size. Jobs then follow each other.
-void ForceShape(CudaPlan& plan, const Shape& shape) {
-  for (kernels::CudaLaunch& launch : plan.launches) {
-    launch.threads = shape.threads;
-    launch.blocks = 0;
-    for (uint32_t i = launch.first_job; i < launch.first_job + launch.jobs; ++i) {
-      CudaJob& job = plan.jobs[i];
-      job.head_groups = (job.heads + shape.heads_per_thread - 1) / shape.heads_per_thread;
-      job.items = job.tokens * job.head_groups * job.chunks;
-      job.first_block = launch.blocks;
-      job.tile_first = 0;
-      job.tile_blocks = job.group_blocks = (job.items + launch.threads - 1) / launch.threads;
-      launch.blocks += job.group_blocks;
-    }
-  }
-}
-
 }  // namespace
 
 void FillRandomly(void* memory, int64_t bytes, kernels::DType dtype) {
@@ -190,16 +172,10 @@ void Workload::PlanSet(Set& set) const {
   set.device_jobs.clear();
   for (const std::vector<CudaJob>& jobs : set.batches) {
     set.plans.push_back(kernels::PlanCuda(jobs, {.tile_tokens = case_.tile}));
-    if (case_.shape.has_value()) ForceShape(set.plans.back(), *case_.shape);
     const std::vector<CudaJob>& planned = set.plans.back().jobs;
     set.device_jobs.emplace_back(static_cast<int64_t>(planned.size() * sizeof(CudaJob)));
     set.device_jobs.back().Upload(planned.data(), set.device_jobs.back().bytes());
   }
-}
-
-void Workload::Reshape(const Shape& shape) {
-  case_.shape = shape;
-  for (Set& set : sets_) PlanSet(set);
 }
 
 void Workload::Rotate(cudaStream_t stream) {
@@ -209,12 +185,6 @@ void Workload::Rotate(cudaStream_t stream) {
     // The runtime's errors have the driver's numbers.
     Check(static_cast<cudaError_t>(Kernels().Launch(set.plans[i], jobs, stream)), "a rotation");
   }
-}
-
-void Workload::ReadResults(cudaStream_t stream) {
-  const Set& set = sets_[static_cast<size_t>((next_ + sets() - 1) % sets())];
-  const DeviceBuffer& results = case_.in_place ? set.input : set.output;
-  Check(LaunchRead(results.data(), tensor_bytes_, stream), "a read");
 }
 
 std::pair<const uint8_t*, uint8_t*> Workload::NextCopy() {

@@ -12,7 +12,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,21 +27,14 @@ inline constexpr int64_t kQueryHeads = 32;
 inline constexpr int64_t kKeyHeads = 8;
 inline constexpr int64_t kHeadDim = 128;
 
-// The shape of a launch (cuda_plan.h), forced on a plan.
-struct Shape {
-  uint32_t threads = 0;  // of a block
-  uint32_t heads_per_thread = 0;
-};
-
 struct Case {
   std::vector<int64_t> requests;  // tokens of each
   kernels::DType dtype = kernels::DType::kBFloat16;
   kernels::Pairing pairing = kernels::Pairing::kHalf;
   bool in_place = false;
-  std::optional<Shape> shape = {};  // unset: the planner's choice
-  bool launch_each = false;         // a launch for each request, and not one for all
-  int64_t positions = 4096;         // positions repeat after this number
-  int64_t tile = 4096;              // q and k take turns by so many tokens (CudaShapes)
+  bool launch_each = false;  // a launch for each request, and not one for all
+  int64_t positions = 4096;  // positions repeat after this number
+  int64_t tile = 4096;       // q and k take turns by so many tokens (CudaShapes)
   int64_t query_heads = kQueryHeads;
   int64_t pairs = kHeadDim / 2;
   int64_t shift = 0;  // bytes by which q is off a multiple of 16
@@ -66,13 +58,9 @@ class Workload {
 
   // Enqueues one rotation of every request, of the next set.
   void Rotate(cudaStream_t stream);
-  // Enqueues a kernel that reads the results of the last rotation.
-  void ReadResults(cudaStream_t stream);
   // Enqueues one copy of as many bytes, device to device: CUDA's, and yardsticks.h's.
   void Copy(cudaStream_t stream);
   void CopyByKernel(cudaStream_t stream);
-  // Plans all sets again in this shape.
-  void Reshape(const Shape& shape);
   // Rotates once and compares every element with the exact rotation. Returns what is wrong.
   std::string Verify();
 

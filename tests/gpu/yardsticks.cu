@@ -25,21 +25,6 @@ __global__ void CopyVectors(const uint4* from, uint4* to, int64_t count) {
   }
 }
 
-__device__ unsigned read_result = 0;
-
-__global__ void ReadVectors(const uint4* from, int64_t count) {
-  const int64_t first = int64_t{blockIdx.x} * blockDim.x * kVectors + threadIdx.x;
-  unsigned bits = 0;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const int64_t index = first + i * int64_t{blockDim.x};
-    if (index >= count) continue;
-    const uint4 value = from[index];
-    bits |= value.x ^ value.y ^ value.z ^ value.w;
-  }
-  if (bits == 0x12345678) read_result = bits;  // so that the loads are not left out
-}
-
 __device__ unsigned long long Nanoseconds() {
   unsigned long long now = 0;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -155,14 +140,6 @@ cudaError_t LaunchCopy(const void* from, void* to, int64_t bytes, cudaStream_t s
   const int64_t blocks = (count + kThreads * kVectors - 1) / (kThreads * kVectors);
   CopyVectors<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
       static_cast<const uint4*>(from), static_cast<uint4*>(to), count);
-  return cudaGetLastError();
-}
-
-cudaError_t LaunchRead(const void* from, int64_t bytes, cudaStream_t stream) {
-  const int64_t count = bytes / 16;
-  const int64_t blocks = (count + kThreads * kVectors - 1) / (kThreads * kVectors);
-  ReadVectors<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      static_cast<const uint4*>(from), count);
   return cudaGetLastError();
 }
 

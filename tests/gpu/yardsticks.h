@@ -1,5 +1,5 @@
-// Kernels of the benchmark's own: a copy without arithmetic, a read, a load that warms the clocks,
-// and a check of whole tensors in double precision. They share no code with kernels/backend/cuda.
+// Kernels of the benchmark's own: a copy without arithmetic, a load that warms the clocks, and a
+// check of whole tensors in double precision. They share no code with kernels/backend/cuda.
 //
 // Threading:  Any thread; functions with a stream enqueue, the others wait for the device.
 // Ownership:  The caller owns all memory.
@@ -16,9 +16,6 @@ namespace rope::bench {
 // Copies with the accesses of a rotation: each thread loads four 16-byte vectors with streaming
 // loads and stores them. REQUIRES: addresses and bytes are multiples of 16.
 cudaError_t LaunchCopy(const void* from, void* to, int64_t bytes, cudaStream_t stream);
-
-// Reads memory once, as attention reads q and k. REQUIRES: as LaunchCopy.
-cudaError_t LaunchRead(const void* from, int64_t bytes, cudaStream_t stream);
 
 // Keeps all multiprocessors busy for `milliseconds`. Sets their clock in MHz, as counted meanwhile.
 cudaError_t WarmClocks(int milliseconds, double* megahertz);

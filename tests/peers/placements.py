@@ -1,12 +1,12 @@
 """Compares where the service and transformers' config classes find rope parameters in a file.
 
 Usage: placements.py [--only=REGEX] [-v]
-Every text config class gets every form of FORMS as a config.json: a block, two blocks, a key beside
-a block, null, empty, keys of another family. What the class makes of it (no torch is needed) is
-compared with what the service reads, for each layer type. A difference that no warning of lint
-names is printed. Before them comes a table: the config classes of rotary classes, with or without
-text, that model_types.json lacks, or whose defaults are others there. Exit status: 1 if the table
-has a line, or if there is a difference.
+Every text config class gets every form of placements.json as a config.json: a block, two blocks, a
+key beside a block, null, empty, keys of another family. What the class makes of it (no torch is
+needed) is compared with what the service reads, for each layer type. A difference that no warning
+of lint names is printed. Before them comes a table: the config classes of rotary classes, with or
+without text, that model_types.json lacks, or whose defaults are others there. Exit status: 1 if the
+table has a line, or if there is a difference.
 """
 
 import argparse
@@ -36,78 +36,8 @@ _ENTRIES = pathlib.Path(__file__).parents[2] / "kernels" / "config" / "model_typ
 _ROTARY = re.compile(r"(?ms)^class (?!\w*Attention)\w*(?:Rotary|Rope|RoPE)\w*\(.*?(?=^\S|\Z)")
 _TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 
-DEFAULT = {"rope_type": "default", "rope_theta": 70000.0}
-SCALING = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-YARN = {**SCALING, "rope_theta": 1e6}
-LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 80000.0}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-NESTED = {"full_attention": YARN, "sliding_attention": DEFAULT}
-
 # By name, the keys of the file; "around": beside text_config.
-FORMS = {
-    "parameters": {"rope_parameters": YARN},
-    "scaling and base": {"rope_scaling": SCALING, "rope_theta": 1e6},
-    "scaling with its base": {"rope_scaling": YARN},
-    "both blocks": {"rope_parameters": DEFAULT, "rope_scaling": SCALING},
-    "both blocks scale": {"rope_parameters": YARN, "rope_scaling": LINEAR},
-    "both blocks and a base": {
-        "rope_parameters": DEFAULT, "rope_scaling": SCALING, "rope_theta": 345000.0},
-    "parameters and another base": {"rope_parameters": YARN, "rope_theta": 345000.0},
-    "parameters without base": {"rope_parameters": SCALING},
-    "parameters, base outside": {"rope_parameters": SCALING, "rope_theta": 345000.0},
-    "scaling without base": {"rope_scaling": SCALING},
-    "base": {"rope_theta": 345000.0},
-    "nothing": {},
-    "base null": {"rope_theta": None},
-    "base null, scaling": {"rope_theta": None, "rope_scaling": SCALING},
-    "base null in parameters": {"rope_parameters": {**SCALING, "rope_theta": None}},
-    "parameters null": {"rope_parameters": None, "rope_theta": 345000.0},
-    "parameters null, scaling": {
-        "rope_parameters": None, "rope_scaling": SCALING, "rope_theta": 345000.0},
-    "parameters empty": {"rope_parameters": {}},
-    "parameters empty, base": {"rope_parameters": {}, "rope_theta": 345000.0},
-    "parameters empty, scaling": {"rope_parameters": {}, "rope_scaling": YARN},
-    "scaling null": {"rope_scaling": None, "rope_theta": 345000.0},
-    "scaling null, parameters": {"rope_scaling": None, "rope_parameters": YARN},
-    "scaling empty, parameters": {"rope_scaling": {}, "rope_parameters": YARN},
-    "scaling a list": {"rope_scaling": [], "rope_theta": 345000.0},
-    "parameters a list": {"rope_parameters": [], "rope_theta": 345000.0},
-    "fraction in the block": {"rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.75}},
-    "fraction outside": {"rope_parameters": DEFAULT, "partial_rotary_factor": 0.75},
-    "fraction and base outside": {"rope_theta": 345000.0, "partial_rotary_factor": 0.75},
-    "two fractions": {
-        "rope_parameters": {**DEFAULT, "partial_rotary_factor": 0.5},
-        "partial_rotary_factor": 0.75},
-    "fraction of yarn": {"rope_parameters": YARN, "partial_rotary_factor": 0.75},
-    "rotary_dim": {"rope_theta": 345000.0, "rotary_dim": 32},
-    "rotary_pct": {"rope_theta": 345000.0, "rotary_pct": 0.75},
-    "two lengths": {"rope_parameters": YARN, "original_max_position_embeddings": 16384},
-    "length outside": {
-        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6},
-        "original_max_position_embeddings": 16384},
-    "no length": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}},
-    "llama3 without length": {"rope_parameters": {**LLAMA3, "rope_theta": 345000.0}},
-    "type, the old name": {
-        "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 345000.0},
-    "type beside rope_type": {"rope_parameters": {**YARN, "type": "linear"}},
-    "type null": {"rope_parameters": {**YARN, "rope_type": None}},
-    "type su": {"rope_scaling": {"type": "su", "factor": 4.0}, "rope_theta": 345000.0},
-    "type mrope": {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
-    "type unknown": {"rope_scaling": {"type": "ntkaware", "factor": 2.0}, "rope_theta": 345000.0},
-    "by layer type": {"rope_parameters": NESTED},
-    "by layer type, base": {"rope_parameters": NESTED, "rope_theta": 345000.0},
-    "by layer type and flat": {"rope_parameters": {**NESTED, **LINEAR}},
-    "by layer type, scaling": {"rope_parameters": NESTED, "rope_scaling": LINEAR},
-    "rotary_emb_base": {"rotary_emb_base": 345000.0},
-    "rope_local_base_freq": {"rope_theta": 345000.0, "rope_local_base_freq": 20000.0},
-    "global_rope_theta": {"global_rope_theta": 345000.0, "local_rope_theta": 20000.0},
-    "swa_rope_theta": {"rope_theta": 345000.0, "swa_rope_theta": 20000.0},
-    "factor at the top": {"rope_theta": 345000.0, "factor": 4.0, "rope_type": "linear"},
-    "around: another block": {"rope_parameters": DEFAULT, "around": {"rope_parameters": YARN}},
-    "around: block alone": {"around": {"rope_parameters": YARN}},
-    "around: base": {"rope_parameters": DEFAULT, "around": {"rope_theta": 345000.0}},
-    "around: scaling": {"rope_theta": 345000.0, "around": {"rope_scaling": SCALING}},
-}
+FORMS = json.loads(pathlib.Path(__file__).with_name("placements.json").read_text())
 
 
 @functools.cache

@@ -121,7 +121,6 @@ record() {
 if [[ ${1-} == --engines ]]; then
   own_package
   make_vllm_venv "$vllm"
-  python3 -B tests/peers/engines/stress.py
   packages=tests/peers/engines/packages.txt named=${3-}
   if [[ $# == 3 ]] && ! grep -q "^$2 $3 " "$packages"; then
     package=${2/hf/transformers}

@@ -12,17 +12,13 @@ from rope_server import RopeServer  # noqa: E402
 
 
 class Server:
-    """A rope_server on a Unix socket, which can be killed and started again."""
+    """A rope_server on a Unix socket."""
 
     def __init__(self, folder):
         self.target = f"unix:{folder}/rope.sock"
-        self.folder = pathlib.Path(folder)
-        self.start()
-
-    def start(self):
         self.process = RopeServer(
             os.environ["ROPE_SERVER"], f"--listen={self.target}", "--enable_shared_memory",
-            log=(self.folder / "log").open("a")).process
+            log=(pathlib.Path(folder) / "log").open("a")).process
 
     def kill(self):
         self.process.kill()
@@ -38,7 +34,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def own_server(tmp_path):
-    """One that a test may kill."""
+    """One that a test may stop."""
     made = Server(tmp_path)
     yield made
     made.kill()

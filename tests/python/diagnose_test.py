@@ -180,11 +180,28 @@ def other_direction(rng, made, wrong):
     return "transposed rotation (backward)" if is_yarn else "inverse rotation"
 
 
-@plant
-def every_token_at_one_position(rng, made, wrong):
-    position = int(rng.integers(1, POSITIONS_END))
-    wrong.positions = np.full_like(wrong.positions, position)
-    return f"every token at position {position}"
+# The least position of the first token, numbers of which one is drawn, what it makes of the right
+# positions, and the words.
+POSITIONS = {
+    "every_token_at_one_position": (1, range(1, POSITIONS_END), lambda right, n: 0 * right + n,
+                                    "every token at position {}"),
+    "reversed_positions": (1, [0], lambda right, n: right[::-1], "positions reversed"),
+    "modulo": (16, [3, 4], lambda right, n: right % n, "positions modulo {}"),
+    "scaled": (1, range(2, 6), lambda right, n: right * n, "positions * {}"),
+    "shifted": (1, [1, 2, 7, 4096], lambda right, n: right + n, "positions + {}"),
+    "shifted_back": (3, [1], lambda right, n: right - n, "positions - {}"),
+    "counted_from_zero": (2, [0], lambda right, n: right - right[0], "positions counted from 0"),
+}
+
+
+def other_positions(name, rng, made, wrong):
+    least, numbers, positions, words = POSITIONS[name]
+    made.start, number = max(made.start, least), int(rng.choice(numbers))
+    wrong.positions[:] = positions(made.positions, number)[:, None]
+    return words.format(number)
+
+
+PLANTS.update((name, functools.partial(other_positions, name)) for name in POSITIONS)
 
 
 @plant
@@ -204,43 +221,6 @@ def right_padding(rng, made, wrong):
     wrong.positions[:-padded] = made.positions[:-padded, None]
     return (f"right padding: the last {padded} tokens at position {filler}, "
             f"the others count from {made.start}")
-
-
-@plant
-def reversed_positions(rng, made, wrong):
-    wrong.positions = wrong.positions[::-1]
-    return "positions reversed"
-
-
-@plant
-def modulo(rng, made, wrong):
-    made.start = max(made.start, 16)
-    modulus = int(rng.integers(3, 5))
-    wrong.positions[:] = made.positions[:, None] % modulus
-    return f"positions modulo {modulus}"
-
-
-@plant
-def scaled(rng, made, wrong):
-    factor = int(rng.integers(2, 6))
-    made.start = min(made.start, POSITIONS_END // factor)
-    wrong.positions[:] = made.positions[:, None] * factor
-    return f"positions * {factor}"
-
-
-@plant
-def shifted(rng, made, wrong):
-    by = int(rng.choice([1, -1, 2, 7, 4096]))
-    made.start = max(made.start, 3)
-    wrong.positions[:] = made.positions[:, None] + by
-    return f"positions {'-' if by < 0 else '+'} {abs(by)}"
-
-
-@plant
-def counted_from_zero(rng, made, wrong):
-    made.start = max(made.start, 2)
-    wrong.positions[:] = np.arange(len(made.before))[:, None]
-    return "positions counted from 0"
 
 
 @plant
@@ -292,25 +272,6 @@ def missing_attention_factor(rng, made, wrong):
     return "attention factor missing"
 
 
-def scaled_by(made, wrong, scaling, key, values, rng):
-    """Believed and planted differ in one number of one type."""
-    believed, planted = (float(each) for each in rng.choice(values, 2, replace=False))
-    made.config = {**made.config, "rope_theta": 500000.0, "rope_scaling": {
-        **scaling, key: believed}}
-    wrong.config = {**made.config, "rope_scaling": {**scaling, key: planted}}
-    return f"{planted:.10g}"
-
-
-@plant
-def other_llama3_factor(rng, made, wrong):
-    return f"factor {scaled_by(made, wrong, LLAMA3, 'factor', [2, 4, 8, 16, 32], rng)}"
-
-
-@plant
-def other_yarn_factor(rng, made, wrong):
-    return f"factor {scaled_by(made, wrong, YARN, 'factor', [2, 4, 8, 16, 32], rng)}"
-
-
 @plant
 def yarn_factor_by_the_ratio_of_lengths(rng, made, wrong):
     made.config = {**made.config, "max_position_embeddings": 40960, "rope_scaling": YARN}
@@ -318,38 +279,34 @@ def yarn_factor_by_the_ratio_of_lengths(rng, made, wrong):
     return "factor 1.25"
 
 
-def other_length(made, wrong, scaling, values, rng):
-    key = "original_max_position_embeddings"
-    return f"original length {scaled_by(made, wrong, scaling, key, values, rng)}"
+LENGTH = "original_max_position_embeddings"
+# The ramp's edges are whole indices: close lengths may have the same ones.
+WHOLE_YARN = {**YARN, "truncate": False}
+# One number of a type of scaling: its key, of which values two are drawn, and its word.
+NUMBERS = {
+    "other_llama3_factor": (LLAMA3, "factor", [2, 4, 8, 16, 32], "factor"),
+    "other_yarn_factor": (YARN, "factor", [2, 4, 8, 16, 32], "factor"),
+    "other_original_length_of_llama3": (LLAMA3, LENGTH, [4096, 8192, 32768, 65536],
+                                        "original length"),
+    "other_original_length_of_yarn": (WHOLE_YARN, LENGTH, [4096, 16384, 32768, 40960, 65536],
+                                      "original length"),
+    "other_low_band_of_llama3": (LLAMA3, "low_freq_factor", [1, 2, 4], "low_freq_factor"),
+    "other_high_band_of_llama3": (LLAMA3, "high_freq_factor", [2, 4, 8], "high_freq_factor"),
+    "other_fast_band_of_yarn": (WHOLE_YARN, "beta_fast", [16, 32, 64], "beta_fast"),
+    "other_slow_band_of_yarn": (WHOLE_YARN, "beta_slow", [1, 2, 4], "beta_slow"),
+}
 
 
-@plant
-def other_original_length_of_llama3(rng, made, wrong):
-    return other_length(made, wrong, LLAMA3, [4096, 8192, 32768, 65536], rng)
+def other_number(name, rng, made, wrong):
+    scaling, key, values, word = NUMBERS[name]
+    believed, planted = (float(each) for each in rng.choice(values, 2, replace=False))
+    made.config, wrong.config = (
+        {**made.config, "rope_theta": 500000.0, "rope_scaling": {**scaling, key: each}}
+        for each in (believed, planted))
+    return f"{word} {planted:.10g}"
 
 
-@plant
-def other_original_length_of_yarn(rng, made, wrong):
-    """The ramp's edges are whole indices: close lengths may have the same ones."""
-    truncated = {**YARN, "truncate": False}
-    return other_length(made, wrong, truncated, [4096, 16384, 32768, 40960, 65536], rng)
-
-
-@plant
-def other_band_of_llama3(rng, made, wrong):
-    if rng.integers(2):
-        return "low_freq_factor " + scaled_by(
-            made, wrong, LLAMA3, "low_freq_factor", [1, 2, 4], rng)
-    return "high_freq_factor " + scaled_by(
-        made, wrong, LLAMA3, "high_freq_factor", [2, 4, 8], rng)
-
-
-@plant
-def other_band_of_yarn(rng, made, wrong):
-    truncated = {**YARN, "truncate": False}
-    if rng.integers(2):
-        return "beta_fast " + scaled_by(made, wrong, truncated, "beta_fast", [16, 32, 64], rng)
-    return "beta_slow " + scaled_by(made, wrong, truncated, "beta_slow", [1, 2, 4], rng)
+PLANTS.update((name, functools.partial(other_number, name)) for name in NUMBERS)
 
 
 @plant
@@ -498,6 +455,7 @@ TOKENS = 100 + np.arange(40)
 LONG = {**LLAMA, "model_type": "minimax_m2",  # whose code reads rotary_dim
         "max_position_embeddings": 8192}
 SCALED = {**LONG, "rope_scaling": {"rope_type": "linear", "factor": 4}}
+STILL = {**LONG, "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.25}}
 GPT_OSS = {**LLAMA, "rope_theta": 150000.0, "max_position_embeddings": 131072, "rope_scaling": {
     "rope_type": "yarn", "factor": 32, "original_max_position_embeddings": 4096, "truncate": True}}
 NOT_TRUNCATED = {**GPT_OSS, "rope_scaling": {**GPT_OSS["rope_scaling"], "truncate": False}}
@@ -567,6 +525,7 @@ SINGLE = {
         **GPT_OSS["rope_scaling"], "rope_type": "llama3", "low_freq_factor": 1,
         "high_freq_factor": 32}}, factor=FACTOR), ["yarn ramp by turns"]),
     "no scaling": (SCALED, by, ["no scaling"]),
+    "pairs that stand still": (STILL, lambda: by(STILL, shift=5), ["positions + 5"]),
     "linear by 6": (LONG, lambda: by(inv_freq=10000.0 ** (-np.arange(32) / 32) / 6),
                     ["linear scaling, factor 6"]),
     "other type": (SCALED, lambda: by({**SCALED, "rope_scaling": {
@@ -620,6 +579,34 @@ def test_a_single_case(name):
     if changes:
         assert list(got.explanations[0].changes) == changes, str(got)
         assert got.explanations[0].ratio <= 1 and got.json["explained"]
+
+
+# Positions that no plant has: where the tokens should begin, where they are, the words, and the
+# short form of the positions.
+RULES = [
+    (10, [1, 2, 3], "positions counted from 1", "1..3"),
+    (10, [2.5, 2.75, 3], "positions / 4", "2.5, 2.75, 3"),
+    (10, [3, 3.3, 3.6], "positions * 0.3", "3, 3.3, 3.6"),
+    (10, [5, 5, 6], "positions / 2, rounded down", "5, 5, 6"),
+    (6, [6, 7, 7, 7], "positions not above 7", "6, 7, 7, 7"),
+    (6, [8, 8, 8, 9], "positions not below 8", "8, 8, 8, 9"),
+    (960, [0, 1, 2], "positions modulo 4 (or another divisor of 960 above 2)", "0..2"),
+    (10, [12] * 5, "every token at position 12", "12 (5 times)"),
+    (0, range(0, 120, 3), "positions * 3",
+     "0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39, 42, 45, ..."),
+    (10, [9, 8, 7, 3, 4, 5], "positions 9..7, 3..5", "9..7, 3..5"),
+    (10, [654321, 654322], "positions + 654311", "654321, 654322"),
+    (10, [-12345, -12344], "positions - 12355", "-12345, -12344"),
+    (10, [17.25, 18.25, 20.5], "positions 17.25, 18.25, 20.5", "17.25, 18.25, 20.5"),
+]
+
+
+@pytest.mark.parametrize("start, positions, words, short", RULES)
+def test_a_rule_of_positions(start, positions, words, short):
+    q = Q[:len(positions)]
+    got = diagnose(q, rotated(q, positions).astype(np.float32), config=LLAMA, start=start)
+    found = {each.changes: each for each in got.explanations}
+    assert found[words,].positions == short, str(got)
 
 
 def test_what_is_a_little_off_is_not_explained():
@@ -709,13 +696,6 @@ def test_files_and_types(tmp_path, dtype):
     arrays = [np.load(tmp_path / name) for name in ("q.npy", "q_rot.npy")]
     arrays = [each.view(ml_dtypes.bfloat16) if is_bf16 else each for each in arrays]
     assert diagnose(*arrays, config=LLAMA, positions=TOKENS).as_configured.explains
-
-
-@pytest.mark.parametrize("values, dtype", [
-    ((1.5, -0.0078125), "bf16"), ((1.5, 1.0009765625), "fp16"), ((1.5, 1.00000012), "fp32")])
-def test_float32_that_holds_16_bit_values_is_of_that_type(values, dtype):
-    array = np.array([values], np.float32)
-    assert _sample([array, array], "SD", np.arange(1)).dtype == dtype
 
 
 def counting(*shape):

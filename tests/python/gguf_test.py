@@ -369,13 +369,6 @@ def test_a_head_dim_of_sliding_layers_reaches_the_parser(local, small):
     assert (told.config["head_dim"], told.config["rotary_dim"]) == (8, 8)
 
 
-def test_every_architecture_with_layers_has_a_pairing():
-    for names in (known.LAYERS, known.INTERVALS, known.LOG_MULTIPLIERS, known.SWITCHED):
-        assert set(names) <= set(known.ROPE)
-    assert {known.ROPE[name] for name in known.PERMUTED} == {"norm"}
-    assert len(known.ROPE) == 152
-
-
 # -- Files that are refused -----------------------------------------------------------------------
 
 @pytest.mark.parametrize("architecture, keys, tensors, want", [
@@ -553,18 +546,6 @@ def test_a_vocabulary_is_not_loaded(tmp_path):
     reader = rs.gguf.contents(str(file))[0]["tokenizer.ggml.tokens"]
     assert len(reader.parts) == 5  # the key's length, the key, two types and a count
     assert rs.gguf.read(file).config["rope_parameters"]["rope_theta"] == 5e5
-
-
-def test_values_are_those_of_the_packages_own_reader(small):
-    keys = {".block_count": 2, ".rope.scaling.finetuned": True, "list": [1, 2, 3],
-            "flags": [True, False], "numbers": [0.5, 0.25], "text": "a"}
-    file = small(keys=keys, tensors={FREQS: [1, 2]})
-    fields, tensors = rs.gguf.contents(str(file))
-    whole = gguf.GGUFReader(file)
-    assert fields.keys() == whole.fields.keys()
-    for name, field in whole.fields.items():
-        assert fields[name].contents() == field.contents()
-    assert tensors == {FREQS: [1, 2]}
 
 
 def test_without_the_package_the_error_says_what_to_install(local, small, monkeypatch):

@@ -81,11 +81,6 @@ def test_what_is_said_of_vllm_is_the_scale_of_its_modules():
     assert not wrong, (len(wrong), wrong[:3])
 
 
-DEEPSEEK_LITE = {
-    "model_type": "deepseek_v2", "architectures": ["DeepseekV2ForCausalLM"],
-    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "max_position_embeddings": 163840,
-    "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
-                     "beta_fast": 32, "beta_slow": 1, "original_max_position_embeddings": 4096}}
 LARGE_3 = {
     "dim": 7168, "n_layers": 61, "head_dim": 192, "hidden_dim": 16384, "n_heads": 128,
     "n_kv_heads": 128, "norm_eps": 1e-06, "vocab_size": 131072, "max_position_embeddings": 294912,
@@ -117,23 +112,11 @@ def test_vllm_0_30_scales_mistral_large_3_although_apply_scale_is_false():
     assert not findings(LARGE_3, "scaled-differently", "vllm@0.29.0")
 
 
-def test_a_softmax_scale_that_an_engine_must_have_is_named():
-    """onnxruntime's mobius 548, and transformers' pull request 47435."""
-    assert "multiplies its softmax scale by 1.58963" in findings(DEEPSEEK_LITE, "softmax-scale")[0]
-    assert own.describe(config=DEEPSEEK_LITE).scale["logits"] == pytest.approx(1.589626, abs=1e-6)
+def test_a_temperature_that_llama_cpp_does_not_have_is_named():
+    """transformers' pull request 47435."""
     assert "multiplies its softmax scale by 2.20583" in findings(MISTRAL4, "softmax-scale")[0]
     assert findings(MISTRAL4, "scaled-differently", "llamacpp") == [
         "llamacpp 0c1e57098 (read): temperature of q none, not 1 + 0.1 ln(1 + floor(p / 8192))"]
-
-
-def test_a_magnitude_that_cancels_is_named():
-    """exllamav3's issue 259."""
-    config = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 131072,
-              "rope_scaling": {"rope_type": "yarn", "factor": 32, "mscale": 1.0,
-                               "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}}
-    assert findings(config, "softmax-scale") == [
-        "mscale equals mscale_all_dim: the attention factor is 1, and the model's code scales no "
-        "softmax, so that nothing has yarn's magnitude, 1.34657"]
 
 
 def test_params_json_is_read_as_the_config_that_vllm_makes_of_it():

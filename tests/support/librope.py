@@ -87,9 +87,6 @@ class Client:
             error = library.rope_connect(target.encode(), text, ctypes.byref(self.handle))
         check(library, error)
 
-    def transport(self):
-        return self.library.rope_transport(self.handle).decode()
-
     def allocate(self, size):
         """The address of shared memory, which stays until the process ends."""
         memory = ctypes.c_void_p()

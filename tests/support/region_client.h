@@ -123,7 +123,12 @@ struct Sample {
     return error;
   }
 
-  void AddTensor(uint64_t region, uint64_t offset, v1::RotateRequest& request) const {
+  // The request with the tensor at `offset` of the region.
+  v1::RotateRequest Request(uint64_t region, uint64_t offset) const {
+    v1::RotateRequest request;
+    request.mutable_rope()->mutable_config()->set_head_dim(kHeadDim);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    request.mutable_positions()->set_start(start);
     v1::Tensor& tensor = *request.add_tensors();
     tensor.set_role(v1::ROLE_Q);
     tensor.set_layout("SHD");
@@ -132,14 +137,6 @@ struct Sample {
     for (const int64_t length : {tokens, heads, kHeadDim}) array.add_shape(length);
     array.mutable_region()->set_region_id(region);
     array.mutable_region()->set_offset(offset);
-  }
-  // The request with the tensor at `offset` of the region.
-  v1::RotateRequest Request(uint64_t region, uint64_t offset) const {
-    v1::RotateRequest request;
-    request.mutable_rope()->mutable_config()->set_head_dim(kHeadDim);
-    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    request.mutable_positions()->set_start(start);
-    AddTensor(region, offset, request);
     return request;
   }
   // The same request with the tensor in the message.

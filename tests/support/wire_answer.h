@@ -43,13 +43,10 @@ inline grpc::ByteBuffer BufferOf(absl::Span<const std::string_view> fragments) {
   return {slices.data(), slices.size()};
 }
 
-inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view> fragments,
-                         uint64_t session = 0) {
-  grpc::ByteBuffer message = BufferOf(fragments);
-  server::Arrival arrival;
-  arrival.session = session;
+// `decoded`: the message that came with `arrival`.
+inline WireAnswer AnswerDecoded(LocalEngine& engine, server::Arrival arrival,
+                                absl::StatusOr<server::Decoded> decoded) {
   WireAnswer answer;
-  auto decoded = server::DecodeRequest(message, server::limits::kMessageBytesMax, arrival);
   if (!decoded.ok()) {
     return {decoded.status(), server::ErrorReply(arrival.id, decoded.status()).SerializeAsString()};
   }
@@ -62,6 +59,23 @@ inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view>
                      ? BytesOf(server::EncodeReply(*request))
                      : server::ErrorReply(request->arrival.id, answer.status).SerializeAsString();
   return answer;
+}
+
+inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view> fragments,
+                         uint64_t session = 0) {
+  grpc::ByteBuffer message = BufferOf(fragments);
+  server::Arrival arrival;
+  arrival.session = session;
+  auto decoded = server::DecodeRequest(message, server::limits::kMessageBytesMax, arrival);
+  return AnswerDecoded(engine, std::move(arrival), std::move(decoded));
+}
+
+// In one piece, as a ring brings it.
+inline WireAnswer AnswerOfRing(LocalEngine& engine, const std::string& message, uint64_t session) {
+  server::Arrival arrival;
+  arrival.session = session;
+  auto decoded = server::DecodeSmallRequest(message, server::limits::kMessageBytesMax, arrival);
+  return AnswerDecoded(engine, std::move(arrival), std::move(decoded));
 }
 
 }  // namespace rope::testing

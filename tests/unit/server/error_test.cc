@@ -13,19 +13,6 @@
 namespace rope::server {
 namespace {
 
-TEST(RetryLaterTest, HasReasonAndDelay) {
-  const absl::Status status = RetryLater(Reason::kQueueFull, "queue", "9", "at most 8");
-  EXPECT_THAT(status,
-              StatusIs(absl::StatusCode::kResourceExhausted, Eq("queue: got 9, want at most 8")));
-  EXPECT_EQ(proto::PartsOf(status).reason, Reason::kQueueFull);
-  EXPECT_EQ(proto::PartsOf(status).retry_delay_ms, limits::kRetryDelayMs);
-}
-
-TEST(OutOfMemoryTest, IsABudgetThatIsFull) {
-  EXPECT_EQ(proto::PartsOf(OutOfMemory()).reason, Reason::kBudgetFull);
-  EXPECT_GT(proto::PartsOf(OutOfMemory()).retry_delay_ms, 0);
-}
-
 TEST(WithinMemoryTest, FailedAllocationIsAStatus) {
   const auto fail = [] { std::rethrow_exception(std::make_exception_ptr(std::bad_alloc())); };
   const auto status = WithinMemory([&] {
@@ -39,11 +26,6 @@ TEST(WithinMemoryTest, FailedAllocationIsAStatus) {
   });
   EXPECT_EQ(result.status(), OutOfMemory());
   EXPECT_EQ(WithinMemory([]() -> absl::StatusOr<int> { return 7; }).value(), 7);
-}
-
-TEST(DrainingTest, HasItsReason) {
-  EXPECT_EQ(Draining().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(proto::PartsOf(Draining()).reason, Reason::kDraining);
 }
 
 TEST(ShortTextTest, LeavesShortOnesAndCutsLongOnes) {

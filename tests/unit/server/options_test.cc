@@ -327,42 +327,6 @@ TEST(OptionsTest, FolderOfModelsIsReadByName) {
               IsNotFound("--model_dir: got " + folder + "x, want a folder"));
 }
 
-TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
-  const std::string help = Help();
-  for (const char* flag : {"--listen",
-                           "--socket_mode",
-                           "--tls_cert",
-                           "--tls_key",
-                           "--tls_client_ca",
-                           "--access_file",
-                           "--insecure_listen",
-                           "--enable_reflection",
-                           "--device",
-                           "--model",
-                           "--model_dir",
-                           "--metrics_listen",
-                           "--enable_shared_memory",
-                           "--poll_spin_us",
-                           "--drain_lead",
-                           "--drain_timeout",
-                           "--receive_timeout",
-                           "--handshake_timeout",
-                           "--idle_timeout",
-                           "--trusted_proxy",
-                           "--max_connections",
-                           "--memory_bytes",
-                           "--max_message_bytes",
-                           "--table_cache_bytes",
-                           "--threads",
-                           "--log_level",
-                           "--log_format",
-                           "--config_file",
-                           "-h,--help",
-                           "--version"}) {
-    EXPECT_THAT(help, HasSubstr("\n  " + std::string(flag)));
-  }
-}
-
 TEST(HelpTest, DefaultsAreTheRealOnes) {
   const std::string help = Help();
   const ServerOptions options;

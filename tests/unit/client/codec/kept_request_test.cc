@@ -64,12 +64,5 @@ TEST(KeptRequestTest, RowsInTheRegionAreBorrowed) {
   EXPECT_EQ(kept->request.rows->cos->data, caller.cos->data());
 }
 
-TEST(KeptRequestTest, ArrayWithoutDataIsNamed) {
-  Caller caller;
-  caller.AddRows();
-  caller.request.rows->sin->data = nullptr;
-  EXPECT_EQ(Keep(caller.request, {}).status().message(), "rows.sin.data: got null, want 8 bytes");
-}
-
 }  // namespace
 }  // namespace rope::client

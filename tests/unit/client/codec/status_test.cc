@@ -5,16 +5,6 @@
 namespace rope {
 namespace {
 
-TEST(StatusTest, DefaultIsOk) {
-  EXPECT_TRUE(Status().ok());
-  EXPECT_EQ(Status().ToString(), "OK");
-}
-
-TEST(StatusTest, TextNamesCodeAndMessage) {
-  const Status status(StatusCode::kOutOfRange, "positions.start: got 2, want less");
-  EXPECT_EQ(status.ToString(), "OUT_OF_RANGE: positions.start: got 2, want less");
-}
-
 TEST(StatusTest, NumberThatGrpcLacksIsUnknown) {
   EXPECT_STREQ(Name(static_cast<StatusCode>(99)), "UNKNOWN");
 }

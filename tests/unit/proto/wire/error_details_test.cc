@@ -31,18 +31,6 @@ std::map<std::string, std::string> DetailsOf(const v1::Error& error) {
   return found;
 }
 
-TEST(ErrorDetailsTest, ErrorHasThePartsOfItsStatus) {
-  const v1::Error error = QueueFull();
-  EXPECT_EQ(error.code(), 8);
-  EXPECT_EQ(error.message(), "queue: got 10, want at most 5");
-  EXPECT_EQ(error.reason(), v1::REASON_QUEUE_FULL);
-  EXPECT_EQ(error.field(), "queue");
-  EXPECT_EQ(error.got(), "10");
-  EXPECT_EQ(error.want(), "at most 5");
-  EXPECT_EQ(error.retry_delay_ms(), 1020);
-  EXPECT_FALSE(error.may_have_executed());
-}
-
 TEST(ErrorDetailsTest, TextOfAnotherMakerIsNotReadBack) {
   const v1::Error error = ErrorMessageOf(absl::InternalError("a: got b, want c"));
   EXPECT_EQ(error.message(), "a: got b, want c");

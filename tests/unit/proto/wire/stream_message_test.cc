@@ -49,17 +49,6 @@ TEST(ReadStreamMessageTest, RequestStaysWhereItWasReceivedInAnyFragments) {
   }
 }
 
-TEST(ReadStreamMessageTest, CancellationHasNoRequest) {
-  v1::RotateStreamRequest cancel;
-  cancel.set_sequence(9);
-  cancel.mutable_cancel();
-  StreamMessage message;
-  ASSERT_THAT(Read(cancel.SerializeAsString(), message), IsOk());
-  EXPECT_EQ(message.sequence, 9U);
-  EXPECT_TRUE(message.cancel);
-  EXPECT_FALSE(message.rotate.has_value());
-}
-
 TEST(ReadStreamMessageTest, ErrorNamesTheFieldAndKeepsTheNumber) {
   struct Case {
     std::string bytes;
@@ -87,20 +76,6 @@ TEST(ReadStreamMessageTest, ErrorNamesTheFieldAndKeepsTheNumber) {
     EXPECT_THAT(Read(c.bytes, message),
                 StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(c.error)));
     EXPECT_EQ(message.sequence, c.sequence) << c.error;
-  }
-}
-
-TEST(ReadStreamMessageTest, UnknownFieldsAreRefused) {
-  const std::string sequence("\x08\x07", 2);
-  for (const std::string& unknown : {std::string("\x18\x01"), std::string("\x1a\x02xy"),
-                                     std::string("\x1d"
-                                                 "1234"),
-                                     std::string("\x19"
-                                                 "12345678")}) {
-    StreamMessage message;
-    EXPECT_THAT(Read(unknown + sequence, message),
-                StatusIs(absl::StatusCode::kUnimplemented,
-                         StartsWith("request: got unknown field number 3")));
   }
 }
 

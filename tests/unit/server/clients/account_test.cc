@@ -20,19 +20,6 @@ namespace {
 
 using ::rope::testing::FakeClock;
 
-TEST(BudgetTest, AsMuchAsThereIsMayBeTaken) {
-  Budget budget(10);
-  EXPECT_TRUE(budget.TryAcquire(7));
-  EXPECT_FALSE(budget.TryAcquire(4));
-  EXPECT_TRUE(budget.TryAcquire(3));
-  EXPECT_FALSE(budget.TryAcquire(1));
-  EXPECT_TRUE(budget.TryAcquire(0));
-  EXPECT_EQ(budget.held(), 10);
-  budget.Give(7);
-  EXPECT_EQ(budget.held(), 3);
-  EXPECT_TRUE(budget.TryAcquire(7));
-}
-
 TEST(BudgetTest, AmountThatWouldWrapIsRefused) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   Budget budget(10);

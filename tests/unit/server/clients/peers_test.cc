@@ -5,11 +5,9 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "proto/ipc/file_descriptor.h"
 
 namespace rope::server {
@@ -80,47 +78,6 @@ TEST(PeerNameTest, GrpcWritesAddressesAsUris) {
   EXPECT_EQ(PlainPeerName("ipv6:%5B2001:db8::7%5D:80"), "ipv6:[2001:db8::7]:80");
   EXPECT_EQ(PlainPeerName("ipv6:%5Bfe80::7%25eth0%5D:80"), "ipv6:[fe80::7]:80");
   EXPECT_EQ(PlainPeerName(""), "");
-}
-
-TEST(OwnerOfTest, UnixSocketHasItsUser) {
-  int ends[2] = {-1, -1};
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  const proto::FileDescriptor one(ends[0]);
-  const proto::FileDescriptor other(ends[1]);
-  EXPECT_EQ(OwnerOf(one.get(), /*is_unix=*/true), absl::StrCat("uid:", geteuid()));
-}
-
-// Connects a pair of TCP sockets on a loopback address; returns the owner at the accepting end.
-std::string AcceptedFrom(int family) {
-  proto::FileDescriptor listening(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage address{};
-  address.ss_family = static_cast<sa_family_t>(family);
-  socklen_t length = sizeof(sockaddr_in);
-  if (family == AF_INET) {
-    reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  } else {
-    reinterpret_cast<sockaddr_in6&>(address).sin6_addr = in6addr_any;
-    length = sizeof(sockaddr_in6);
-  }
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (bind(listening.get(), any, length) != 0 || listen(listening.get(), 1) != 0) return {};
-  getsockname(listening.get(), any, &length);
-  // Connects to the IPv6 socket by IPv4, so that it sees an IPv4-mapped address.
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  to.sin_port = reinterpret_cast<sockaddr_in&>(address).sin_port;  // at the same offset in both
-  const proto::FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return {};
-  const proto::FileDescriptor accepted(accept(listening.get(), nullptr, nullptr));
-  return OwnerOf(accepted.get(), /*is_unix=*/false);
-}
-
-TEST(OwnerOfTest, TcpSocketHasItsAddress) {
-  EXPECT_EQ(AcceptedFrom(AF_INET), "ip:loopback");
-  const std::string mapped = AcceptedFrom(AF_INET6);
-  if (mapped.empty()) GTEST_SKIP() << "this system has no IPv6";
-  EXPECT_EQ(mapped, "ip:loopback");
 }
 
 TEST(OwnerOfTest, SocketThatIsNotConnectedIsNobodys) {

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <limits>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,17 +22,6 @@ using ::rope::testing::SharedMemory;
 using ::testing::_;
 
 constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
-
-TEST(RegionTest, SealedMemfdIsMappedAndSharesItsBytes) {
-  const SharedMemory memory = SharedMemory::Memfd(8192);
-  auto region = Region::MapMemfd(memory.Dup(), 8192);
-  ASSERT_THAT(region, IsOk());
-  memory.data()[8191] = 'x';
-  EXPECT_EQ((*region)->mapped()[8191], 'x');
-  (*region)->mapped()[0] = 'y';
-  EXPECT_EQ(memory.data()[0], 'y');
-  EXPECT_EQ((*region)->bytes(), 8192u);
-}
 
 TEST(RegionTest, MemfdThatCouldShrinkIsRefused) {
   for (const int seals : {0, F_SEAL_GROW, F_SEAL_SEAL}) {
@@ -125,26 +113,6 @@ class RegionsTest : public ::testing::Test {
   Regions& bob_ = clients_.Of(2).regions();
 };
 
-TEST_F(RegionsTest, OffByDefaultAndSaysWhichFlag) {
-  testing::TestClients clients({}, {});
-  EXPECT_THAT(Register(clients.Of(1).regions(), SharedMemory::Memfd(4096)),
-              IsPrecondition("--enable_shared_memory"));
-  EXPECT_EQ(clients.totals.rejected, 0);
-}
-
-TEST_F(RegionsTest, ConnectionsFindTheirOwnRegionsAlone) {
-  const SharedMemory memory = SharedMemory::Memfd(4096);
-  const uint64_t id = MustRegister(alice_, memory);
-  EXPECT_THAT(alice_.Find(id, "region"), IsOk());
-  EXPECT_THAT(bob_.Find(id, "tensors[0].array.region"), IsNotFound("tensors[0].array.region: got"));
-  EXPECT_THAT(bob_.Unregister(id), StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_THAT(bob_.List(), IsEmpty());
-  const auto mine = alice_.List();
-  ASSERT_THAT(mine, SizeIs(1));
-  EXPECT_EQ(mine[0].id, id);
-  EXPECT_EQ(mine[0].bytes, 4096u);
-}
-
 // It counts no bytes, is not listed, and stays mapped when the region goes.
 TEST_F(RegionsTest, MemoryOfTheProcessIsFoundByAddress) {
   const std::string text = "any memory";
@@ -161,23 +129,6 @@ TEST_F(RegionsTest, MemoryOfTheProcessIsFoundByAddress) {
     alice_.Close();
   }
   EXPECT_EQ(text, "any memory");
-}
-
-TEST_F(RegionsTest, ClientsOfAProxyMayNotRegister) {
-  Regions proxy(clients_.Of(3).account(), /*is_proxy=*/true, clients_.totals);
-  EXPECT_THAT(Register(proxy, SharedMemory::Memfd(4096)),
-              Fails(absl::StatusCode::kPermissionDenied, "a client of a proxy"));
-}
-
-TEST_F(RegionsTest, IdsAreNeverUsedAgain) {
-  std::set<uint64_t> ids;
-  const SharedMemory memory = SharedMemory::Memfd(4096);
-  for (int i = 0; i < 100; ++i) {
-    const uint64_t id = MustRegister(alice_, memory);
-    EXPECT_TRUE(ids.insert(id).second);
-    EXPECT_THAT(alice_.Unregister(id), IsOk());
-    EXPECT_THAT(alice_.Unregister(id), StatusIs(absl::StatusCode::kNotFound, _));
-  }
 }
 
 TEST_F(RegionsTest, RegionInUseSurvivesUnregisterAndItsConnection) {
@@ -308,16 +259,6 @@ TEST_F(RegionsTest, ReleaseRunsOnceAndUnderNoLockWhateverThreadIsLast) {
     for (std::thread& request : requests) request.join();
     EXPECT_EQ(released, 1);
   }
-}
-
-TEST_F(RegionsTest, ConnectionThatEndsTakesItsRegionsAlong) {
-  const uint64_t id = MustRegister(alice_, SharedMemory::Memfd(4096));
-  MustRegister(bob_, SharedMemory::Memfd(8192));
-  alice_.Close();
-  alice_.Close();
-  EXPECT_THAT(alice_.Find(id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
-  EXPECT_EQ(clients_.totals.regions, 1);
-  EXPECT_EQ(clients_.region_bytes(), 8192);
 }
 
 TEST_F(RegionsTest, QuotasCountRegionsAndBytes) {

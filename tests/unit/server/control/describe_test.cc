@@ -46,15 +46,6 @@ class DescribeTest : public ::testing::Test {
   int steps_ = 0;
 };
 
-TEST_F(DescribeTest, ConfigIdFindsTheSameAgain) {
-  ASSERT_OK(first, Ask(Large(8, 1)));
-  v1::DescribeRequest request = Large(8, 1);
-  request.mutable_rope()->Clear();
-  request.mutable_rope()->set_config_id(first->config_id());
-  ASSERT_OK(again, Ask(request));
-  EXPECT_EQ(again->SerializeAsString(), first->SerializeAsString());
-}
-
 TEST_F(DescribeTest, RowsOfTooManyBytesAreRefusedBeforeTheyAreComputed) {
   ExpectExhausted(
       Large(65536, kDescribePositionsMax),

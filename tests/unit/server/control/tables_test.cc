@@ -104,23 +104,6 @@ TEST_F(GetTablesTest, PrecisionHfRoundsForTheDTypeOfTheTable) {
   EXPECT_EQ(kernels::FromBFloat16(NumbersOf<uint16_t>(Ask(request)->cos())[0]), want);
 }
 
-TEST_F(GetTablesTest, MoveWithinOneEmbeddingDependsOnTheDifferenceAlone) {
-  v1::GetTablesRequest request = Moved(100);
-  ConfigOf(request).set_rope_type("yarn");
-  ConfigOf(request).set_factor(4);
-  ConfigOf(request).set_original_max_position_embeddings(4096);
-  ASSERT_OK(moved, Ask(request));
-  EXPECT_EQ(moved->attention_factor(), 1);
-  const std::vector<float> cos = NumbersOf<float>(moved->cos());
-  for (size_t row = 1; row < 4; ++row) EXPECT_EQ(cos[row * 4], cos[0]);
-  EXPECT_FLOAT_EQ(cos[0], static_cast<float>(std::cos(100.0)));
-  // Backwards: the same cos, the opposite sin.
-  std::swap(*request.mutable_positions(), *request.mutable_reposition()->mutable_from());
-  const auto back = Ask(request);
-  EXPECT_EQ(back->cos().raw(), moved->cos().raw());
-  EXPECT_EQ(NumbersOf<float>(back->sin())[0], -NumbersOf<float>(moved->sin())[0]);
-}
-
 TEST_F(GetTablesTest, MoveBetweenEmbeddingsIsScaledByTheRatioOfTheirFactors) {
   v1::GetTablesRequest request = Moved(100);
   v1::RopeSpec& from = *request.mutable_reposition()->mutable_from_rope();

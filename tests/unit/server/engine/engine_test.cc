@@ -1,3 +1,5 @@
+// What planning costs, where it runs, and what it refuses. What holds in every history (answers,
+// places and bytes that return) is proved by engine_simulation_test.cc.
 #include "server/engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -5,18 +7,14 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/mutex.h"
 #include "server/engine/limits.h"
-#include "server/error.h"
 #include "server/limits.h"
 #include "server/models/limits.h"
 #include "server/models/model.h"
 #include "server/request/limits.h"
-#include "tests/support/fake_clock.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/received_request.h"
 #include "tests/support/shared_memory.h"
@@ -27,16 +25,11 @@ namespace rope::server {
 namespace {
 
 using ::rope::testing::AddFloatTensor;
-using ::rope::testing::FakeClock;
 using ::rope::testing::LocalEngine;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 using ::rope::testing::SharedMemory;
 using ::rope::testing::TestClients;
-
-// The cost of one sample request in addition to its message: the result of 3 tokens of 8 floats,
-// and the cost per token.
-constexpr int64_t kResultBytes = 3 * 8 * 4 + 3 * limits::kTokenBytes;
 
 v1::RotateRequest Sample() {
   v1::RotateRequest request;
@@ -57,22 +50,11 @@ class EngineTest : public ::testing::Test {
   std::unique_ptr<Request> MakeRequest(const v1::RotateRequest& sent) {
     std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
     request->done = [this](std::unique_ptr<Request> finished, const absl::Status& status) {
-      ++answers_;
-      status_ = status;
+      EXPECT_THAT(status, IsOk());
       held_ = std::move(finished);
     };
     return request;
   }
-
-  FakeClock clock_;
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
-  // The bytes admitted when the sample is received: its skeleton is parsed into objects.
-  static int64_t SampleBytes() {
-    const std::unique_ptr<Request> request = ReceivedRequest(Sample()).MakeRequest();
-    return DecodedBytes(*request) + kResultBytes;
-  }
-  // A budget for one sample request, or a slightly larger one.
-  static int64_t Budget() { return SampleBytes() * 3 / 2; }
 
   // As a receiving thread that has no other event.
   absl::Status Submit(std::unique_ptr<Request>& request) {
@@ -81,71 +63,54 @@ class EngineTest : public ::testing::Test {
     while (batcher_.RunGathered()) continue;
     return status;
   }
+  // Whether the side thread plans the request, which a drained one refuses.
+  bool GoesToTheSideThread(const v1::RotateRequest& sent, size_t piece_bytes = size_t{1} << 30) {
+    engine_.side_thread().Drain();
+    std::unique_ptr<Request> request = ReceivedRequest(sent, piece_bytes).MakeRequest();
+    absl::Status answer;
+    request->done = [&](std::unique_ptr<Request>, const absl::Status& status) { answer = status; };
+    EXPECT_THAT(Submit(request), IsOk());
+    if (answer.ok()) return false;
+    EXPECT_THAT(answer, IsUnavailable("draining"));
+    return true;
+  }
 
-  TestClients clients_{{.requests = 10, .request_bytes = Budget(), .region_bytes = 4096}};
-  Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
-  PreparedRotations prepared_{{}};
-  Engine engine_{*registry_, prepared_, batcher_, clock_, {}};
   int64_t bytes() const { return clients_.accounts.held(Resource::kRequestBytes); }
-  int64_t requests() const { return clients_.accounts.held(Resource::kRequests); }
-  int answers_ = 0;
+
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
+  TestClients clients_{{.requests = 10, .request_bytes = 64 * limits::kMiB, .region_bytes = 4096}};
+  Batcher batcher_{Batcher::Options(), clients_.clock, [this](absl::Span<Slice>) { ++runs_; }};
+  PreparedRotations prepared_{{}};
+  Engine engine_{*registry_, prepared_, batcher_, clients_.clock, {}};
   int runs_ = 0;
-  absl::Status status_ = absl::UnknownError("not answered");
   std::unique_ptr<Request> held_;
 };
 
-TEST_F(EngineTest, LegalRequestRunsAndHoldsItsPermitUntilItIsGone) {
-  auto request = MakeRequest(Sample());
-  ASSERT_THAT(Submit(request), IsOk());
-  EXPECT_EQ(request, nullptr);
-  EXPECT_EQ(answers_, 1);
-  EXPECT_EQ(runs_, 1);
-  EXPECT_THAT(status_, IsOk());
-  EXPECT_EQ(bytes(), SampleBytes());
-  held_.reset();
-  EXPECT_EQ(bytes(), 0);
-}
-
-TEST_F(EngineTest, BadRequestStaysTheCallersAndReservesNothing) {
-  v1::RotateRequest bad = Sample();
-  bad.clear_positions();
-  auto request = MakeRequest(bad);
-  EXPECT_THAT(Submit(request), IsInvalid("positions"));
-  EXPECT_NE(request, nullptr);
-  EXPECT_EQ(answers_, 0);
-  EXPECT_EQ(requests(), 0);
-}
-
-TEST_F(EngineTest, FullServerRefusesWithARetryDelay) {
-  auto first = MakeRequest(Sample());
-  ASSERT_THAT(Submit(first), IsOk());
-  auto second = MakeRequest(Sample());
-  const absl::Status refused = Submit(second);
-  EXPECT_THAT(refused, IsExhausted("request: got"));
-  EXPECT_GT(proto::PartsOf(refused).retry_delay_ms, 0);
-  EXPECT_NE(second, nullptr);
-  held_.reset();
-  EXPECT_THAT(Submit(second), IsOk());
-}
-
-TEST_F(EngineTest, TokensWithoutBytesCount) {
+TEST_F(EngineTest, WhatNobodyHasRoomForIsRefusedBeforeAnythingRuns) {
   v1::RotateRequest empty = Sample();
-  v1::Tensor& tensor = *empty.mutable_tensors(0);
-  tensor.set_layout("SHD");
-  SetShape(*tensor.mutable_array(), {1000, 0, 8});
-  tensor.mutable_array()->clear_raw();
+  v1::Array& array = *empty.mutable_tensors(0)->mutable_array();
+  empty.mutable_tensors(0)->set_layout("SHD");
+  SetShape(array, {1000, 0, 8});
+  array.clear_raw();
+  TestClients narrow({.requests = 10, .request_bytes = 4096});
   auto request = MakeRequest(empty);
-  EXPECT_THAT(Submit(request), IsExhausted("request: got 80000 bytes"));
-}
-
-TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
+  narrow.Fill(request->arrival);
+  EXPECT_THAT(engine_.Submit(request), IsExhausted("request: got 80000 bytes")) << "tokens count";
   v1::RotateRequest view = Sample();
-  v1::Tensor& tensor = *view.mutable_tensors(0);
-  tensor.set_layout("SHD");
-  SetShape(*tensor.mutable_array(), {3, int64_t{1} << 55, 8});
-  for (const int64_t stride : {8, 0, 1}) tensor.mutable_array()->add_strides(stride);
-  auto request = MakeRequest(view);
+  view.mutable_tensors(0)->set_layout("SHD");
+  v1::Array& viewed = *view.mutable_tensors(0)->mutable_array();
+  SetShape(viewed, {3, int64_t{1} << 55, 8});
+  for (const int64_t stride : {8, 0, 1}) viewed.add_strides(stride);
+  request = MakeRequest(view);
   EXPECT_THAT(Submit(request), IsExhausted("request: got"));
+  request = MakeRequest(Sample());
+  request->arrival.reply_bytes_max = 3 * 8 * 4;  // the result without the rest of the reply
+  EXPECT_THAT(Submit(request), IsExhausted("want at most 96 in a ring"));
+  ASSERT_NE(request, nullptr);
+  EXPECT_EQ(runs_, 0);
+  request->arrival.reply_bytes_max = 1024;
+  EXPECT_THAT(Submit(request), IsOk());
+  EXPECT_EQ(runs_, 1);
 }
 
 TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
@@ -168,46 +133,6 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   EXPECT_EQ(clients_.region_bytes(), 0);
 }
 
-TEST_F(EngineTest, ReplyThatMayNotFitItsSlotIsRefusedBeforeAnythingRuns) {
-  auto request = MakeRequest(Sample());
-  request->arrival.reply_bytes_max = 3 * 8 * 4;  // the result without the rest of the reply
-  EXPECT_THAT(Submit(request), IsExhausted("want at most 96 in a ring"));
-  ASSERT_NE(request, nullptr);
-  EXPECT_EQ(runs_, 0);
-  request->arrival.reply_bytes_max = 1024;
-  EXPECT_THAT(Submit(request), IsOk());
-  EXPECT_EQ(runs_, 1);
-}
-
-TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
-  batcher_.Drain();
-  auto request = MakeRequest(Sample());
-  EXPECT_THAT(Submit(request), IsUnavailable("draining"));
-  ASSERT_NE(request, nullptr);
-  EXPECT_EQ(answers_, 0);
-  request.reset();
-  EXPECT_EQ(requests(), 0);
-}
-
-// Whether the request runs on the thread that submits it.
-bool RunsHere(LocalEngine& engine, const v1::RotateRequest& sent, uint64_t session = 0,
-              size_t piece_bytes = size_t{1} << 30) {
-  std::unique_ptr<Request> request = ReceivedRequest(sent, piece_bytes).MakeRequest();
-  request->arrival.session = session;
-  std::thread::id thread;
-  proto::Notification answered;
-  request->done = [&](std::unique_ptr<Request>, const absl::Status& status) {
-    EXPECT_THAT(status, IsOk());
-    thread = std::this_thread::get_id();
-    answered.Notify();
-  };
-  const absl::Status submitted = engine.SubmitAndRun(request);
-  EXPECT_THAT(submitted, IsOk());
-  if (!submitted.ok()) return false;
-  answered.WaitForNotification();
-  return thread == std::this_thread::get_id();
-}
-
 // A token of each of `sequences` sequences, whose lengths differ.
 v1::RotateRequest Decode(int64_t sequences, const std::string& rope_type) {
   v1::RotateRequest request;
@@ -221,53 +146,6 @@ v1::RotateRequest Decode(int64_t sequences, const std::string& rope_type) {
   for (int64_t i = 0; i < sequences; ++i) request.mutable_positions()->add_seq_lens(10 + i);
   AddFloatTensor(request, v1::ROLE_Q, "BSHD", {sequences, 1, 1, 128});
   return request;
-}
-
-TEST(PlansHereTest, FrequenciesOfManyLengthsAreMadeOnTheSideThread) {
-  LocalEngine engine;
-  EXPECT_TRUE(RunsHere(engine, Decode(1000, "default")));
-  EXPECT_TRUE(RunsHere(engine, Decode(100, "dynamic")));
-  EXPECT_FALSE(RunsHere(engine, Decode(1000, "dynamic")));
-  for (const int64_t more : {0, 1}) {
-    v1::RotateRequest same = Decode(limits::kLengthTokensHereMax + more, "dynamic");
-    for (int64_t& length : *same.mutable_positions()->mutable_seq_lens()) length = 10;
-    EXPECT_EQ(RunsHere(engine, same), more == 0) << "of one length, but so many look-ups";
-  }
-}
-
-TEST(PlansHereTest, ManyPositionsAreReadOnTheSideThread) {
-  LocalEngine engine;
-  v1::RotateRequest sent = Sample();
-  v1::Tensor& tensor = *sent.mutable_tensors(0);
-  tensor.set_layout("SHD");
-  tensor.mutable_array()->clear_raw();
-  for (const int64_t more : {0, 1}) {
-    SetShape(*tensor.mutable_array(), {limits::kPlanHereBytesMax / 8 + more, 0, 8});
-    EXPECT_EQ(RunsHere(engine, sent), more == 0);
-  }
-}
-
-TEST(PlansHereTest, LargeStridedTensorsInSeveralPiecesAreCopiedOnTheSideThread) {
-  constexpr int64_t kHeadsHere = limits::kPlanHereBytesMax / (128 * 4);
-  LocalEngine engine;
-  v1::RotateRequest sent = Decode(1, "default");
-  v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
-  for (const int64_t stride : {0, 0, 128, 1}) array.add_strides(stride);
-  for (const int64_t more : {0, 1}) {
-    SetShape(array, {1, 1, kHeadsHere + more, 128});
-    array.set_raw(std::string(static_cast<size_t>((kHeadsHere + more) * 128 * 4), 0));
-    EXPECT_TRUE(RunsHere(engine, sent));
-    EXPECT_EQ(RunsHere(engine, sent, 0, 4096), more == 0);
-  }
-}
-
-TEST(PlansHereTest, PlanningFromTheBeginningCountsOnce) {
-  LocalEngine engine;
-  ASSERT_OK(finished, engine.Run(Decode(1000, "dynamic")));
-  const Request& request = **finished;
-  EXPECT_EQ(request.permit.bytes(),
-            DecodedBytes(request) + RunningBytes(request.fixed(), request.call(), request.plan) +
-                PlannedBytes(request.plan));
 }
 
 // A config.json whose layers have two embeddings.
@@ -286,65 +164,61 @@ v1::RotateRequest DecodeOfLayers(int64_t bytes, std::optional<int32_t> first_lay
   return request;
 }
 
-TEST(PlansHereTest, SpecsThatTakeLongAreReadOnTheSideThread) {
-  LocalEngine engine;
+using PlansHereTest = EngineTest;
+
+TEST_F(PlansHereTest, WhatTakesLongIsPlannedOnTheSideThread) {
+  EXPECT_FALSE(GoesToTheSideThread(Decode(1000, "default")));
+  EXPECT_FALSE(GoesToTheSideThread(Decode(100, "dynamic")));
+  EXPECT_TRUE(GoesToTheSideThread(Decode(1000, "dynamic"))) << "frequencies of many lengths";
+  constexpr int64_t kHeadsHere = limits::kPlanHereBytesMax / (128 * 4);
+  for (const int64_t more : {0, 1}) {
+    v1::RotateRequest same = Decode(limits::kLengthTokensHereMax + more, "dynamic");
+    for (int64_t& length : *same.mutable_positions()->mutable_seq_lens()) length = 10;
+    EXPECT_EQ(GoesToTheSideThread(same), more == 1) << "of one length, but so many look-ups";
+    v1::RotateRequest many = Sample();
+    many.mutable_tensors(0)->set_layout("SHD");
+    v1::Array& empty = *many.mutable_tensors(0)->mutable_array();
+    empty.clear_raw();
+    SetShape(empty, {limits::kPlanHereBytesMax / 8 + more, 0, 8});
+    EXPECT_EQ(GoesToTheSideThread(many), more == 1) << "positions";
+    v1::RotateRequest strided = Decode(1, "default");
+    v1::Array& array = *strided.mutable_tensors(0)->mutable_array();
+    for (const int64_t stride : {0, 0, 128, 1}) array.add_strides(stride);
+    SetShape(array, {1, 1, kHeadsHere + more, 128});
+    array.set_raw(std::string(static_cast<size_t>((kHeadsHere + more) * 128 * 4), 0));
+    EXPECT_FALSE(GoesToTheSideThread(strided));
+    EXPECT_EQ(GoesToTheSideThread(strided, 4096), more == 1) << "a copy of several pieces";
+  }
   const v1::RotateRequest known = DecodeOfLayers(100, std::nullopt);
-  ASSERT_THAT(engine.registry().Find(known.rope()), IsOk());
-  EXPECT_TRUE(RunsHere(engine, known));
-  EXPECT_FALSE(RunsHere(engine, DecodeOfLayers(101, std::nullopt))) << "not read before";
-  EXPECT_FALSE(RunsHere(engine, DecodeOfLayers(limits::kConfigJsonHereBytesMax, std::nullopt)));
-  EXPECT_FALSE(RunsHere(engine, DecodeOfLayers(100, 0)));
+  ASSERT_THAT(registry_->Find(known.rope()), IsOk());
+  EXPECT_FALSE(GoesToTheSideThread(known));
+  EXPECT_TRUE(GoesToTheSideThread(DecodeOfLayers(101, std::nullopt))) << "not read before";
+  EXPECT_TRUE(GoesToTheSideThread(DecodeOfLayers(limits::kConfigJsonHereBytesMax, std::nullopt)));
+  EXPECT_TRUE(GoesToTheSideThread(DecodeOfLayers(100, 0)));
 }
 
-// A side thread that drains refuses what it is asked to plan, so that nothing is planned elsewhere
-// than on the thread that submits.
-class WideSpecTest : public ::testing::Test {
- protected:
-  WideSpecTest() { engine_.side_thread().Drain(); }
+// A token of one head of `channels`; the config has a head_dim if `has_head_dim`.
+v1::RotateRequest Token(int64_t channels, bool has_head_dim = true) {
+  v1::RotateRequest request;
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_rope_theta(1000);
+  if (has_head_dim) config.set_head_dim(channels);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  request.mutable_positions()->set_start(0);
+  AddFloatTensor(request, v1::ROLE_Q, "SD", {1, channels});
+  return request;
+}
 
-  bool GoesToTheSideThread(const v1::RotateRequest& sent) {
-    std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
-    absl::Status answer;
-    request->done = [&](std::unique_ptr<Request>, const absl::Status& status) { answer = status; };
-    clients_.Fill(request->arrival);
-    EXPECT_THAT(engine_.Submit(request), IsOk());
-    while (batcher_.RunGathered()) continue;
-    if (answer.ok()) return false;
-    EXPECT_THAT(answer, IsUnavailable("draining"));
-    return true;
-  }
-  // A token of one head of `channels`; the config has a head_dim if `has_head_dim`.
-  static v1::RotateRequest Token(int64_t channels, double theta, bool has_head_dim = true) {
-    v1::RotateRequest request;
-    v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
-    config.set_rope_theta(theta);
-    if (has_head_dim) config.set_head_dim(channels);
-    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    request.mutable_positions()->set_start(0);
-    AddFloatTensor(request, v1::ROLE_Q, "SD", {1, channels});
-    return request;
-  }
-
-  FakeClock clock_;
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
-  TestClients clients_;
-  Batcher batcher_{Batcher::Options(), clock_, [](absl::Span<Slice>) {}};
-  PreparedRotations prepared_{{}};
-  Engine engine_{*registry_, prepared_, batcher_, clock_, {}};
-};
+using WideSpecTest = EngineTest;
 
 TEST_F(WideSpecTest, IsResolvedOnTheSideThreadUntilItIsCached) {
-  EXPECT_FALSE(GoesToTheSideThread(Token(kWidthHereMax, 1000)));
-  const v1::RotateRequest wide = Token(kWidthHereMax + 2, 1000);
+  EXPECT_FALSE(GoesToTheSideThread(Token(kWidthHereMax)));
+  const v1::RotateRequest wide = Token(kWidthHereMax + 2);
   EXPECT_TRUE(GoesToTheSideThread(wide));
   EXPECT_TRUE(GoesToTheSideThread(wide)) << "nothing has resolved it";
   ASSERT_THAT(registry_->Find(wide.rope()), IsOk());
   EXPECT_FALSE(GoesToTheSideThread(wide));
-}
-
-TEST_F(WideSpecTest, FromRopeCountsToo) {
-  v1::RotateRequest move = Token(kWidthHereMax + 2, 1000);
-  ASSERT_THAT(registry_->Find(move.rope()), IsOk());
+  v1::RotateRequest move = wide;
   move.set_operation(v1::OPERATION_REPOSITION);
   move.mutable_reposition()->mutable_from()->set_start(1);
   EXPECT_FALSE(GoesToTheSideThread(move));
@@ -354,44 +228,32 @@ TEST_F(WideSpecTest, FromRopeCountsToo) {
   EXPECT_TRUE(GoesToTheSideThread(move));
   ASSERT_THAT(registry_->Find(from), IsOk());
   EXPECT_FALSE(GoesToTheSideThread(move));
-}
-
-TEST_F(WideSpecTest, NormWeightsOfWideHeadsAreReadOnTheSideThread) {
-  v1::RotateRequest wide = Token(kWidthHereMax + 2, 1000);
-  ASSERT_THAT(registry_->Find(wide.rope()), IsOk());
-  wide.mutable_tensors(0)->mutable_norm()->set_eps(1e-6);
-  EXPECT_FALSE(GoesToTheSideThread(wide));
-  v1::Array& weight = *wide.mutable_tensors(0)->mutable_norm()->mutable_weight();
+  v1::RotateRequest normed = wide;
+  normed.mutable_tensors(0)->mutable_norm()->set_eps(1e-6);
+  EXPECT_FALSE(GoesToTheSideThread(normed));
+  v1::Array& weight = *normed.mutable_tensors(0)->mutable_norm()->mutable_weight();
   weight.set_dtype(v1::DTYPE_FP32);
   SetShape(weight, {kWidthHereMax + 2});
   weight.set_raw(std::string(static_cast<size_t>(kWidthHereMax + 2) * 4, 0));
-  EXPECT_TRUE(GoesToTheSideThread(wide));
+  EXPECT_TRUE(GoesToTheSideThread(normed)) << "weights of wide heads";
+  // Heads of a tensor resolve a config without head_dim each time.
+  EXPECT_FALSE(GoesToTheSideThread(Token(kWidthHereMax, /*has_head_dim=*/false)));
+  v1::RotateRequest without = Token(kWidthHereMax + 2, /*has_head_dim=*/false);
+  ASSERT_OK(entry, registry_->Find(without.rope()));
+  EXPECT_TRUE(GoesToTheSideThread(without));
+  without.mutable_rope()->Clear();
+  without.mutable_rope()->set_config_id((*entry)->config_id());
+  EXPECT_TRUE(GoesToTheSideThread(without));
 }
 
-TEST_F(WideSpecTest, HeadsOfATensorResolveAConfigWithoutHeadDimEachTime) {
-  EXPECT_FALSE(GoesToTheSideThread(Token(kWidthHereMax, 1000, /*has_head_dim=*/false)));
-  const v1::RotateRequest wide = Token(kWidthHereMax + 2, 1000, /*has_head_dim=*/false);
-  ASSERT_THAT(registry_->Find(wide.rope()), IsOk());
-  EXPECT_TRUE(GoesToTheSideThread(wide));
-  v1::RotateRequest by_id = wide;
-  by_id.mutable_rope()->Clear();
-  by_id.mutable_rope()->set_config_id((*registry_->Find(wide.rope()))->config_id());
-  EXPECT_TRUE(GoesToTheSideThread(by_id));
-}
-
-// Frequencies that are 0 past a length have their columns at every length.
-TEST(PlansHereTest, LengthsWithFrequenciesOfZeroAreRotatedTogether) {
+TEST(PlanOfLengthsTest, LengthsAreRotatedTogetherUpToABound) {
   LocalEngine engine;
-  v1::RotateRequest sent = Decode(2, "dynamic");
-  sent.mutable_rope()->set_precision(v1::PRECISION_HF);
-  sent.mutable_rope()->mutable_config()->set_factor(1e30);
-  sent.mutable_positions()->set_seq_lens(0, 2);
-  sent.mutable_positions()->set_seq_lens(1, limits::kSeqLenMax);
-  EXPECT_THAT(engine.Run(sent).status(), IsOk());
-}
-
-TEST(PlansHereTest, LengthsWithTooManyFrequenciesAreRefusedByName) {
-  LocalEngine engine;
+  v1::RotateRequest zeros = Decode(2, "dynamic");  // frequencies that are 0 past a length
+  zeros.mutable_rope()->set_precision(v1::PRECISION_HF);
+  zeros.mutable_rope()->mutable_config()->set_factor(1e30);
+  zeros.mutable_positions()->set_seq_lens(0, 2);
+  zeros.mutable_positions()->set_seq_lens(1, limits::kSeqLenMax);
+  EXPECT_THAT(engine.Run(zeros).status(), IsOk());
   EXPECT_THAT(engine.Run(Decode(7000, "dynamic")).status(), IsOk());
   EXPECT_THAT(engine.Run(Decode(9000, "dynamic")).status(),
               IsExhausted("positions.seq_lens: got so many different lengths"));
@@ -401,7 +263,7 @@ TEST(PlansHereTest, LengthsWithTooManyFrequenciesAreRefusedByName) {
   EXPECT_THAT(engine.Run(same).status(), IsOk());
 }
 
-TEST(PlansHereTest, RowsThatASliceBuildsAndFrequenciesCount) {
+TEST(PlannedBytesTest, RowsThatASliceBuildsAndFrequenciesCount) {
   LocalEngine engine;
   const auto admitted = [&engine](const v1::RotateRequest& sent) {
     const auto finished = engine.Run(sent);
@@ -452,7 +314,7 @@ TEST(PlanningBytesTest, PositionsAndRowsOfTheTokensCount) {
   EXPECT_EQ(more(), 16 * 10 * 4 * 4);
 }
 
-TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {
+TEST(RunningBytesTest, ResultsThatTakeABufferAndSlicesThatAreGatheredCount) {
   Plan plan;
   TensorPlan& tensor = plan.tensors.emplace_back();
   tensor.layout.pre = 4;
@@ -464,14 +326,7 @@ TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {
   tensor.overwritten.clear();
   tensor.place.region = Region::OfProcess();
   EXPECT_EQ(RunningBytes({}, {}, plan), 0);
-}
-
-TEST(RunningBytesTest, SliceOfATensorThatIsGatheredCounts) {
-  Plan plan;
-  TensorPlan& tensor = plan.tensors.emplace_back();
   tensor.layout.pre = int64_t{1} << 20;
-  tensor.layout.head_dim = 4;
-  tensor.place.region = Region::OfProcess();
   tensor.strides = LayoutStrides{.token_axes = {4}, .head = 4, .channel = 1, .extent = 4};
   EXPECT_EQ(RunningBytes({}, {}, plan), 0);
   tensor.strides->channel = 2;

@@ -1,43 +1,17 @@
+// How a wait for the end of queues ends. That sessions take turns is proved by
+// engine_simulation_test.cc.
 #include "server/engine/session_queue.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "proto/mutex.h"
-#include "tests/support/fake_clock.h"
-#include "tests/support/matchers.h"
+#include "server/clock.h"
 
 namespace rope::server {
 namespace {
-
-std::vector<std::string> PopAll(SessionQueue<std::string>& queue) {
-  std::vector<std::string> popped;
-  while (!queue.empty()) popped.push_back(queue.Pop());
-  return popped;
-}
-
-// Session 1 has the entries a1, a2 and a3; session 2 has b1 and b2.
-SessionQueue<std::string> TwoSessions() {
-  SessionQueue<std::string> queue;
-  for (const char* entry : {"a1", "a2", "a3"}) queue.Push(1, entry);
-  for (const char* entry : {"b1", "b2"}) queue.Push(2, entry);
-  return queue;
-}
-
-TEST(SessionQueueTest, SessionsTakeTurns) {
-  SessionQueue<std::string> queue = TwoSessions();
-  EXPECT_THAT(PopAll(queue), ElementsAre("a1", "b1", "a2", "b2", "a3"));
-}
-
-TEST(SessionQueueTest, ReturnedEntryWaitsForTheOtherSession) {
-  SessionQueue<std::string> queue = TwoSessions();
-  queue.Push(1, queue.Pop());
-  EXPECT_THAT(PopAll(queue), ElementsAre("b1", "a2", "b2", "a3", "a1"));
-}
 
 class DrainStateTest : public ::testing::Test {
  protected:
@@ -61,7 +35,7 @@ class DrainStateTest : public ::testing::Test {
   DrainState drain_;
 };
 
-TEST_F(DrainStateTest, WakingUpWithoutAReasonEndsNoWait) {
+TEST_F(DrainStateTest, OnlyAReasonEndsAWait) {
   for (const absl::Duration timeout : {absl::Hours(1), absl::InfiniteDuration()}) {
     clock_.asked = 0;
     drain_.ended = false;
@@ -80,16 +54,10 @@ TEST_F(DrainStateTest, WakingUpWithoutAReasonEndsNoWait) {
     EXPECT_GE(clock_.asked, 3);
     EXPECT_FALSE(drain_.abandoned);
   }
-}
-
-TEST_F(DrainStateTest, QueuesAreAbandonedWhenTheTimeIsUp) {
+  drain_.ended = false;
   Await(absl::ZeroDuration());
-  EXPECT_TRUE(drain_.abandoned);
-}
-
-TEST_F(DrainStateTest, NothingIsAwaitedOfQueuesThatAreAbandoned) {
-  drain_.Abandon();
-  Await(absl::InfiniteDuration());
+  EXPECT_TRUE(drain_.abandoned) << "the time is up";
+  Await(absl::InfiniteDuration());  // nothing is awaited of queues that are abandoned
   EXPECT_FALSE(drain_.ended);
 }
 

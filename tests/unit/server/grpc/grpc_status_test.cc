@@ -3,19 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "proto/wire/error_details.h"
+#include "proto/error.h"
 #include "server/error.h"
 #include "server/limits.h"
 
 namespace rope::server {
 namespace {
-
-TEST(GrpcStatusTest, OkHasNoDetails) {
-  grpc::ServerContext context;
-  const grpc::Status status = ToGrpcStatus(absl::OkStatus(), context);
-  EXPECT_TRUE(status.ok());
-  EXPECT_TRUE(status.error_details().empty());
-}
 
 TEST(GrpcStatusTest, EveryCodeKeepsItsNumber) {
   for (int code = 1; code <= 16; ++code) {
@@ -25,30 +18,6 @@ TEST(GrpcStatusTest, EveryCodeKeepsItsNumber) {
     EXPECT_EQ(static_cast<int>(status.error_code()), code);
     EXPECT_EQ(status.error_message(), "m");
   }
-}
-
-TEST(GrpcStatusTest, DetailsNameTheField) {
-  grpc::ServerContext context;
-  const grpc::Status status = ToGrpcStatus(InvalidField("a.b", 3, "less"), context);
-  const auto error = proto::DecodeStatusDetails(status.error_details());
-  ASSERT_TRUE(error.has_value());
-  EXPECT_EQ(error->code(), 3);
-  EXPECT_EQ(error->field(), "a.b");
-  EXPECT_EQ(error->got(), "3");
-  EXPECT_EQ(error->want(), "less");
-  EXPECT_EQ(error->reason(), v1::REASON_INVALID_FIELD);
-  EXPECT_EQ(error->retry_delay_ms(), 0);
-  EXPECT_FALSE(error->may_have_executed());
-}
-
-TEST(GrpcStatusTest, DetailsCarryTheRetryDelay) {
-  grpc::ServerContext context;
-  const grpc::Status status =
-      ToGrpcStatus(RetryLater(Reason::kQueueFull, "queue", "10 requests", "at most 9"), context);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  const auto error = proto::DecodeStatusDetails(status.error_details());
-  ASSERT_TRUE(error.has_value());
-  EXPECT_EQ(error->retry_delay_ms(), 20);
 }
 
 // A character that no header may hold has three in a percent-encoded text.

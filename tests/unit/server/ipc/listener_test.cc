@@ -9,7 +9,6 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -46,26 +45,8 @@ TEST(ListenSocketTest, PortIsFilledIn) {
   EXPECT_EQ(listening->path, "");
 }
 
-TEST(ListenSocketTest, PortThatIsTakenIsUnavailable) {
-  ASSERT_OK(first, ListenAt("127.0.0.1:0"));
-  EXPECT_THAT(ListenAt(first->address), IsUnavailable("--listen: got " + first->address));
-}
-
 TEST(ListenSocketTest, HostThatCannotBeResolvedIsUnavailable) {
   EXPECT_THAT(ListenAt("no.such.host.invalid:0"), IsUnavailable("--listen: got no.such"));
-}
-
-TEST(ListenSocketTest, PathIsTakenWhileSomebodyListensThere) {
-  const std::string folder = ::rope::testing::TemporaryFolder();
-  const std::string address = "unix:" + folder + "/s";
-  {
-    ASSERT_OK(first, ListenAt(address));
-    EXPECT_EQ(first->path, folder + "/s");
-    EXPECT_THAT(ListenAt(address), IsUnavailable("connect"));
-  }
-  EXPECT_THAT(ListenAt(address), IsOk()) << "the file is left over, and no server listens on it";
-  unlink((folder + "/s").c_str());
-  rmdir(folder.c_str());
 }
 
 TEST(ListenSocketTest, FileThatIsNoSocketIsRefusedAndStays) {
@@ -144,18 +125,6 @@ TEST(ListenSocketTest, AcceptedConnectionsSendAtOnceAndGiveUpADeadPeer) {
   }
 }
 
-TEST(ListenSocketTest, SocketHasTheModeThatIsAsked) {
-  const std::string folder = ::rope::testing::TemporaryFolder();
-  for (const mode_t mode : {0600U, 0666U}) {
-    ASSERT_OK(listening, ListenAt("unix:" + folder + "/s", mode));
-    struct stat about {};
-    ASSERT_EQ(stat(listening->path.c_str(), &about), 0);
-    EXPECT_EQ(about.st_mode & 0777, mode);
-  }
-  unlink((folder + "/s").c_str());
-  rmdir(folder.c_str());
-}
-
 TEST(ListenSocketTest, PathThatFitsNoAddressIsInvalid) {
   EXPECT_THAT(ListenAt("unix:/" + std::string(107, 'a')), IsInvalid("a path of 108 bytes"));
 }
@@ -200,9 +169,6 @@ bool WasClosed(const proto::FileDescriptor& client) {
 
 class ListenerTest : public ::testing::Test {
  protected:
-  ListenerTest() : ListenerTest(true) {}
-  explicit ListenerTest(bool enabled)
-      : clients_({.connections = 4096, .region_bytes = limits::kGiB}, {.enabled = enabled}) {}
   ~ListenerTest() override {
     listener_.reset();
     rmdir(folder_.c_str());
@@ -240,16 +206,13 @@ class ListenerTest : public ::testing::Test {
     Say(client, kPreface);
     NextHandedOn();
   }
-  Regions& RegionsOf(const proto::FileDescriptor& server) {
-    return clients_.connections.Of(absl::StrCat("fd:", server.get()))->regions();
-  }
   void AwaitRegions(int64_t regions) {
     while (clients_.totals.regions != regions) AwaitAttention();
   }
 
   const std::string folder_ = ::rope::testing::TemporaryFolder();
   const std::string path_ = folder_ + "/s";
-  TestClients clients_;
+  TestClients clients_{{.connections = 4096, .region_bytes = limits::kGiB}};
   proto::Mutex mutex_;
   proto::CondVar handed_over_;
   std::vector<proto::FileDescriptor> handed_on_ ABSL_GUARDED_BY(mutex_);
@@ -329,25 +292,6 @@ TEST_F(ListenerTest, ClientOfAProxyBringsNoMemory) {
   listener_.reset();
 }
 
-TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {
-  Listen();
-  const SharedMemory memory = SharedMemory::Memfd(8192);
-  proto::FileDescriptor client = ConnectUnix(path_);
-  ASSERT_OK(answer, proto::ExchangeHello(client.get(), {8192}, {memory.fd()}));
-  EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
-  EXPECT_NE(answer->hello.session, 0u);
-  Say(client, "PRI");
-  proto::FileDescriptor server = NextHandedOn();
-  char words[4] = {};
-  EXPECT_EQ(recv(server.get(), words, 3, 0), 3);
-  EXPECT_EQ(std::string(words), "PRI");
-  const auto listed = RegionsOf(server).List();
-  ASSERT_THAT(listed, SizeIs(1));
-  EXPECT_EQ(listed[0].id, answer->hello.region_id);
-  client = proto::FileDescriptor();
-  AwaitRegions(0);
-}
-
 TEST_F(ListenerTest, ServerThatShutsTheSocketEndsTheSessionToo) {
   Listen();
   const SharedMemory memory = SharedMemory::Memfd(4096);
@@ -360,56 +304,6 @@ TEST_F(ListenerTest, ServerThatShutsTheSocketEndsTheSessionToo) {
   }
   AwaitRegions(0);
   EXPECT_TRUE(WasClosed(client));
-}
-
-TEST_F(ListenerTest, RefusedMemoryLeavesAPlainConnection) {
-  Listen();
-  const SharedMemory unsealed = SharedMemory::Memfd(4096, 0);
-  const proto::FileDescriptor client = ConnectUnix(path_);
-  ASSERT_OK(answer, proto::ExchangeHello(client.get(), {4096}, {unsealed.fd()}));
-  EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(answer->hello.region_id, 0u);
-  NextHandedOn();
-  EXPECT_EQ(clients_.totals.rejected, 1);
-}
-
-TEST_F(ListenerTest, HelloWithoutDescriptorIsInvalid) {
-  Listen();
-  const proto::FileDescriptor client = ConnectUnix(path_);
-  const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
-  // Byte by byte, as a hostile client may.
-  for (const char byte : hello) Say(client, std::string(1, byte));
-  proto::HelloBytes bytes{};
-  ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
-  EXPECT_EQ(proto::DecodeServerHello(bytes)->code, absl::StatusCode::kInvalidArgument);
-  NextHandedOn();
-}
-
-TEST_F(ListenerTest, SeveralDescriptorsAreInvalidAndAllClosed) {
-  Listen();
-  const SharedMemory memory = SharedMemory::Memfd(4096);
-  const proto::FileDescriptor client = ConnectUnix(path_);
-  int ends[2] = {-1, -1};
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  const proto::FileDescriptor reader(ends[0]);
-  const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
-  SayWith(client, {reinterpret_cast<const char*>(hello.data()), hello.size()},
-          {memory.fd(), ends[1], ends[1], ends[1]});
-  close(ends[1]);
-  proto::HelloBytes bytes{};
-  ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
-  EXPECT_EQ(proto::DecodeServerHello(bytes)->code, absl::StatusCode::kInvalidArgument);
-  char byte = 0;
-  EXPECT_EQ(read(reader.get(), &byte, 1), 0) << "the server holds a descriptor that it refused";
-}
-
-TEST_F(ListenerTest, GarbageHelloIsClosed) {
-  Listen();
-  const proto::FileDescriptor client = ConnectUnix(path_);
-  Say(client, "RoPEmemX" + std::string(24, '\1'));
-  EXPECT_TRUE(WasClosed(client));
-  AwaitAttention();
-  EXPECT_EQ(HandedOn(), 0u);
 }
 
 TEST_F(ListenerTest, PendingAndHalfSpokenConnectionsAreClosedInTime) {
@@ -432,13 +326,6 @@ TEST_F(ListenerTest, PendingConnectionsHoldUpNobodyAndTheOldestGoes) {
   EXPECT_TRUE(WasClosed(silent[0])) << "there was no room for the next connection";
   Say(silent[1], kPreface);  // better late than never
   NextHandedOn();
-}
-
-TEST_F(ListenerTest, ClientThatGoesWithoutAWordIsForgotten) {
-  Listen();
-  for (int i = 0; i < 1000; ++i) ConnectUnix(path_);
-  AwaitAttention();
-  EXPECT_EQ(HandedOn(), 0u);
 }
 
 TEST_F(ListenerTest, ConnectionBeyondTheBoundIsClosedUntilAPlaceIsFree) {
@@ -511,9 +398,6 @@ class RingListenerTest : public ListenerTest {
   }
   ~RingListenerTest() override { listener_.reset(); }
 
-  void AwaitRings(int64_t rings) {
-    while (rings_->count() != rings) AwaitAttention();
-  }
   // Sends a hello with descriptors, of which the server must keep none.
   void ExpectRefused(const proto::ClientHello& hello, size_t descriptors) {
     int ends[2] = {-1, -1};
@@ -537,25 +421,6 @@ class RingListenerTest : public ListenerTest {
   const SharedMemory memory_ = SharedMemory::Memfd(8192);
   std::unique_ptr<RingLoop> rings_;
 };
-
-TEST_F(RingListenerTest, HelloBringsARingThatGoesWithItsConnection) {
-  Listen({.rings = rings_.get()});
-  RawRing ring;
-  proto::FileDescriptor client = ConnectUnix(path_);
-  auto answer = SayHello(client, memory_, ring.memory());
-  ASSERT_THAT(answer, IsOk());
-  EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
-  EXPECT_NE(answer->hello.region_id, 0u);
-  ASSERT_TRUE(answer->doorbell.ok());
-  EXPECT_EQ(rings_->count(), 1);
-  ring.set_doorbell(std::move(answer->doorbell));
-  ring.Send(0, "x");
-  ASSERT_TRUE(ring.Await(0));
-  EXPECT_EQ(ring.MessageIn(0), "served");
-  client = proto::FileDescriptor();
-  AwaitRings(0);
-  EXPECT_TRUE(ring.IsClosed());
-}
 
 TEST_F(RingListenerTest, RingThatIsRefusedLeavesTheRegion) {
   Listen({.rings = rings_.get()});
@@ -588,31 +453,6 @@ TEST_F(RingListenerTest, DescriptorsThatAreNotThoseOfTheHelloAreRefused) {
   ExpectRefused({.bytes = 4096, .ring_bytes = sizeof(proto::Ring)}, 0);
   ExpectRefused({.bytes = 4096, .ring_bytes = sizeof(proto::Ring)}, 1);
   ExpectRefused({.bytes = 4096, .ring_bytes = 0}, 2);
-}
-
-TEST_F(RingListenerTest, WithoutRingsTheRegionComesAlone) {
-  Listen();
-  const RawRing ring;
-  const proto::FileDescriptor client = ConnectUnix(path_);
-  ASSERT_OK(answer, SayHello(client, memory_, ring.memory()));
-  EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
-  EXPECT_FALSE(answer->doorbell.ok());
-  EXPECT_FALSE(ring.IsClosed());
-}
-
-class DisabledListenerTest : public ListenerTest {
- protected:
-  DisabledListenerTest() : ListenerTest(false) {}
-};
-
-TEST_F(DisabledListenerTest, HelloIsAnsweredWithTheReason) {
-  Listen();
-  const SharedMemory memory = SharedMemory::Memfd(4096);
-  const proto::FileDescriptor client = ConnectUnix(path_);
-  ASSERT_OK(answer, proto::ExchangeHello(client.get(), {4096}, {memory.fd()}));
-  EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
-  const proto::FileDescriptor server = NextHandedOn();
-  EXPECT_THAT(RegionsOf(server).List(), IsEmpty());
 }
 
 }  // namespace

@@ -2,16 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/config/presets.h"
-#include "proto/wire/rope_config.h"
-#include "server/clients/limits.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/models/limits.h"
@@ -33,16 +29,6 @@ TEST(SpecCacheTest, FirstValueOfAKeyStays) {
   EXPECT_EQ(cache.Find("a").layers, first.layers);
 }
 
-TEST(SpecCacheTest, OldestGoFirstWhenTheBytesAreUsedUp) {
-  SpecCache cache(100'000);
-  for (int i = 0; i < 10; ++i) cache.Add(absl::StrCat(i), Value(30'000));
-  EXPECT_EQ(cache.Find("6").layers, nullptr);
-  EXPECT_NE(cache.Find("7").layers, nullptr);
-  EXPECT_NE(cache.Find("9").layers, nullptr);
-  EXPECT_GE(cache.bytes(), 90'000);
-  EXPECT_LE(cache.bytes(), 100'000);
-}
-
 TEST(SpecCacheTest, KeysCountToo) {
   SpecCache cache(100'000);
   cache.Add("a", Value(1));
@@ -53,24 +39,9 @@ TEST(SpecCacheTest, KeysCountToo) {
   EXPECT_EQ(cache.Find("a").layers, nullptr) << "nor do both";
 }
 
-TEST(SpecCacheTest, ValueAboveTheBoundIsReturnedAndNotKept) {
-  SpecCache cache(100'000);
-  cache.Add("b", Value(1));
-  const int64_t bytes = cache.bytes();
-  const SpecCache::Value large = Value(200'000);
-  EXPECT_EQ(cache.Add("a", large).layers, large.layers);
-  EXPECT_EQ(cache.Find("a").layers, nullptr);
-  EXPECT_NE(cache.Find("b").layers, nullptr) << "it takes no other's place";
-  EXPECT_EQ(cache.bytes(), bytes);
-}
-
 constexpr char kPlain[] = R"({"head_dim": 64, "rope_theta": 10000})";
 constexpr char kLlama[] =
     R"({"model_type": "llama", "head_dim": 64, "max_position_embeddings": 4096})";
-constexpr char kTwoKinds[] = R"({"model_type": "gemma3_text", "head_dim": 64,
-    "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "num_hidden_layers": 4,
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
-                    "full_attention"]})";
 
 std::unique_ptr<ModelRegistry> MakeRegistry(
     const std::vector<ModelRegistry::ModelFile>& files = {}) {
@@ -102,14 +73,6 @@ v1::RopeSpec ById(const std::string& config_id) {
   v1::RopeSpec spec;
   spec.set_config_id(config_id);
   return spec;
-}
-
-TEST(ConfigIdTest, OneEmbeddingHasOneIdHoweverItIsGiven) {
-  const auto registry = MakeRegistry({{"mine", kLlama}});
-  ASSERT_OK(by_json, registry->Find(ByJson(kLlama)));
-  ASSERT_OK(by_model, registry->Find(ByModel("mine")));
-  EXPECT_NE(*by_json, *by_model) << "two specs";
-  EXPECT_EQ((*by_json)->config_id(), (*by_model)->config_id());
 }
 
 TEST(EvictionTest, OldSpecsGoAndComeBack) {
@@ -173,17 +136,6 @@ void ExpectLongUntilFound(ModelRegistry& registry, const v1::RopeSpec& spec) {
   EXPECT_FALSE(TakesLong(registry, spec)) << spec.ShortDebugString();
 }
 
-TEST(TakesLongTest, NarrowConfigsDoNotAndWideOnesUntilTheyAreCached) {
-  const auto registry = MakeRegistry();
-  EXPECT_FALSE(TakesLong(*registry, v1::RopeSpec())) << "the caller brings rows";
-  EXPECT_FALSE(TakesLong(*registry, ByConfig(10000, kWidthHereMax)));
-  ExpectLongUntilFound(*registry, ByConfig(10000, kWidthHereMax + 2));
-  EXPECT_TRUE(TakesLong(*registry, ByConfig(20000, kWidthHereMax + 2)));
-  v1::RopeSpec hf = ByConfig(10000, kWidthHereMax + 2);
-  hf.set_precision(v1::PRECISION_HF);
-  ExpectLongUntilFound(*registry, hf);
-}
-
 TEST(TakesLongTest, EveryFieldThatSaysHowWideAConfigIsCounts) {
   const auto registry = MakeRegistry();
   v1::RopeSpec rotary;
@@ -202,15 +154,6 @@ TEST(TakesLongTest, EveryFieldThatSaysHowWideAConfigIsCounts) {
   v1::RopeSpec axes;
   for (int64_t i = 0; i <= kWidthHereMax; ++i) axes.mutable_config()->add_mrope_axes(0);
   EXPECT_TRUE(TakesLong(*registry, axes));
-}
-
-TEST(TakesLongTest, TextDoesUntilItIsCachedAndConfigIdsDoNot) {
-  const auto registry = MakeRegistry();
-  ExpectLongUntilFound(*registry, ByJson(kPlain));
-  ExpectLongUntilFound(*registry, ByJson(R"({"head_dim": 65536})"));
-  EXPECT_FALSE(TakesLong(*registry, ById(std::string(32, '0')))) << "not found at once";
-  ASSERT_OK(wide, registry->Find(ByConfig(10000, 65536)));
-  EXPECT_FALSE(TakesLong(*registry, ById((*wide)->config_id())));
 }
 
 TEST(TakesLongTest, SpecsThatAreNeverCachedAlwaysDo) {
@@ -253,18 +196,6 @@ TEST(FindLayersTest, FileIsReadAndKeptOnce) {
   EXPECT_EQ(registry->spec_bytes(), bytes);
 }
 
-TEST(FindLayersTest, NumberOfLayersAndTheFirstOneSelect) {
-  const auto registry = MakeRegistry();
-  v1::RopeSpec spec = ByJson(kTwoKinds);
-  spec.set_first_layer(1);
-  EXPECT_EQ(registry->FindLayers(spec, 2).value().size(), 2);
-  EXPECT_EQ(registry->FindLayers(spec, 3).value().size(), 3);
-  EXPECT_EQ(registry->FindLayers(spec, 3).value()[0]->layer().config.rope_theta, 1e6);
-  EXPECT_THAT(registry->FindLayers(spec, 4), IsInvalid("rope.layer: got 4, want 0 to 3"));
-  spec.set_first_layer(0);
-  EXPECT_EQ(registry->FindLayers(spec, 3).value()[0]->layer().config.rope_theta, 1e4);
-}
-
 TEST(SubConfigTest, FileOfAModelIsReadOnceForASubConfig) {
   const auto registry = MakeRegistry({{"composite", LongFile(limits::kConfigJsonBytesMax)}});
   v1::RopeSpec spec = ByModel("composite");
@@ -294,24 +225,6 @@ TEST(ModelFilesTest, FlagModelReplacesAPreset) {
   EXPECT_EQ(model.origin(), "flag");
   EXPECT_EQ(model.head_dim(), 64);
   EXPECT_EQ(model.max_position_embeddings(), 4096);
-}
-
-TEST(ModelFilesTest, ReportsNameWhatTheOperatorShouldKnow) {
-  const std::string doubtful = R"({"model_type": "llama", "head_dim": 64,
-      "rope_scaling": {"type": "linear", "factor": 0.5}})";
-  const auto registry = MakeRegistry({{"llama-3-8b", kLlama}, {"mine", doubtful}});
-  const auto& reports = registry->file_reports();
-  ASSERT_EQ(reports.size(), 2U);
-  EXPECT_EQ(reports[0].name, "llama-3-8b");
-  EXPECT_TRUE(reports[0].replaces_preset);
-  EXPECT_EQ(reports[1].name, "mine");
-  EXPECT_FALSE(reports[1].replaces_preset);
-  EXPECT_THAT(reports[1].warnings, Contains(HasSubstr("factor")));
-}
-
-TEST(ModelFilesTest, FileThatDoesNotTellItsPairingIsInvalid) {
-  const std::vector<ModelRegistry::ModelFile> files = {{"mine", kPlain}};
-  EXPECT_THAT(ModelRegistry::Create(files), IsInvalid("model mine: rope.pairing: got nothing"));
 }
 
 TEST(ModelFilesTest, EveryLayerIsCheckedAndWarningsNameTheirs) {
@@ -377,46 +290,6 @@ TEST(ModelFilesTest, BadNamesAndConfigsAreInvalid) {
   }
   const std::vector<ModelRegistry::ModelFile> broken = {{"mine", "{"}};
   EXPECT_THAT(ModelRegistry::Create(broken), IsInvalid("model mine: "));
-}
-
-TEST(ListTest, ShowsWhatTheFirstLayerTypeSays) {
-  const auto registry = MakeRegistry();
-  for (const kernels::Preset& preset : kernels::Presets()) {
-    ASSERT_OK(config, kernels::ModelConfig::Parse(preset.config_json));
-    v1::Model expected;
-    expected.set_name(std::string(preset.name));
-    expected.set_origin("preset");
-    for (const std::string& type : config->layer_types()) expected.add_layer_types(type);
-    if (config->num_heads()) expected.set_num_heads(*config->num_heads());
-    if (config->num_kv_heads()) expected.set_num_kv_heads(*config->num_kv_heads());
-    kernels::LayerChoice first;
-    if (!config->layer_types().empty()) first.layer_type = config->layer_types().front();
-    ASSERT_OK(layer, config->Layer(first));
-    ASSERT_OK(resolved, kernels::Resolve(layer->config));
-    expected.set_head_dim((*resolved)->head_dim());
-    expected.set_rotary_dim((*resolved)->rotary_dim());
-    expected.set_pairing(proto::WritePairing(preset.pairing));
-    expected.set_rope_type(std::string(Name(layer->config.rope_type)));
-    expected.set_rope_theta(layer->config.rope_theta);
-    if (layer->config.max_position_embeddings) {
-      expected.set_max_position_embeddings(*layer->config.max_position_embeddings);
-    }
-    EXPECT_EQ(registry->models().at(expected.name()).shown.DebugString(), expected.DebugString());
-  }
-}
-
-TEST(ListTest, ShowsEveryPresetByNameWithItsNumbers) {
-  const auto registry = MakeRegistry();
-  ASSERT_EQ(registry->models().size(), kernels::Presets().size());
-  for (const auto& [name, named] : registry->models()) {
-    const v1::Model& model = named.shown;
-    EXPECT_EQ(model.name(), name);
-    EXPECT_EQ(model.origin(), "preset") << model.name();
-    EXPECT_GT(model.head_dim(), 0) << model.name();
-    EXPECT_GT(model.rotary_dim(), 0) << model.name();
-    EXPECT_GT(model.rope_theta(), 0) << model.name();
-    EXPECT_THAT(model.pairing(), AnyOf(v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED)) << model.name();
-  }
 }
 
 std::vector<std::string> TextsOf(const ModelRegistry::FileReport& file) {

@@ -9,18 +9,15 @@
 
 #include "kernels/backends.h"
 #include "kernels/dtype/element.h"
-#include "server/clients/limits.h"
-#include "server/engine/executor.h"
-#include "server/request/rotation_plan.h"
-#include "server/request/validate.h"
+#include "tests/support/local_engine.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
 namespace {
 
+using ::rope::testing::LocalEngine;
 using ::rope::testing::RawBytes;
-using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 constexpr int64_t kHeadDim = 8;
 const std::vector<double> kFrequencies = {1.0, 0.1, 0.01, 0.001};
@@ -81,8 +78,7 @@ v1::Tensor MakeTensor(v1::DType dtype, v1::Role role) {
 
 // One token at `position`, without tensors. The frequencies are exact floats, so that all
 // implementations have the same ones.
-v1::RotateRequest MakeRequest(int64_t position, v1::Pairing pairing,
-                              v1::Precision precision = v1::PRECISION_HF) {
+v1::RotateRequest MakeRequest(int64_t position, v1::Pairing pairing) {
   v1::RotateRequest request;
   v1::RopeSpec& rope = *request.mutable_rope();
   rope.mutable_config()->set_head_dim(kHeadDim);
@@ -90,50 +86,29 @@ v1::RotateRequest MakeRequest(int64_t position, v1::Pairing pairing,
   inv_freq.set_dtype(v1::DTYPE_FP32);
   inv_freq.mutable_numbers()->Add(kFrequencies.begin(), kFrequencies.end());
   rope.set_pairing(pairing);
-  rope.set_precision(precision);
+  rope.set_precision(v1::PRECISION_HF);
   request.mutable_positions()->set_start(position);
   return request;
 }
 
 class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
  protected:
-  absl::StatusOr<Plan> Check(const v1::RotateRequest& sent) {
-    const ReceivedRequest received(sent);
-    return Validate(received.message, received.split, *registry_);
+  // The tensors of the answer, as floats.
+  std::vector<std::vector<float>> Rotate(const v1::RotateRequest& sent) {
+    const auto finished = engine_.Run(sent);
+    EXPECT_THAT(finished.status(), IsOk());
+    std::vector<std::vector<float>> tensors;
+    for (int t = 0; finished.ok() && t < sent.tensors_size(); ++t) {
+      const v1::DType dtype =
+          sent.has_output() ? sent.output().dtype() : sent.tensors(t).array().dtype();
+      tensors.push_back(Floats((*finished)->run.outputs[static_cast<size_t>(t)].data(), dtype));
+    }
+    return tensors;
   }
 
-  // Runs all requests in one batch. Returns the tensors of each as floats.
-  std::vector<std::vector<std::vector<float>>> Rotate(const std::vector<v1::RotateRequest>& sent) {
-    std::vector<ReceivedRequest> received;
-    for (const v1::RotateRequest& request : sent) received.emplace_back(request);
-    std::vector<std::unique_ptr<Request>> requests;
-    std::vector<Slice> slices;
-    for (size_t i = 0; i < sent.size(); ++i) {
-      auto plan = Validate(received[i].message, received[i].split, *registry_);
-      EXPECT_THAT(plan, IsOk());
-      if (!plan.ok()) return {};
-      requests.push_back(received[i].MakeRequest());
-      requests[i]->plan = *std::move(plan);
-      slices.push_back({requests[i].get(), 0, requests[i]->plan.tokens, absl::OkStatus()});
-    }
-    Executor(devices_, tables_, pool_).Run(absl::MakeSpan(slices));
-    std::vector<std::vector<std::vector<float>>> results;
-    for (size_t i = 0; i < sent.size(); ++i) {
-      EXPECT_THAT(slices[i].status, IsOk());
-      std::vector<std::vector<float>>& tensors = results.emplace_back();
-      for (int t = 0; t < sent[i].tensors_size(); ++t) {
-        tensors.push_back(
-            Floats(requests[i]->run.outputs[static_cast<size_t>(t)].data(), sent[i].tensors(t)));
-      }
-    }
-    return results;
-  }
-
-  static std::vector<float> Floats(const char* bytes, const v1::Tensor& tensor) {
-    int64_t count = 1;
-    for (const int64_t length : tensor.array().shape()) count *= length;
-    const v1::DType dtype = tensor.array().dtype();
-    std::vector<float> values(static_cast<size_t>(count));
+  // Of one head.
+  static std::vector<float> Floats(const char* bytes, v1::DType dtype) {
+    std::vector<float> values(kHeadDim);
     if (dtype == v1::DTYPE_FP32) {
       std::memcpy(values.data(), bytes, values.size() * sizeof(float));
       return values;
@@ -147,14 +122,7 @@ class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
     return values;
   }
 
-  void ExpectRefused(const v1::RotateRequest& request, const std::string& text) {
-    EXPECT_THAT(Check(request), IsInvalid(text));
-  }
-
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
-  DeviceRouter devices_{kernels::CreateBackend(GetParam(), {}).value()};
-  kernels::TableCache tables_{limits::kTableCacheBytes};
-  BufferPool pool_{limits::kPooledBytesMax};
+  LocalEngine engine_{kernels::CreateBackend(GetParam(), {}).value()};
 };
 
 INSTANTIATE_TEST_SUITE_P(All, PlanPrecisionTest, ::testing::Values("reference", "cpu"));
@@ -167,28 +135,13 @@ TEST_P(PlanPrecisionTest, EachTensorIsRoundedInItsOwnDType) {
       *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_K);
       *request.add_tensors() = MakeTensor(v1::DTYPE_FP32, v1::ROLE_K);
       *request.add_tensors() = MakeTensor(v1::DTYPE_FP16, v1::ROLE_K);
-      EXPECT_THAT(Rotate({request})[0], ElementsAre(EagerHead(position, pairing, v1::DTYPE_FP16),
-                                                    EagerHead(position, pairing, v1::DTYPE_BF16),
-                                                    EagerHead(position, pairing, v1::DTYPE_FP32),
-                                                    EagerHead(position, pairing, v1::DTYPE_FP16)))
+      EXPECT_THAT(Rotate(request), ElementsAre(EagerHead(position, pairing, v1::DTYPE_FP16),
+                                               EagerHead(position, pairing, v1::DTYPE_BF16),
+                                               EagerHead(position, pairing, v1::DTYPE_FP32),
+                                               EagerHead(position, pairing, v1::DTYPE_FP16)))
           << position;
     }
   }
-}
-
-TEST_P(PlanPrecisionTest, ExactAndHfMeetInOneBatch) {
-  v1::RotateRequest hf = MakeRequest(12345, v1::PAIRING_HALF);
-  *hf.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
-  v1::RotateRequest exact = hf;
-  exact.mutable_rope()->set_precision(v1::PRECISION_EXACT);
-  v1::RotateRequest unset = hf;
-  unset.mutable_rope()->clear_precision();
-  const auto results = Rotate({hf, exact, hf, unset});
-  EXPECT_THAT(results[0], ElementsAre(EagerHead(12345, v1::PAIRING_HALF, v1::DTYPE_BF16)));
-  EXPECT_EQ(results[2], results[0]);
-  EXPECT_NE(results[1], results[0]);
-  EXPECT_EQ(results[3], results[1]);
-  EXPECT_EQ(tables_.statistics().tables, 2);
 }
 
 // The gradient that autograd computes: the same products with the opposite sign of the sine.
@@ -197,8 +150,7 @@ TEST_P(PlanPrecisionTest, BackwardTurnsBackInTheSameSteps) {
   *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
   for (const v1::Operation operation : {v1::OPERATION_BACKWARD, v1::OPERATION_INVERSE}) {
     request.set_operation(operation);
-    EXPECT_THAT(Rotate({request})[0],
-                ElementsAre(EagerHead(77, v1::PAIRING_HALF, v1::DTYPE_BF16, -1)));
+    EXPECT_THAT(Rotate(request), ElementsAre(EagerHead(77, v1::PAIRING_HALF, v1::DTYPE_BF16, -1)));
   }
 }
 
@@ -214,25 +166,9 @@ TEST_P(PlanPrecisionTest, ThreeAxisPositionsTakeTheRowsOfTheirAxes) {
   *request.add_tensors() = MakeTensor(v1::DTYPE_FP16, v1::ROLE_Q);
   *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_K);
   const std::vector<int64_t> by_pair = {300, 300, 41, 52};
-  EXPECT_THAT(Rotate({request})[0],
+  EXPECT_THAT(Rotate(request),
               ElementsAre(EagerHead(kValues, by_pair, v1::PAIRING_HALF, v1::DTYPE_FP16),
                           EagerHead(kValues, by_pair, v1::PAIRING_HALF, v1::DTYPE_BF16)));
-}
-
-TEST_P(PlanPrecisionTest, HeadsThatDoNotRotatePassThrough) {
-  v1::RotateRequest request = MakeRequest(5, v1::PAIRING_HALF);
-  v1::Tensor& tensor = *request.add_tensors();
-  tensor = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
-  tensor.clear_role();
-  tensor.set_layout("SHD");
-  SetShape(*tensor.mutable_array(), {1, 2, kHeadDim});
-  tensor.mutable_array()->set_raw(tensor.array().raw() + tensor.array().raw());
-  v1::HeadRange& range = *tensor.add_head_ranges();
-  range.set_role(v1::ROLE_K);
-  range.set_end(1);
-  std::vector<float> want = EagerHead(5, v1::PAIRING_HALF, v1::DTYPE_BF16);
-  want.insert(want.end(), kValues.begin(), kValues.end());
-  EXPECT_THAT(Rotate({request})[0], ElementsAre(want));
 }
 
 // As in Llama 4: rotates in the tensor's dtype, then multiplies by a float32 factor.
@@ -244,32 +180,8 @@ TEST_P(PlanPrecisionTest, ScaleAndOutputDTypeComeAfterTheSteps) {
   request.mutable_output()->set_dtype(v1::DTYPE_FP32);
   std::vector<float> want = EagerHead(77, v1::PAIRING_HALF, v1::DTYPE_BF16);
   for (float& value : want) value *= 0.3F;
-  const ReceivedRequest received(request);
-  const std::unique_ptr<Request> running = received.MakeRequest();
-  running->plan = *Validate(received.message, received.split, *registry_);
-  Slice slice = {running.get(), 0, 1, absl::OkStatus()};
-  Executor(devices_, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
-  ASSERT_THAT(slice.status, IsOk());
-  std::vector<float> got(kHeadDim);
-  std::memcpy(got.data(), running->run.outputs[0].data(), got.size() * sizeof(float));
+  const std::vector<float> got = Rotate(request).at(0);
   for (size_t i = 0; i < got.size(); ++i) EXPECT_FLOAT_EQ(got[i], want[i]) << i;
-}
-
-TEST_P(PlanPrecisionTest, ConfigIdCarriesIt) {
-  v1::RotateRequest request = MakeRequest(12345, v1::PAIRING_HALF);
-  *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
-  ASSERT_OK(entry, registry_->Find(request.rope()));
-  v1::RotateRequest by_id = request;
-  by_id.mutable_rope()->Clear();
-  by_id.mutable_rope()->set_config_id((*entry)->config_id());
-  EXPECT_EQ(Rotate({by_id}), Rotate({request}));
-  request.mutable_rope()->set_precision(v1::PRECISION_EXACT);
-  EXPECT_NE((*registry_->Find(request.rope()))->config_id(), (*entry)->config_id());
-  by_id.mutable_rope()->set_precision(v1::PRECISION_HF);
-  ExpectRefused(
-      by_id,
-      "rope.config_id: got it together with layer, layer_type, sub_config, pairing, compat or "
-      "precision");
 }
 
 }  // namespace

@@ -3,8 +3,6 @@
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -68,20 +66,6 @@ v1::RotateRequest OfTokens(int64_t tokens) {
   return request;
 }
 
-void SetInts(v1::Array& array, const std::vector<int64_t>& shape,
-             const std::vector<int32_t>& values) {
-  array.set_dtype(v1::DTYPE_INT32);
-  SetShape(array, shape);
-  array.set_raw(RawBytes(values));
-}
-
-// The sample with other positions.
-v1::RotateRequest With(const std::function<void(v1::Positions&)>& set) {
-  v1::RotateRequest request = Sample();
-  set(*request.mutable_positions());
-  return request;
-}
-
 class PreparedRotationTest : public ::testing::Test {
  protected:
   std::string Prepare(const v1::RotateRequest& whole, const std::string& open_axis = "") {
@@ -92,36 +76,18 @@ class PreparedRotationTest : public ::testing::Test {
     return id.value_or("");
   }
 
-  WireAnswer Send(const v1::RotateRequest& request, uint64_t session = kSession) {
-    return Answer(engine_, {request.SerializeAsString()}, session);
-  }
-
-  // A call of a prepared request, whose answer is that of the whole request.
-  absl::Status SendAsPrepared(const v1::RotateRequest& whole, const std::string& id,
-                              bool is_open = false) {
-    const WireAnswer want = Send(whole);
-    const WireAnswer got = Send(CallOf(whole, id, is_open));
-    EXPECT_EQ(got.status, want.status);
-    EXPECT_TRUE(got.bytes == want.bytes) << "got " << got.Parsed().ShortDebugString() << "\nwant "
-                                         << want.Parsed().ShortDebugString();
-    return got.status;
+  WireAnswer Send(const v1::RotateRequest& request) {
+    return Answer(engine_, {request.SerializeAsString()}, kSession);
   }
 
   LocalEngine engine_;
 };
 
-TEST_F(PreparedRotationTest, EachCallHasItsOwnPositionsAndElements) {
-  const std::string id = Prepare(Sample());
-  v1::RotateRequest other = Sample(70000);
-  other.set_request_id("id-2");
-  other.mutable_tensors(0)->mutable_array()->set_raw(Floats(48, 9));
-  EXPECT_THAT(SendAsPrepared(other, id), IsOk());
-  EXPECT_THAT(
-      SendAsPrepared(With([](v1::Positions& p) { SetInts(*p.mutable_starts(), {1}, {3}); }), id),
-      IsOk());
-}
+// Values, an open axis and places in regions: MessageFuzzTest compares calls with whole requests.
 
-TEST_F(PreparedRotationTest, ACallBringsTheElementsOfRows) {
+// --- What a call may not bring ---
+
+TEST_F(PreparedRotationTest, RowsOfACallHaveThePreparedType) {
   v1::RotateRequest whole = Sample();
   whole.clear_positions();
   whole.mutable_rope()->clear_config();
@@ -131,37 +97,11 @@ TEST_F(PreparedRotationTest, ACallBringsTheElementsOfRows) {
     SetShape(*rows, {3, 4});
     rows->set_raw(Floats(12));
   }
-  const std::string id = Prepare(whole);
-  EXPECT_THAT(SendAsPrepared(whole, id), IsOk());
-  whole.mutable_rows()->mutable_sin()->set_raw(Floats(12, 2));
-  EXPECT_EQ(Prepare(whole), id);
-  EXPECT_THAT(SendAsPrepared(whole, id), IsOk());
-  v1::RotateRequest other = CallOf(whole, id);
-  other.mutable_rows()->mutable_sin()->set_dtype(v1::DTYPE_BF16);
-  EXPECT_THAT(Send(other).status, IsInvalid("rows.sin"));
-  whole.mutable_rope()->set_pairing(v1::PAIRING_INTERLEAVED);
-  EXPECT_NE(Prepare(whole), id);
+  v1::RotateRequest call = CallOf(whole, Prepare(whole));
+  EXPECT_THAT(Send(call).status, IsOk());
+  call.mutable_rows()->mutable_sin()->set_dtype(v1::DTYPE_BF16);
+  EXPECT_THAT(Send(call).status, IsInvalid("rows.sin"));
 }
-
-TEST_F(PreparedRotationTest, BadValuesAreRefusedAsInTheWholeRequest) {
-  const std::string id = Prepare(Sample());
-  EXPECT_THAT(SendAsPrepared(Sample(-1), id), IsInvalid("positions.start"));
-  EXPECT_THAT(SendAsPrepared(Sample(int64_t{1} << 30), id), IsOutOfRange("positions.start"));
-  v1::RotateRequest nowhere = Sample();
-  nowhere.clear_positions();
-  EXPECT_THAT(SendAsPrepared(nowhere, id), StatusIs(kInvalid, StartsWith("positions")));
-  v1::RotateRequest shorter = Sample();
-  shorter.mutable_tensors(1)->mutable_array()->mutable_raw()->pop_back();
-  EXPECT_THAT(SendAsPrepared(shorter, id), IsInvalid("tensors[1].array.raw"));
-  v1::RotateRequest empty = Sample();
-  empty.mutable_tensors(1)->mutable_array()->clear_raw();
-  EXPECT_THAT(SendAsPrepared(empty, id), IsInvalid("tensors[1].array"));
-  v1::RotateRequest labelled = Sample();
-  (*labelled.mutable_labels())[""] = "a";
-  EXPECT_THAT(SendAsPrepared(labelled, id), IsInvalid("labels"));
-}
-
-// --- What a call may not bring ---
 
 TEST_F(PreparedRotationTest, EveryFieldThatIsNoValueIsRefusedInACall) {
   const std::set<std::string> values = {"request_id", "labels", "positions", "prepared_id",
@@ -213,35 +153,10 @@ TEST_F(PreparedRotationTest, CallWithAnotherNumberOfTensorsIsRefused) {
 
 // --- An open axis ---
 
-TEST_F(PreparedRotationTest, OpenAxisHasAnyLengthUpToThePreparedOne) {
+TEST_F(PreparedRotationTest, ShapesOfACallDifferAlongTheOpenAxisAloneUpToThePreparedOne) {
   const std::string id = Prepare(OfTokens(5), "S");
-  for (const int64_t tokens : {0, 1, 4, 5}) {
-    EXPECT_THAT(SendAsPrepared(OfTokens(tokens), id, /*is_open=*/true), IsOk()) << tokens;
-  }
   EXPECT_THAT(Send(CallOf(OfTokens(6), id, true)).status,
               StatusIs(kInvalid, StartsWith("tensors[0].array.shape: got [6, 2, 8]")));
-}
-
-TEST_F(PreparedRotationTest, OpenAxisMayBeReorderedAndHaveDynamicFrequencies) {
-  const auto make = [](int64_t batch) {
-    v1::RotateRequest request = Sample();
-    request.clear_tensors();
-    AddTensor(request, v1::ROLE_Q, "BSHD", {batch, 3, 2, 8});
-    request.mutable_output()->add_layouts("HBSD");
-    v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
-    config.set_rope_type("dynamic");
-    config.set_factor(2);
-    config.set_max_position_embeddings(100);
-    return request;
-  };
-  const std::string id = Prepare(make(4), "B");
-  for (const int64_t batch : {1, 3, 4}) {
-    EXPECT_THAT(SendAsPrepared(make(batch), id, /*is_open=*/true), IsOk()) << batch;
-  }
-}
-
-TEST_F(PreparedRotationTest, ShapesOfACallDifferAlongTheOpenAxisAlone) {
-  const std::string id = Prepare(OfTokens(5), "S");
   v1::RotateRequest call = CallOf(OfTokens(4), id, true);
   SetShape(*call.mutable_tensors(0)->mutable_array(), {4, 1, 16});
   EXPECT_THAT(Send(call).status, StatusIs(kInvalid, StartsWith("tensors[0].array.shape")));
@@ -282,97 +197,20 @@ TEST_F(PreparedRotationTest, IdIsAHashOfTheRequestAndItsConfig) {
   EXPECT_THAT(ids, SizeIs(6));
 }
 
-// --- Memory regions ---
-
-class PreparedInRegionsTest : public PreparedRotationTest {
- protected:
-  static constexpr size_t kBytes = 4096;
-
-  PreparedInRegionsTest() { memfd_id_ = regions().RegisterMemfd(memfd_.Dup(), kBytes).value(); }
-
-  Regions& regions() { return engine_.clients().Of(kSession).regions(); }
-  // As SendAsPrepared, and what is left in memory is the same as well.
-  absl::Status SendHere(const v1::RotateRequest& whole, const std::string& id) {
-    SetMemory();
-    const WireAnswer want = Send(whole);
-    const std::string memory = Memory();
-    SetMemory();
-    const WireAnswer got = Send(CallOf(whole, id));
-    EXPECT_EQ(got.status, want.status);
-    EXPECT_TRUE(got.bytes == want.bytes);
-    EXPECT_TRUE(Memory() == memory);
-    return got.status;
+TEST_F(PreparedRotationTest, HoldsNoRegionBetweenCalls) {
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  Regions& regions = engine_.clients().Of(kSession).regions();
+  ASSERT_OK(region, regions.RegisterMemfd(memory.Dup(), 4096));
+  v1::RotateRequest whole = Sample();
+  for (v1::Tensor& tensor : *whole.mutable_tensors()) {
+    tensor.mutable_array()->clear_raw();
+    tensor.mutable_array()->mutable_region()->set_region_id(*region);
   }
-  void SetMemory() {
-    const std::string values = Floats(kBytes / sizeof(float));
-    std::memcpy(memfd_.data(), values.data(), kBytes);
-  }
-  std::string Memory() const { return {memfd_.data(), kBytes}; }
-
-  static void PlaceAt(v1::Array& array, uint64_t id, uint64_t offset) {
-    array.clear_raw();
-    array.mutable_region()->set_region_id(id);
-    array.mutable_region()->set_offset(offset);
-  }
-  // The sample, of 192 bytes of q and 96 of k, from and to these places.
-  static v1::RotateRequest At(uint64_t id, uint64_t from, uint64_t to) {
-    v1::RotateRequest request = Sample();
-    PlaceAt(*request.mutable_tensors(0)->mutable_array(), id, from);
-    PlaceAt(*request.mutable_tensors(1)->mutable_array(), id, from + 192);
-    for (const uint64_t offset : {to, to + 192}) {
-      v1::RegionSpan& span = *request.mutable_output()->add_regions();
-      span.set_region_id(id);
-      span.set_offset(offset);
-    }
-    return request;
-  }
-
-  const SharedMemory memfd_ = SharedMemory::Memfd(kBytes);
-  uint64_t memfd_id_ = 0;
-};
-
-TEST_F(PreparedInRegionsTest, EachCallHasItsOwnPlaces) {
-  const std::string id = Prepare(Sample());
-  EXPECT_THAT(SendHere(At(memfd_id_, 512, 1024), id), IsOk());
-  EXPECT_THAT(SendHere(At(memfd_id_, 2048, 2048), id), IsOk());
-  v1::RotateRequest input = At(memfd_id_, 512, 1024);
-  input.clear_output();
-  EXPECT_THAT(SendHere(input, id), IsOk());
-  EXPECT_THAT(SendAsPrepared(Sample(), id), IsOk()) << "and none";
-}
-
-TEST_F(PreparedInRegionsTest, StridesAndInPlaceArePrepared) {
-  v1::RotateRequest apart = At(memfd_id_, 512, 1024);
-  apart.mutable_output()->add_strides()->mutable_values()->Add(16);
-  for (const int64_t stride : {8, 1})
-    apart.mutable_output()->mutable_strides(0)->add_values(stride);
-  apart.mutable_output()->add_strides();
-  EXPECT_THAT(SendHere(apart, Prepare(apart)), IsOk());
-  v1::RotateRequest in_place = At(memfd_id_, 512, 0);
-  in_place.mutable_output()->clear_regions();
-  in_place.mutable_output()->set_in_place(true);
-  EXPECT_THAT(SendHere(in_place, Prepare(in_place)), IsOk());
-}
-
-TEST_F(PreparedInRegionsTest, PlacesAreCheckedForEachCall) {
-  const std::string id = Prepare(Sample());
-  EXPECT_THAT(SendHere(At(memfd_id_, kBytes - 192, 1024), id),
-              StatusIs(absl::StatusCode::kOutOfRange, StartsWith("tensors[1].array.region")));
-  EXPECT_THAT(SendHere(At(memfd_id_, 512, kBytes - 192), id),
-              StatusIs(absl::StatusCode::kOutOfRange, StartsWith("output.regions[1]")));
-  EXPECT_THAT(SendHere(At(memfd_id_, 512, 600), id),
-              StatusIs(kInvalid, StartsWith("output of tensors[0]")));
-  EXPECT_THAT(Send(CallOf(At(memfd_id_, 512, 1024), id), kSession + 1).status,
-              StatusIs(absl::StatusCode::kNotFound, StartsWith("tensors[0].array.region")));
-}
-
-TEST_F(PreparedInRegionsTest, PreparedRequestHoldsNoRegion) {
-  const v1::RotateRequest whole = At(memfd_id_, 512, 1024);
   const std::string id = Prepare(whole);
-  EXPECT_THAT(SendHere(whole, id), IsOk());
-  regions().Close();
+  EXPECT_THAT(Send(CallOf(whole, id)).status, IsOk());
+  regions.Close();
   EXPECT_EQ(engine_.clients().region_bytes(), 0);
-  EXPECT_THAT(SendHere(whole, id), IsNotFound("region"));
+  EXPECT_THAT(Send(CallOf(whole, id)).status, IsNotFound("region"));
 }
 
 // Embeddings of 65536 channels with xpos have 12 MiB each; the message has some 100 bytes.
@@ -437,8 +275,6 @@ TEST(PreparedNormTest, CallsShareTheWeight) {
   EXPECT_EQ(plan.tensors[0].norm_weight, (*prepared)->plan.tensors[0].norm_weight);
   EXPECT_NE(plan.tensors[0].norm_weight, nullptr);
 }
-
-constexpr auto kNotFound = absl::StatusCode::kNotFound;
 
 class PreparedRotationsTest : public ::testing::Test {
  protected:

@@ -72,10 +72,6 @@ TEST_F(DestinationTest, BytesThatOthersMayReadStay) {
   EXPECT_TRUE(plan.tensors[0].TakesBuffer());
 }
 
-TEST_F(DestinationTest, SmallResultGetsMemoryOfItsOwn) {
-  EXPECT_TRUE(TakesBuffer(tensor_, kBytes + 1));
-}
-
 TEST_F(DestinationTest, ResultThatDoesNotFitTheReceivedBytesGetsMemoryOfItsOwn) {
   TensorPlan narrower = tensor_;
   narrower.output_dtype = kernels::DType::kFloat8E4M3;
@@ -90,21 +86,6 @@ TEST_F(DestinationTest, ResultThatDoesNotFitTheReceivedBytesGetsMemoryOfItsOwn) 
   for (const TensorPlan& tensor : {narrower, strided, moved, numbers, from_region}) {
     EXPECT_TRUE(TakesBuffer(tensor, 1));
   }
-}
-
-TEST_F(DestinationTest, RegionIsWrittenInPlaceOrElsewhere) {
-  const auto in_place = [this] {
-    const Plan plan = PlanOf(tensor_);
-    EXPECT_FALSE(plan.tensors[0].IsInReply());
-    EXPECT_TRUE(plan.tensors[0].overwritten.empty());
-    return plan.IsInPlace();
-  };
-  tensor_.place = PartAt(128);
-  EXPECT_FALSE(in_place());
-  tensor_.source = PartAt(128 + kBytes);
-  EXPECT_FALSE(in_place());
-  tensor_.source = tensor_.place;
-  EXPECT_TRUE(in_place());
 }
 
 }  // namespace

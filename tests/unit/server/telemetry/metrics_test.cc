@@ -20,7 +20,6 @@ namespace {
 
 using ::rope::testing::Exposition;
 using ::testing::DoubleEq;
-using ::testing::Key;
 using ::testing::Pointwise;
 
 std::string TextOf(const Metrics& metrics, const Gauges& gauges = {}) {
@@ -37,10 +36,6 @@ class MetricsTest : public ::testing::Test {
 
   Metrics metrics_{"1.2.3", "abc", {"cuda", "cpu"}};
 };
-
-TEST_F(MetricsTest, BuildInfoSaysWhatIsRunning) {
-  EXPECT_EQ(Value(R"(rope_build_info{version="1.2.3",revision="abc",device="cuda,cpu"})"), 1);
-}
 
 TEST_F(MetricsTest, PageOfAnIdleServerIsWellFormedAndNamesFollowTheConventions) {
   const Exposition page(TextOf(metrics_));
@@ -83,33 +78,6 @@ std::vector<double> BoundsOf(const std::string& text, const std::string& begin) 
   return bounds;
 }
 
-TEST_F(MetricsTest, AnsweredCallsHaveTheNamesOfGrpc) {
-  const std::string rotate = "rope.v1.RopeService/Rotate";
-  CallCounts& calls = metrics_.CallsOf(Method::kRotate);
-  for (int i = 0; i < 3; ++i) calls.Begin();
-  calls.End({.duration = absl::Microseconds(300), .received_bytes = 2000, .sent_bytes = 1024});
-  calls.End({.code = absl::StatusCode::kInvalidArgument, .received_bytes = 1});
-  const Exposition page(TextOf(metrics_));
-  EXPECT_EQ(
-      page.Value(R"(grpc_server_call_started_total{grpc_method="rope.v1.RopeService/Rotate"})"), 3);
-  EXPECT_EQ(page.Value(OfCalls("grpc_server_call_duration_seconds_count", rotate, "OK")), 1);
-  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcDuration, "_count"), rotate, "INVALID_ARGUMENT")),
-            1);
-  const auto bucket = [&](const char* family, const char* bound) {
-    return page.Value(OfCalls(absl::StrCat(family, "_bucket"), rotate, "OK",
-                              absl::StrCat(",le=\"", bound, "\"")));
-  };
-  EXPECT_EQ(bucket(kGrpcDuration, "0.0001"), 0);
-  EXPECT_EQ(bucket(kGrpcDuration, "0.0003"), 1);
-  EXPECT_EQ(bucket(kGrpcReceived, "1024"), 0);
-  EXPECT_EQ(bucket(kGrpcReceived, "2048"), 1);
-  EXPECT_EQ(bucket(kGrpcSent, "0"), 0);
-  EXPECT_EQ(bucket(kGrpcSent, "1024"), 1);
-  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcReceived, "_sum"), rotate, "OK")), 2000);
-  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcSent, "_sum"), rotate, "OK")), 1024);
-  EXPECT_THAT(page.samples(), Not(Contains(Key(HasSubstr("RopeService/Describe")))));
-}
-
 TEST_F(MetricsTest, EveryMethodAndCodeHasAPlaceOfItsOwn) {
   for (int method = 0; method < kMethodCount; ++method) {
     for (int code = 0; code <= 16; ++code) {
@@ -137,21 +105,6 @@ TEST_F(MetricsTest, CodeThatIsNoneCountsAsUnknown) {
   EXPECT_EQ(Value(R"(rope_pipelined_requests_total{code="UNKNOWN",transport="ring"})"), 2);
 }
 
-TEST_F(MetricsTest, DurationsFallUnderTheFirstBoundThatIsNotBelowThem) {
-  for (const absl::Duration duration :
-       {absl::Microseconds(10), absl::Nanoseconds(10001), absl::Seconds(60), -absl::Seconds(1)}) {
-    metrics_.ring_requests().End(absl::StatusCode::kOk, duration);
-  }
-  const std::string name = "rope_pipelined_request_duration_seconds";
-  const Exposition page(TextOf(metrics_));
-  EXPECT_EQ(page.Value(name + R"(_bucket{transport="ring",le="5e-06"})"), 1);
-  EXPECT_EQ(page.Value(name + R"(_bucket{transport="ring",le="1e-05"})"), 2);
-  EXPECT_EQ(page.Value(name + R"(_bucket{transport="ring",le="2.5e-05"})"), 3);
-  EXPECT_EQ(page.Value(name + R"(_bucket{transport="ring",le="10"})"), 3);
-  EXPECT_EQ(page.Value(name + R"(_count{transport="ring"})"), 4);
-  EXPECT_NEAR(page.Value(name + R"(_sum{transport="ring"})"), 60.000020001, 1e-9);
-}
-
 TEST_F(MetricsTest, FamiliesHaveTheirBounds) {
   const std::string text = TextOf(metrics_);
   const auto expect = [&text](const std::string& begin, const std::vector<double>& bounds) {
@@ -171,53 +124,6 @@ TEST_F(MetricsTest, FamiliesHaveTheirBounds) {
     expect(family + labels, {0, 1024, 2048, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216,
                              67108864, 268435456, 1073741824, 4294967296});
   }
-}
-
-TEST_F(MetricsTest, RequestsOfStreamsAndRingsAreNoCalls) {
-  const std::string count = absl::StrCat(kGrpcDuration, "_count");
-  const std::string stream = "rope.v1.RopeService/RotateStream";
-  for (int i = 0; i < 2; ++i) {
-    metrics_.stream_requests().End(absl::StatusCode::kOk, absl::Microseconds(3));
-  }
-  metrics_.ring_requests().End(absl::StatusCode::kNotFound, absl::Microseconds(4));
-  EXPECT_EQ(Value(OfCalls(count, stream, "OK")), -1);
-  metrics_.CallsOf(Method::kRotateStream).Begin();
-  metrics_.CallsOf(Method::kRotateStream)
-      .End({.duration = absl::Seconds(60), .received_bytes = 5000});
-  const Exposition page(TextOf(metrics_));
-  EXPECT_EQ(page.Value(OfCalls(count, stream, "OK")), 1);
-  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcReceived, "_sum"), stream, "OK")), 5000);
-  EXPECT_EQ(page.Value(OfCalls(count, "rope.v1.RopeService/Rotate", "OK")), 0);
-  const std::string requests = "rope_pipelined_requests_total";
-  EXPECT_EQ(page.Value(requests + R"({code="OK",transport="stream"})"), 2);
-  EXPECT_EQ(page.Value(requests + R"({code="OK",transport="ring"})"), 0);
-  EXPECT_EQ(page.Value(requests + R"({code="NOT_FOUND",transport="ring"})"), 1);
-  const std::string duration = "rope_pipelined_request_duration_seconds_sum";
-  EXPECT_DOUBLE_EQ(page.Value(duration + R"({transport="stream"})"), 6e-6);
-  EXPECT_DOUBLE_EQ(page.Value(duration + R"({transport="ring"})"), 4e-6);
-}
-
-TEST_F(MetricsTest, CallWithoutAMessageTakesNoTimeAndNoBytes) {
-  const std::string method = "rope.v1.RopeService/Describe";
-  metrics_.CallsOf(Method::kDescribe).Begin();
-  metrics_.CallsOf(Method::kDescribe).End({.code = absl::StatusCode::kUnauthenticated});
-  const Exposition page(TextOf(metrics_));
-  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcDuration, "_bucket"), method, "UNAUTHENTICATED",
-                               ",le=\"0\"")),
-            1);
-  for (const char* family : {kGrpcDuration, kGrpcReceived, kGrpcSent}) {
-    EXPECT_EQ(page.Value(OfCalls(absl::StrCat(family, "_count"), method, "UNAUTHENTICATED")), 1);
-    EXPECT_EQ(page.Value(OfCalls(absl::StrCat(family, "_sum"), method, "UNAUTHENTICATED")), 0);
-  }
-}
-
-TEST_F(MetricsTest, CallOfAnUnknownMethodIsOneOfOthers) {
-  metrics_.unknown_calls().Begin();
-  metrics_.unknown_calls().End({.code = absl::StatusCode::kUnimplemented});
-  const Exposition page(TextOf(metrics_));
-  EXPECT_EQ(page.Value(R"(grpc_server_call_started_total{grpc_method="other"})"), 1);
-  EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcDuration, "_count"), "other", "UNIMPLEMENTED")),
-            1);
 }
 
 TEST_F(MetricsTest, RotationsGiveTheirStagesAndTokens) {

@@ -1,7 +1,8 @@
-// Calls of prepared requests against the same requests sent whole: random requests, some of them
-// with tensors in memory regions, prepared once, then called with other ids, positions, elements
-// and places, with another length of an open axis, and with damaged bytes. Answers, errors,
-// warnings and the contents of the regions afterwards must be the same byte for byte.
+// However a request comes, its answer is that of the whole message in one piece: random requests,
+// some of them with tensors in memory regions, also as calls of a prepared request, with other ids,
+// positions, elements and places, with another length of an open axis; in fragments, run in slices
+// whose results overwrite what was received; and as a ring brings them. Answers, errors, warnings
+// and the contents of the regions must be the same byte for byte. Damaged bytes are read alike too.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests, other requests.
 #include <google/protobuf/stubs/logging.h>
@@ -11,10 +12,15 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "grpc/health/v1/health.pb.h"
+#include "kernels/backends.h"
+#include "rope/v1/rope_service.pb.h"
 #include "server/request/limits.h"
 #include "tests/conformance/request_generator.h"
 #include "tests/fuzz/wire_messages.h"
@@ -26,37 +32,45 @@
 namespace rope::testing {
 namespace {
 
-constexpr uint64_t kRounds = 4000;
-constexpr uint64_t kVariations = 8;  // of each prepared request
+constexpr uint64_t kRounds = 2000;
+constexpr uint64_t kMessages = 120000;  // that are only decoded
+constexpr uint64_t kVariations = 4;     // of each prepared request
 constexpr uint64_t kSeed = 20260102;
 constexpr char kModel[] = "of-any-head";  // of a file
 constexpr uint64_t kSession = 7;
 constexpr uint64_t kRegionBytes = 64 << 10;
 
 struct Counts {
-  int64_t answered = 0;  // calls that were rotated
-  int64_t warned = 0;    // of those: with a warning
-  int64_t open = 0;      // of those: with another length of the open axis
-  int64_t regions = 0;   // of those: with a tensor in a region
-  int64_t refused = 0;   // calls that were refused, as the whole request was
-  int64_t damaged = 0;   // calls whose bytes were damaged, which have no whole request
+  int64_t answered = 0;     // calls that were rotated
+  int64_t warned = 0;       // of those: with a warning
+  int64_t open = 0;         // of those: with another length of the open axis
+  int64_t regions = 0;      // of those: with a tensor in a region
+  int64_t refused = 0;      // calls that were refused, as the whole request was
+  int64_t overwritten = 0;  // results that took the place of what was received
+  int64_t kept = 0;         // results that did not
 };
 
-std::shared_ptr<LocalEngine::State> StateWithModel() {
+// Results of at least `overwrite_bytes_min` bytes overwrite what was received.
+std::unique_ptr<LocalEngine> MakeEngine(const std::string& backend, int64_t slice_bytes,
+                                        int64_t overwrite_bytes_min) {
   auto state = std::make_shared<LocalEngine::State>();
   const std::vector<server::ModelRegistry::ModelFile> files = {
       {kModel, R"({"model_type": "llama", "max_position_embeddings": 300})"}};
   state->registry = server::ModelRegistry::Create(files).value();
-  return state;
+  state->overwrite_bytes_min = overwrite_bytes_min;
+  server::Batcher::Options options;
+  options.direct_bytes_max = options.slice_bytes_max = slice_bytes;
+  return std::make_unique<LocalEngine>(kernels::CreateBackend(backend, {}).value(), options,
+                                       std::move(state));
 }
 
-class PreparedFuzzTest : public ::testing::Test {
+class MessageFuzzTest : public ::testing::TestWithParam<const char*> {
  protected:
-  PreparedFuzzTest() {
-    server::Regions& regions = engine_.clients().Of(kSession).regions();
+  MessageFuzzTest() {
+    server::Regions& regions = whole_->clients().Of(kSession).regions();
     ids_ = {regions.RegisterMemfd(memories_[0].Dup(), kRegionBytes).value(),
             regions.RegisterMemfd(memories_[1].Dup(), kRegionBytes).value()};
-    RandomBytes(contents_);
+    RandomElements(contents_);
   }
 
   uint64_t Below(uint64_t n) { return writer_.Below(n); }
@@ -134,6 +148,12 @@ class PreparedFuzzTest : public ::testing::Test {
   void RandomBytes(std::string& bytes) {
     for (char& byte : bytes) byte = static_cast<char>(Below(256));
   }
+  // No NaN, which may have any payload in a result (backend.h): a bit of every exponent is 0, or of
+  // the fraction that makes e4m3 a NaN.
+  void RandomElements(std::string& bytes) {
+    RandomBytes(bytes);
+    for (char& byte : bytes) byte = static_cast<char>(byte & ~4);
+  }
 
   int64_t OtherStart(int64_t start) {
     constexpr int64_t kMost = server::limits::kPositionMax;
@@ -175,7 +195,7 @@ class PreparedFuzzTest : public ::testing::Test {
       if (array.has_region()) {
         VarySpan(*array.mutable_region());
       } else if (array.numbers_size() == 0) {
-        RandomBytes(*array.mutable_raw());
+        RandomElements(*array.mutable_raw());
       }
     }
     for (v1::RegionSpan& span : *request.mutable_output()->mutable_regions()) VarySpan(span);
@@ -191,22 +211,48 @@ class PreparedFuzzTest : public ::testing::Test {
     }
   }
 
-  WireAnswer Send(const std::string& bytes) {
+  void ExpectSame(const WireAnswer& got, const WireAnswer& want, const std::string& what) {
+    EXPECT_EQ(got.status, want.status) << what;
+    EXPECT_TRUE(got.bytes == want.bytes) << what << "\n  got " << got.Parsed().ShortDebugString()
+                                         << "\n want " << want.Parsed().ShortDebugString();
+  }
+
+  // The answer to the message in one piece, which is compared with the other ways of its bytes.
+  WireAnswer Send(const std::string& bytes, const std::string& what) {
+    const std::string_view whole = bytes;
     SetMemory();
-    return Answer(engine_, OneIn(2) ? writer_.Cut(bytes) : std::vector<std::string_view>{bytes},
-                  kSession);
+    const WireAnswer want = Answer(*whole_, {&whole, 1}, kSession);
+    const std::vector<std::string> memory = Memory();
+    SetMemory();
+    ExpectSame(AnswerOfRing(*whole_, bytes, kSession), want, what);
+    SetMemory();
+    ExpectSame(Answer(*whole_, writer_.Cut(bytes), kSession), want, what);
+    EXPECT_TRUE(Memory() == memory) << what;
+    return want;
+  }
+
+  // The answer to a request that is sent whole, also where it runs in slices.
+  WireAnswer SendWhole(const v1::RotateRequest& request) {
+    const std::string bytes = request.SerializeAsString();
+    const WireAnswer want = Send(bytes, request.ShortDebugString());
+    EXPECT_EQ(want.overwritten, 0);
+    if (in_regions_) return want;
+    const WireAnswer got = Answer(*sliced_, writer_.Cut(bytes), kSession);
+    ExpectSame(got, want, request.ShortDebugString());
+    counts_.overwritten += got.overwritten;
+    if (got.status.ok()) counts_.kept += request.tensors_size() - got.overwritten;
+    return want;
   }
 
   void Compare(const v1::RotateRequest& whole, const std::string& id, bool is_open) {
-    const WireAnswer want = Send(whole.SerializeAsString());
+    const WireAnswer want = SendWhole(whole);
     const std::vector<std::string> memory = Memory();
     const v1::RotateRequest call = CallOf(whole, id, is_open);
-    const WireAnswer got = Send(OneIn(2) ? call.SerializeAsString() : writer_.Write(call, false));
+    const WireAnswer got =
+        Send(OneIn(2) ? call.SerializeAsString() : writer_.Write(call, /*flawed=*/false),
+             whole.ShortDebugString());
+    ExpectSame(got, want, whole.ShortDebugString());
     EXPECT_TRUE(Memory() == memory) << whole.ShortDebugString();
-    EXPECT_EQ(got.status, want.status) << whole.ShortDebugString();
-    EXPECT_TRUE(got.bytes == want.bytes)
-        << whole.ShortDebugString() << "\n  got " << got.Parsed().ShortDebugString() << "\n want "
-        << want.Parsed().ShortDebugString();
     ++(got.status.ok() ? counts_.answered : counts_.refused);
     if (!got.status.ok()) return;
     counts_.warned += got.Parsed().warnings_size() > 0 ? 1 : 0;
@@ -234,15 +280,16 @@ class PreparedFuzzTest : public ::testing::Test {
       int64_t& length = tensor.mutable_array()->mutable_shape()->at(static_cast<int>(axis));
       length += more;
     }
-    return engine_.Prepare(request, kSession);
+    return whole_->Prepare(request, kSession);
   }
 
   // A request, whole and prepared, then others like it.
   void Round(const v1::RotateRequest& request) {
+    if (request.has_rows()) return void(SendWhole(request));  // values, which Prepare refuses
     const std::string open_axis = OneIn(4) ? OpenAxisOf(request) : "";
     const auto id = PrepareFor(request, open_axis);
     if (!id.ok()) {
-      EXPECT_FALSE(Send(request.SerializeAsString()).status.ok()) << id.status().ToString();
+      EXPECT_FALSE(SendWhole(request).status.ok()) << id.status().ToString();
       return;
     }
     Compare(request, *id, !open_axis.empty());
@@ -252,8 +299,7 @@ class PreparedFuzzTest : public ::testing::Test {
       if (!OneIn(3)) continue;
       std::string bytes = CallOf(other, *id, !open_axis.empty()).SerializeAsString();
       Damage(bytes);
-      Send(bytes);
-      ++counts_.damaged;
+      Send(bytes, absl::BytesToHexString(bytes));
     }
   }
 
@@ -277,19 +323,20 @@ class PreparedFuzzTest : public ::testing::Test {
   std::array<uint64_t, 2> ids_ = {};
   std::string contents_ = std::string(kRegionBytes, '\0');
   bool in_regions_ = false;  // the round's request
-  LocalEngine engine_{kernels::CreateBackend("reference", {}).value(), {}, StateWithModel()};
+  const std::unique_ptr<LocalEngine> whole_ =
+      MakeEngine(GetParam(), int64_t{1} << 20, std::numeric_limits<int64_t>::max());
+  const std::unique_ptr<LocalEngine> sliced_ = MakeEngine(GetParam(), 256, 1);
   WireWriter writer_{FuzzSeed(kSeed)};
   Counts counts_;
 };
 
-TEST_F(PreparedFuzzTest, CallsAreAnsweredAsTheWholeRequestsAre) {
+TEST_P(MessageFuzzTest, TheAnswerIsThatOfTheWholeMessage) {
   RequestGenerator generator(static_cast<uint32_t>(Below(1000000)));
   std::vector<Choices> choices;
   EveryChoice().ForEach([&](const Choices& each) { choices.push_back(each); });
   const uint64_t rounds = FuzzRounds(kRounds);
   for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
     v1::RotateRequest request = generator.Make(choices[Below(choices.size())]);
-    if (request.has_rows()) continue;  // values, which Prepare refuses
     if (OneIn(2)) Decorate(request);
     in_regions_ = OneIn(4);  // places are often illegal
     if (in_regions_) PlaceInRegions(request);
@@ -297,15 +344,58 @@ TEST_F(PreparedFuzzTest, CallsAreAnsweredAsTheWholeRequestsAre) {
   }
   std::printf(
       "measured: prepared calls: %lld answered, %lld of them with a warning, %lld with regions, "
-      "%lld with an open axis; %lld refused; %lld damaged\n",
+      "%lld with an open axis; %lld refused; %lld results took the place of what came, %lld not\n",
       static_cast<long long>(counts_.answered), static_cast<long long>(counts_.warned),
       static_cast<long long>(counts_.regions), static_cast<long long>(counts_.open),
-      static_cast<long long>(counts_.refused), static_cast<long long>(counts_.damaged));
+      static_cast<long long>(counts_.refused), static_cast<long long>(counts_.overwritten),
+      static_cast<long long>(counts_.kept));
   EXPECT_GT(counts_.answered, static_cast<int64_t>(rounds / 4));
-  EXPECT_GT(counts_.regions, 0);
-  EXPECT_GT(counts_.warned, 0);
-  EXPECT_GT(counts_.open, 0);
-  EXPECT_GT(counts_.refused, 0);
+  for (const int64_t count : {counts_.regions, counts_.warned, counts_.open, counts_.refused,
+                              counts_.overwritten, counts_.kept}) {
+    EXPECT_GT(count, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, MessageFuzzTest, ::testing::Values("reference", "cpu"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+// Each message decodes to one that the generated parser also accepts, or fails with a status that
+// names the error.
+TEST(MessageDecodeFuzzTest, RequestsOfEveryMethodAreTakenOrRefusedByName) {
+  const google::protobuf::LogSilencer silencer;
+  WireWriter writer(FuzzSeed(kSeed));
+  std::vector<const google::protobuf::Message*> types;
+  for (const google::protobuf::ServiceDescriptor* service :
+       {v1::GetServerInfoRequest::descriptor()->file()->service(0),
+        grpc::health::v1::HealthCheckRequest::descriptor()->file()->service(0)}) {
+    for (int i = 0; i < service->method_count(); ++i) {
+      types.push_back(google::protobuf::MessageFactory::generated_factory()->GetPrototype(
+          service->method(i)->input_type()));
+    }
+  }
+  ASSERT_GE(types.size(), 12u);
+  int64_t taken = 0;
+  const uint64_t rounds = FuzzRounds(kMessages);
+  for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
+    const google::protobuf::Message& type = *types[round % types.size()];
+    const bool flawed = writer.OneIn(4);
+    std::string bytes = writer.Write(*writer.RandomMessage(type), flawed);
+    if (!flawed && writer.OneIn(2)) writer.Damage(bytes);
+    if (writer.OneIn(32)) bytes = writer.RandomBytes(writer.Below(200));
+    SCOPED_TRACE(type.GetTypeName() + " " + absl::BytesToHexString(bytes));
+    const std::unique_ptr<google::protobuf::Message> decoded(type.New());
+    grpc::ByteBuffer buffer = BufferOf(writer.Cut(bytes));
+    const absl::Status status = server::DecodeMessage(buffer, *decoded);
+    taken += status.ok() ? 1 : 0;
+    EXPECT_TRUE(!status.ok() || decoded->ParseFromString(bytes));
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
+                absl::IsResourceExhausted(status));
+    if (!status.ok()) {
+      EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(": got "), HasSubstr(", want ")));
+    }
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_LT(taken, static_cast<int64_t>(rounds));
 }
 
 }  // namespace
