@@ -1,4 +1,4 @@
-// Whole exchanges over sockets: tests/fuzz/hello_fuzz_test.cc, and tests/e2e/region_session_test.cc.
+// Whole exchanges over sockets: tests/fuzz/hello_fuzz_test.cc, tests/e2e/region_session_test.cc.
 #include "proto/ipc/hello.h"
 
 #include <gtest/gtest.h>
