@@ -4,14 +4,10 @@
 
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "proto/error.h"
-#include "proto/wire/error_details.h"
 #include "tests/support/matchers.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
@@ -31,7 +27,7 @@ class ClientTest : public ::testing::Test {
 };
 
 // The values as the bytes of a [tokens, 2] tensor of float32.
-RotateRequest RequestFor(std::vector<float>& data, float* output) {
+RotateRequest RequestFor(const std::vector<float>& data) {
   RotateRequest request;
   request.rope.model = "m";
   request.positions.start = 0;
@@ -39,52 +35,8 @@ RotateRequest RequestFor(std::vector<float>& data, float* output) {
                       .layout = "TD",
                       .dtype = DType::kFloat32,
                       .shape = {static_cast<int64_t>(data.size()) / 2, 2},
-                      .data = data.data(),
-                      .output = output}};
+                      .data = data.data()}};
   return request;
-}
-
-TEST_F(ClientTest, LargeTensorComesBackInItsOutput) {
-  server_.OnRotate(&Echo);
-  std::vector<float> data(1 << 20);
-  std::iota(data.begin(), data.end(), 0.f);
-  std::vector<float> output(data.size());
-  ASSERT_OK(reply, Connected().Rotate(RequestFor(data, output.data())));
-  EXPECT_EQ(reply->device, "fake");
-  EXPECT_EQ(output, data);
-}
-
-TEST_F(ClientTest, OutputMayBeTheInput) {
-  server_.OnRotate(
-      [](grpc::CallbackServerContext& context, const std::string& request, std::string& reply) {
-        v1::RotateResponse response;
-        const grpc::Status status = Echo(context, request, reply);
-        if (!response.ParseFromString(reply)) return grpc::Status::CANCELLED;
-        std::string& raw = *response.mutable_tensors(0)->mutable_array()->mutable_raw();
-        std::fill(raw.begin(), raw.end(), '\0');
-        reply = response.SerializeAsString();
-        return status;
-      });
-  std::vector<float> data(1 << 16, 1.f);
-  ASSERT_TRUE(Connected().Rotate(RequestFor(data, data.data())).ok());
-  EXPECT_THAT(data, Each(0.f));
-}
-
-TEST_F(ClientTest, StatusDetailsNameTheField) {
-  server_.OnRotate([](grpc::CallbackServerContext&, const std::string&, std::string&) {
-    const v1::Error error =
-        proto::ErrorMessageOf(proto::InvalidField("rope.config.factor", 0, "a number > 0"));
-    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, error.message(),
-                        proto::EncodeStatusDetails(error));
-  });
-  std::vector<float> data(2);
-  const auto reply = Connected().Rotate(RequestFor(data, nullptr));
-  EXPECT_EQ(reply.status().ToString(),
-            "INVALID_ARGUMENT: rope.config.factor: got 0, want a number > 0");
-  EXPECT_EQ(reply.status().detail().field, "rope.config.factor");
-  EXPECT_EQ(reply.status().detail().got, "0");
-  EXPECT_EQ(reply.status().detail().want, "a number > 0");
-  EXPECT_EQ(reply.status().detail().reason, Reason::kInvalidField);
 }
 
 TEST_F(ClientTest, GarbageIsAnInternalErrorAndTheClientGoesOn) {
@@ -96,18 +48,23 @@ TEST_F(ClientTest, GarbageIsAnInternalErrorAndTheClientGoesOn) {
       });
   std::vector<float> data(2);
   const Client client = Connected();
-  EXPECT_EQ(client.Rotate(RequestFor(data, nullptr)).status().code(), StatusCode::kInternal);
-  EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr)).ok());
+  EXPECT_EQ(client.Rotate(RequestFor(data)).status().code(), StatusCode::kInternal);
+  EXPECT_TRUE(client.Rotate(RequestFor(data)).ok());
 }
 
 // The address sanitizer detects a read of the tensor after the call.
 TEST_F(ClientTest, AfterTheDeadlineNothingRefersToTheTensor) {
   server_.HangOnRotate();
   const Client client = Connected();
-  auto data = std::make_unique<std::vector<float>>(4 << 20);
-  const auto reply = client.Rotate(RequestFor(*data, nullptr), {.timeout = milliseconds(50)});
-  data.reset();
-  EXPECT_EQ(reply.status().code(), StatusCode::kDeadlineExceeded);
+  const CallOptions options = {.timeout = milliseconds(50)};
+  for (const bool is_async : {false, true}) {
+    auto data = std::make_unique<std::vector<float>>(4 << 20);
+    const RotateRequest request = RequestFor(*data);
+    const auto reply =
+        is_async ? client.RotateFuture(request, options).get() : client.Rotate(request, options);
+    data.reset();
+    EXPECT_EQ(reply.status().code(), StatusCode::kDeadlineExceeded);
+  }
   EXPECT_TRUE(client.Health().ok());
 }
 
@@ -115,49 +72,12 @@ TEST_F(ClientTest, LargerThanTheLimitIsResourceExhausted) {
   server_.OnRotate(&Echo);
   std::vector<float> data(1 << 16);
   const Client client = Connected({.max_message_bytes = 1 << 16});
-  EXPECT_EQ(client.Rotate(RequestFor(data, nullptr)).status().code(),
-            StatusCode::kResourceExhausted);
+  EXPECT_EQ(client.Rotate(RequestFor(data)).status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(server_.rotate_calls(), 0);
-}
-
-TEST_F(ClientTest, CopiesOnManyThreadsShareTheConnection) {
-  server_.OnRotate(&Echo);
-  const Client client = Connected();
-  std::vector<std::thread> threads;
-  std::atomic<int> right = 0;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([copy = client, t, &right] {
-      std::vector<float> data(3000, static_cast<float>(t));
-      for (int i = 0; i < 20; ++i) {
-        std::vector<float> output(data.size(), -1.f);
-        if (copy.Rotate(RequestFor(data, output.data())).ok() && output == data) ++right;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(right, 80);
-}
-
-TEST_F(ClientTest, DescribeAsksAndAnswers) {
-  server_.describe_response().set_attention_factor(1.5);
-  const Client client = Connected();
-  const DescribeRequest request{
-      .rope = {.model = "m"}, .seq_len = 9, .positions = {1, 2}, .head_dim = 64};
-  ASSERT_OK(reply, client.Describe(request));
-  EXPECT_EQ(reply->attention_factor, 1.5);
-  EXPECT_EQ(server_.described().seq_len(), 9);
-  EXPECT_EQ(server_.described().head_dim(), 64);
-  EXPECT_EQ(server_.described().positions_size(), 2);
-  ASSERT_OK(json, client.DescribeJson(request));
-  EXPECT_THAT(*json, HasSubstr("\"attention_factor\": 1.5"));
 }
 
 TEST_F(ClientTest, MethodThatTheServerLacksIsUnimplemented) {
   EXPECT_EQ(Connected().CallJson("ListModels", "{}").status().code(), StatusCode::kUnimplemented);
-}
-
-TEST_F(ClientTest, HealthOfAServiceThatIsNotThereIsNotFound) {
-  EXPECT_EQ(Connected().Health("nope").status().code(), StatusCode::kNotFound);
 }
 
 TEST_F(ClientTest, TargetIsReadAsPeopleWriteIt) {
@@ -184,10 +104,9 @@ TEST_F(ClientTest, MetadataGoesWithEachRpcOfACall) {
       });
   const Client client = Connected();
   std::vector<float> data(4);
-  EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr), {.metadata = {{"x-tenant", "a"}}}).ok());
-  EXPECT_TRUE(
-      client.RotateFuture(RequestFor(data, nullptr), {.metadata = {{"x-tenant", "b"}}}).get().ok());
-  EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr)).ok());
+  EXPECT_TRUE(client.Rotate(RequestFor(data), {.metadata = {{"x-tenant", "a"}}}).ok());
+  EXPECT_TRUE(client.RotateFuture(RequestFor(data), {.metadata = {{"x-tenant", "b"}}}).get().ok());
+  EXPECT_TRUE(client.Rotate(RequestFor(data)).ok());
   EXPECT_THAT(seen, ElementsAre("a", "b", ""));
 }
 
@@ -202,13 +121,12 @@ TEST_F(ClientTest, MetadataThatGrpcDoesNotSendIsRefusedByPlace) {
         std::pair("te", "v"), std::pair("with space", "v"), std::pair("x", newline.c_str())}) {
     const Metadata metadata = {{"fine", "v"}, {name, value}};
     const auto is_refused = StatusIs(StatusCode::kInvalidArgument, StartsWith("metadata[1]: got "));
-    EXPECT_THAT(client.Rotate(RequestFor(data, nullptr), {.metadata = metadata}), is_refused);
-    EXPECT_THAT(client.RotateFuture(RequestFor(data, nullptr), {.metadata = metadata}).get(),
-                is_refused);
+    EXPECT_THAT(client.Rotate(RequestFor(data), {.metadata = metadata}), is_refused);
+    EXPECT_THAT(client.RotateFuture(RequestFor(data), {.metadata = metadata}).get(), is_refused);
     EXPECT_THAT(client.Health({}, {.metadata = metadata}), is_refused);
   }
   const Metadata any = {{"x-bin", std::string("\0\n", 2)}, {"x", ""}};
-  EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr), {.metadata = any}).ok());
+  EXPECT_TRUE(client.Rotate(RequestFor(data), {.metadata = any}).ok());
 }
 
 TEST_F(ClientTest, ConnectToAServerThatDoesNotServeFailsUnlessAllowed) {

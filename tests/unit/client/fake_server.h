@@ -62,8 +62,6 @@ class FakeServer {
   void SetHealth(grpc::health::v1::HealthCheckResponse::ServingStatus status) {
     health_.serving = status;
   }
-  v1::DescribeRequest described() const { return rope_.described; }
-  v1::DescribeResponse& describe_response() { return rope_.describe_response; }
 
  private:
   // Returns when the client cancels.
@@ -95,12 +93,6 @@ class FakeServer {
                          v1::PrepareResponse* response) override {
       return prepare(*request, *response);
     }
-    grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest* request,
-                          v1::DescribeResponse* response) override {
-      described = *request;
-      *response = describe_response;
-      return grpc::Status::OK;
-    }
     grpc::Status RegisterRegion(grpc::ServerContext*, const v1::RegisterRegionRequest* request,
                                 v1::RegisterRegionResponse* response) override {
       return register_region(*request, *response);
@@ -122,8 +114,6 @@ class FakeServer {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no regions");
     };
     std::atomic<bool> hangs = false;
-    v1::DescribeRequest described;
-    v1::DescribeResponse describe_response;
   };
 
   class Health : public grpc::health::v1::Health::Service {

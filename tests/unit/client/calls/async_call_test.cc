@@ -6,8 +6,6 @@
 #include <atomic>
 #include <future>
 #include <memory>
-#include <numeric>
-#include <random>
 #include <thread>
 #include <vector>
 
@@ -85,24 +83,6 @@ TEST_F(AsyncCallTest, CallbackGetsTheReplyOnOneBackgroundThread) {
   EXPECT_TRUE(second.Get().ok());
   EXPECT_NE(first.thread, std::this_thread::get_id());
   EXPECT_EQ(first.thread, second.thread);
-}
-
-TEST_F(AsyncCallTest, ManyInFlightComeBackInTheirOwnOutputs) {
-  server_.OnRotate(&Echo);
-  constexpr size_t kCalls = 300;
-  std::vector<std::vector<float>> data(kCalls);
-  std::vector<std::future<Result<RotateReply>>> replies;
-  const Client client = Connected();
-  for (size_t i = 0; i < kCalls; ++i) {
-    data[i].resize(2000 + 2 * i);
-    std::iota(data[i].begin(), data[i].end(), static_cast<float>(i));
-    replies.push_back(client.RotateFuture(RequestFor(data[i], data[i].data())));
-  }
-  for (size_t i = 0; i < kCalls; ++i) {
-    ASSERT_TRUE(replies[i].get().ok());
-    EXPECT_EQ(data[i].front(), static_cast<float>(i));
-    EXPECT_EQ(data[i].back(), static_cast<float>(i + data[i].size() - 1));
-  }
 }
 
 TEST_F(AsyncCallTest, TheRequestMayGoBeforeTheAnswer) {
@@ -191,26 +171,6 @@ TEST_F(AsyncCallTest, CancelEndsAWaitToTryAgain) {
 
 TEST_F(AsyncCallTest, CancelOfNoCallDoesNothing) {
   Call().Cancel();
-}
-
-TEST_F(AsyncCallTest, CancelAtAnyTimeGivesOneCallbackEach) {
-  server_.OnRotate(&Echo);
-  const std::vector<float> data(5000, 1.f);
-  const Client client = Connected();
-  std::minstd_rand random(1);
-  constexpr size_t kCalls = 400;
-  std::vector<Outcome> outcomes(kCalls);
-  std::vector<Call> calls;
-  for (Outcome& outcome : outcomes) {
-    calls.push_back(client.RotateAsync(RequestFor(data), outcome.callback()));
-    calls[random() % calls.size()].Cancel();
-  }
-  for (Outcome& outcome : outcomes) {
-    const auto reply = outcome.Get();
-    if (!reply.ok()) {
-      EXPECT_EQ(reply.status().code(), StatusCode::kCancelled);
-    }
-  }
 }
 
 TEST_F(AsyncCallTest, CallbackMayStartTheNextCallAndBlockOnOne) {

@@ -44,27 +44,13 @@ class PrepareCallTest : public ::testing::Test {
     EXPECT_THAT(reply->tensors[0].shape, ElementsAre(1, 2));
     EXPECT_EQ(static_cast<const float*>(reply->tensors[0].data)[1], -step_);
   }
-  // Calls until the server has been asked to prepare `questions` times. No call waits for that.
-  void CallUntilAsked(int questions, const PreparedRotation& rotation, const Client& client) {
-    do {
-      Check(client.RotateFuture(Next(rotation), kOnce).get());
-    } while (server_.counts().questions < questions && !HasFatalFailure());
-  }
-  Client Connected(const ConnectOptions& options = {}) {
-    return Client::Connect(fake_.target(), options).value();
-  }
+  Client Connected() { return Client::Connect(fake_.target()).value(); }
 
   float step_ = 0;
   std::vector<float> data_;
   FakeServer fake_;
   FakePrepare server_{fake_};
 };
-
-TEST_F(PrepareCallTest, RequestsThatAreNotPreparedGoWhole) {
-  const Client client = Connected();
-  for (int i = 0; i < 5; ++i) Check(client.Rotate(Next()));
-  EXPECT_EQ(server_.counts(), (Counts{.questions = 0, .whole = 5, .by_id = 0}));
-}
 
 TEST_F(PrepareCallTest, APreparedRotationGoesByItsIdAtOnceOnEveryPath) {
   const Client client = Connected();
@@ -96,25 +82,6 @@ TEST_F(PrepareCallTest, WhatTheServerDoesNotPrepareAgainGoesWhole) {
   EXPECT_EQ(server_.counts(), (Counts{.questions = 4, .whole = 3, .by_id = 3}));
 }
 
-TEST_F(PrepareCallTest, AsynchronousCallsDoTheSame) {
-  const Client client = Connected();
-  const PreparedRotation rotation = client.Prepare(Next()).value();
-  for (int questions = 2; questions < 4; ++questions) {
-    server_.Forget();
-    CallUntilAsked(questions, rotation, client);
-  }
-  EXPECT_GE(server_.counts().whole, 2);
-}
-
-TEST_F(PrepareCallTest, APreparedRotationWorksOnAServerThatNeverSawIt) {
-  const PreparedRotation rotation = Connected().Prepare(Next()).value();
-  FakeServer other;
-  FakePrepare other_server(other);
-  const Client client = Client::Connect(other.target()).value();
-  Check(client.RotateFuture(Next(rotation)).get());
-  EXPECT_GE(other_server.counts().whole, 1);
-}
-
 TEST_F(PrepareCallTest, TheLengthOfAnOpenAxisIsSentWithTheShape) {
   const Client client = Connected();
   RotateRequest largest = Next();
@@ -125,13 +92,6 @@ TEST_F(PrepareCallTest, TheLengthOfAnOpenAxisIsSentWithTheShape) {
   EXPECT_THAT(server_.received().tensors(0).array().shape(), ElementsAre(1, 2));
   server_.Forget();
   Check(client.Rotate(Next(rotation.WithLength(1))));
-}
-
-TEST_F(PrepareCallTest, PreparedRotationsCannotBePrepared) {
-  const Client client = Connected();
-  const PreparedRotation rotation = client.Prepare(Next()).value();
-  EXPECT_EQ(client.Prepare(Next(rotation)).status().message(),
-            "prepared: got a prepared rotation, want a whole request");
 }
 
 }  // namespace

@@ -44,29 +44,6 @@ TEST(OutputPoolTest, SizesWithinAnEighthShareAPiece) {
   EXPECT_EQ(pool->idle_bytes(), kMib + kMib / 8);
 }
 
-TEST(OutputPoolTest, PieceThatIsHeldIsNobodyElses) {
-  const auto pool = OutputPool::Make(kLimit);
-  OutputMemory first = pool->Allocate(kMib);
-  std::fill_n(first.get(), kMib, std::byte{1});
-  const OutputMemory second = pool->Allocate(kMib);
-  EXPECT_NE(second.get(), first.get());
-  std::fill_n(second.get(), kMib, std::byte{2});
-  const OutputMemory moved = std::move(first);
-  EXPECT_EQ(pool->idle_bytes(), 0);
-  EXPECT_EQ(std::count(moved.get(), moved.get() + kMib, std::byte{1}), kMib);
-}
-
-TEST(OutputPoolTest, PieceMayOutliveTheHandleOfThePool) {
-  auto pool = OutputPool::Make(kLimit);
-  const std::weak_ptr<OutputPool> seen = pool;
-  OutputMemory piece = pool->Allocate(kMib);
-  pool.reset();
-  std::fill_n(piece.get(), kMib, std::byte{1});
-  EXPECT_FALSE(seen.expired());
-  { const OutputMemory last = std::move(piece); }
-  EXPECT_TRUE(seen.expired());
-}
-
 TEST(OutputPoolTest, ClosedPoolKeepsNothing) {
   const auto pool = OutputPool::Make(kLimit);
   OutputMemory held = pool->Allocate(kMib);

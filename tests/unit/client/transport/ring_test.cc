@@ -67,15 +67,6 @@ class PollingRingTest : public RingTest {
   PollingRingTest() : RingTest(hours(1)) {}
 };
 
-TEST_F(RingTest, RequestAndAnswerGoThroughTheMemoryAsTheyAre) {
-  std::future<Answer> answer = CallLater("request");
-  const uint32_t slot = server_.Next();
-  EXPECT_EQ(server_.RequestIn(slot), "request");
-  EXPECT_EQ(server_.slot(slot).timeout_us.load(), microseconds(hours(1)).count());
-  server_.Respond(slot, 0, "answer");
-  EXPECT_EQ(TextOf(answer.get()), "answer");
-}
-
 TEST_F(RingTest, ErrorComesBackWithItsDetail) {
   std::future<Answer> called = CallLater("request");
   v1::RotateResponse response;

@@ -6,13 +6,6 @@
 namespace rope::kernels {
 namespace {
 
-TEST(ParseReleaseTest, NumbersCompareAsVersions) {
-  EXPECT_LT(ParseRelease("0.9.2"), ParseRelease("0.10.0"));
-  EXPECT_LT(ParseRelease("0.10"), ParseRelease("0.10.1.1"));
-  EXPECT_EQ(ParseRelease("1.0"), ParseRelease("1.0.0"));
-  EXPECT_EQ(ParseRelease("0.5.10.post1"), ParseRelease("0.5.10"));
-}
-
 TEST(ParseReleaseTest, OtherTextsAreNone) {
   for (const char* text : {"", "abc", "0.12.", ".1", "0..1", "v1", "1.-2", "0c1e57098", "1.0.post",
                            "1.0.postx", "99999999999999999999", " 1"}) {
@@ -46,15 +39,6 @@ LayerConfig Layer(const char* model_type, std::optional<Pairing> pairing) {
   return layer;
 }
 
-TEST(PairsInTest, LlamaCppPermutesHalfPairsOfSomeModels) {
-  const LayerConfig llama = Layer("llama", Pairing::kHalf);
-  EXPECT_EQ(PairsIn("llamacpp", llama).pairing, Pairing::kHalf);
-  EXPECT_EQ(PairsIn("llamacpp", llama).order(), Pairing::kInterleaved);
-  EXPECT_EQ(PairsIn("vllm", llama).order(), Pairing::kHalf);
-  EXPECT_EQ(PairsIn("llamacpp", Layer("qwen3", Pairing::kHalf)).order(), Pairing::kHalf);
-  EXPECT_EQ(PairsIn("llamacpp", llama, Pairing::kInterleaved).pairing, Pairing::kInterleaved);
-}
-
 TEST(PairsInTest, ConsolidatedWeightsOfMistralAreReadAsThoseOfHuggingFace) {
   const LayerConfig weights = Layer("mistral", Pairing::kInterleaved);
   const LayerConfig hf = Layer("mistral", Pairing::kHalf);
@@ -76,14 +60,6 @@ TEST(PairsInTest, OriginalRopeOfChatGlmIsNotReadByTwoEngines) {
     EXPECT_FALSE(PairsIn(engine, half, Pairing::kHalf).misread) << engine;
   }
   EXPECT_EQ(PairsIn("vllm", half).order(), Pairing::kHalf);
-}
-
-TEST(PairsInTest, HuggingFaceLeavesTheOrderOfItsCode) {
-  LayerConfig deepseek = Layer("deepseek_v3", Pairing::kInterleaved);
-  deepseek.channel_order = Pairing::kHalf;
-  EXPECT_EQ(PairsIn("hf", deepseek).order(), Pairing::kHalf);
-  EXPECT_EQ(PairsIn("vllm", deepseek).order(), Pairing::kInterleaved);
-  EXPECT_EQ(PairsIn("hf", Layer("mine", std::nullopt)).order(), std::nullopt);
 }
 
 }  // namespace

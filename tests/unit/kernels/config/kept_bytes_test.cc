@@ -12,13 +12,6 @@
 namespace rope::kernels {
 namespace {
 
-TEST(KeptBytesTest, ShortTextsAllocateNothing) {
-  EXPECT_EQ(KeptBytes(std::string("short")), 0);
-  EXPECT_GE(KeptBytes(std::string(100, 'x')), 100);
-  EXPECT_GE(KeptBytes(std::vector<std::string>(10)),
-            static_cast<int64_t>(10 * sizeof(std::string)));
-}
-
 TEST(KeptBytesTest, EveryListOfAConfigCounts) {
   constexpr int64_t kList = 1000 * sizeof(double);
   RopeConfig config;
@@ -31,17 +24,6 @@ TEST(KeptBytesTest, EveryListOfAConfigCounts) {
   EXPECT_GE(KeptBytes(config), 3 * kList);
   config.mrope.emplace().axes.resize(1000);
   EXPECT_GE(KeptBytes(config), 3 * kList + 1000);
-}
-
-TEST(KeptBytesTest, ModelCountsTheListsOfEachLayerType) {
-  ASSERT_OK(config, ModelConfig::Parse(R"({"head_dim": 8, "rope_parameters": {
-      "full_attention": {"rope_type": "longrope", "short_factor": [1, 2, 3, 4],
-                         "long_factor": [1, 2, 3, 4], "original_max_position_embeddings": 8,
-                         "factor": 2.0, "rope_theta": 1e4},
-      "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})"));
-  ASSERT_OK(full, config->Layer({.layer_type = "full_attention"}));
-  EXPECT_GE(full->KeptBytes(), static_cast<int64_t>(8 * sizeof(double)));
-  EXPECT_GE(config->KeptBytes(), full->KeptBytes() + static_cast<int64_t>(2 * sizeof(LayerConfig)));
 }
 
 TEST(KeptBytesTest, LayersTakeAByteEach) {

@@ -5,159 +5,107 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 
 namespace rope::kernels {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(Float16Test, EveryNumberSurvivesTheRoundTrip) {
-  for (uint32_t bits = 0; bits < 65536; ++bits) {
-    const uint16_t half = static_cast<uint16_t>(bits);
-    if (std::isnan(FromFloat16(half))) {
-      EXPECT_TRUE(std::isnan(FromFloat16(ToFloat16(FromFloat16(half))))) << bits;
-    } else {
-      EXPECT_EQ(ToFloat16(FromFloat16(half)), half);
-    }
-  }
-}
-
-TEST(Float16Test, KnownBitsHaveKnownValues) {
-  EXPECT_EQ(FromFloat16(0x3c00), 1.0f);
-  EXPECT_EQ(FromFloat16(0xc500), -5.0f);
-  EXPECT_EQ(FromFloat16(0x7bff), 65504.0f);
-  EXPECT_EQ(FromFloat16(0x0400), std::ldexp(1.0f, -14));
-  EXPECT_EQ(FromFloat16(0x0001), std::ldexp(1.0f, -24));
-  EXPECT_EQ(FromFloat16(0xfc00), -kInfinity);
-  EXPECT_TRUE(std::isnan(FromFloat16(0x7c01)));
-  EXPECT_TRUE(std::signbit(FromFloat16(0x8000)));
-}
-
-TEST(Float16Test, NarrowingRoundsToNearestEven) {
-  EXPECT_EQ(ToFloat16(1 + std::ldexp(1.0, -11)), 0x3c00);                         // tie to even
-  EXPECT_EQ(ToFloat16(1 + 3 * std::ldexp(1.0, -11)), 0x3c02);                     // tie to even
-  EXPECT_EQ(ToFloat16(1 + std::ldexp(1.0, -11) + std::ldexp(1.0, -45)), 0x3c01);  // just above
-  EXPECT_EQ(ToFloat16(1 + 3 * std::ldexp(1.0, -11) - std::ldexp(1.0, -45)), 0x3c01);
-  EXPECT_EQ(ToFloat16(-1 - 3 * std::ldexp(1.0, -11)), 0xbc02);
-  EXPECT_EQ(ToFloat16(65519.99), 0x7bff);
-  EXPECT_EQ(ToFloat16(65520.0), 0x7c00);
-  EXPECT_EQ(ToFloat16(1e300), 0x7c00);
-  EXPECT_EQ(ToFloat16(-kInfinity), 0xfc00);
-}
-
-TEST(Float16Test, DenormalsAreKept) {
-  EXPECT_EQ(ToFloat16(std::ldexp(1.0, -24)), 0x0001);
-  EXPECT_EQ(ToFloat16(std::ldexp(1.0, -25)), 0x0000);   // tie to even
-  EXPECT_EQ(ToFloat16(std::ldexp(1.01, -25)), 0x0001);  // above the tie
-  EXPECT_EQ(ToFloat16(std::ldexp(3.0, -25)), 0x0002);   // tie to even
-  EXPECT_EQ(ToFloat16(std::ldexp(2047.5, -25)), 0x0400);
-  EXPECT_EQ(ToFloat16(-std::ldexp(1.0, -60)), 0x8000);
-}
-
-TEST(BFloat16Test, EveryNumberSurvivesTheRoundTrip) {
-  for (uint32_t bits = 0; bits < 65536; ++bits) {
-    const uint16_t half = static_cast<uint16_t>(bits);
-    if (std::isnan(FromBFloat16(half))) {
-      EXPECT_TRUE(std::isnan(FromBFloat16(ToBFloat16(FromBFloat16(half))))) << bits;
-    } else {
-      EXPECT_EQ(ToBFloat16(FromBFloat16(half)), half);
-    }
-  }
-}
-
-TEST(BFloat16Test, NarrowingRoundsToNearestEven) {
-  EXPECT_EQ(ToBFloat16(1.0), 0x3f80);
-  EXPECT_EQ(ToBFloat16(1 + std::ldexp(1.0, -8)), 0x3f80);
-  EXPECT_EQ(ToBFloat16(1 + 3 * std::ldexp(1.0, -8)), 0x3f82);
-  EXPECT_EQ(ToBFloat16(1 + std::ldexp(1.0, -8) + std::ldexp(1.0, -45)), 0x3f81);
-  EXPECT_EQ(ToBFloat16(-1 - 3 * std::ldexp(1.0, -8) + std::ldexp(1.0, -45)), 0xbf81);
-  EXPECT_EQ(ToBFloat16(3.4e38), 0x7f80);
-  EXPECT_EQ(ToBFloat16(1e300), 0x7f80);
-  EXPECT_EQ(ToBFloat16(std::ldexp(1.0, -133)), 0x0001);
-  EXPECT_EQ(ToBFloat16(std::ldexp(1.0, -134)), 0x0000);
-  EXPECT_EQ(ToBFloat16(std::ldexp(1.01, -134)), 0x0001);
-}
-
-TEST(BFloat16Test, NaNStaysNaN) {
-  EXPECT_TRUE(std::isnan(FromBFloat16(ToBFloat16(std::nan("")))));
-  EXPECT_TRUE(std::isnan(FromFloat16(ToFloat16(-std::nan("0xfffff")))));
-}
-
-// A format, and the values of its codes below the special ones: sign, exponent, fraction.
+// A format, and the worth of its codes below the special ones: sign, exponent, fraction.
 struct Format {
-  float (*widen)(uint8_t);
-  uint8_t (*narrow)(double);
+  const char* name;
+  double (*widen)(int code);
+  int (*narrow)(double value);
   int digits;
   int bias;
-  uint8_t largest;  // the code of the largest finite number
+  int sign;      // its bit
+  int largest;   // the code of the largest finite number
+  int infinity;  // the code after it; 0: the format has none
+  bool saturates;
 
-  double Worth(uint8_t code) const {
+  double Worth(int code) const {
     const int fraction = code & ((1 << digits) - 1);
-    const int exponent = (code & 0x7f) >> digits;
+    const int exponent = (code & (sign - 1)) >> digits;
     const double magnitude = exponent == 0
                                  ? std::ldexp(fraction, 1 - bias - digits)
                                  : std::ldexp((1 << digits) + fraction, exponent - bias - digits);
-    return code < 0x80 ? magnitude : -magnitude;
+    return code < sign ? magnitude : -magnitude;
   }
 };
 
-constexpr Format kE4M3 = {FromFloat8E4M3, ToFloat8E4M3, 3, 7, 0x7e};
-constexpr Format kE5M2 = {FromFloat8E5M2, ToFloat8E5M2, 2, 15, 0x7b};
+template <typename Bits, float (*kWiden)(Bits)>
+double Widened(int code) {
+  return kWiden(static_cast<Bits>(code));
+}
+template <typename Bits, Bits (*kNarrow)(double)>
+int Narrowed(double value) {
+  return kNarrow(value);
+}
 
-class Float8Test : public ::testing::TestWithParam<Format> {};
-INSTANTIATE_TEST_SUITE_P(All, Float8Test, ::testing::Values(kE4M3, kE5M2),
-                         [](const auto& format) { return format.index == 0 ? "E4M3" : "E5M2"; });
+constexpr Format kFormats[] = {
+    {"E4M3", Widened<uint8_t, FromFloat8E4M3>, Narrowed<uint8_t, ToFloat8E4M3>, 3, 7, 0x80, 0x7e, 0,
+     true},
+    {"E5M2", Widened<uint8_t, FromFloat8E5M2>, Narrowed<uint8_t, ToFloat8E5M2>, 2, 15, 0x80, 0x7b,
+     0x7c, true},
+    {"Float16", Widened<uint16_t, FromFloat16>, Narrowed<uint16_t, ToFloat16>, 10, 15, 0x8000,
+     0x7bff, 0x7c00, false},
+    {"BFloat16", Widened<uint16_t, FromBFloat16>, Narrowed<uint16_t, ToBFloat16>, 7, 127, 0x8000,
+     0x7f7f, 0x7f80, false},
+};
 
-TEST_P(Float8Test, EveryCodeHasItsWorthAndSurvivesTheRoundTrip) {
+class FormatTest : public ::testing::TestWithParam<Format> {};
+INSTANTIATE_TEST_SUITE_P(All, FormatTest, ::testing::ValuesIn(kFormats),
+                         [](const auto& format) { return std::string(format.param.name); });
+
+TEST_P(FormatTest, EveryCodeHasItsWorthAndSurvivesTheRoundTrip) {
   const Format& format = GetParam();
-  for (const int sign : {0x00, 0x80}) {
-    for (int code = 0; code <= format.largest; ++code) {
-      const auto bits = static_cast<uint8_t>(sign | code);
-      EXPECT_EQ(format.widen(bits), format.Worth(bits)) << int{bits};
-      EXPECT_EQ(format.narrow(format.Worth(bits)), bits);
+  for (const int sign : {0, format.sign}) {
+    for (int code = sign; code <= sign + format.largest; ++code) {
+      EXPECT_EQ(format.widen(code), format.Worth(code)) << code;
+      EXPECT_EQ(format.narrow(format.Worth(code)), code);
     }
   }
 }
 
-TEST_P(Float8Test, MidpointsGoToTheEvenCodeAndTheirNeighboursToTheNearest) {
+TEST_P(FormatTest, MidpointsGoToTheEvenCodeAndTheirNeighboursToTheNearest) {
   const Format& format = GetParam();
-  for (const int sign : {0x00, 0x80}) {
-    for (int code = 0; code < format.largest; ++code) {
-      const auto low = static_cast<uint8_t>(sign | code);
-      const auto high = static_cast<uint8_t>(low + 1);
-      const double middle = (format.Worth(low) + format.Worth(high)) / 2;
-      EXPECT_EQ(format.narrow(middle), code % 2 == 0 ? low : high) << middle;
+  const int last = format.saturates ? format.largest - 1 : format.largest;  // before infinity
+  for (const int sign : {0, format.sign}) {
+    for (int low = sign; low <= sign + last; ++low) {
+      const double middle = (format.Worth(low) + format.Worth(low + 1)) / 2;
+      EXPECT_EQ(format.narrow(middle), low % 2 == 0 ? low : low + 1) << middle;
       EXPECT_EQ(format.narrow(middle * (1 - 0x1p-50)), low) << middle;
-      EXPECT_EQ(format.narrow(middle * (1 + 0x1p-50)), high) << middle;
+      EXPECT_EQ(format.narrow(middle * (1 + 0x1p-50)), low + 1) << middle;
     }
   }
 }
 
-TEST_P(Float8Test, WhatIsTooLargeSaturates) {
+TEST_P(FormatTest, WhatIsTooLargeSaturatesOrIsInfinite) {
   const Format& format = GetParam();
   const double largest = format.Worth(format.largest);
-  EXPECT_EQ(largest, format.digits == 3 ? 448 : 57344);
-  for (const double value : {largest * 1.001, largest * 2, 1e300, kInfinity}) {
-    EXPECT_EQ(format.narrow(value), format.largest);
-    EXPECT_EQ(format.narrow(-value), format.largest | 0x80);
+  const int want = format.saturates ? format.largest : format.infinity;
+  for (const double value : {largest * 1.01, largest * 2, 1e300, kInfinity}) {
+    EXPECT_EQ(format.narrow(value), want);
+    EXPECT_EQ(format.narrow(-value), want | format.sign);
   }
 }
 
-TEST_P(Float8Test, NaNStaysNaNAndZeroKeepsItsSign) {
+TEST_P(FormatTest, OtherCodesAreInfinityAndNaNAndZeroKeepsItsSign) {
   const Format& format = GetParam();
-  EXPECT_TRUE(std::isnan(format.widen(0x7f)));
-  EXPECT_TRUE(std::isnan(format.widen(0xff)));
-  EXPECT_TRUE(std::isnan(format.widen(format.narrow(std::nan("")))));
-  EXPECT_TRUE(std::isnan(format.widen(format.narrow(-std::nan("")))));
-  EXPECT_EQ(format.narrow(-0.0), 0x80);
-  EXPECT_EQ(format.narrow(-1e-300), 0x80);
-}
-
-TEST(Float8E5M2Test, WidensItsOtherSpecialCodes) {
-  EXPECT_EQ(FromFloat8E5M2(0x7c), kInfinity);
-  EXPECT_EQ(FromFloat8E5M2(0xfc), -kInfinity);
-  EXPECT_TRUE(std::isnan(FromFloat8E5M2(0x7d)));
-  EXPECT_EQ(FromFloat8E4M3(0x7c), 384.0f);  // a finite number in E4M3
+  for (const int sign : {0, format.sign}) {
+    for (int code = sign + format.largest + 1; code < sign + format.sign; ++code) {
+      if (code - sign == format.infinity) {
+        EXPECT_EQ(format.widen(code), sign == 0 ? kInfinity : -kInfinity);
+      } else {
+        EXPECT_TRUE(std::isnan(format.widen(code))) << code;
+        EXPECT_TRUE(std::isnan(format.widen(format.narrow(format.widen(code))))) << code;
+      }
+    }
+  }
+  EXPECT_TRUE(std::isnan(format.widen(format.narrow(-std::nan("0xfffff")))));
+  EXPECT_EQ(format.narrow(-0.0), format.sign);
+  EXPECT_EQ(format.narrow(-1e-300), format.sign);
 }
 
 TEST(ElementTest, EveryDTypeReadsWhatItWroteAtAnyAddressAndNothingBeside) {

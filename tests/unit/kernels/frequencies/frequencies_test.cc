@@ -188,14 +188,6 @@ RopeConfig Dynamic() {
   return config;
 }
 
-TEST(DynamicTest, BaseFollowsTheLength) {
-  const auto rope = MustResolve(Dynamic());
-  EXPECT_EQ(rope->Evaluate(4096).rope_theta, 10000);
-  EXPECT_NEAR(rope->Evaluate(8192).rope_theta, 51293.8, 0.05);
-  EXPECT_NEAR(rope->Evaluate(16384).rope_theta, 135402.0, 0.5);
-  EXPECT_TRUE(rope->DependsOnSeqLen());
-}
-
 TEST(DynamicTest, OnlyLengthsPastTheModelsAreNotCacheable) {
   const auto rope = MustResolve(Dynamic());
   const auto within = rope->ForSeqLen(1, Multiplier::kAttentionFactor);

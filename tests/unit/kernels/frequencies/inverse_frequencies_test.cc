@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numbers>
 
 #include "kernels/frequencies/frequencies.h"
 #include "tests/support/status_matchers.h"
@@ -40,35 +39,6 @@ RopeConfig Yarn() {
   return config;
 }
 
-// The well-known diagram: theta 10000, 256 channels, 8192 positions extended eightfold.
-TEST(ClassicTest, EightfoldExtensionKeepsUpToWavelength2048AndDividesFrom8192) {
-  RopeConfig config = {.rope_type = RopeType::kLlama3, .rope_theta = 10000, .head_dim = 256};
-  config.factor = 8;
-  config.low_freq_factor = 1;
-  config.high_freq_factor = 4;
-  config.original_max_position_embeddings = 8192;
-  const Numbers got = At(config);
-  int kept = 0;
-  int divided = 0;
-  ASSERT_EQ(got.size(), 128U);
-  for (size_t i = 0; i < got.size(); ++i) {
-    const long double plain = std::pow(10000.0L, -static_cast<long double>(i) / 128);
-    const long double wavelength = 2 * std::numbers::pi_v<long double> / plain;
-    if (wavelength <= 2048) {
-      EXPECT_LE(std::abs(got[i] - plain), 1e-18L * plain) << i;
-      ++kept;
-    } else if (wavelength >= 8192) {
-      EXPECT_LE(std::abs(got[i] - plain / 8), 1e-18L * plain) << i;
-      ++divided;
-    } else {
-      EXPECT_LT(got[i], plain) << i;
-      EXPECT_GT(got[i], plain / 8) << i;
-    }
-  }
-  EXPECT_EQ(kept, 81);
-  EXPECT_EQ(divided, 28);
-}
-
 TEST(YarnByTurnsTest, IsLlama3TimesTheAttentionFactor) {
   RopeConfig yarn = Yarn();
   yarn.ramp = YarnRamp::kTurns;
@@ -79,43 +49,6 @@ TEST(YarnByTurnsTest, IsLlama3TimesTheAttentionFactor) {
   EXPECT_EQ(At(yarn), At(llama3));
   EXPECT_NEAR(MustResolve(yarn)->attention_factor(), 0.1 * std::log(8.0) + 1, 1e-15);
   EXPECT_EQ(MustResolve(llama3)->attention_factor(), 1);
-}
-
-TEST(YarnByTurnsTest, BlendIsLinearInTurns) {
-  RopeConfig config = Yarn();
-  config.ramp = YarnRamp::kTurns;
-  const Numbers plain = At({.rope_theta = 500000, .head_dim = 128});
-  const Numbers got = At(config);
-  int blended = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const long double turns = 8192 * plain[i] / (2 * std::numbers::pi_v<long double>);
-    const long double kept = std::fmin(std::fmax((turns - 1) / 3, 0.0L), 1.0L);
-    blended += kept > 0 && kept < 1 ? 1 : 0;
-    const long double want = kept * plain[i] + (1 - kept) * plain[i] / 8;
-    EXPECT_LE(std::abs(got[i] - want), 1e-18L) << i;
-  }
-  EXPECT_EQ(blended, 6);
-}
-
-TEST(YarnByTurnsTest, DefaultRampIsByIndex) {
-  RopeConfig config = Yarn();
-  const Numbers by_default = At(config);
-  config.ramp = YarnRamp::kIndex;
-  EXPECT_EQ(At(config), by_default);
-  EXPECT_EQ(MustResolve(Yarn())->config().ramp, YarnRamp::kIndex);
-  config.ramp = YarnRamp::kTurns;
-  EXPECT_NE(At(config), by_default);
-}
-
-TEST(YarnByTurnsTest, EqualBetasKeepOrDivide) {
-  RopeConfig config = Yarn();
-  config.ramp = YarnRamp::kTurns;
-  config.beta_fast = 1;
-  const Numbers plain = At({.rope_theta = 500000, .head_dim = 128});
-  const Numbers got = At(config);
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_TRUE(got[i] == plain[i] || got[i] == plain[i] / 8) << i;
-  }
 }
 
 TEST(AttnFactorTest, MultipliesTheComputedFactor) {
@@ -171,12 +104,6 @@ TEST(AlphaTest, EnlargesTheBaseAtEveryLength) {
              {std::pow(10000.0L * std::pow(1000.0L, 128.0L / 126), -126.0L / 128)});
 }
 
-TEST(AlphaTest, TwoChannelsHaveNoExponent) {
-  RopeConfig config = {.rope_type = RopeType::kDynamic, .head_dim = 2};
-  config.alpha = 10;
-  EXPECT_THAT(Resolve(config), IsInvalid("rotary_dim: got 2, want at least 4"));
-}
-
 TEST(NtkTest, FixedMultipliesTheBaseAndDividesEveryFrequency) {
   RopeConfig config = {.rope_type = RopeType::kNtk, .head_dim = 8};
   config.factor = 16;
@@ -202,31 +129,6 @@ TEST(NtkTest, MixedDividesMoreAndMore) {
   RopeConfig linear = {.rope_type = RopeType::kLinear, .head_dim = 8};
   linear.factor = 16;
   ExpectNear(At(config), At(linear));
-}
-
-TEST(ExplicitTest, NumbersAreTakenAsTheyAre) {
-  RopeConfig config = {.rope_theta = 7, .head_dim = 8, .partial_rotary_factor = 0.5};
-  config.inv_freq = {0.3, 0};
-  config.attention_factor = 1.25;
-  const auto rope = MustResolve(config);
-  EXPECT_EQ(rope->Evaluate(99).inv_freq, (Numbers{0.3, 0}));
-  EXPECT_EQ(rope->attention_factor(), 1.25);
-  config.attention_factor.reset();
-  EXPECT_EQ(MustResolve(config)->attention_factor(), 1);
-}
-
-TEST(AxialTest, FrequenciesStartOverOnEachAxis) {
-  RopeConfig config = {.head_dim = 16};
-  config.mrope = Mrope{.section = {0, 4, 4}, .layout = Mrope::Layout::kAxial};
-  const Numbers axis = At({.head_dim = 8});
-  Numbers want = axis;
-  want.insert(want.end(), axis.begin(), axis.end());
-  EXPECT_EQ(At(config), want);
-  config.mrope->section = {2, 3, 3};
-  const Numbers uneven = At(config);
-  EXPECT_EQ(uneven[1], At({.head_dim = 4})[1]);
-  EXPECT_EQ(uneven[4], At({.head_dim = 6})[2]);
-  EXPECT_EQ(uneven[7], At({.head_dim = 6})[2]);
 }
 
 TEST(AxialTest, LinearDividesAndOtherTypesAreInvalid) {

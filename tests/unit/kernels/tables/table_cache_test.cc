@@ -87,24 +87,6 @@ TEST(TableCacheTest, FrequenciesAboveOneRadianAreRight) {
   ExpectExactRows(frequencies, positions, rows);
 }
 
-TEST(TableCacheTest, PageIsBuiltOnceAndFoundAfterwards) {
-  TableCache cache(kLargeBudget);
-  const Frequencies frequencies = MakeFrequencies(10000, 8);
-  const int64_t first[] = {1000000, 1000001};
-  const int64_t second[] = {1000002};
-  const TokenRows a = Rows(cache, frequencies, first);
-  const TokenRows b = Rows(cache, frequencies, second);
-  EXPECT_EQ(a.rows[0].page, b.rows[0].page);
-  const TableCache::Statistics statistics = cache.statistics();
-  EXPECT_EQ(statistics.misses, 1);
-  EXPECT_EQ(statistics.builds, 1);
-  EXPECT_EQ(statistics.hits, 1);
-  EXPECT_EQ(statistics.tables, 1);
-  EXPECT_EQ(statistics.pages, 1);
-  EXPECT_GT(statistics.bytes, kPageRows * 2 * 8 * 4);
-  EXPECT_LT(statistics.bytes, kPageRows * 2 * 8 * 4 + 2000);
-}
-
 TEST(TableCacheTest, ManyPagesOfWhichSomeAreThere) {
   TableCache cache(kLargeBudget);
   const Frequencies frequencies = MakeFrequencies(10000, 4);
@@ -120,12 +102,6 @@ TEST(TableCacheTest, ManyPagesOfWhichSomeAreThere) {
   EXPECT_EQ(cache.statistics().hits, 5);
   EXPECT_EQ(cache.statistics().misses, 4 + 197);
   EXPECT_EQ(cache.statistics().pages, 201);
-}
-
-TEST(TableCacheTest, NoPositionsLeaveNothing) {
-  TableCache cache(kLargeBudget);
-  Rows(cache, MakeFrequencies(10000, 4), {});
-  EXPECT_EQ(cache.statistics().bytes, 0);
 }
 
 TEST(TableCacheTest, EqualKeysShareATableAndOthersDoNot) {
@@ -390,29 +366,6 @@ TEST(TableCacheTest, SinglePositionsThatAreNotCacheableBuildNoPage) {
   for (size_t i = 0; i < 4; ++i) ExpectExact(frequencies, positions[i], rows.rows[i]);
 }
 
-TEST(TableCacheTest, LeastRecentlyUsedPagesGoFirst) {
-  constexpr int64_t kPages = 40;
-  const Frequencies frequencies = MakeFrequencies(10000, 64);
-  const int64_t page_bytes = kPageRows * 2 * 64 * 4;
-  TableCache cache(kPages * page_bytes);
-  const int64_t kept = 0;
-  for (int64_t page = 0; page < 3 * kPages; ++page) {
-    const int64_t position = page * kPageRows;
-    Rows(cache, frequencies, {&position, 1});
-    Rows(cache, frequencies, {&kept, 1});
-    EXPECT_LE(cache.statistics().bytes, cache.budget_bytes() + page_bytes);
-  }
-  EXPECT_GT(cache.statistics().evictions, kPages);
-  EXPECT_EQ(cache.statistics().builds, 3 * kPages);  // the page in use was never built again
-  const int64_t builds = cache.statistics().builds;
-  const int64_t recent = (3 * kPages - 2) * kPageRows;
-  const int64_t old = 2 * kPageRows;
-  Rows(cache, frequencies, {&recent, 1});
-  EXPECT_EQ(cache.statistics().builds, builds);
-  Rows(cache, frequencies, {&old, 1});
-  EXPECT_EQ(cache.statistics().builds, builds + 1);
-}
-
 TEST(TableCacheTest, StatisticsAreThoseOfAWalkAndTheLeastRecentUseGoesFirst) {
   const Costs costs = OnePairCosts();
   const int64_t budget = 100 * costs.page + 20 * costs.table;
@@ -495,16 +448,6 @@ TEST(TableCacheTest, RowsOutliveEvictionAndTheCache) {
   EXPECT_GT(cache->statistics().evictions, 50);
   cache.reset();
   ExpectExactRows(frequencies, positions, rows);
-}
-
-TEST(TableCacheTest, PageLargerThanTheBudgetIsServed) {
-  TableCache cache(100);
-  const Frequencies frequencies = MakeFrequencies(10000, 64);
-  const int64_t position = 12345;
-  const TokenRows rows = Rows(cache, frequencies, {&position, 1});
-  ExpectExact(frequencies, position, rows.rows[0]);
-  EXPECT_LE(cache.statistics().bytes, 100);
-  EXPECT_EQ(cache.statistics().tables, 0);
 }
 
 // Bytes of the heap that are in use.

@@ -104,18 +104,6 @@ TEST(XPosPageTest, RangeIsWhereFloat32HoldsTheScale) {
   EXPECT_FALSE(MustResolve({.head_dim = 64})->position_range().has_value());
 }
 
-TEST(XPosPageTest, DifferencesScaleByTheDistance) {
-  const auto rope = MustResolve(WithXPos(1000));
-  const auto moved = rope->ForDifferences(1, Side::kK);
-  const auto at = rope->ForSeqLen(1, Multiplier::kOne, {.side = Side::kK});
-  for (size_t j = 0; j < at->inv_freq.size(); ++j) {
-    const CosSin from = CosSinAt(*at, j, 1500);
-    const CosSin by = CosSinAt(*moved, j, 700);
-    const CosSin to = CosSinAt(*at, j, 2200);
-    EXPECT_NEAR(from.cos * by.cos - from.sin * by.sin, to.cos, 1e-13 * std::hypot(to.cos, to.sin));
-  }
-}
-
 TEST(XPosRulesTest, ScaleBaseAndCentreAreChecked) {
   const auto check = [](XPos xpos, const char* message) {
     RopeConfig config = {.head_dim = 8};
