@@ -50,14 +50,10 @@ namespace {
 
 using ::rope::testing::AddFloatTensor;
 using ::rope::testing::EmptyRequest;
-using ::rope::testing::FakeClock;
 using ::rope::testing::FuzzRandom;
-using ::rope::testing::FuzzRounds;
-using ::rope::testing::FuzzSeed;
 using ::rope::testing::LocalEngine;
 using ::rope::testing::RawBytes;
 using ::rope::testing::ReceivedRequest;
-using ::rope::testing::TestClients;
 
 constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
 constexpr int64_t kBatchesMax = 10000;  // of a history: each request a token at a time, and more
@@ -242,7 +238,7 @@ class History {
   void Run() {
     for (uint64_t acts = random_.Below(40); acts > 0 && !::testing::Test::HasFailure(); --acts) {
       Act();
-      EXPECT_EQ(requests(), unanswered_ + std::ssize(kept_));
+      EXPECT_EQ(clients_.accounts.held(Resource::kRequests), unanswered_ + std::ssize(kept_));
     }
     Drain();
   }
@@ -510,7 +506,7 @@ class History {
     clients_.Fill(late->arrival);
     EXPECT_THAT(engine_.Submit(late), IsUnavailable("draining"));
     EXPECT_NE(late, nullptr);
-    EXPECT_EQ(requests(), 0);
+    EXPECT_EQ(clients_.accounts.held(Resource::kRequests), 0);
     EXPECT_EQ(clients_.accounts.held(Resource::kRequestBytes), 0);
   }
 
@@ -696,7 +692,7 @@ class History {
     ++world_.answers[status.code()];
     if (status.code() == absl::StatusCode::kResourceExhausted) {
       EXPECT_GT(proto::PartsOf(status).retry_delay_ms, 0);
-      EXPECT_GT(requests(), 0);
+      EXPECT_GT(clients_.accounts.held(Resource::kRequests), 0);
     } else {
       EXPECT_EQ(status.code(), offer.code) << status.ToString();
     }
@@ -715,7 +711,6 @@ class History {
     }
   }
 
-  int64_t requests() const { return clients_.accounts.held(Resource::kRequests); }
   int64_t CountOf(Sent::Place place) const {
     return std::ranges::count(sent_, place, &Sent::place);
   }
@@ -746,13 +741,12 @@ class History {
 
   World& world_;
   FuzzRandom random_;
-  // A narrow server refuses some requests, but none that would never have room.
-  TestClients clients_{
-      random_.OneIn(4) ? Accounts::Budgets{.requests = 6, .request_bytes = 256 * limits::kKiB}
-                       : Accounts::Budgets{.requests = 1000, .request_bytes = 64 * limits::kMiB}};
-  FakeClock& clock_ = clients_.clock;
   const std::thread::id thread_ = std::this_thread::get_id();
   const Batcher::Options options_ = Draw(random_);
+  const bool is_narrow_ = random_.OneIn(4);  // refuses requests, but none too large for it
+  testing::TestClients clients_{{.requests = is_narrow_ ? 6 : 1000,
+                                 .request_bytes = (is_narrow_ ? 256 : 65536) * limits::kKiB}};
+  testing::FakeClock& clock_ = clients_.clock;
 
   proto::Mutex mutex_;
   proto::CondVar changed_;  // signals changes of the members below
@@ -792,8 +786,8 @@ class History {
 
 TEST(EngineSimulationTest, InvariantsHoldInEveryHistory) {
   World world;
-  const uint64_t first = FuzzSeed(1);
-  const uint64_t end = first + FuzzRounds(kHistories);
+  const uint64_t first = testing::FuzzSeed(1);
+  const uint64_t end = first + testing::FuzzRounds(kHistories);
   for (uint64_t seed = first; seed < end && !HasFailure(); ++seed) {
     SCOPED_TRACE(absl::StrCat("ROPE_FUZZ_ROUNDS=1 ROPE_FUZZ_SEED=", seed));
     History(world, seed).Run();

@@ -20,8 +20,6 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::TestClients;
-
 class SideThreadTest : public ::testing::Test {
  protected:
   // A work of one step, which waits until the test lets it go on.
@@ -61,7 +59,7 @@ class SideThreadTest : public ::testing::Test {
     EXPECT_GT(proto::PartsOf(answers[0].second).retry_delay_ms, 0);
   }
 
-  TestClients clients_;
+  testing::TestClients clients_;
   proto::Notification let_go_;
   proto::Mutex mutex_;
   Answers answers_ ABSL_GUARDED_BY(mutex_);
