@@ -67,7 +67,7 @@ TEST_F(RopectlTest, VerifyFindsEveryGoldenFileWithinTolerance) {
   RecordProperty("verify", outcome.output);
 }
 
-TEST_F(RopectlTest, VerifyFailsOnANumberThatIsOff) {
+TEST_F(RopectlTest, VerifyFailsOnABadFileAndVerifiesTheOthers) {
   const std::string path = Altered("default_half_d64", [](nlohmann::json& golden) {
     golden["q_out_f64"][7] = golden["q_out_f64"][7].get<double>() + 1e-3;
   });
@@ -77,6 +77,15 @@ TEST_F(RopectlTest, VerifyFailsOnANumberThatIsOff) {
   const nlohmann::json json = nlohmann::json::parse(as_json.output);
   EXPECT_FALSE(json[0]["ok"]);
   EXPECT_GT(json[0]["fp32"], 1);
+  const std::string garbage = TemporaryFolder() + "/garbage.json";
+  std::ofstream(garbage) << "{";
+  const std::string refused = Altered(
+      "default_half_d64", [](nlohmann::json& golden) { golden["config"]["rope_theta"] = -1; });
+  EXPECT_THAT(Run({"verify", garbage, "/nonexistent.json", path, refused, GoldenFiles().front()}),
+              Exits(1, AllOf(HasSubstr("FAIL got other text, want a JSON object"),
+                             HasSubstr("FAIL /nonexistent.json: cannot be read"),
+                             HasSubstr("FAIL fp32: q["), HasSubstr("FAIL fp32: INVALID_ARGUMENT: "),
+                             HasSubstr("   ok\n"))));
 }
 
 // Specs of every preset and every published config, as they are and as other callers read them.

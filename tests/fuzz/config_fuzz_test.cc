@@ -79,7 +79,8 @@ void ExpectNumbers(const ResolvedRope& rope, int64_t seq_len) {
   EXPECT_TRUE(std::isfinite(rope.attention_factor()));
   const ResolvedRope::AtSeqLen evaluated = rope.Evaluate(seq_len);
   EXPECT_EQ(static_cast<int64_t>(evaluated.inv_freq.size()), rope.rotary_dim() / 2);
-  for (const InverseFrequency f : evaluated.inv_freq) EXPECT_TRUE(std::isfinite(f) && f >= 0);
+  for (const InverseFrequency f : evaluated.inv_freq)
+    EXPECT_TRUE(std::isfinite(f) && (f >= 0 || rope.config().reverse));
   EXPECT_EQ(ScalingOf(rope, evaluated).size(), evaluated.inv_freq.size());
   for (const Multiplier multiplier :
        {Multiplier::kAttentionFactor, Multiplier::kOne, Multiplier::kInverseAttentionFactor}) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tests/support/status_matchers.h"
-#include "tests/support/temporary_folder.h"
 
 namespace rope::client {
 namespace {
@@ -40,20 +39,6 @@ TEST(ArgumentsTest, EveryKindInBothSpellings) {
   EXPECT_THAT(arguments->positional(), ElementsAre("one", "-"));
 }
 
-TEST(ArgumentsTest, WhatIsNotGivenIsAbsent) {
-  ASSERT_OK(arguments, Parse({}));
-  EXPECT_FALSE(arguments->Has("switch"));
-  EXPECT_EQ(arguments->Integer("integer"), std::nullopt);
-  EXPECT_EQ(arguments->Number("number"), std::nullopt);
-  EXPECT_EQ(arguments->Duration("duration"), std::nullopt);
-  EXPECT_THAT(arguments->Integers("integers"), IsEmpty());
-}
-
-TEST(ArgumentsTest, AfterTwoDashesNothingIsAFlag) {
-  ASSERT_OK(arguments, Parse({"--", "--switch"}));
-  EXPECT_THAT(arguments->positional(), ElementsAre("--switch"));
-}
-
 TEST(ArgumentsTest, MisuseIsRefusedByName) {
   const std::pair<std::vector<absl::string_view>, std::string> cases[] = {
       {{"--unknown=1"}, "command line: got \"--unknown=1\""},
@@ -80,46 +65,6 @@ TEST(ArgumentsTest, EnvironmentSetsWhatTheCommandLineDoesNot) {
   ASSERT_TRUE(from_environment.ok() && from_both.ok());
   EXPECT_EQ(from_environment->Duration("duration"), std::chrono::seconds(7));
   EXPECT_EQ(from_both->Duration("duration"), std::chrono::seconds(1));
-}
-
-TEST(ArgumentsTest, HelpNamesProgramFlagsAndEnvironment) {
-  const std::string help = HelpOf(TestUsage());
-  for (const char* text : {"ropectl test", "A command.", "--text TEXT", "Some text.",
-                           "ROPE_DURATION", "-h,--help", "--version", "FILE"}) {
-    EXPECT_THAT(help, HasSubstr(text));
-  }
-}
-
-class FilesTest : public ::testing::Test {
- protected:
-  std::string PathOf(const std::string& name) const { return folder_ + "/" + name; }
-
-  const std::string folder_ = rope::testing::TemporaryFolder();
-};
-
-TEST_F(FilesTest, WhatIsWrittenIsRead) {
-  const std::string bytes("a\0b", 3);
-  ASSERT_TRUE(WriteFile(PathOf("both"), "head", bytes).ok());
-  EXPECT_EQ(ReadFile(PathOf("both"), 7).value(), "head" + bytes);
-}
-
-TEST_F(FilesTest, LargerThanTheBoundIsRefused) {
-  ASSERT_TRUE(WriteFile(PathOf("large"), "12345", "").ok());
-  EXPECT_EQ(ReadFile(PathOf("large"), 4).status().code(), StatusCode::kOutOfRange);
-}
-
-TEST_F(FilesTest, EmptyFileIsEmpty) {
-  ASSERT_TRUE(WriteFile(PathOf("empty"), "", "").ok());
-  EXPECT_EQ(ReadFile(PathOf("empty"), 4).value(), "");
-}
-
-TEST_F(FilesTest, MissingFileAndFolderAreNotFound) {
-  EXPECT_EQ(ReadFile(PathOf("missing"), 4).status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(ReadFile(folder_, 4).status().code(), StatusCode::kNotFound);
-}
-
-TEST_F(FilesTest, PathThatCannotBeWrittenFails) {
-  EXPECT_FALSE(WriteFile("/nonexistent/file", "a", "b").ok());
 }
 
 }  // namespace

@@ -48,12 +48,6 @@ TEST(NpyTest, FileOfNumpyIsParsed) {
   EXPECT_THAT(array->shape, ElementsAre(3));
 }
 
-TEST(NpyTest, KeysInAnyOrder) {
-  const std::string file = FileWith("{'shape':(),'fortran_order':False,'descr':\"<f4\"}", "abcd");
-  ASSERT_OK(array, ParseNpy(file));
-  EXPECT_THAT(array->shape, IsEmpty());
-}
-
 TEST(NpyTest, EveryTruncationIsRefused) {
   const std::string file = NpyHeader("<f4", {2, 2}) + std::string(16, 'x');
   ASSERT_TRUE(ParseNpy(file).ok());

@@ -24,41 +24,6 @@ std::vector<LayerDifference> Differences(const std::string& a, const std::string
   return differences.ok() ? *differences : std::vector<LayerDifference>();
 }
 
-TEST(DiffTest, SameRotationInAnotherSpellingIsEqual) {
-  const auto differences =
-      Differences(Llama(R"("rope_theta": 10000)"),
-                  Llama(R"("rope_parameters": {"rope_type": "default", "rope_theta": 1e4})"));
-  ASSERT_THAT(differences, SizeIs(1));
-  EXPECT_TRUE(differences[0].equal);
-  EXPECT_FALSE(differences[0].frequency.has_value());
-  ASSERT_TRUE(differences[0].first.has_value());
-  EXPECT_FALSE(differences[0].first->position.has_value());
-  EXPECT_EQ(differences[0].end, 4096);
-}
-
-TEST(DiffTest, FirstFrequencyAndPositionOfAnotherTheta) {
-  const auto differences =
-      Differences(Llama(R"("rope_theta": 10000)"), Llama(R"("rope_theta": 10100)"));
-  ASSERT_THAT(differences, SizeIs(1));
-  EXPECT_FALSE(differences[0].equal);
-  ASSERT_TRUE(differences[0].frequency.has_value());
-  EXPECT_EQ(differences[0].frequency->index, 1u);  // index 0 turns by 1 with every theta
-  EXPECT_GT(differences[0].frequency->a, differences[0].frequency->b);
-  ASSERT_TRUE(differences[0].first->position.has_value());
-  EXPECT_GT(*differences[0].first->position, 0);
-  EXPECT_LT(*differences[0].first->position, 100);
-}
-
-TEST(DiffTest, AttentionFactorsDifferFromPositionZeroOn) {
-  const std::string yarn = R"("rope_scaling": {"type": "yarn", "factor": 1, "attention_factor": )";
-  const auto differences = Differences(Llama(yarn + "1}"), Llama(yarn + "1.25}"));
-  ASSERT_THAT(differences, SizeIs(1));
-  EXPECT_FALSE(differences[0].equal);
-  EXPECT_EQ(differences[0].a->turns.factor, 1);
-  EXPECT_EQ(differences[0].b->turns.factor, 1.25);
-  EXPECT_EQ(differences[0].first->position, 0);
-}
-
 TEST(DiffTest, LayerTypesAreComparedWithASingleOneAndByName) {
   const std::string gemma = R"({"model_type": "gemma3_text", "head_dim": 64,
     "max_position_embeddings": 4096, "rope_parameters": {

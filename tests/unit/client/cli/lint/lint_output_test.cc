@@ -34,15 +34,6 @@ FileReport Unreadable() {
   return report;
 }
 
-TEST(LintPageTest, OneFileHasItsFindingsAndNoTable) {
-  EXPECT_EQ(LintPage({Report("a.json")}),
-            "a.json:12: warning: truncate absent [full_attention] [near-miss-key]\n"
-            "a.json:3: reading: vllm: differs [read-differently]\n");
-  FileReport clean = Report("a.json");
-  clean.findings.clear();
-  EXPECT_EQ(LintPage({clean}), "a.json: no findings\n");
-}
-
 TEST(LintPageTest, SubConfigIsNamedBesideTheLayerTypes) {
   FileReport report = Report("a.json");
   for (Finding& finding : report.findings) finding.sub_config = "vision_config";
@@ -73,27 +64,6 @@ TEST(LintPageTest, ControlCharactersAreEscaped) {
   const std::string page = LintPage({report});
   EXPECT_THAT(page, Not(HasSubstr("\x1b")));
   EXPECT_THAT(page, HasSubstr("\\x1b[31m"));
-}
-
-TEST(LintJsonTest, IsAnArrayWithAnObjectForEachFile) {
-  const auto json = nlohmann::json::parse(LintJson({Report("a.json"), Unreadable()}));
-  ASSERT_EQ(json.size(), 2u);
-  EXPECT_EQ(json[0]["file"], "a.json");
-  EXPECT_EQ(json[0]["model_type"], "llama");
-  EXPECT_EQ(json[0]["rope_type"], "yarn");
-  EXPECT_EQ(json[0]["pairing"], "half");
-  EXPECT_EQ(json[0]["errors"], 0);
-  EXPECT_EQ(json[0]["warnings"], 1);
-  EXPECT_EQ(json[0]["readings"], 1);
-  EXPECT_EQ(json[0]["notes"], 0);
-  EXPECT_EQ(json[0]["findings"][0]["weight"], "warning");
-  EXPECT_EQ(json[0]["findings"][0]["rule"], "near-miss-key");
-  EXPECT_EQ(json[0]["findings"][0]["help"], "client/cli/lint/RULES.md#near-miss-key");
-  EXPECT_EQ(json[0]["findings"][0]["field"], "truncate");
-  EXPECT_EQ(json[0]["findings"][0]["line"], 12);
-  EXPECT_EQ(json[0]["findings"][0]["layer_types"][0], "full_attention");
-  EXPECT_EQ(json[0]["findings"][1]["engine"], "vllm");
-  EXPECT_EQ(json[1]["unreadable"], "/no/such.json: cannot be read");
 }
 
 // What GitHub's code scanning requires of a SARIF 2.1.0 file.

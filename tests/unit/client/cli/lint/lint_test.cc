@@ -34,13 +34,6 @@ std::optional<int64_t> Walk(const Turns& a, const Turns& b, double error, int64_
   return std::nullopt;
 }
 
-TEST(FirstDifferenceTest, EqualTurnsHaveNone) {
-  const Turns turns = {{1, 0.1L, 0}, 1.5};
-  const FirstDifference first = FindFirstDifference(turns, turns, 1e-12, kEnd);
-  EXPECT_FALSE(first.position.has_value());
-  EXPECT_TRUE(first.exact);
-}
-
 TEST(FirstDifferenceTest, FactorsThatAreFurtherApartDifferAtPositionZero) {
   const Turns a = {{1}, 1};
   const Turns b = {{1}, 1.2};
@@ -117,48 +110,6 @@ TEST(FirstDifferenceTest, SearchThatUsesUpItsStepsGivesAnUpperBound) {
   EXPECT_FALSE(FindFirstDifference(a, b, 1e-3, 600'000'000).position.has_value());
 }
 
-constexpr char kConfig[] = R"({
-  "model_type": "outer",
-  "factor": 7,
-  "layer_types": [{"rope_theta": 1}],
-  "text_config": {
-    "model_type": "inner",
-    "rope_parameters": {
-      "full_attention": {
-        "factor": 2
-      },
-      "sliding_attention": {
-        "factor": 1
-      }
-    }
-  }
-})";
-
-TEST(KeyLinesTest, KeysOfTheRopeParametersAndOfTheLayerTypeComeFirst) {
-  const KeyLines lines = KeyLines::Of(kConfig);
-  EXPECT_EQ(lines.Find("factor", ""), 9);
-  EXPECT_EQ(lines.Find("factor", "sliding_attention"), 12);
-  EXPECT_EQ(lines.Find("sliding_attention.factor", ""), 12);
-  EXPECT_EQ(lines.Find("text_config.rope_parameters", ""), 7);
-  EXPECT_EQ(lines.Find("rope_theta", ""), 4);
-  EXPECT_EQ(lines.Find("actor", ""), std::nullopt);
-  EXPECT_EQ(lines.Find("", ""), std::nullopt);
-  EXPECT_EQ(lines.error_line(), std::nullopt);
-}
-
-TEST(KeyLinesTest, ModelTypeIsThatOfTextConfig) {
-  EXPECT_EQ(KeyLines::Of(kConfig).model_type(), "inner");
-  EXPECT_EQ(KeyLines::Of(R"({"model_type": "llama"})").model_type(), "llama");
-  EXPECT_EQ(KeyLines::Of(R"({"a": {"model_type": "llama"}, "model_type": 3})").model_type(), "");
-}
-
-TEST(KeyLinesTest, SyntaxErrorHasALineAndKeysBeforeItAreFound) {
-  const KeyLines lines = KeyLines::Of("{\n\"a\": 1,\n\"b\": }\n");
-  EXPECT_EQ(lines.error_line(), 3);
-  EXPECT_EQ(lines.Find("a", ""), 2);
-  EXPECT_EQ(KeyLines::Of("").error_line(), 1);
-}
-
 TEST(KeyLinesTest, DeepAndLargeTextsAreReadWithinTheLimits) {
   const std::string brackets(1 << 20, '[');
   EXPECT_TRUE(KeyLines::Of(brackets).error_line().has_value());
@@ -172,32 +123,6 @@ TEST(KeyLinesTest, DeepAndLargeTextsAreReadWithinTheLimits) {
   EXPECT_EQ(lines.Find("key9999", ""), std::nullopt);
   const std::string long_key(1000, 'k');
   EXPECT_EQ(KeyLines::Of("{\"" + long_key + "\": 1}").Find(long_key, ""), std::nullopt);
-}
-
-TEST(KeyLinesTest, KeyWithinAnObjectIsFoundThereOnly) {
-  const KeyLines lines = KeyLines::Of(R"({
-    "rope_theta": 1,
-    "vision_config": {
-      "rope_theta": 2
-    }
-  })");
-  EXPECT_EQ(lines.Find("rope_theta", "", "vision_config"), 4);
-  EXPECT_EQ(lines.Find("vision_config.rope_theta", "", "vision_config"), 4);
-  EXPECT_EQ(lines.Find("rope_theta", ""), 2);
-  EXPECT_EQ(lines.Find("rope_theta", "", "audio_config"), std::nullopt);
-}
-
-FileReport Lint(const std::string& text) {
-  return LintText("config.json", text, {});
-}
-
-TEST(LintTest, AMebibyteOfNestedBracketsIsAnError) {
-  for (const std::string& text :
-       {std::string(1 << 20, '['), std::string(1 << 19, '[') + std::string(1 << 19, ']')}) {
-    const FileReport report = Lint(text);
-    ASSERT_THAT(report.findings, SizeIs(1));
-    EXPECT_EQ(report.findings[0].rule->weight, Weight::kError);
-  }
 }
 
 std::string ReadText(const std::filesystem::path& path) {
@@ -219,7 +144,7 @@ TEST(LintFilesTest, PublishedConfigsHaveNoWarning) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".json") continue;
     ++linted;
-    for (const Finding& finding : Lint(ReadText(entry.path())).findings) {
+    for (const Finding& finding : LintText("config.json", ReadText(entry.path()), {}).findings) {
       if (finding.rule->weight < Weight::kWarning) continue;
       warned.insert(entry.path().stem());
       EXPECT_EQ(finding.rule->id, "remote-code") << entry.path() << finding.message;

@@ -154,17 +154,6 @@ TEST_F(CudaBackendTest, RaggedBatchIsOneCopyInOneLaunchOneCopyOutAndOneSynchroni
   EXPECT_EQ(after.calls - before.calls, 5) << "others than kCallsOfABatch, which fail below";
 }
 
-TEST_F(CudaBackendTest, NeighboursOfOneShapeKeepTheirOwnRows) {
-  std::vector<Rotation> rotations;
-  for (const uint32_t seed : {1, 2}) {
-    RotationSpec spec = Large(4);
-    spec.seed = seed;
-    rotations.emplace_back(spec);
-  }
-  ASSERT_THAT(backend_->Rotate(JobsOf(rotations)), IsOk());
-  for (const Rotation& rotation : rotations) EXPECT_EQ(rotation.Check(), "");
-}
-
 TEST_F(CudaBackendTest, OddHeadSizesTakeASecondLaunch) {
   std::vector<Rotation> rotations = RaggedBatch();
   for (const int64_t head_dim : {250, 6}) {

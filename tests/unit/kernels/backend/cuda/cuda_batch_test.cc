@@ -59,31 +59,6 @@ class CudaBatchTest : public ::testing::Test {
   std::vector<RowRef> rows_ = std::vector<RowRef>(1 << 18);
 };
 
-TEST_F(CudaBatchTest, JobsWithoutVectorsAreLeftOut) {
-  EXPECT_THAT(CutCudaBatch(std::vector{Job(0, 5), Job(5, 0), Job(5, 1, 0)}).value(), IsEmpty());
-}
-
-TEST_F(CudaBatchTest, ABatchIsOnePartAndQAndKShareTheirRows) {
-  const std::vector<RotateJob> jobs = {Job(7, 32), Job(7, 8), Job(9, 1)};
-  const std::vector<CudaPart> parts = Cut(jobs);
-  ASSERT_THAT(parts, SizeIs(1));
-  const std::vector<CudaPiece>& pieces = parts[0].pieces;
-  ASSERT_THAT(pieces, SizeIs(3));
-  const int64_t q = 7 * 32 * 256, k = 7 * 8 * 256;
-  EXPECT_EQ(pieces[0].input, 0);
-  EXPECT_EQ(pieces[0].rows, q);
-  EXPECT_EQ(pieces[1].input, q + 7 * 512);
-  EXPECT_EQ(pieces[1].rows, q);
-  EXPECT_EQ(pieces[2].rows, q + 7 * 512 + k + 9 * 256);
-  EXPECT_EQ(parts[0].upload_end, pieces[2].rows + 9 * 512);
-  EXPECT_EQ(pieces[0].output, kCudaUploadBytes);
-  EXPECT_EQ(pieces[1].output, kCudaUploadBytes + q);
-}
-
-TEST_F(CudaBatchTest, TheLargestBatchOfTheServerIsOnePart) {
-  EXPECT_THAT(Cut({Job(4096, 32)}), SizeIs(1));  // 32 MiB
-}
-
 TEST_F(CudaBatchTest, ALargerBatchIsCutByTokens) {
   const std::vector<RotateJob> jobs = {Job(5, 1), Job(16384, 40)};
   EXPECT_THAT(Cut(jobs), SizeIs(5));
@@ -102,21 +77,6 @@ TEST_F(CudaBatchTest, TensorsInDeviceMemoryTakeNoPlace) {
   EXPECT_EQ(piece.rows, 0);
   RotateJob large = OnDevice(Job(1 << 18, 64, 256));  // 2^32 elements
   EXPECT_THAT(Cut({large}), SizeIs(3)) << "its rows";
-}
-
-TEST_F(CudaBatchTest, ScalesAndWeightsFollowTheRows) {
-  const std::vector<float> floats(128);
-  RotateJob job = Job(7, 32);
-  job.norm = RmsNorm{.weight = floats.data(), .eps = 1e-6f};
-  job.token_scales = absl::MakeConstSpan(floats).subspan(0, 7);
-  job.output_dtype = DType::kFloat32;
-  const std::vector<RotateJob> jobs = {job};
-  const CudaPart part = Cut(jobs)[0];
-  const CudaPiece& piece = part.pieces[0];
-  EXPECT_EQ(piece.token_scales, piece.rows + 7 * 512);
-  EXPECT_EQ(piece.norm_weight, piece.token_scales + 32) << "aligned";
-  EXPECT_EQ(part.upload_end, piece.norm_weight + 512);
-  EXPECT_EQ(part.results_end, kCudaUploadBytes + 7 * 32 * 512);
 }
 
 TEST_F(CudaBatchTest, ALargeConvertedBatchStaysWithinTheLane) {

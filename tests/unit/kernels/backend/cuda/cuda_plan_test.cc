@@ -38,15 +38,6 @@ CudaKernel KernelOf(const CudaJob& job) {
   return plan.launches.at(0).kernel;
 }
 
-TEST(CudaPlanTest, NoWorkIsNoLaunch) {
-  CudaJob nothing_turns = Job(3, 2);
-  nothing_turns.pairs = nothing_turns.partner = 0;
-  nothing_turns.output = const_cast<void*>(nothing_turns.input);
-  const CudaPlan plan = PlanCuda({Job(0, 5), Job(5, 0), nothing_turns});
-  EXPECT_THAT(plan.jobs, SizeIs(0));
-  EXPECT_THAT(plan.launches, SizeIs(0));
-}
-
 TEST(CudaPlanTest, EveryDTypePairingAndLengthSharesOneLaunch) {
   std::vector<CudaJob> jobs;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -68,18 +59,6 @@ TEST(CudaPlanTest, EveryDTypePairingAndLengthSharesOneLaunch) {
     blocks += (job.items + per_block - 1) / per_block;
   }
   EXPECT_EQ(plan.launches[0].blocks, blocks);
-}
-
-TEST(CudaPlanTest, OddJobsShareASecondLaunch) {
-  const CudaPlan plan = PlanCuda({Job(1, 1, 250), Job(1, 1, 128), Job(2, 2, 6), Job(3, 1, 64)});
-  ASSERT_THAT(plan.launches, SizeIs(2));
-  EXPECT_EQ(plan.launches[0].kernel, CudaKernel::kVector);
-  EXPECT_EQ(plan.launches[0].jobs, 2u);
-  EXPECT_EQ(plan.launches[1].kernel, CudaKernel::kScalar);
-  EXPECT_EQ(plan.launches[1].first_job, 2u);
-  EXPECT_EQ(plan.launches[1].jobs, 2u);
-  EXPECT_EQ(plan.jobs[2].head_dim, 250u);
-  EXPECT_EQ(plan.jobs[2].first_block, 0u);
 }
 
 TEST(CudaPlanTest, AnythingThatIsNoMultipleOfAVectorIsScalar) {
@@ -106,40 +85,6 @@ TEST(CudaPlanTest, AnythingThatIsNoMultipleOfAVectorIsScalar) {
   EXPECT_EQ(changed([](CudaJob& job) { job.pairs = 0, job.partner = 3; }), CudaKernel::kVector);
 }
 
-TEST(CudaPlanTest, AnythingBesideTheRotationIsAThirdLaunch) {
-  static constexpr float kOnes[1] = {1};  // an address; not read
-  const auto changed = [](const auto& change) {
-    CudaJob job = Job(3, 2);
-    change(job);
-    return KernelOf(job);
-  };
-  EXPECT_EQ(changed([](CudaJob& job) { job.norm = 1; }), CudaKernel::kFused);
-  EXPECT_EQ(changed([](CudaJob& job) { job.scale = 2; }), CudaKernel::kFused);
-  EXPECT_EQ(changed([](CudaJob& job) { job.token_scales = kOnes; }), CudaKernel::kFused);
-  EXPECT_EQ(changed([](CudaJob& job) { job.output_scale = 2; }), CudaKernel::kFused);
-  EXPECT_EQ(
-      changed([](CudaJob& job) { job.output_dtype = static_cast<uint32_t>(DType::kFloat16); }),
-      CudaKernel::kFused);
-  EXPECT_EQ(
-      changed([](CudaJob& job) { job.output_dtype = static_cast<uint32_t>(DType::kBFloat16); }),
-      CudaKernel::kVector);
-  CudaJob scaled = Job(1, 1);
-  scaled.scale = 2;
-  EXPECT_THAT(PlanCuda({scaled, Job(1, 1, 250), Job(1, 1)}).launches, SizeIs(3));
-}
-
-// A norm reads a head before any of it changes: in place, threads must not share one.
-TEST(CudaPlanTest, ANormLeavesTheWholeHeadToOneThread) {
-  CudaJob job = Job(3, 2);
-  job.output = const_cast<void*>(job.input);
-  job.scale = 2;
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 64u);
-  job.pairs = job.partner = 16;
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 16u + 96u);  // the others are scaled too
-  job.norm = 1;
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 1u);
-}
-
 TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreForTheKernelThatReadsBytes) {
   CudaJob job = Job(3, 2);
   job.input = Address((1 << 20) + 2);
@@ -150,14 +95,6 @@ TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreForTheKernelThatReadsBytes) {
   job.dtype = static_cast<uint32_t>(DType::kFloat32);
   job.output = Address((1 << 30) + 2);
   EXPECT_EQ(KernelOf(job), CudaKernel::kFused);
-}
-
-TEST(CudaPlanTest, InPlaceLeavesOutWhatIsNotTurned) {
-  CudaJob job = Job(3, 2, 256);
-  job.pairs = job.partner = 32;
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 4u + 12u);  // 24 vectors, two to an item
-  job.output = const_cast<void*>(job.input);
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 4u);
 }
 
 TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
@@ -176,13 +113,6 @@ TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
 TEST(CudaPlanDeathTest, MoreItemsThanKernelsCountAreABug) {
   EXPECT_EQ(PlanCuda({Job(1 << 27, 2)}).jobs.size(), 1u);
   EXPECT_DEATH(PlanCuda({Job(1 << 28, 8)}), "");
-}
-
-TEST(CudaPlanTest, SmallLaunchesNeedNoTable) {
-  const std::vector<CudaJob> few(kCudaJobsByValue, Job(1, 8));
-  EXPECT_FALSE(PlanCuda(few).NeedsTable());
-  const std::vector<CudaJob> many(kCudaJobsByValue + 1, Job(1, 8));
-  EXPECT_TRUE(PlanCuda(many).NeedsTable());
 }
 
 }  // namespace
