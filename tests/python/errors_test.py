@@ -45,6 +45,8 @@ CASES = {
                  rs.InvalidField, "k.dtype", "int32", "fp32, fp16, bf16"),
     "numpy's default": (lambda c: c.rotate(Q.astype(np.float64), config=LLAMA, start=0),
                         rs.InvalidField, "q.dtype", "float64", 'such as q.astype("float32")'),
+    "the same, moved": (lambda c: c.move_(Q.astype(np.float64), config=LLAMA, by=1),
+                        rs.InvalidField, "k.dtype", "float64", 'such as k.astype("float32")'),
     "complex numbers": (lambda c: c.rotate(Q.astype(np.complex64), config=LLAMA, start=0),
                         rs.InvalidField, "q.dtype", "complex64", "fp32"),
     "objects": (lambda c: c.rotate(Q.astype(object), config=LLAMA, start=0),

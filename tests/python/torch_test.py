@@ -1,6 +1,7 @@
 """Tensors of torch, and the operator that autograd and torch.compile pass through."""
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -33,6 +34,17 @@ def test_views_positions_and_8_bits(client):
     got = client.rotate(q.transpose(1, 2), config=LLAMA, start=2, output_dtype=torch.float8_e4m3fn)
     assert got.dtype == torch.float8_e4m3fn
     torch.testing.assert_close(got.float(), want, rtol=0.07, atol=0.01)
+
+
+def test_a_change_of_a_copy_that_nobody_keeps_is_warned_of(local):
+    cache = torch.from_numpy(draw(8, 4, 2, 64))
+    with pytest.warns(UserWarning, match="only this call refers to"):
+        local.reposition_(cache[[5, 1]], by=9, config=LLAMA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        local.reposition_(cache[5], by=9, config=LLAMA)
+        kept = local.reposition_(cache[[5, 1]], by=9, config=LLAMA)
+    assert kept.shape == (2, 4, 2, 64)
 
 
 def test_empty_is_a_tensor(server):

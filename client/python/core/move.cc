@@ -194,6 +194,7 @@ Request Move::Of(nb::handle k, nb::handle table, nb::handle from, nb::handle to,
     std::optional<Array> other;
     if (!out.is_none()) other.emplace(outputs[i], "out" + index, dtype_);
     const Array& result = out.is_none() ? array : *other;
+    CheckIsNoFloat64(array, "fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2");
     CheckDType(array, dtype_.value_or(array.dtype()));
     CheckDType(result, array.dtype());
     const char* const letters = axes[static_cast<size_t>(array.tensor().rank)];

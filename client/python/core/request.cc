@@ -21,6 +21,12 @@ void CheckDType(const Array& array, client::DType want) {
   }
 }
 
+void CheckIsNoFloat64(const Array& array, const std::string& wanted) {
+  if (array.dtype() != client::DType::kFloat64) return;
+  RaiseInvalid(array.name() + ".dtype", "float64",
+               wanted + ", such as " + array.name() + ".astype(\"float32\")");
+}
+
 namespace {
 
 // Lengths of the result's axes: those of the input in the order of its layout.
@@ -52,10 +58,7 @@ void Request::Add(client::TensorView view, const std::string& name, nb::handle i
                   nb::handle output, nb::handle norm) {
   const Array array(input, name);
   view.dtype = array.dtype();
-  if (view.dtype == client::DType::kFloat64) {
-    RaiseInvalid(name + ".dtype", "float64",
-                 "fp32, fp16 or bf16, such as " + name + ".astype(\"float32\")");
-  }
+  CheckIsNoFloat64(array, "fp32, fp16 or bf16");
   view.shape = array.shape();
   const bool in_place = output.is(input);
   const client::WantedTensor result = {

@@ -24,6 +24,8 @@ namespace rope::python {
 std::string TextOf(const std::vector<int64_t>& shape);
 
 void CheckDType(const Array& array, client::DType want);
+// InvalidField: it has the type of NumPy's numbers, which no tensor may have.
+void CheckIsNoFloat64(const Array& array, const std::string& wanted);
 
 struct Request {
   client::RotateRequest request = {};

@@ -274,11 +274,18 @@ def _warn(texts: Sequence[str], level: int = 5) -> None:
 _TEMPORARY = 0 if sys.version_info >= (3, 14) else 3 if sys.version_info >= (3, 11) else 4
 
 
+def _views_another(array: Any) -> bool:
+    """Whether it shows the elements of another array, as far as NumPy or torch says so."""
+    if isinstance(array, np.ndarray):
+        return not array.flags.owndata
+    return getattr(array, "_base", array) is not None  # torch: None, if it has elements of its own
+
+
 def _warn_of_copies(*counted: tuple[str, Any, int]) -> None:
     """Warns of a call in place whose array nothing else refers to, if the caller drops the result
     too: nobody sees the change. Of (name, array, references), by the method that was called."""
     for name, array, references in counted:
-        if references != _TEMPORARY or not isinstance(array, np.ndarray) or not array.flags.owndata:
+        if references != _TEMPORARY or array is None or _views_another(array):
             continue
         import dis  # here, because most programs never come here
         frame = sys._getframe(2)
