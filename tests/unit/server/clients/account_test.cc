@@ -7,7 +7,6 @@
 #include <limits>
 #include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "server/error.h"
@@ -120,13 +119,6 @@ TEST_F(AccountTest, OwnerHasHalfOfTheRequestsUntilNobodyElseHasAskedForASecond) 
   EXPECT_THAT(Admit(one_, 1), IsExhausted("queue: got request 4 of uid:1, want at most 2"));
 }
 
-TEST_F(AccountTest, LargerThanThereIsIsNotWorthRetrying) {
-  const auto refused = Admit(one_, 101);
-  EXPECT_THAT(refused, IsExhausted("request: got 101 bytes to hold, want at most 100 for uid:1"));
-  EXPECT_EQ(proto::PartsOf(refused.status()).retry_delay_ms, 0);
-  EXPECT_EQ(accounts_.refusals(Resource::kRequestBytes).too_large, 1);
-}
-
 TEST_F(AccountTest, PlacesLastUntilTheirLastCopyAndAlwaysLeaveHalf) {
   auto first = TakePlace(one_, Resource::kConnections);
   ASSERT_THAT(first, IsOk());
@@ -136,19 +128,6 @@ TEST_F(AccountTest, PlacesLastUntilTheirLastCopyAndAlwaysLeaveHalf) {
   const Place copy = *first;
   *first = nullptr;
   EXPECT_EQ(accounts_.held(Resource::kConnections), 2);
-}
-
-TEST_F(AccountTest, PermitGivesItsShareBackOnce) {
-  {
-    auto admitted = Admit(one_, 100);
-    ASSERT_THAT(admitted, IsOk());
-    Permit moved = *std::move(admitted);
-    const Permit again = std::move(moved);
-    EXPECT_EQ(requests(), 1);
-  }
-  EXPECT_EQ(requests(), 0);
-  EXPECT_EQ(bytes(), 0);
-  EXPECT_THAT(Admit(one_, 100), IsOk());
 }
 
 TEST_F(AccountTest, PermitGrowsAndKeepsTheReply) {
@@ -170,7 +149,9 @@ TEST_F(AccountTest, PermitGrowsAndKeepsTheReply) {
 
 TEST_F(AccountTest, PermitIsAdmittedOnce) {
   Permit permit;
-  EXPECT_THAT(permit.Admit(*one_, 101, "reply"), IsExhausted("reply: got 101 bytes to hold"));
+  EXPECT_THAT(permit.Admit(*one_, 101, "reply"),
+              IsExhausted("reply: got 101 bytes to hold, want at most 100 for uid:1"));
+  EXPECT_EQ(accounts_.refusals(Resource::kRequestBytes).too_large, 1);
   EXPECT_FALSE(permit.admitted());
   EXPECT_EQ(requests(), 0);
   EXPECT_THAT(permit.Admit(*one_, 20, "request"), IsOk());
