@@ -28,7 +28,7 @@ inline constexpr int64_t kQueryHeads = 32;
 inline constexpr int64_t kKeyHeads = 8;
 inline constexpr int64_t kHeadDim = 128;
 
-// The shape of a launch (cuda_plan.h), forced on a plan.
+// The shape of a launch of a list (cuda_plan.h), forced on a plan.
 struct Shape {
   uint32_t threads = 0;  // of a block
   uint32_t heads_per_thread = 0;
@@ -39,10 +39,10 @@ struct Case {
   kernels::DType dtype = kernels::DType::kBFloat16;
   kernels::Pairing pairing = kernels::Pairing::kHalf;
   bool in_place = false;
-  std::optional<Shape> shape = {};  // unset: the planner's choice
+  bool lists = false;               // never a kernel for rectangles (cuda_plan.h)
+  std::optional<Shape> shape = {};  // of lists; unset: the planner's choice
   bool launch_each = false;         // a launch for each request, and not one for all
   int64_t positions = 4096;         // positions repeat after this number
-  int64_t tile = 4096;              // q and k take turns by so many tokens (CudaShapes)
   int64_t query_heads = kQueryHeads;
   int64_t pairs = kHeadDim / 2;
   int64_t shift = 0;  // bytes by which q is off a multiple of 16
@@ -92,6 +92,8 @@ class Workload {
   };
 
   std::vector<Part> Parts() const;
+  // Whether each launch is a rectangle. Else jobs end where positions repeat.
+  bool HasRectangles() const;
   Set MakeSet() const;
   void PlanSet(Set& set) const;
   // Where the next copy goes from and to.
@@ -100,6 +102,7 @@ class Workload {
   Case case_;
   int64_t tensor_bytes_;
   DeviceBuffer device_table_;
+  DeviceBuffer device_positions_;  // int32, of the longest request
   std::vector<Set> sets_;
   int next_ = 0;
 };

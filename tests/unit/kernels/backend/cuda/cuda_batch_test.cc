@@ -56,7 +56,13 @@ class CudaBatchTest : public ::testing::Test {
     return parts;
   }
 
-  std::vector<RowRef> rows_ = std::vector<RowRef>(1 << 18);
+  static std::vector<RowRef> Rows() {
+    std::vector<RowRef> rows(1 << 18);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].index = static_cast<int64_t>(i);
+    return rows;
+  }
+
+  std::vector<RowRef> rows_ = Rows();
 };
 
 TEST_F(CudaBatchTest, JobsWithoutVectorsAreLeftOut) {
@@ -78,6 +84,17 @@ TEST_F(CudaBatchTest, ABatchIsOnePartAndQAndKShareTheirRows) {
   EXPECT_EQ(parts[0].upload_end, pieces[2].rows + 9 * 512);
   EXPECT_EQ(pieces[0].output, kCudaUploadBytes);
   EXPECT_EQ(pieces[1].output, kCudaUploadBytes + q);
+}
+
+TEST_F(CudaBatchTest, RowThatAllTokensShareIsPackedOnce) {
+  const std::vector<RowRef> same(7, RowRef{nullptr, 3});
+  RotateJob job = Job(7, 32);
+  job.rows = same;
+  const std::vector<RotateJob> jobs = {job};
+  const CudaPart part = Cut(jobs)[0];
+  EXPECT_TRUE(part.pieces[0].one_row);
+  EXPECT_THAT(part.pieces[0].row_refs(), SizeIs(1));
+  EXPECT_EQ(part.upload_end, part.pieces[0].rows + 512);
 }
 
 TEST_F(CudaBatchTest, TheLargestBatchOfTheServerIsOnePart) {

@@ -32,8 +32,13 @@ CudaJob Job(int64_t tokens, int64_t heads, uint32_t head_dim = 128) {
   return job;
 }
 
+// Plans of lists.
+CudaPlan PlanLists(const std::vector<CudaJob>& jobs) {
+  return PlanCuda(jobs, {.rectangles = false});
+}
+
 CudaKernel KernelOf(const CudaJob& job) {
-  const CudaPlan plan = PlanCuda({job});
+  const CudaPlan plan = PlanLists({job});
   EXPECT_THAT(plan.launches, SizeIs(1));
   return plan.launches.at(0).kernel;
 }
@@ -45,6 +50,7 @@ TEST(CudaPlanTest, NoWorkIsNoLaunch) {
   const CudaPlan plan = PlanCuda({Job(0, 5), Job(5, 0), nothing_turns});
   EXPECT_THAT(plan.jobs, SizeIs(0));
   EXPECT_THAT(plan.launches, SizeIs(0));
+  EXPECT_FALSE(plan.rectangle.has_value());
 }
 
 TEST(CudaPlanTest, EveryDTypePairingAndLengthSharesOneLaunch) {
@@ -57,7 +63,7 @@ TEST(CudaPlanTest, EveryDTypePairingAndLengthSharesOneLaunch) {
       jobs.push_back(job);
     }
   }
-  const CudaPlan plan = PlanCuda(jobs);
+  const CudaPlan plan = PlanLists(jobs);
   ASSERT_THAT(plan.launches, SizeIs(1));
   EXPECT_THAT(plan.jobs, SizeIs(jobs.size()));
   uint32_t blocks = 0;
@@ -71,7 +77,7 @@ TEST(CudaPlanTest, EveryDTypePairingAndLengthSharesOneLaunch) {
 }
 
 TEST(CudaPlanTest, OddJobsShareASecondLaunch) {
-  const CudaPlan plan = PlanCuda({Job(1, 1, 250), Job(1, 1, 128), Job(2, 2, 6), Job(3, 1, 64)});
+  const CudaPlan plan = PlanLists({Job(1, 1, 250), Job(1, 1, 128), Job(2, 2, 6), Job(3, 1, 64)});
   ASSERT_THAT(plan.launches, SizeIs(2));
   EXPECT_EQ(plan.launches[0].kernel, CudaKernel::kVector);
   EXPECT_EQ(plan.launches[0].jobs, 2u);
@@ -125,7 +131,7 @@ TEST(CudaPlanTest, AnythingBesideTheRotationIsAThirdLaunch) {
       CudaKernel::kVector);
   CudaJob scaled = Job(1, 1);
   scaled.scale = 2;
-  EXPECT_THAT(PlanCuda({scaled, Job(1, 1, 250), Job(1, 1)}).launches, SizeIs(3));
+  EXPECT_THAT(PlanLists({scaled, Job(1, 1, 250), Job(1, 1)}).launches, SizeIs(3));
 }
 
 // A norm reads a head before any of it changes: in place, threads must not share one.
@@ -133,11 +139,11 @@ TEST(CudaPlanTest, ANormLeavesTheWholeHeadToOneThread) {
   CudaJob job = Job(3, 2);
   job.output = const_cast<void*>(job.input);
   job.scale = 2;
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 64u);
+  EXPECT_EQ(PlanLists({job}).jobs.at(0).chunks, 64u);
   job.pairs = job.partner = 16;
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 16u + 96u);  // the others are scaled too
+  EXPECT_EQ(PlanLists({job}).jobs.at(0).chunks, 16u + 96u);  // the others are scaled too
   job.norm = 1;
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 1u);
+  EXPECT_EQ(PlanLists({job}).jobs.at(0).chunks, 1u);
 }
 
 TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreForTheKernelThatReadsBytes) {
@@ -155,18 +161,18 @@ TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreForTheKernelThatReadsBytes) {
 TEST(CudaPlanTest, InPlaceLeavesOutWhatIsNotTurned) {
   CudaJob job = Job(3, 2, 256);
   job.pairs = job.partner = 32;
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 4u + 12u);  // 24 vectors, two to an item
+  EXPECT_EQ(PlanLists({job}).jobs.at(0).chunks, 4u + 12u);  // 24 vectors, two to an item
   job.output = const_cast<void*>(job.input);
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 4u);
+  EXPECT_EQ(PlanLists({job}).jobs.at(0).chunks, 4u);
 }
 
 TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
-  const CudaPlan one = PlanCuda({Job(1, 40)});
+  const CudaPlan one = PlanLists({Job(1, 40)});
   EXPECT_EQ(one.launches.at(0).threads, kCudaThreadsFew);
   EXPECT_EQ(one.launches.at(0).blocks, 5u);  // 40 heads x 8 pieces
   EXPECT_EQ(one.jobs.at(0).head_groups, 40u);
 
-  const CudaPlan many = PlanCuda({Job(131072, 32), Job(131072, 8), Job(131072, 1)});
+  const CudaPlan many = PlanLists({Job(131072, 32), Job(131072, 8), Job(131072, 1)});
   EXPECT_EQ(many.launches.at(0).threads, kCudaThreads);
   EXPECT_EQ(many.jobs.at(0).head_groups, 32 / kCudaHeadsPerThread);
   EXPECT_EQ(many.jobs.at(1).head_groups, 1u);
@@ -174,15 +180,98 @@ TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
 }
 
 TEST(CudaPlanDeathTest, MoreItemsThanKernelsCountAreABug) {
-  EXPECT_EQ(PlanCuda({Job(1 << 27, 2)}).jobs.size(), 1u);
-  EXPECT_DEATH(PlanCuda({Job(1 << 28, 8)}), "");
+  EXPECT_EQ(PlanLists({Job(1 << 27, 2)}).jobs.size(), 1u);
+  EXPECT_DEATH(PlanLists({Job(1 << 28, 8)}), "");
 }
 
-TEST(CudaPlanTest, SmallLaunchesNeedNoTable) {
-  const std::vector<CudaJob> few(kCudaJobsByValue, Job(1, 8));
-  EXPECT_FALSE(PlanCuda(few).NeedsTable());
-  const std::vector<CudaJob> many(kCudaJobsByValue + 1, Job(1, 8));
-  EXPECT_TRUE(PlanCuda(many).NeedsTable());
+// --- rectangles ---
+
+bool IsRectangle(const std::vector<CudaJob>& jobs) {
+  const CudaPlan plan = PlanCuda(jobs);
+  EXPECT_TRUE(!plan.rectangle.has_value() || (plan.jobs.empty() && plan.launches.empty()));
+  return plan.rectangle.has_value();
+}
+
+TEST(CudaPlanTest, QAndKOfARequestAreARectangle) {
+  const CudaRectangleLaunch launch = *PlanCuda({Job(100000, 32), Job(100000, 8)}).rectangle;
+  EXPECT_EQ(CudaRectangleName(launch.kernel), "RectangleTurnBFloat16Half");
+  EXPECT_EQ(launch.threads.x, 8u) << "64 pairs";
+  EXPECT_EQ(launch.threads.y, 8u) << "heads, so that none of q's or k's blocks has more";
+  EXPECT_EQ(launch.threads.z, 2u) << "tokens, up to 128 threads";
+  EXPECT_EQ(launch.blocks.x, 4u + 1u);
+  EXPECT_EQ(launch.work.jobs[1].first_block, 4u);
+  EXPECT_EQ(launch.work.jobs[2].first_block, kCudaNoBlock);
+  EXPECT_EQ(launch.blocks.y, 50000u);
+  EXPECT_EQ(launch.blocks.z, 1u);
+  EXPECT_FALSE(IsRectangle({Job(7, 32), Job(8, 8)})) << "other tokens";
+  EXPECT_TRUE(IsRectangle(std::vector<CudaJob>(4, Job(7, 32))));
+  EXPECT_FALSE(IsRectangle(std::vector<CudaJob>(5, Job(7, 32)))) << "more than four tensors";
+}
+
+TEST(CudaPlanTest, FewTokensSpreadOverSmallBlocks) {
+  const CudaRectangleLaunch launch = *PlanCuda({Job(1, 32), Job(1, 8)}).rectangle;
+  EXPECT_EQ(launch.threads.x * launch.threads.y * launch.threads.z, kCudaThreadsFew);
+  EXPECT_EQ(launch.blocks.x, 5u);
+}
+
+// More blocks of tokens than CUDA has in one dimension of a grid.
+TEST(CudaPlanTest, AGridHasEveryToken) {
+  for (const int64_t tokens : {65535 * 2 + 1, 1 << 24, (1 << 29) + 3}) {
+    const CudaRectangleLaunch launch = *PlanCuda({Job(tokens, 8)}).rectangle;
+    EXPECT_LE(launch.blocks.y, 65535u);
+    EXPECT_LE(launch.blocks.z, 65535u);
+    EXPECT_GE(int64_t{launch.blocks.y} * launch.blocks.z * launch.threads.z, tokens);
+  }
+}
+
+TEST(CudaPlanTest, WhatARectangleCannotHave) {
+  alignas(16) static constexpr float kNumbers[8] = {};
+  const auto changed = [](const auto& change) {
+    CudaJob job = Job(3, 2);
+    change(job);
+    return IsRectangle({job});
+  };
+  const auto other = [](const auto& change) {
+    std::vector<CudaJob> jobs = {Job(3, 2), Job(3, 2)};
+    change(jobs[1]);
+    return IsRectangle(jobs);
+  };
+  // What the vector kernel cannot, and what another kernel has.
+  EXPECT_FALSE(changed([](CudaJob& job) { job.input = Address((1 << 20) + 8); }));
+  EXPECT_FALSE(changed([](CudaJob& job) { job.pairs = job.partner = 20; }));
+  EXPECT_FALSE(
+      changed([](CudaJob& job) { job.arithmetic = static_cast<uint32_t>(PairArithmetic::kAdd); }));
+  EXPECT_FALSE(changed([](CudaJob& job) { job.output_scale = 2; }));
+  EXPECT_FALSE(
+      changed([](CudaJob& job) { job.output_dtype = static_cast<uint32_t>(DType::kFloat16); }));
+  EXPECT_FALSE(changed([](CudaJob& job) {
+    job.arithmetic = static_cast<uint32_t>(PairArithmetic::kTurnStepwise);
+    job.scale = 2;
+  }));
+  // The rows, and the weights, are read 16 bytes at a time.
+  EXPECT_FALSE(changed([](CudaJob& job) { job.rows = kNumbers + 1; }));
+  EXPECT_FALSE(changed([](CudaJob& job) { job.norm = 1, job.norm_weight = kNumbers + 1; }));
+  // A head with a norm is a part of a warp.
+  EXPECT_TRUE(changed([](CudaJob& job) { job.norm = 1; }));
+  CudaJob six_threads = Job(3, 2, 96);
+  EXPECT_TRUE(IsRectangle({six_threads}));
+  six_threads.norm = 1;
+  EXPECT_FALSE(IsRectangle({six_threads}));
+  // Both tensors have one set of rows, one window and one kernel.
+  EXPECT_TRUE(other([](CudaJob& job) { job.heads = 5; }));
+  EXPECT_FALSE(other([](CudaJob& job) { job.rows = kNumbers; }));
+  EXPECT_FALSE(other([](CudaJob& job) { job.scale = 2; }));
+  EXPECT_FALSE(other([](CudaJob& job) { job.conjugate = 1; }));
+  EXPECT_FALSE(other([](CudaJob& job) { job.dtype = static_cast<uint32_t>(DType::kFloat16); }));
+}
+
+TEST(CudaPlanTest, Float8IsReadEightBytesAtATimeAndOnlyTurned) {
+  CudaJob job = Job(3, 2);
+  job.dtype = static_cast<uint32_t>(DType::kFloat8E4M3);
+  job.input = Address((1 << 20) + 8);
+  EXPECT_TRUE(IsRectangle({job}));
+  job.scale = 2;
+  EXPECT_FALSE(IsRectangle({job}));
 }
 
 }  // namespace
