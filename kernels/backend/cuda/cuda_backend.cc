@@ -235,7 +235,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Start(const CudaShapes& shapes) {
                         MemoryWords(), kCudaLaneBytes >> 20, std::string(lane.status().message())));
   }
   auto backend = std::make_unique<CudaBackend>(std::move(device), *std::move(lane), shapes);
-  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend));
+  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend, shapes.rectangles));
   return backend;
 }
 

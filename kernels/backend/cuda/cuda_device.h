@@ -50,9 +50,9 @@ class CudaDevice {
   std::array<void*, kCudaRectangleKernels> rectangles_ = {};
 };
 
-// Runs each kernel of a backend once and compares the results. Returns the backend's error;
-// kInternal (backend.h) if a result is wrong.
-absl::Status CheckCudaBackend(Backend& backend);
+// Runs each kernel of a backend once and compares the results. `has_rectangles`: it plans them, and
+// has fp8 inputs then. Returns the backend's error; kInternal (backend.h) if a result is wrong.
+absl::Status CheckCudaBackend(Backend& backend, bool has_rectangles);
 
 }  // namespace rope::kernels
 
