@@ -121,8 +121,8 @@ class Recording {
   int changed_ = 0;
 };
 
-// The instruction set of all tests of this program is the same on every machine. It is chosen before
-// the first of them runs, because the kernels keep their choice.
+// The instruction set of this program's tests is the same on every machine. It is chosen before the
+// first test runs, because the kernels keep their choice.
 [[maybe_unused]] const bool is_chosen = (hwy::SetSupportedTargetsForTest(HWY_SSE4), true);
 
 // One server in this process.
