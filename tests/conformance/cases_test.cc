@@ -22,7 +22,6 @@
 #include <google/protobuf/text_format.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -323,7 +322,6 @@ std::vector<std::string> EditsOf(const Paragraph& paragraph) {
 class CasesTest : public ::testing::TestWithParam<std::string> {
  protected:
   static void SetUpTestSuite() {
-    hwy::SetSupportedTargetsForTest(HWY_SSE4);
     spdlog::set_level(spdlog::level::off);
     path_ = TemporaryFolder() + "/cases.sock";
     server::ServerOptions options;

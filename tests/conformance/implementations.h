@@ -1,7 +1,7 @@
 // Every backend of this build, for the instantiation of conformance tests. `cpu` appears once for
 // each instruction set that runs here. `cuda` appears as its kernels' source on the CPU, and where
-// a device is found as itself, with tensors in host memory and in the device's. "head_loop" has the
-// shape of the largest launches.
+// a device is found as itself, with tensors in host memory and in the device's. "lists" never uses
+// the kernels for rectangles; "head_loop" too, and has the shape of the largest launches.
 #ifndef ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 #define ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 
@@ -67,6 +67,9 @@ inline std::vector<Implementation> Implementations() {
 #endif
   result.push_back({"cuda_source", "cuda_source",
                     [](const kernels::BackendOptions&) { return MakeCudaSourceBackend(); }});
+  result.push_back({"cuda_source_lists", "cuda_source", [](const kernels::BackendOptions&) {
+                      return MakeCudaSourceBackend(AlwaysLists());
+                    }});
   result.push_back({"cuda_source_head_loop", "cuda_source", [](const kernels::BackendOptions&) {
                       return MakeCudaSourceBackend(AlwaysHeadLoop());
                     }});

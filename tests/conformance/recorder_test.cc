@@ -121,11 +121,14 @@ class Recording {
   int changed_ = 0;
 };
 
-// One server in this process, since its instruction set must be the same on every machine.
+// The instruction set of this program's tests is the same on every machine. It is chosen before the
+// first test runs, because the kernels keep their choice.
+[[maybe_unused]] const bool is_chosen = (hwy::SetSupportedTargetsForTest(HWY_SSE4), true);
+
+// One server in this process.
 class RecorderTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    hwy::SetSupportedTargetsForTest(HWY_SSE4);
     spdlog::set_level(spdlog::level::off);
     server::ServerOptions options;
     options.device = "cpu";

@@ -1,6 +1,7 @@
 // Rows about tensors in device memory: q of 32 heads and k of 8, head_dim 128, one launch for both.
-//   kernel/...                  the rotation; up to 64 tokens by graph replay, with tensors that
-//                               fit the cache, and more by events, over several times the cache
+//   kernel/...                  the rotation, and in turns with it by lists; up to 64 tokens by
+//                               graph replay, with tensors that fit the cache, and more by events,
+//                               over several times the cache
 //   ragged/...                  64 requests of different lengths: one launch against 64
 //   launch/...                  the host's time for a launch, and for a launch and its end
 // GB/s counts bytes read and bytes written; share is the copy's time over the rotation's.
@@ -32,8 +33,9 @@ int64_t Tokens(const Case& wanted) {
   return tokens;
 }
 
-std::string MemoryShort(const Case& wanted) {
-  const int64_t needed = Workload::BytesNeeded(wanted);
+// `workloads`: how many exist at once.
+std::string MemoryShort(const Case& wanted, int64_t workloads = 1) {
+  const int64_t needed = workloads * Workload::BytesNeeded(wanted);
   if (needed <= FreeDeviceBytes()) return "";
   return absl::StrFormat("needs %.1f GiB of free device memory",
                          static_cast<double>(needed) / static_cast<double>(int64_t{1} << 30));
@@ -71,18 +73,23 @@ std::vector<Spread> TimesOf(const std::vector<Enqueue>& functions, const Case& w
   return seconds;
 }
 
-// One rotation of q and k; `bar_on_time`: the bar is about microseconds, and not about the share.
+// One rotation of q and k, beside the kernel over lists; `bar_on_time`: the bar is about
+// microseconds, and not about the share.
 CudaMeasurement MeasureKernel(const Case& wanted, bool bar_on_time) {
-  if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
+  if (const std::string missing = MemoryShort(wanted, 2); !missing.empty()) {
     return NotMeasured(missing);
   }
   Workload workload(wanted);
+  Case listed = wanted;
+  listed.lists = true;
+  Workload lists(listed);
   CudaMeasurement result;
-  result.wrong = workload.Verify();
+  result.wrong = workload.Verify() + lists.Verify();
   const std::vector<Spread> seconds =
       TimesOf({[&](cudaStream_t stream) { workload.Rotate(stream); },
                [&](cudaStream_t stream) { workload.Copy(stream); },
-               [&](cudaStream_t stream) { workload.CopyByKernel(stream); }},
+               [&](cudaStream_t stream) { workload.CopyByKernel(stream); },
+               [&](cudaStream_t stream) { lists.Rotate(stream); }},
               wanted, workload);
   const double bytes = 2 * static_cast<double>(workload.tensor_bytes());
   result.seconds = seconds[0];
@@ -91,9 +98,10 @@ CudaMeasurement MeasureKernel(const Case& wanted, bool bar_on_time) {
   result.measurement = {.value = seconds[0].median * 1e6,
                         .unit = "us",
                         .yardstick = absl::StrFormat(
-                            "copy %.2f us, %s; without arithmetic %.2f us, %s",
+                            "copy %.2f us, %s; without arithmetic %.2f us, %s; lists %.2f us",
                             seconds[1].median * 1e6, GigabytesPerSecond(bytes, seconds[1].median),
-                            seconds[2].median * 1e6, GigabytesPerSecond(bytes, seconds[2].median))};
+                            seconds[2].median * 1e6, GigabytesPerSecond(bytes, seconds[2].median),
+                            seconds[3].median * 1e6)};
   if (!bar_on_time) result.measurement.ratio = result.share;
   return result;
 }
@@ -187,13 +195,10 @@ void AddMainRows(std::vector<CudaRow>& rows) {
 
 void AddOtherRows(std::vector<CudaRow>& rows) {
   const std::vector<int64_t> prefill = {kPrefill};
-  rows.push_back(KernelRow("bf16_half_131072_one_sequence",
-                           {.requests = prefill, .positions = kPrefill, .tile = kPrefill}));
-  rows.push_back(KernelRow("bf16_half_131072_one_sequence_tiled",
-                           {.requests = prefill, .positions = kPrefill}));
   rows.push_back(
-      KernelRow("bf16_half_131072_one_sequence_in_place",
-                {.requests = prefill, .in_place = true, .positions = kPrefill, .tile = kPrefill}));
+      KernelRow("bf16_half_131072_one_sequence", {.requests = prefill, .positions = kPrefill}));
+  rows.push_back(KernelRow("bf16_half_131072_one_sequence_in_place",
+                           {.requests = prefill, .in_place = true, .positions = kPrefill}));
   rows.push_back(KernelRow("fp16_half_131072", {.requests = prefill, .dtype = DType::kFloat16}));
   rows.push_back(KernelRow("fp32_half_131072", {.requests = prefill, .dtype = DType::kFloat32}));
   rows.push_back(KernelRow("bf16_half_131072_k_alone", {.requests = prefill, .query_heads = 0}));
@@ -203,10 +208,8 @@ void AddOtherRows(std::vector<CudaRow>& rows) {
   rows.push_back(KernelRow("fused_norm_bf16_half_4096", {.requests = {4096}, .norm = true}));
   // Elements past 2^32 bytes and past 2^32 elements.
   rows.push_back(
-      KernelRow("bf16_half_1048576_in_place_beyond_4_GiB", {.requests = {int64_t{1} << 20},
-                                                            .in_place = true,
-                                                            .positions = int64_t{1} << 20,
-                                                            .tile = int64_t{1} << 20}));
+      KernelRow("bf16_half_1048576_in_place_beyond_4_GiB",
+                {.requests = {int64_t{1} << 20}, .in_place = true, .positions = int64_t{1} << 20}));
 }
 
 }  // namespace

@@ -36,6 +36,10 @@ int64_t TensorBytes(const Case& wanted) {
   return TokenBytes(wanted) * std::accumulate(requests.begin(), requests.end(), int64_t{0});
 }
 
+int64_t LongestRequest(const Case& wanted) {
+  return *std::max_element(wanted.requests.begin(), wanted.requests.end());
+}
+
 // Enough sets to exceed the cache several times. Only a few for a batch so small that its tensors
 // would be in the cache in production too.
 int SetCount(const Case& wanted) {
@@ -116,8 +120,14 @@ void FillRandomly(void* memory, int64_t bytes, kernels::DType dtype) {
 Workload::Workload(const Case& wanted)
     : case_(wanted),
       tensor_bytes_(TensorBytes(wanted)),
-      device_table_(wanted.positions * RowBytes(wanted)) {
+      device_table_(wanted.positions * RowBytes(wanted)),
+      device_positions_(LongestRequest(wanted) * static_cast<int64_t>(sizeof(int32_t))) {
   device_table_.Upload(MakeTable(case_.positions, case_.pairs).data(), device_table_.bytes());
+  std::vector<int32_t> positions;
+  for (int64_t i = 0; i < LongestRequest(wanted); ++i) {
+    positions.push_back(static_cast<int32_t>(i % case_.positions));
+  }
+  device_positions_.Upload(positions.data(), device_positions_.bytes());
   for (int i = SetCount(case_); i > 0; --i) sets_.push_back(MakeSet());
 }
 
@@ -139,6 +149,11 @@ std::vector<Workload::Part> Workload::Parts() const {
   return parts;
 }
 
+bool Workload::HasRectangles() const {
+  const bool alone = case_.launch_each || case_.requests.size() == 1;
+  return !case_.lists && alone && case_.shift == 0;
+}
+
 Workload::Set Workload::MakeSet() const {
   Set set = {DeviceBuffer(tensor_bytes_ + kSlack),
              DeviceBuffer(case_.in_place ? 1 : tensor_bytes_ + kSlack),
@@ -150,10 +165,11 @@ Workload::Set Workload::MakeSet() const {
   const std::vector<Part> parts = Parts();
   for (size_t request = 0; request < case_.requests.size(); ++request) {
     if (case_.launch_each && request > 0) set.batches.emplace_back();
-    for (int64_t token = 0; token < case_.requests[request]; token += case_.positions) {
+    const int64_t tokens = HasRectangles() ? case_.requests[request] : case_.positions;
+    for (int64_t token = 0; token < case_.requests[request]; token += tokens) {
       for (const Part& part : {parts[2 * request], parts[2 * request + 1]}) {
         if (part.heads == 0) continue;
-        CudaJob job = MakeJob(case_, std::min(case_.positions, part.tokens - token), part.heads);
+        CudaJob job = MakeJob(case_, std::min(tokens, part.tokens - token), part.heads);
         const int64_t offset = part.offset + token * part.heads * HeadBytes(case_);
         job.input = set.input.data() + offset;
         job.output = output + offset;
@@ -171,10 +187,16 @@ void Workload::PlanSet(Set& set) const {
   set.plans.clear();
   set.device_jobs.clear();
   for (const std::vector<CudaJob>& jobs : set.batches) {
-    set.plans.push_back(kernels::PlanCuda(jobs, {.tile_tokens = case_.tile}));
+    set.plans.push_back(kernels::PlanCuda(jobs, {.rectangles = !case_.lists}));
+    if (set.plans.back().rectangle.has_value()) {
+      kernels::CudaRectangle& work = set.plans.back().rectangle->work;
+      work.positions = device_positions_.data();
+      work.row_count = case_.positions;
+    }
     const std::vector<CudaJob>& planned = set.plans.back().jobs;
-    set.device_jobs.emplace_back(static_cast<int64_t>(planned.size() * sizeof(CudaJob)));
-    set.device_jobs.back().Upload(planned.data(), set.device_jobs.back().bytes());
+    const auto bytes = static_cast<int64_t>(planned.size() * sizeof(CudaJob));
+    set.device_jobs.emplace_back(std::max<int64_t>(bytes, 1));
+    set.device_jobs.back().Upload(planned.data(), bytes);
   }
 }
 

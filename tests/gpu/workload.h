@@ -32,9 +32,9 @@ struct Case {
   kernels::DType dtype = kernels::DType::kBFloat16;
   kernels::Pairing pairing = kernels::Pairing::kHalf;
   bool in_place = false;
+  bool lists = false;        // never a kernel for rectangles (cuda_plan.h)
   bool launch_each = false;  // a launch for each request, and not one for all
   int64_t positions = 4096;  // positions repeat after this number
-  int64_t tile = 4096;       // q and k take turns by so many tokens (CudaShapes)
   int64_t query_heads = kQueryHeads;
   int64_t pairs = kHeadDim / 2;
   int64_t shift = 0;  // bytes by which q is off a multiple of 16
@@ -80,6 +80,8 @@ class Workload {
   };
 
   std::vector<Part> Parts() const;
+  // Whether each launch is a rectangle. Else jobs end where positions repeat.
+  bool HasRectangles() const;
   Set MakeSet() const;
   void PlanSet(Set& set) const;
   // Where the next copy goes from and to.
@@ -88,6 +90,7 @@ class Workload {
   Case case_;
   int64_t tensor_bytes_;
   DeviceBuffer device_table_;
+  DeviceBuffer device_positions_;  // int32, of the longest request
   std::vector<Set> sets_;
   int next_ = 0;
 };

@@ -11,12 +11,20 @@
 namespace rope::testing {
 namespace {
 
-// The rows of the job's tokens, one behind the other.
+bool SharesOneRow(const kernels::RotateJob& job) {
+  for (size_t token = 1; token < job.rows.size(); ++token) {
+    if (!job.SharesRow(token)) return false;
+  }
+  return !job.rows.empty();
+}
+
+// The rows of the job's tokens, one behind the other, or the row that they share.
 std::vector<float> RowsOf(const kernels::RotateJob& job) {
   std::vector<float> rows;
   for (const kernels::RowRef& row : job.rows) {
     const float* const begin = row.page->Cos(row.index);
     rows.insert(rows.end(), begin, begin + 2 * row.page->columns());
+    if (SharesOneRow(job)) break;
   }
   return rows;
 }
@@ -26,6 +34,7 @@ kernels::CudaJob CudaJobOf(const kernels::RotateJob& job, const float* rows) {
   result.input = job.input;
   result.output = job.output;
   result.rows = rows;
+  if (SharesOneRow(job)) result.one_row = rows;
   result.input_token = job.input_strides.token;
   result.input_head = job.input_strides.head;
   result.output_token = job.output_strides.token;
@@ -52,11 +61,7 @@ class CudaSourceBackend final : public kernels::Backend {
       rows.push_back(RowsOf(job));
       cuda_jobs.push_back(CudaJobOf(job, rows.back().data()));
     }
-    const kernels::CudaPlan plan = kernels::PlanCuda(cuda_jobs, shapes_);
-    for (const kernels::CudaLaunch& launch : plan.launches) {
-      RunCudaKernelOnCpu(launch.kernel, launch.blocks, launch.threads,
-                         plan.jobs.data() + launch.first_job, launch.jobs);
-    }
+    RunCudaPlanOnCpu(kernels::PlanCuda(cuda_jobs, shapes_));
     return absl::OkStatus();
   }
 
@@ -65,6 +70,17 @@ class CudaSourceBackend final : public kernels::Backend {
 };
 
 }  // namespace
+
+void RunCudaPlanOnCpu(const kernels::CudaPlan& plan) {
+  if (plan.rectangle.has_value()) {
+    RunCudaRectangleOnCpu(kernels::CudaRectangleName(plan.rectangle->kernel),
+                          plan.rectangle->blocks, plan.rectangle->threads, plan.rectangle->work);
+  }
+  for (const kernels::CudaLaunch& launch : plan.launches) {
+    RunCudaKernelOnCpu(launch.kernel, launch.blocks, launch.threads,
+                       plan.jobs.data() + launch.first_job, launch.jobs);
+  }
+}
 
 std::unique_ptr<kernels::Backend> MakeCudaSourceBackend(const kernels::CudaShapes& shapes) {
   return std::make_unique<CudaSourceBackend>(shapes);

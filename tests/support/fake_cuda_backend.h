@@ -10,12 +10,18 @@
 
 namespace rope::testing {
 
+// All launches of a plan.
+void RunCudaPlanOnCpu(const kernels::CudaPlan& plan);
+
 // Named "cuda_source".
 std::unique_ptr<kernels::Backend> MakeCudaSourceBackend(const kernels::CudaShapes& shapes = {});
 
-// Forces the shape of the largest launches for every launch.
+// Forces lists: for every launch, and in the shape of the largest ones.
+inline kernels::CudaShapes AlwaysLists() {
+  return {.rectangles = false};
+}
 inline kernels::CudaShapes AlwaysHeadLoop() {
-  return {.items_few = 0, .items_per_head = 0, .tile_tokens = 1};
+  return {.items_few = 0, .items_per_head = 0, .rectangles = false};
 }
 
 }  // namespace rope::testing

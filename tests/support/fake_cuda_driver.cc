@@ -171,13 +171,37 @@ kernels::CudaKernel KernelNamed(std::string_view name) {
   return kernels::CudaKernel::kFused;
 }
 
-void CheckJobIsReached(const kernels::CudaJob& job) {
+// `rows`: how many rows the kernel may read; 0: none.
+void CheckJobIsReached(const kernels::CudaJob& job, int64_t rows) {
   constexpr int64_t kFloat = sizeof(float);
   CheckReached(job.input, 1);
   CheckReached(job.output, 1);
-  if (job.pairs > 0) CheckReached(job.rows, kFloat * 2 * job.pairs * job.tokens);
+  if (rows * job.pairs > 0) CheckReached(job.rows, kFloat * 2 * job.pairs * rows);
   if (job.token_scales != nullptr) CheckReached(job.token_scales, job.tokens * kFloat);
   if (job.norm_weight != nullptr) CheckReached(job.norm_weight, job.head_dim * kFloat);
+}
+
+std::function<void()> ListLaunch(const std::string& name, uint32_t blocks, uint32_t threads,
+                                 const kernels::CudaJob* jobs, uint32_t count) {
+  return [=] {
+    CheckReached(jobs, count * static_cast<int64_t>(sizeof(*jobs)));
+    for (uint32_t i = 0; i < count; ++i) {
+      CheckJobIsReached(jobs[i], jobs[i].one_row != nullptr ? 1 : jobs[i].tokens);
+    }
+    RunCudaKernelOnCpu(KernelNamed(name), blocks, threads, jobs, count);
+  };
+}
+
+std::function<void()> RectangleLaunch(const std::string& name, const kernels::CudaGrid& blocks,
+                                      const kernels::CudaGrid& threads,
+                                      const kernels::CudaRectangle& work) {
+  return [=] {
+    for (const kernels::CudaJob& job : work.jobs) {
+      if (job.first_block == kernels::kCudaNoBlock) continue;
+      CheckJobIsReached(job, work.rows != nullptr ? work.row_count : 0);
+    }
+    RunCudaRectangleOnCpu(name, blocks, threads, work);
+  };
 }
 
 // --- the functions, by CUDA's names. NOLINTBEGIN(readability-identifier-naming) ---
@@ -309,25 +333,20 @@ CudaError cuLaunchKernel(void* function, unsigned blocks, unsigned blocks_y, uns
     ++state.counts.launches;
     if (name == state.broken_kernel) return CudaError::kSuccess;
   }
-  if (blocks == 0 || threads == 0 || threads > 1024 ||
-      blocks_y * blocks_z * threads_y * threads_z != 1) {
+  const unsigned block = threads * threads_y * threads_z;
+  if (blocks == 0 || blocks_y == 0 || blocks_y > 65535 || blocks_z == 0 || blocks_z > 65535 ||
+      block == 0 || block > 1024 || threads_z > 64) {
     return kInvalidValue;
   }
-  const uint32_t count = *static_cast<uint32_t*>(parameters[1]);
-  const kernels::CudaJob* table = nullptr;
-  std::vector<kernels::CudaJob> by_value;
-  if (Contains(name, "ByValue")) {
-    const auto& list = *static_cast<const kernels::CudaJobs*>(parameters[0]);
-    by_value.assign(list.jobs, list.jobs + count);
+  if (Contains(name, "Rectangle")) {
+    const auto& work = *static_cast<const kernels::CudaRectangle*>(parameters[0]);
+    Enqueue(stream, RectangleLaunch(name, {blocks, blocks_y, blocks_z},
+                                    {threads, threads_y, threads_z}, work));
   } else {
-    table = *static_cast<const kernels::CudaJob**>(parameters[0]);
+    const auto* const jobs = *static_cast<const kernels::CudaJob**>(parameters[0]);
+    const uint32_t count = *static_cast<uint32_t*>(parameters[1]);
+    Enqueue(stream, ListLaunch(name, blocks, threads, jobs, count));
   }
-  Enqueue(stream, [=] {
-    if (table != nullptr) CheckReached(table, count * static_cast<int64_t>(sizeof(*table)));
-    const kernels::CudaJob* const jobs = table != nullptr ? table : by_value.data();
-    for (uint32_t i = 0; i < count; ++i) CheckJobIsReached(jobs[i]);
-    RunCudaKernelOnCpu(KernelNamed(name), blocks, threads, jobs, count);
-  });
   return CudaError::kSuccess;
 }
 

@@ -6,6 +6,7 @@
 #define ROPE_TESTS_SUPPORT_FAKE_CUDA_KERNEL_H_
 
 #include <cstdint>
+#include <string>
 
 #include "kernels/backend/cuda/cuda_plan.h"
 
@@ -14,6 +15,8 @@ namespace rope::testing {
 // kernel<<<blocks, threads>>>(jobs, count)
 void RunCudaKernelOnCpu(kernels::CudaKernel kernel, uint32_t blocks, uint32_t threads,
                         const kernels::CudaJob* jobs, uint32_t count);
+void RunCudaRectangleOnCpu(const std::string& name, const kernels::CudaGrid& blocks,
+                           const kernels::CudaGrid& threads, const kernels::CudaRectangle& work);
 
 }  // namespace rope::testing
 

@@ -1,5 +1,6 @@
 #include "kernels/backend/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -106,6 +107,10 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* lane) {
   result.input = piece.input < 0 ? piece.input_data() : lane + piece.input;
   result.output = piece.output < 0 ? piece.output_data() : lane + piece.output;
   result.rows = floats(piece.rows);
+  if (piece.one_row && piece.rows >= 0) {
+    const RowRef& row = piece.row_refs().front();
+    result.one_row = row.page->Cos(row.index);
+  }
   result.token_scales = floats(piece.token_scales);
   result.norm_weight = floats(piece.norm_weight);
   const Strides from = piece.input < 0 ? job.input_strides : CudaLaneStrides(job);
@@ -117,6 +122,18 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* lane) {
   result.tokens = static_cast<uint32_t>(piece.tokens);
   result.heads = static_cast<uint32_t>(job.heads);
   return result;
+}
+
+absl::Status NotBuilt(const char* what) {
+  return proto::MakeError(Reason::kNotBuilt, "cuda", what, "a backend that has them");
+}
+
+// Whether the backend cannot run the part by this plan, because of its fp8 inputs.
+bool LacksFloat8(const CudaPart& part, const CudaPlan& plan) {
+  return std::any_of(part.pieces.begin(), part.pieces.end(), [&](const CudaPiece& piece) {
+    const RotateJob& job = *piece.job;
+    return IsFloat8(job.dtype) && (!plan.rectangle.has_value() || job.saturated != nullptr);
+  });
 }
 
 class CudaBackend : public Backend {
@@ -133,27 +150,35 @@ class CudaBackend : public Backend {
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
     for (const RotateJob& job : jobs) {
       CheckJob(job);
-      if (!IsFloat8(job.dtype) && !job.move.has_value()) continue;
-      return proto::MakeError(Reason::kNotBuilt, "cuda", "an fp8 input, or a move by a table",
-                              "a backend that has them");
+      if (job.move.has_value()) return NotBuilt("a move by a table");
     }
     ROPE_ASSIGN_OR_RETURN(const std::vector<CudaPart> parts, CutCudaBatch(jobs));
-    ROPE_RETURN_IF_ERROR(device_.MakeCurrent());
     proto::MutexLock lock(&mu_);
-    for (const CudaPart& part : parts) ROPE_RETURN_IF_ERROR(RunPart(part));
+    std::vector<CudaPlan> plans;
+    for (const CudaPart& part : parts) {
+      plans.push_back(PlanPart(part));
+      if (LacksFloat8(part, plans.back())) return NotBuilt("an fp8 input");
+    }
+    ROPE_RETURN_IF_ERROR(device_.MakeCurrent());
+    for (size_t i = 0; i < parts.size(); ++i) ROPE_RETURN_IF_ERROR(RunPart(parts[i], plans[i]));
     return absl::OkStatus();
   }
 
  private:
-  absl::Status RunPart(const CudaPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  CudaPlan PlanPart(const CudaPart& part) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     std::vector<CudaJob> jobs;
+    for (const CudaPiece& piece : part.pieces) jobs.push_back(CudaJobOf(piece, lane_.device.get()));
+    return PlanCuda(jobs, shapes_);
+  }
+
+  absl::Status RunPart(const CudaPart& part, const CudaPlan& plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     int64_t packed = -1;  // the rows of the piece before, which the next may share
     for (const CudaPiece& piece : part.pieces) {
       PackPiece(piece, packed, lane_.pinned.get());
       packed = piece.rows;
-      jobs.push_back(CudaJobOf(piece, lane_.device.get()));
     }
-    absl::Status status = Enqueue(part, PlanCuda(jobs, shapes_));
+    absl::Status status = Enqueue(part, plan);
     if (status.ok()) status = lane_.Synchronize();
     if (!status.ok()) {
       static_cast<void>(lane_.Synchronize());  // what was enqueued has ended
@@ -173,7 +198,7 @@ class CudaBackend : public Backend {
     char* const device = lane_.device.get();
     char* const pinned = lane_.pinned.get();
     int64_t upload_end = part.upload_end;
-    if (plan.NeedsTable()) {
+    if (!plan.jobs.empty()) {
       const size_t bytes = plan.jobs.size() * sizeof(CudaJob);
       std::memcpy(pinned + part.jobs(), plan.jobs.data(), bytes);
       upload_end = part.jobs() + static_cast<int64_t>(bytes);
@@ -210,7 +235,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Start(const CudaShapes& shapes) {
                         MemoryWords(), kCudaLaneBytes >> 20, std::string(lane.status().message())));
   }
   auto backend = std::make_unique<CudaBackend>(std::move(device), *std::move(lane), shapes);
-  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend));
+  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend, shapes.rectangles));
   return backend;
 }
 

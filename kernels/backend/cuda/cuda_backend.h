@@ -1,17 +1,19 @@
 // The cuda backend: one plain lane on the first GPU.
 //
-// A batch is copied to the device, rotated by one launch of each kernel that it needs, and copied
-// back, on one stream, with one synchronisation. A batch that does not fit the lane is cut into
-// parts (cuda_batch.h), one after the other. Batches of several threads take turns.
-// Kernels access tensors of MemoryKind::kDevice directly; their contents must be complete, because
-// Rotate does not wait for the stream that writes them. Never call Rotate on a thread that captures
-// a graph in global mode.
+// A batch is copied to the device, rotated by one launch of each kernel that it needs (one request
+// of a common shape: one), and copied back, on one stream, with one synchronisation. A batch that
+// does not fit the lane is cut into parts (cuda_batch.h), one after the other. Batches of several
+// threads take turns. Kernels access tensors of MemoryKind::kDevice directly; their contents must
+// be complete, because Rotate does not wait for the stream that writes them. Never call Rotate on a
+// thread that captures a graph in global mode.
 //
 // All memory is taken by MakeCudaBackend, and each kernel has run there and given the right answer.
 //
 // Threading:  As Backend.
 // Errors:     As Backend: `cuda: <call>: <CUDA's message>`. All work in flight has ended when
-//             Rotate returns, unless the device is lost. MakeCudaBackend: UNAVAILABLE, with the
+//             Rotate returns, unless the device is lost. kNotBuilt: a move by a table; an fp8
+//             input, unless the batch is one rectangle (cuda_plan.h) and nobody counts what
+//             saturates; a token that does not fit the lane. MakeCudaBackend: UNAVAILABLE, with the
 //             reason; UNIMPLEMENTED, this build is without kernels.
 // Limits:     kCudaLaneBytes of device memory, beside the context, and of pinned memory.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_BACKEND_H_

@@ -57,6 +57,13 @@ int64_t TokensThatFit(const RotateJob& job, const CudaPart& part) {
                    results / std::max<int64_t>(OutputBytes(job), 1)});
 }
 
+bool SharesOneRow(const RotateJob& job, int64_t token, int64_t tokens) {
+  for (int64_t next = token + 1; next < token + tokens; ++next) {
+    if (!job.SharesRow(static_cast<size_t>(next))) return false;
+  }
+  return true;
+}
+
 // Whether both read the same rows, as q and k do.
 bool SharesRows(const CudaPiece& piece, const CudaPiece& next) {
   return piece.row_refs().data() == next.row_refs().data() && piece.tokens == next.tokens &&
@@ -65,12 +72,17 @@ bool SharesRows(const CudaPiece& piece, const CudaPiece& next) {
 
 void Append(const RotateJob& job, int64_t token, int64_t tokens, CudaPart& part) {
   CudaPiece piece = {.job = &job, .token = token, .tokens = tokens};
+  piece.one_row = SharesOneRow(job, token, tokens);
   const auto take = [tokens](int64_t bytes, int64_t& end) {
     return bytes == 0 ? -1 : Take(tokens * bytes, end);
   };
   piece.input = take(InputBytes(job), part.upload_end);
   const bool shares = !part.pieces.empty() && SharesRows(part.pieces.back(), piece);
-  piece.rows = shares ? part.pieces.back().rows : take(RowBytes(job), part.upload_end);
+  if (shares) {
+    piece.rows = part.pieces.back().rows;
+  } else if (RowBytes(job) > 0) {
+    piece.rows = Take(std::ssize(piece.row_refs()) * RowBytes(job), part.upload_end);
+  }
   piece.token_scales = take(ScaleBytes(job), part.upload_end);
   if (WeightBytes(job) > 0) piece.norm_weight = Take(WeightBytes(job), part.upload_end);
   piece.output = take(OutputBytes(job), part.results_end);
@@ -90,7 +102,7 @@ char* CudaPiece::output_data() const {
 }
 
 absl::Span<const RowRef> CudaPiece::row_refs() const {
-  return job->rows.subspan(static_cast<size_t>(token), static_cast<size_t>(tokens));
+  return job->rows.subspan(static_cast<size_t>(token), one_row ? 1 : static_cast<size_t>(tokens));
 }
 
 int64_t CudaPart::jobs() const {

@@ -4,8 +4,8 @@
 // one back:
 //   [inputs, rows, floats | CudaJobs]   kCudaUploadBytes
 //   [results]                           kCudaResultBytes
-// Tensors in device memory take no place. Rows: one behind the other, those of each token. Floats:
-// token scales, then the norm's weights.
+// Tensors in device memory take no place. Rows: one behind the other, those of each token, or one
+// row that all tokens share. Floats: token scales, then the norm's weights.
 //
 // Threading:  Pure functions.
 // Ownership:  Views of the caller's jobs.
@@ -38,10 +38,11 @@ struct CudaPiece {
   int64_t token_scales = -1;
   int64_t norm_weight = -1;
   int64_t output = -1;
+  bool one_row = false;  // all tokens share a row
 
   const char* input_data() const;  // of the first vector, in the caller's memory
   char* output_data() const;
-  absl::Span<const RowRef> row_refs() const;
+  absl::Span<const RowRef> row_refs() const;  // those that the lane has
 };
 
 // What is copied, launched and copied back together.

@@ -1,14 +1,13 @@
 #include "kernels/backend/cuda/cuda_device.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "kernels/backend/cuda/cuda_job.h"
+#include "kernels/dtype/element.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 
@@ -75,10 +74,15 @@ absl::Status CudaDevice::LoadKernels() {
   void* module = nullptr;
   ROPE_CUDA_START(cuModuleLoadData, (&module, kCudaPtx), kWords, detail_);
   module_.reset(module);
-  void** function = functions_.data();
-  for (const char* name : {"RotateVector", "RotateVectorByValue", "RotateScalar",
-                           "RotateScalarByValue", "RotateFused", "RotateFusedByValue"}) {
+  void** function = lists_.data();
+  for (const char* name : {"RotateVector", "RotateScalar", "RotateFused"}) {
     ROPE_CUDA_START(cuModuleGetFunction, (function++, module, name), kWords, detail_);
+  }
+  for (uint32_t kernel = 0; kernel < kCudaRectangleKernels; ++kernel) {
+    const std::string name = CudaRectangleName(kernel);
+    if (name.empty()) continue;
+    ROPE_CUDA_START(cuModuleGetFunction, (&rectangles_[kernel], module, name.c_str()), kWords,
+                    detail_);
   }
   return absl::OkStatus();
 }
@@ -88,16 +92,20 @@ absl::Status CudaDevice::MakeCurrent() const {
 }
 
 CudaError CudaDevice::Launch(const CudaPlan& plan, const CudaJob* jobs, CUstream_st* stream) const {
+  if (plan.rectangle.has_value()) {
+    CudaRectangleLaunch launch = *plan.rectangle;
+    void* parameters[] = {&launch.work};
+    return Cuda().cuLaunchKernel(rectangles_[launch.kernel], launch.blocks.x, launch.blocks.y,
+                                 launch.blocks.z, launch.threads.x, launch.threads.y,
+                                 launch.threads.z, 0, stream, parameters, nullptr);
+  }
   for (const CudaLaunch& launch : plan.launches) {
-    const bool by_value = launch.jobs <= kCudaJobsByValue;
-    CudaJobs list;
-    if (by_value) std::copy_n(plan.jobs.data() + launch.first_job, launch.jobs, list.jobs);
-    const CudaJob* table = jobs + launch.first_job;
+    const CudaJob* list = jobs + launch.first_job;
     uint32_t count = launch.jobs;
-    void* parameters[] = {by_value ? static_cast<void*>(&list) : &table, &count};
-    void* const function = functions_[2 * static_cast<size_t>(launch.kernel) + by_value];
-    const CudaError error = Cuda().cuLaunchKernel(function, launch.blocks, 1, 1, launch.threads, 1,
-                                                  1, 0, stream, parameters, nullptr);
+    void* parameters[] = {&list, &count};
+    const CudaError error =
+        Cuda().cuLaunchKernel(lists_[static_cast<size_t>(launch.kernel)], launch.blocks, 1, 1,
+                              launch.threads, 1, 1, 0, stream, parameters, nullptr);
     if (error != CudaError::kSuccess) return error;
   }
   return CudaError::kSuccess;
@@ -105,43 +113,91 @@ CudaError CudaDevice::Launch(const CudaPlan& plan, const CudaJob* jobs, CUstream
 
 namespace {
 
-// Turns a head of fp32 by a quarter, so that results are exact: (a, b) -> (-b, a).
-absl::Status Try(Backend& backend, const char* kernel, size_t head_dim, float scale,
-                 size_t copies) {
-  const size_t half = head_dim / 2;
-  std::vector<float> row(half, 0.0F);
-  row.resize(head_dim, 1.0F);
-  const TablePage page(1, static_cast<int64_t>(half), std::move(row));
-  const RowRef rows[] = {{&page, 0}};
-  std::vector<float> input(head_dim), output(head_dim);
-  std::iota(input.begin(), input.end(), 1.0F);
-  RotateJob job;
-  job.input = input.data();
-  job.output = output.data();
-  job.tokens = 1;
-  job.heads = 1;
-  job.head_dim = static_cast<int64_t>(head_dim);
-  job.input_strides = job.output_strides = {job.head_dim, job.head_dim};
-  job.geometry = {Pairing::kHalf, job.head_dim / 2, 0, job.head_dim / 2};
-  job.rows = rows;
-  job.scale = scale;
-  ROPE_RETURN_IF_ERROR(backend.Rotate(std::vector<RotateJob>(copies, job)));
-  for (size_t i = 0; i < head_dim; ++i) {
-    const float want = scale * (i < half ? -input[i + half] : input[i - half]);
-    if (output[i] == want) continue;
-    return MakeError(Reason::kInternal, StrCat("cuda: result ", i, " of ", kernel), output[i],
+// What a kernel is tried with.
+struct Trial {
+  std::string kernel;
+  CudaOps ops = CudaOps::kTurn;
+  DType dtype = DType::kFloat32;
+  Pairing pairing = Pairing::kHalf;
+  size_t head_dim = 32;
+  size_t jobs = 1;  // two are a list, because their rows differ
+};
+
+// Channels 1, 2, ... rounded to the dtype.
+std::vector<uint8_t> Channels(const Trial& trial) {
+  const auto bytes = static_cast<size_t>(ElementBytes(trial.dtype));
+  std::vector<uint8_t> channels(trial.head_dim * bytes);
+  for (size_t i = 0; i < trial.head_dim; ++i) {
+    WriteElement(static_cast<double>(i + 1), trial.dtype, channels.data() + i * bytes);
+  }
+  return channels;
+}
+
+// Whether every pair of channels (a, b) has become (-b, a) times `scale`.
+absl::Status Compare(const Trial& trial, double scale, const std::vector<uint8_t>& input,
+                     const std::vector<uint8_t>& output) {
+  const auto element = [&](const std::vector<uint8_t>& tensor, size_t i) {
+    const auto bytes = static_cast<size_t>(ElementBytes(trial.dtype));
+    return ReadElement(tensor.data() + i * bytes, trial.dtype);
+  };
+  const size_t distance = trial.pairing == Pairing::kHalf ? trial.head_dim / 2 : 1;
+  for (size_t i = 0; i < trial.head_dim; ++i) {
+    const bool first = i / distance % 2 == 0;
+    const double want =
+        scale * (first ? -element(input, i + distance) : element(input, i - distance));
+    const double got = element(output, i);
+    if (got == want) continue;
+    return MakeError(Reason::kInternal, StrCat("cuda: result ", i, " of ", trial.kernel), got,
                      want);
   }
   return absl::OkStatus();
 }
 
+// Turns a head by a quarter, so that results are exact. Fused: with a norm by which the head, of 32
+// channels, is divided by 32, and a scale of 64.
+absl::Status Try(Backend& backend, const Trial& trial) {
+  const size_t half = trial.head_dim / 2;
+  std::vector<float> row(half, 0.0F);
+  row.resize(trial.head_dim, 1.0F);
+  const TablePage page(1, static_cast<int64_t>(half), std::move(row));
+  const std::vector<RowRef> rows(trial.jobs, {&page, 0});
+  const std::vector<uint8_t> input = Channels(trial);
+  std::vector<uint8_t> output(input.size());
+  RotateJob job;
+  job.input = input.data();
+  job.output = output.data();
+  job.tokens = 1;
+  job.heads = 1;
+  job.head_dim = static_cast<int64_t>(trial.head_dim);
+  job.input_strides = job.output_strides = {job.head_dim, job.head_dim};
+  job.dtype = trial.dtype;
+  job.geometry = {trial.pairing, job.head_dim / 2, 0, job.head_dim / 2};
+  if (trial.ops == CudaOps::kStepwise) job.arithmetic = PairArithmetic::kTurnStepwise;
+  const bool fused = trial.ops == CudaOps::kFused;
+  if (fused) job.norm = RmsNorm{.eps = 666.5F};  // 32 * 32 - (1 * 1 + ... + 32 * 32) / 32
+  if (fused) job.scale = 64;
+  std::vector<RotateJob> jobs(trial.jobs, job);
+  for (size_t i = 0; i < jobs.size(); ++i) jobs[i].rows = absl::MakeConstSpan(rows).subspan(i, 1);
+  ROPE_RETURN_IF_ERROR(backend.Rotate(jobs));
+  return Compare(trial, fused ? 2 : 1, input, output);
+}
+
 }  // namespace
 
-absl::Status CheckCudaBackend(Backend& backend) {
-  for (const size_t copies : {size_t{1}, size_t{kCudaJobsByValue + 1}}) {
-    ROPE_RETURN_IF_ERROR(Try(backend, "RotateVector", 8, 1, copies));
-    ROPE_RETURN_IF_ERROR(Try(backend, "RotateScalar", 6, 1, copies));
-    ROPE_RETURN_IF_ERROR(Try(backend, "RotateFused", 8, 2, copies));
+absl::Status CheckCudaBackend(Backend& backend, bool has_rectangles) {
+  ROPE_RETURN_IF_ERROR(Try(backend, {.kernel = "RotateVector", .jobs = 2}));
+  ROPE_RETURN_IF_ERROR(Try(backend, {.kernel = "RotateScalar", .head_dim = 6}));
+  ROPE_RETURN_IF_ERROR(Try(backend, {.kernel = "RotateFused", .ops = CudaOps::kFused, .jobs = 2}));
+  if (!has_rectangles) return absl::OkStatus();
+  for (const CudaOps ops : {CudaOps::kTurn, CudaOps::kStepwise, CudaOps::kFused}) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
+                              DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+      for (const Pairing pairing : {Pairing::kHalf, Pairing::kInterleaved}) {
+        std::string name = CudaRectangleName(CudaRectangleKernel(ops, dtype, pairing));
+        if (name.empty()) continue;
+        ROPE_RETURN_IF_ERROR(Try(backend, {std::move(name), ops, dtype, pairing}));
+      }
+    }
   }
   return absl::OkStatus();
 }

@@ -33,11 +33,10 @@ class CudaDevice {
   // Makes the context current on this thread: before anything else, and before the device goes.
   absl::Status MakeCurrent() const;
 
-  // Enqueues the launches of `plan`. Jobs of a launch of at most kCudaJobsByValue are passed by
-  // value, with the launch; `jobs` is a copy of plan.jobs in device memory, any pointer if not
-  // plan.NeedsTable(). The caller keeps jobs, rows and tensors until the launches have run. No
-  // launch follows a failed one. Neither allocates nor synchronises, so a stream in capture mode
-  // records kernel nodes of a graph.
+  // Enqueues the launches of `plan`. `jobs` is a copy of plan.jobs in device memory. The caller
+  // keeps jobs, rows and tensors until the launches have run. No launch follows a failed one.
+  // Neither allocates nor synchronises, so a stream in capture mode records kernel nodes of a
+  // graph.
   CudaError Launch(const CudaPlan& plan, const CudaJob* jobs, CUstream_st* stream) const;
 
  private:
@@ -47,12 +46,13 @@ class CudaDevice {
   std::string detail_;
   void* context_ = nullptr;
   std::unique_ptr<void, CudaRelease<&CudaDriver::cuModuleUnload>> module_;
-  std::array<void*, 6> functions_ = {};  // of each CudaKernel: over a table of jobs, and by value
+  std::array<void*, 3> lists_ = {};  // of each CudaKernel
+  std::array<void*, kCudaRectangleKernels> rectangles_ = {};
 };
 
-// Runs each kernel of a backend once, each with its jobs by value and in device memory, and
-// compares the results. Returns the backend's error; kInternal (backend.h) if a result is wrong.
-absl::Status CheckCudaBackend(Backend& backend);
+// Runs each kernel of a backend once and compares the results. `has_rectangles`: it plans them, and
+// has fp8 inputs then. Returns the backend's error; kInternal (backend.h) if a result is wrong.
+absl::Status CheckCudaBackend(Backend& backend, bool has_rectangles);
 
 }  // namespace rope::kernels
 

@@ -1,8 +1,8 @@
-// The third CUDA kernel, RotateFused: jobs with fused ops (a norm, scales, another output dtype),
-// an arithmetic other than kTurn, or elements that are not aligned to their size. It handles one
-// element at a time, byte by byte. It is correct but not optimised: with a norm, one thread
-// processes a whole head, because it must read all of the head before it changes any of it.
-// Adjacent threads then read distant addresses.
+// The CUDA kernel RotateFused, over a list of CudaJobs: jobs with fused ops (a norm, scales,
+// another output dtype), an arithmetic other than kTurn, or elements that are not aligned to their
+// size. It handles one element at a time, byte by byte. It is correct but not optimised: with a
+// norm, one thread processes a whole head, because it must read all of the head before it changes
+// any of it. Adjacent threads then read distant addresses.
 //
 // Precision:  As backend.h; every rounding is explicit, as in cuda_numbers.cuh.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_FUSED_OPS_CUH_
@@ -156,20 +156,11 @@ __device__ __forceinline__ void FusedItem(const CudaJob& job, const Item& item) 
   }
 }
 
-__device__ __forceinline__ void RotateFusedBlock(const CudaJob& job, uint32_t block) {
-  const uint32_t index = ItemIndex(block);
-  if (index < job.items) FusedItem(job, ItemAt(job, index));
-}
-
 extern "C" __global__ void __launch_bounds__(256)
     RotateFused(const CudaJob* __restrict__ jobs, uint32_t count) {
-  const Work work = FindWork(jobs, count);
-  RotateFusedBlock(jobs[work.job], work.block);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    RotateFusedByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
-  const Work work = FindWork(list.jobs, count);
-  RotateFusedBlock(list.jobs[work.job], work.block);
+  const CudaJob& job = FindJob(jobs, count);
+  const uint32_t index = ItemIndex(job);
+  if (index < job.items) FusedItem(job, ItemAt(job, index));
 }
 
 }  // namespace rope::kernels::cuda_device

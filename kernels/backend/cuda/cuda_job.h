@@ -1,8 +1,9 @@
-// CudaJob: the input of the CUDA kernels for one rectangle of (token, head) vectors.
+// The input of the CUDA kernels: CudaJob, one rectangle of (token, head) vectors of a list; and
+// CudaRectangle, up to four that share tokens and rows.
 //
 // This is plain C++17 without a CUDA header: nvcc reads it, and so does the planner.
 // Every pointer is an address that the device can read. A row is `pairs` cosines and then `pairs`
-// sines, and the rows of a job's tokens lie one behind the other.
+// sines, and rows lie one behind the other.
 // Ownership:  A view; it owns nothing.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
@@ -12,11 +13,19 @@
 
 namespace rope::kernels {
 
-// The kernels of cuda_rotate.cuh.
+// The kernels over a list of jobs (cuda_rotate.cuh, cuda_fused_ops.cuh).
 enum class CudaKernel : uint32_t {
   kVector,  // 16-byte accesses: every size, stride and address is a multiple of 16 bytes
   kScalar,  // every other plain rotation of elements that are aligned to their size
   kFused,   // fused ops, another arithmetic, or any address: correct, not optimised
+};
+
+// What a kernel over a rectangle does (cuda_rectangle.cuh). There is one for each of these, dtype
+// and pairing; fp8 only turns.
+enum class CudaOps : uint32_t {
+  kTurn,      // the plain rotation
+  kStepwise,  // the rotation in PairArithmetic::kTurnStepwise
+  kFused,     // the rotation with a norm or scales
 };
 
 inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // output_dtype is the input's dtype
@@ -28,7 +37,9 @@ struct CudaJob {
   const void* input = nullptr;
   void* output = nullptr;       // equal to input with equal strides, or not overlapping it
   const float* rows = nullptr;  // [tokens][2 * pairs]; 16-byte aligned if pairs % 4 == 0
-  int64_t input_token = 0;      // strides in elements
+  // Null, or the row that all tokens share, in host memory. `rows` has then that row alone.
+  const float* one_row = nullptr;
+  int64_t input_token = 0;  // strides in elements
   int64_t input_head = 0;
   int64_t output_token = 0;
   int64_t output_head = 0;
@@ -60,21 +71,35 @@ struct CudaJob {
   uint32_t chunks = 0;
   uint32_t head_groups = 0;  // threads that share the heads of a token: g, g + head_groups, ...
   uint32_t items = 0;        // tokens * head_groups * chunks, one for each thread
-  // Jobs of a group take turns, so that q and k of a token are processed close together. A tile of
-  // the group has some blocks of each job. A job alone is a group of one tile.
-  uint32_t first_block = 0;   // index of the group's first block in the launch
-  uint32_t group_blocks = 0;  // of a tile
-  uint32_t tile_first = 0;    // of these, the job's first
-  uint32_t tile_blocks = 0;   // and how many are the job's
+  uint32_t first_block = 0;  // of the launch
 };
 
-// The jobs of a small launch, passed by value: a kernel then reads them from constant memory, and
-// they need no copy to the device.
-inline constexpr uint32_t kCudaJobsByValue = 16;
-struct CudaJobs {
-  CudaJob jobs[kCudaJobsByValue];
+inline constexpr int kCudaTensors = 4;    // of a rectangle, at most
+inline constexpr int kCudaRowPairs = 64;  // of a row that travels with the launch, at most
+inline constexpr uint32_t kCudaNoBlock = ~uint32_t{0};
+
+// The parameter of a kernel over a rectangle. Its jobs share tokens, rows and geometry. The grid is
+// blocks of (chunk, head, token), first the heads of all jobs, then the tokens. A number for each
+// token (of a row, or a slot) lies in device memory, as int32 or (wide) int64.
+struct CudaRectangle {
+  // first_block: in x of the grid; kCudaNoBlock: there is no such job.
+  CudaJob jobs[kCudaTensors];
+  // The row of token t is number positions[t], or without positions first_row + t * row_step. A
+  // number outside the table is its last row, and is counted once for each token.
+  const float* rows = nullptr;  // [row_count][2 * pairs]; null: `row` is that of all tokens
+  const void* positions = nullptr;
+  uint32_t* positions_outside = nullptr;  // the count; null: not counted
+  // Null, or which token of the tensor is read or written for token t. Negative: t is left out.
+  const void* input_slots = nullptr;
+  const void* output_slots = nullptr;
+  int64_t first_row = 0;
+  int64_t row_step = 1;
+  int64_t row_count = 0;
+  uint32_t wide_positions = 0;
+  uint32_t wide_slots = 0;
+  alignas(16) float row[2 * kCudaRowPairs] = {};
 };
-static_assert(sizeof(CudaJobs) <= 4000);  // of the 4 KiB that kernels have on every device
+static_assert(sizeof(CudaRectangle) <= 4096);  // which kernels have on every device
 
 inline constexpr int64_t kCudaHeadDimMax = int64_t{1} << 30;
 

@@ -67,6 +67,17 @@ __device__ __forceinline__ float Widen(Float16 value) {
 #endif
 }
 
+// A code is the start of a binary16: of e5m2 as it is, of e4m3 with an exponent that is 8 less.
+__device__ __forceinline__ float Widen(Float8E5M2 value) {
+  return Widen(Float16{static_cast<uint16_t>(value.bits << 8)});
+}
+__device__ __forceinline__ float Widen(Float8E4M3 value) {
+  const uint32_t sign = (value.bits & 0x80u) << 8;
+  const uint32_t magnitude = value.bits & 0x7fu;
+  const float wide = Widen(Float16{static_cast<uint16_t>(sign | (magnitude << 7))}) * 256.0f;
+  return magnitude == 0x7fu ? FromBits(0x7fc00000u) : wide;
+}
+
 // Rounds to nearest even; NaN stays NaN, denormals are kept.
 template <typename T>
 __device__ __forceinline__ T Narrow(float value);

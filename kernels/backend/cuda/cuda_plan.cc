@@ -1,10 +1,12 @@
 #include "kernels/backend/cuda/cuda_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstring>
 #include <limits>
+#include <string>
 
-#include "absl/types/span.h"
 #include "kernels/backend/rotate_job.h"
 #include "kernels/check.h"
 #include "kernels/dtype/dtype.h"
@@ -51,11 +53,16 @@ int64_t OutputBytes(const CudaJob& job) {
   return ElementBytes(static_cast<DType>(job.output_dtype));
 }
 
+// Of an access to the job's tensors.
+int64_t VectorBytes(const CudaJob& job) {
+  return IsFloat8(static_cast<DType>(job.dtype)) ? kVectorBytes / 2 : kVectorBytes;
+}
+
 bool FitsVector(const CudaJob& job) {
-  const int64_t width = kVectorBytes / InputBytes(job);
+  const int64_t width = VectorBytes(job) / InputBytes(job);
   const int64_t multiples[] = {job.input_token, job.input_head, job.output_token, job.output_head,
                                job.head_dim,    job.pairs,      job.offset,       job.partner};
-  return IsAligned(job.input, kVectorBytes) && IsAligned(job.output, kVectorBytes) &&
+  return IsAligned(job.input, VectorBytes(job)) && IsAligned(job.output, VectorBytes(job)) &&
          std::all_of(std::begin(multiples), std::end(multiples),
                      [width](int64_t value) { return value % width == 0; });
 }
@@ -95,9 +102,9 @@ Shape ShapeFor(double items, const CudaShapes& shapes) {
   return shape;
 }
 
-// Whether q of `job` and k of `other`, say, read the same rows.
-bool SharesRows(const CudaJob& job, const CudaJob& other) {
-  return job.rows == other.rows && job.tokens == other.tokens && job.pairs == other.pairs;
+// Rounded up.
+int64_t Quotient(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit;
 }
 
 // Fills one launch, from jobs whose chunks are known and not 0.
@@ -110,23 +117,15 @@ class LaunchBuilder {
     launch_.threads = shape.threads;
   }
 
-  // Adds a group of jobs whose blocks take turns in `tiles` tiles.
-  void Add(absl::Span<CudaJob> group, int64_t tiles) {
-    int64_t blocks = 0;  // of a tile
-    for (CudaJob& job : group) {
-      const int64_t groups = Quotient(job.heads, shape_.heads_per_thread);
-      ROPE_CHECK(job.tokens <= kCudaItemsMax / job.chunks / groups);
-      const int64_t items = job.tokens * groups * job.chunks;
-      job.head_groups = static_cast<uint32_t>(groups);
-      job.items = static_cast<uint32_t>(items);
-      job.first_block = static_cast<uint32_t>(blocks_);
-      job.tile_first = static_cast<uint32_t>(blocks);
-      job.tile_blocks = static_cast<uint32_t>(Quotient(Quotient(items, shape_.threads), tiles));
-      blocks += job.tile_blocks;
-    }
-    for (CudaJob& job : group) job.group_blocks = static_cast<uint32_t>(blocks);
-    blocks_ += tiles * blocks;
-    plan_.jobs.insert(plan_.jobs.end(), group.begin(), group.end());
+  void Add(CudaJob job) {
+    const int64_t groups = Quotient(job.heads, shape_.heads_per_thread);
+    ROPE_CHECK(job.tokens <= kCudaItemsMax / job.chunks / groups);
+    const int64_t items = job.tokens * groups * job.chunks;
+    job.head_groups = static_cast<uint32_t>(groups);
+    job.items = static_cast<uint32_t>(items);
+    job.first_block = static_cast<uint32_t>(blocks_);
+    blocks_ += Quotient(items, shape_.threads);
+    plan_.jobs.push_back(job);
   }
 
   void Finish() {
@@ -137,28 +136,109 @@ class LaunchBuilder {
   }
 
  private:
-  // Rounded up.
-  static int64_t Quotient(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
-
   const Shape shape_;
   CudaPlan& plan_;
   CudaLaunch launch_;
   int64_t blocks_ = 0;
 };
 
-// Adds the jobs, those of several tiles with the later ones that share their rows.
-void AddGroups(std::vector<CudaJob>& jobs, int64_t tile_tokens, LaunchBuilder& builder) {
-  for (auto first = jobs.begin(); first != jobs.end();) {
-    const int64_t tiles = first->tokens / tile_tokens;
-    auto end = first + 1;
-    if (tiles > 1) {
-      end = std::stable_partition(end, jobs.end(),
-                                  [first](const CudaJob& job) { return SharesRows(*first, job); });
-    }
-    const bool alone = end - first == 1;
-    builder.Add(absl::MakeSpan(&*first, static_cast<size_t>(end - first)), alone ? 1 : tiles);
-    first = end;
+// --- rectangles ---
+
+CudaOps OpsOf(const CudaJob& job) {
+  if (job.arithmetic == static_cast<uint32_t>(PairArithmetic::kTurnStepwise)) {
+    return CudaOps::kStepwise;
   }
+  return job.copies != 0 ? CudaOps::kTurn : CudaOps::kFused;
+}
+
+// Threads of a head: one for each vector of pairs, and one for each two vectors outside the pairs.
+int64_t RectangleChunks(const CudaJob& job) {
+  const int64_t width = VectorBytes(job) / InputBytes(job);
+  const bool stay = job.copies != 0 && job.input == job.output;
+  const int64_t copied = stay ? 0 : job.head_dim - 2 * int64_t{job.pairs};
+  return job.pairs / width + Quotient(copied / width, 2);
+}
+
+// Whether the job alone is a rectangle.
+bool FitsRectangle(const CudaJob& job) {
+  const CudaOps ops = OpsOf(job);
+  const int64_t chunks = RectangleChunks(job);
+  const bool converts = job.output_dtype != job.dtype || job.output_scale != 1;
+  if (job.arithmetic == static_cast<uint32_t>(PairArithmetic::kAdd) || converts) return false;
+  if (ops == CudaOps::kStepwise && job.copies == 0) return false;
+  if (ops != CudaOps::kTurn && IsFloat8(static_cast<DType>(job.dtype))) return false;
+  // A head with a norm is a part of a warp.
+  if (job.norm != 0 && (chunks > 32 || (chunks & (chunks - 1)) != 0)) return false;
+  return chunks > 0 && chunks <= kCudaThreads && FitsVector(job) &&
+         IsAligned(job.rows, kVectorBytes) && IsAligned(job.norm_weight, kVectorBytes);
+}
+
+// Whether both can be tensors of one rectangle.
+bool ShareRectangle(const CudaJob& job, const CudaJob& other) {
+  const auto shared = [](const CudaJob& from) {
+    return std::array<int64_t, 9>{from.tokens,  from.head_dim,  from.pairs,
+                                  from.offset,  from.partner,   from.dtype,
+                                  from.pairing, from.conjugate, RectangleChunks(from)};
+  };
+  return shared(job) == shared(other) && job.rows == other.rows && OpsOf(job) == OpsOf(other);
+}
+
+// The threads of a block: as many heads as no tensor leaves unused, then tokens.
+CudaGrid ThreadsOf(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
+  double items = 0;
+  for (const CudaJob& job : jobs) {
+    items += static_cast<double>(RectangleChunks(job)) * job.tokens * job.heads;
+  }
+  CudaGrid threads;
+  threads.x = static_cast<uint32_t>(RectangleChunks(jobs.front()));
+  const uint32_t most = items < shapes.items_few ? kCudaThreadsFew : kCudaThreads;
+  const auto fits = [&](uint32_t heads) {
+    return heads * threads.x <= most &&
+           std::all_of(jobs.begin(), jobs.end(),
+                       [heads](const CudaJob& job) { return job.heads % heads == 0; });
+  };
+  while (fits(2 * threads.y)) threads.y *= 2;
+  const uint32_t tokens = std::min(most / (threads.x * threads.y), jobs.front().tokens);
+  threads.z = std::clamp<uint32_t>(tokens, 1, 64);  // CUDA's limit
+  return threads;
+}
+
+// A row that all tokens share travels with the launch.
+void SetRows(const CudaJob& job, CudaRectangle& work) {
+  work.rows = job.rows;
+  work.row_step = job.one_row != nullptr ? 0 : 1;
+  work.row_count = job.one_row != nullptr ? 1 : job.tokens;
+  if (job.one_row == nullptr || job.pairs > kCudaRowPairs) return;
+  work.rows = nullptr;
+  std::memcpy(work.row, job.one_row, 2 * job.pairs * sizeof(float));
+}
+
+// Unset if the jobs are no rectangle.
+std::optional<CudaRectangleLaunch> RectangleOf(const std::vector<CudaJob>& jobs,
+                                               const CudaShapes& shapes) {
+  if (!shapes.rectangles || jobs.empty() || jobs.size() > kCudaTensors) return std::nullopt;
+  const CudaJob& first = jobs.front();
+  for (const CudaJob& job : jobs) {
+    if (!FitsRectangle(job) || !ShareRectangle(first, job)) return std::nullopt;
+  }
+  constexpr int64_t kBlocksMax = 65535;  // CUDA's limit of y and z
+  CudaRectangleLaunch launch;
+  launch.kernel = CudaRectangleKernel(OpsOf(first), static_cast<DType>(first.dtype),
+                                      static_cast<Pairing>(first.pairing));
+  launch.threads = ThreadsOf(jobs, shapes);
+  const int64_t tokens = Quotient(first.tokens, launch.threads.z);
+  launch.blocks.x = 0;
+  launch.blocks.y = static_cast<uint32_t>(std::min(tokens, kBlocksMax));
+  launch.blocks.z = static_cast<uint32_t>(Quotient(tokens, launch.blocks.y));
+  CudaRectangle& work = launch.work;
+  for (CudaJob& job : work.jobs) job.first_block = kCudaNoBlock;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    work.jobs[i] = jobs[i];
+    work.jobs[i].first_block = launch.blocks.x;
+    launch.blocks.x += static_cast<uint32_t>(Quotient(jobs[i].heads, launch.threads.y));
+  }
+  SetRows(first, work);
+  return launch;
 }
 
 }  // namespace
@@ -181,7 +261,23 @@ CudaJob CudaSettings(const RotateJob& job) {
   return result;
 }
 
+uint32_t CudaRectangleKernel(CudaOps ops, DType dtype, Pairing pairing) {
+  return (static_cast<uint32_t>(ops) * 5 + static_cast<uint32_t>(dtype)) * 2 +
+         (pairing == Pairing::kHalf ? 0 : 1);
+}
+
+std::string CudaRectangleName(uint32_t kernel) {
+  constexpr const char* kOps[] = {"Turn", "Stepwise", "Fused"};
+  constexpr const char* kDTypes[] = {"Float32", "Float16", "BFloat16", "Float8E4M3", "Float8E5M2"};
+  const uint32_t ops = kernel / 10;
+  const uint32_t dtype = kernel / 2 % 5;
+  if (ops != 0 && IsFloat8(static_cast<DType>(dtype))) return "";
+  return std::string("Rectangle") + kOps[ops] + kDTypes[dtype] +
+         (kernel % 2 == 0 ? "Half" : "Interleaved");
+}
+
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
+  std::vector<CudaJob> all;
   std::vector<CudaJob> groups[3];
   double items[3] = {0, 0, 0};
   for (const CudaJob& given : jobs) {
@@ -192,12 +288,15 @@ CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
     const auto group = static_cast<size_t>(kernel);
     items[group] += static_cast<double>(job.tokens) * static_cast<double>(job.heads) * job.chunks;
     groups[group].push_back(job);
+    all.push_back(job);
   }
   CudaPlan plan;
+  plan.rectangle = RectangleOf(all, shapes);
+  if (plan.rectangle.has_value()) return plan;
   for (const CudaKernel kernel : {CudaKernel::kVector, CudaKernel::kScalar, CudaKernel::kFused}) {
     const auto group = static_cast<size_t>(kernel);
     LaunchBuilder builder(kernel, ShapeFor(items[group], shapes), plan);
-    AddGroups(groups[group], shapes.tile_tokens, builder);
+    for (const CudaJob& job : groups[group]) builder.Add(job);
     builder.Finish();
   }
   return plan;

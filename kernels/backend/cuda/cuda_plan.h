@@ -1,30 +1,40 @@
-// PlanCuda: from rectangles in device memory to grouped launches.
+// PlanCuda: from jobs in device memory to launches.
 //
-// Rectangles of every dtype, pairing, geometry and length share one launch of the vector kernel.
+// Jobs that are one rectangle, such as q and k of a request, are one launch of the kernel for their
+// operation, dtype and pairing (CudaRectangle): up to four tensors with the same tokens, rows and
+// geometry, whose sizes, strides and addresses are multiples of the kernel's 16-byte accesses (fp8:
+// 8). Others are lists:
+//
+// Jobs of every dtype, pairing, geometry and length share one launch of the vector kernel.
 // Those that its 16-byte accesses cannot serve (odd head sizes, odd strides) share a launch of the
 // scalar kernel. Those of other arithmetic, with fused ops, or whose elements are not aligned to
-// their size share a launch of the fused kernel. Two shapes, chosen by the work of a launch:
+// their size share a launch of the fused kernel. Lists take no fp8 inputs. Two shapes, chosen by
+// the work of a launch:
 //   head-parallel: few tokens; a thread turns one piece of one head.
 //   head-loop: many tokens; a thread keeps the cos and sin of its pairs in registers while it
 //              walks over up to kCudaHeadsPerThread heads.
 //
 // Usage, with everything but the planner's own fields set:
 //   const CudaPlan plan = PlanCuda(jobs);
-//   (if plan.NeedsTable(), copy plan.jobs to the device)
+//   (copy plan.jobs to the device; they are empty if there is a rectangle)
 //   device.Launch(plan, device_jobs, stream);  // cuda_device.h
 //
 // Threading:  Pure function.
 // Ownership:  The plan holds copies of the jobs, with the addresses that they came with.
 // Errors:     None. A malformed job is our bug (ROPE_CHECK).
-// Limits:     kCudaItemsMax items of a job, because kernels count them in 32 bits. A job of no more
-//             elements has no more items.
+// Limits:     kCudaItemsMax items of a job of a list, because kernels count them in 32 bits. A job
+//             of no more elements has no more items.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_PLAN_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_PLAN_H_
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/backend/cuda/cuda_job.h"
+#include "kernels/dtype/dtype.h"
+#include "kernels/dtype/pairing.h"
 
 namespace rope::kernels {
 
@@ -38,17 +48,29 @@ struct CudaLaunch {
   uint32_t threads = 0;  // of a block
 };
 
-struct CudaPlan {
-  std::vector<CudaJob> jobs;         // those of a launch are neighbours
-  std::vector<CudaLaunch> launches;  // at most one of each kernel
+// The kernel of a rectangle: its place in the list of all of them.
+uint32_t CudaRectangleKernel(CudaOps ops, DType dtype, Pairing pairing);
+inline constexpr uint32_t kCudaRectangleKernels = 3 * 5 * 2;
+// "RectangleTurnBFloat16Half"; empty: there is no such kernel.
+std::string CudaRectangleName(uint32_t kernel);
 
-  // Whether a launch reads its jobs from device memory, and not by value.
-  bool NeedsTable() const {
-    for (const CudaLaunch& launch : launches) {
-      if (launch.jobs > kCudaJobsByValue) return true;
-    }
-    return false;
-  }
+struct CudaGrid {
+  uint32_t x = 1;
+  uint32_t y = 1;
+  uint32_t z = 1;
+};
+
+struct CudaRectangleLaunch {
+  CudaRectangle work;
+  uint32_t kernel = 0;
+  CudaGrid blocks;
+  CudaGrid threads;
+};
+
+struct CudaPlan {
+  std::optional<CudaRectangleLaunch> rectangle;  // unset, or all there is to launch
+  std::vector<CudaJob> jobs;                     // those of a launch are neighbours
+  std::vector<CudaLaunch> launches;              // at most one of each kernel
 };
 
 // Where one shape ends and the next begins. An item is one piece of one head.
@@ -57,11 +79,9 @@ struct CudaShapes {
   double items_few = 1 << 18;
   // Head-loop: a thread takes 2 heads, 4 from four times this many items on, and so on.
   double items_per_head = 1 << 19;
-  // Jobs of at least two such tiles that share their rows take turns, tile by tile. The rows of a
-  // tile then come from memory once: 2 MiB with head_dim 128.
-  int64_t tile_tokens = 4096;
+  bool rectangles = true;  // false: every job is in a list
 };
-inline constexpr uint32_t kCudaThreads = 128;  // of a block
+inline constexpr uint32_t kCudaThreads = 128;  // of a block; for rectangles the most
 inline constexpr uint32_t kCudaThreadsFew = 64;
 inline constexpr uint32_t kCudaHeadsPerThread = 8;  // at most
 inline constexpr int64_t kCudaItemsMax = int64_t{1} << 30;

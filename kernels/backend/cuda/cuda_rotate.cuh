@@ -1,14 +1,14 @@
-// The CUDA kernels RotateVector and RotateScalar, over CudaJobs (cuda_plan.h).
+// The CUDA kernels RotateVector and RotateScalar, over lists of CudaJobs (cuda_plan.h), and what
+// other kernels share with them.
 //
 // Two compilers build this source: nvcc for the device, and any C++17 compiler through
 // cuda_cpu_shim.h, which runs it on the CPU. It is C++17 without barriers and without shared
 // memory.
 //
-// A block finds its job by binary search over first_block, and its part of the job by its turn in
-// a tile. Each thread then processes an item of the job: one 16-byte piece (in fact two, for both
-// channels of its pairs) of the heads g, g + head_groups, ... of one token. So a
-// warp reads adjacent pieces, cos and sin stay in registers from head to head, and the loads of
-// two heads are issued before the first is used.
+// A block finds its job by binary search over first_block. Each thread then processes an item of
+// the job: one 16-byte piece (in fact two, for both channels of its pairs) of the heads g, g +
+// head_groups, ... of one token. So a warp reads adjacent pieces, cos and sin stay in registers
+// from head to head, and the loads of two heads are issued before the first is used.
 //
 // Precision:  As backend.h; cuda_numbers.cuh.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_ROTATE_CUH_
@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/backend/cuda/cuda_job.h"
 #include "kernels/backend/cuda/cuda_numbers.cuh"
@@ -30,7 +31,7 @@
 
 namespace rope::kernels::cuda_device {
 
-// --- memory: one 16-byte access each; from uint4, since a memcpy would go byte by byte ---
+// --- memory: one access of 16 bytes each (fp8: 8); by uint4, since a memcpy goes byte by byte ---
 
 // Tells the compiler that an address is in global memory, which allows shorter instructions.
 __device__ __forceinline__ void AssumeGlobal(const void* address) {
@@ -42,10 +43,14 @@ __device__ __forceinline__ void AssumeGlobal(const void* address) {
 }
 
 template <typename T>
-struct alignas(16) Vector {
-  static constexpr uint32_t kWidth = 16 / sizeof(T);
+struct alignas(sizeof(T) == 1 ? 8 : 16) Vector {
+  static constexpr uint32_t kWidth = (sizeof(T) == 1 ? 8 : 16) / sizeof(T);
   T values[kWidth];
 };
+#if defined(__CUDACC__)
+template <typename T>
+using VectorBits = std::conditional_t<sizeof(T) == 1, uint2, uint4>;
+#endif
 
 // No cache hints: what is written here, attention reads next.
 template <typename T>
@@ -53,7 +58,7 @@ __device__ __forceinline__ Vector<T> LoadTensor(const T* address) {
   Vector<T> result;
 #if defined(__CUDACC__)
   AssumeGlobal(address);
-  const uint4 bits = *reinterpret_cast<const uint4*>(address);
+  const auto bits = *reinterpret_cast<const VectorBits<T>*>(address);
   memcpy(&result, &bits, sizeof(result));
 #else
   cuda_cpu_shim::CheckAligned(address, sizeof(result));
@@ -65,9 +70,9 @@ template <typename T>
 __device__ __forceinline__ void StoreTensor(T* address, const Vector<T>& value) {
 #if defined(__CUDACC__)
   AssumeGlobal(address);
-  uint4 bits;
+  VectorBits<T> bits;
   memcpy(&bits, &value, sizeof(bits));
-  *reinterpret_cast<uint4*>(address) = bits;
+  *reinterpret_cast<VectorBits<T>*>(address) = bits;
 #else
   cuda_cpu_shim::CheckAligned(address, sizeof(value));
   memcpy(address, &value, sizeof(value));
@@ -95,14 +100,9 @@ __device__ __forceinline__ float LoadRowValue(const float* address) {
 
 // --- the parts of a batch ---
 
-// What a block does: block number `block` of a job.
-struct Work {
-  uint32_t job;
-  uint32_t block;
-};
-
-// Finds the last job of the block's group, by first_block, and then the job whose turn it is.
-__device__ __forceinline__ Work FindWork(const CudaJob* __restrict__ jobs, uint32_t count) {
+// Finds the last job of which first_block is at most the block.
+__device__ __forceinline__ const CudaJob& FindJob(const CudaJob* __restrict__ jobs,
+                                                  uint32_t count) {
   uint32_t low = 0;
   while (count - low > 1) {
     const uint32_t middle = low + (count - low) / 2;
@@ -112,23 +112,16 @@ __device__ __forceinline__ Work FindWork(const CudaJob* __restrict__ jobs, uint3
       count = middle;
     }
   }
-  uint32_t block = blockIdx.x - jobs[low].first_block;
-  const uint32_t group_blocks = jobs[low].group_blocks;
-  uint32_t tile = 0;
-  if (block >= group_blocks) {
-    tile = block / group_blocks;
-    block -= tile * group_blocks;
-  }
-  while (block < jobs[low].tile_first) --low;
-  return {low, tile * jobs[low].tile_blocks + block - jobs[low].tile_first};
+  return jobs[low];
 }
 
 // The index of the thread's item in its job. It may be past the last item.
-__device__ __forceinline__ uint32_t ItemIndex(uint32_t block) {
-  return block * blockDim.x + threadIdx.x;
+__device__ __forceinline__ uint32_t ItemIndex(const CudaJob& job) {
+  return (blockIdx.x - job.first_block) * blockDim.x + threadIdx.x;
 }
 
 __device__ __forceinline__ const float* Row(const CudaJob& job, uint32_t token) {
+  if (job.one_row != nullptr) return job.rows;
   return job.rows + static_cast<int64_t>(token) * (2 * job.pairs);
 }
 
@@ -164,21 +157,17 @@ __device__ __forceinline__ uint32_t CopiedChannel(const CudaJob& job, bool half,
 
 // --- RotateVector ---
 
-// Turns the pairs of two vectors: values[i] of both (half), or adjacent values (interleaved).
-template <typename T, Pairing kPairing>
-__device__ __forceinline__ void TurnVectors(Vector<T>& a, Vector<T>& b,
-                                            const Vector<float>* __restrict__ cos,
-                                            const Vector<float>* __restrict__ sin) {
-  constexpr uint32_t kWidth = Vector<T>::kWidth;
+// Calls turn(a, b, i) for the pairs of two vectors: values[i] of both (half), or adjacent values
+// (interleaved).
+template <Pairing kPairing, uint32_t kWidth, typename T, typename TurnPair>
+__device__ __forceinline__ void ForPairs(T* a, T* b, const TurnPair& turn) {
   ROPE_CUDA_UNROLL
   for (uint32_t i = 0; i < kWidth; ++i) {
-    const float c = cos[i / 4].values[i % 4];
-    const float s = sin[i / 4].values[i % 4];
     if (kPairing == Pairing::kHalf) {
-      Turn(a.values[i], b.values[i], c, s);
+      turn(a[i], b[i], i);
     } else {
-      Vector<T>& both = i < kWidth / 2 ? a : b;
-      Turn(both.values[2 * i % kWidth], both.values[2 * i % kWidth + 1], c, s);
+      T* const both = i < kWidth / 2 ? a : b;
+      turn(both[2 * i % kWidth], both[2 * i % kWidth + 1], i);
     }
   }
 }
@@ -224,7 +213,11 @@ __device__ __forceinline__ void RotateVectorItem(const CudaJob& job, const Item&
   };
   Vector<float> cos[kRowVectors] = {}, sin[kRowVectors] = {};
   const auto finish = [&](uint32_t head, Vector<T>& a, Vector<T>& b) {
-    if (turns) TurnVectors<T, kPairing>(a, b, cos, sin);
+    if (turns) {
+      ForPairs<kPairing, kWidth>(a.values, b.values, [&](T& first, T& second, uint32_t i) {
+        Turn(first, second, cos[i / 4].values[i % 4], sin[i / 4].values[i % 4]);
+      });
+    }
     T* const address = output + static_cast<int64_t>(head) * job.output_head;
     StoreTensor(address, a);
     if (channels.second) StoreTensor(address + distance, b);
@@ -305,8 +298,8 @@ __device__ __forceinline__ void RotateScalarItem(const CudaJob& job, const Item&
 
 // --- what a block does: all of its threads take the same branch on a job ---
 
-__device__ __forceinline__ void RotateVectorBlock(const CudaJob& job, uint32_t block) {
-  const uint32_t index = ItemIndex(block);
+__device__ __forceinline__ void RotateVectorBlock(const CudaJob& job) {
+  const uint32_t index = ItemIndex(job);
   if (index >= job.items) return;
   const Item item = ItemAt(job, index);
   const bool half = job.pairing == static_cast<uint32_t>(Pairing::kHalf);
@@ -322,8 +315,8 @@ __device__ __forceinline__ void RotateVectorBlock(const CudaJob& job, uint32_t b
   }
 }
 
-__device__ __forceinline__ void RotateScalarBlock(const CudaJob& job, uint32_t block) {
-  const uint32_t index = ItemIndex(block);
+__device__ __forceinline__ void RotateScalarBlock(const CudaJob& job) {
+  const uint32_t index = ItemIndex(job);
   if (index >= job.items) return;
   const Item item = ItemAt(job, index);
   if (job.dtype == static_cast<uint32_t>(DType::kBFloat16)) {
@@ -335,28 +328,16 @@ __device__ __forceinline__ void RotateScalarBlock(const CudaJob& job, uint32_t b
   }
 }
 
-// --- the kernels: each over a table of jobs, and over jobs that are passed by value ---
+// --- the kernels ---
 
 extern "C" __global__ void __launch_bounds__(256, 3)
     RotateVector(const CudaJob* __restrict__ jobs, uint32_t count) {
-  const Work work = FindWork(jobs, count);
-  RotateVectorBlock(jobs[work.job], work.block);
-}
-extern "C" __global__ void __launch_bounds__(256, 3)
-    RotateVectorByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
-  const Work work = FindWork(list.jobs, count);
-  RotateVectorBlock(list.jobs[work.job], work.block);
+  RotateVectorBlock(FindJob(jobs, count));
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     RotateScalar(const CudaJob* __restrict__ jobs, uint32_t count) {
-  const Work work = FindWork(jobs, count);
-  RotateScalarBlock(jobs[work.job], work.block);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    RotateScalarByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
-  const Work work = FindWork(list.jobs, count);
-  RotateScalarBlock(list.jobs[work.job], work.block);
+  RotateScalarBlock(FindJob(jobs, count));
 }
 
 }  // namespace rope::kernels::cuda_device

@@ -12,7 +12,6 @@
 
 #include "kernels/backend/cuda/cuda_batch.h"
 #include "kernels/backend/cuda/cuda_driver.h"
-#include "kernels/backend/cuda/cuda_job.h"
 #include "proto/error.h"
 #include "tests/conformance/rotation.h"
 #include "tests/support/fake_cuda_fixture.h"
@@ -154,6 +153,31 @@ TEST_F(CudaBackendTest, RaggedBatchIsOneCopyInOneLaunchOneCopyOutAndOneSynchroni
   EXPECT_EQ(after.calls - before.calls, 5) << "others than kCallsOfABatch, which fail below";
 }
 
+TEST_F(CudaBackendTest, QAndKOfARequestAreOneLaunchOfTheKernelForRectangles) {
+  fake_cuda::BreakKernel("RotateVector");
+  const Rotation q(Large(33)), k(Large(33));  // with equal rows
+  RotateJob jobs[] = {q.job(), k.job()};
+  jobs[1].rows = jobs[0].rows;
+  const int64_t launches = fake_cuda::Counts().launches;
+  ASSERT_THAT(backend_->Rotate(jobs), IsOk());
+  EXPECT_EQ(q.Check() + k.Check(), "");
+  EXPECT_EQ(fake_cuda::Counts().launches - launches, 1);
+}
+
+TEST_F(CudaBackendTest, Float8IsForRectanglesOfWhichNobodyCountsWhatSaturates) {
+  RotationSpec spec = Large(5);
+  spec.dtype = DType::kFloat8E4M3;
+  const Rotation rotation(spec);
+  RotateJob job = rotation.job();
+  EXPECT_EQ(proto::PartsOf(backend_->Rotate({&job, 1})).reason, proto::Reason::kNotBuilt);
+  job.saturated = nullptr;
+  const Rotation other(Large(1));
+  const RotateJob uneven[] = {job, other.job()};
+  EXPECT_EQ(proto::PartsOf(backend_->Rotate(uneven)).reason, proto::Reason::kNotBuilt);
+  ASSERT_THAT(backend_->Rotate({&job, 1}), IsOk());
+  EXPECT_EQ(rotation.Check(), "");
+}
+
 TEST_F(CudaBackendTest, OddHeadSizesTakeASecondLaunch) {
   std::vector<Rotation> rotations = RaggedBatch();
   for (const int64_t head_dim : {250, 6}) {
@@ -179,9 +203,9 @@ TEST_F(CudaBackendTest, BatchLargerThanTheLaneRunsInParts) {
   EXPECT_EQ(after.launches - before.launches, 2);
 }
 
-TEST_F(CudaBackendTest, BatchOfManyJobsTakesItsTableAlong) {
+TEST_F(CudaBackendTest, BatchOfManyJobsTakesTheirListAlong) {
   std::vector<Rotation> rotations;
-  for (uint32_t seed = 0; seed < kCudaJobsByValue + 1; ++seed) {
+  for (uint32_t seed = 0; seed < 17; ++seed) {
     RotationSpec spec = Large(1);
     spec.seed = seed;
     rotations.emplace_back(spec);
@@ -341,11 +365,14 @@ TEST_F(CudaStartTest, TooLittleMemoryIsUnavailableWithWhatThereIsAndWhatIsWanted
 }
 
 TEST_F(CudaStartTest, EachKernelThatGivesWrongResultsIsNamed) {
-  for (const std::string kernel : {"RotateVector", "RotateScalar", "RotateFused"}) {
-    for (const char* jobs : {"", "ByValue"}) {
-      fake_cuda::BreakKernel(kernel + jobs);
-      EXPECT_THAT(Start(), IsUnavailable("cuda: result 0 of " + kernel)) << jobs;
-    }
+  std::vector<std::string> kernels = {"RotateVector", "RotateScalar", "RotateFused"};
+  for (uint32_t kernel = 0; kernel < kCudaRectangleKernels; ++kernel) {
+    if (!CudaRectangleName(kernel).empty()) kernels.push_back(CudaRectangleName(kernel));
+  }
+  EXPECT_THAT(kernels, SizeIs(3 + 22));
+  for (const std::string& kernel : kernels) {
+    fake_cuda::BreakKernel(kernel);
+    EXPECT_THAT(Start(), IsUnavailable("cuda: result 0 of " + kernel));
   }
 }
 

@@ -56,7 +56,13 @@ class CudaBatchTest : public ::testing::Test {
     return parts;
   }
 
-  std::vector<RowRef> rows_ = std::vector<RowRef>(1 << 18);
+  static std::vector<RowRef> Rows() {
+    std::vector<RowRef> rows(1 << 18);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].index = static_cast<int64_t>(i);
+    return rows;
+  }
+
+  std::vector<RowRef> rows_ = Rows();
 };
 
 TEST_F(CudaBatchTest, ALargerBatchIsCutByTokens) {

@@ -32,8 +32,13 @@ CudaJob Job(int64_t tokens, int64_t heads, uint32_t head_dim = 128) {
   return job;
 }
 
+// Plans of lists.
+CudaPlan PlanLists(const std::vector<CudaJob>& jobs) {
+  return PlanCuda(jobs, {.rectangles = false});
+}
+
 CudaKernel KernelOf(const CudaJob& job) {
-  const CudaPlan plan = PlanCuda({job});
+  const CudaPlan plan = PlanLists({job});
   EXPECT_THAT(plan.launches, SizeIs(1));
   return plan.launches.at(0).kernel;
 }
@@ -48,7 +53,7 @@ TEST(CudaPlanTest, EveryDTypePairingAndLengthSharesOneLaunch) {
       jobs.push_back(job);
     }
   }
-  const CudaPlan plan = PlanCuda(jobs);
+  const CudaPlan plan = PlanLists(jobs);
   ASSERT_THAT(plan.launches, SizeIs(1));
   EXPECT_THAT(plan.jobs, SizeIs(jobs.size()));
   uint32_t blocks = 0;
@@ -98,12 +103,12 @@ TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreForTheKernelThatReadsBytes) {
 }
 
 TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
-  const CudaPlan one = PlanCuda({Job(1, 40)});
+  const CudaPlan one = PlanLists({Job(1, 40)});
   EXPECT_EQ(one.launches.at(0).threads, kCudaThreadsFew);
   EXPECT_EQ(one.launches.at(0).blocks, 5u);  // 40 heads x 8 pieces
   EXPECT_EQ(one.jobs.at(0).head_groups, 40u);
 
-  const CudaPlan many = PlanCuda({Job(131072, 32), Job(131072, 8), Job(131072, 1)});
+  const CudaPlan many = PlanLists({Job(131072, 32), Job(131072, 8), Job(131072, 1)});
   EXPECT_EQ(many.launches.at(0).threads, kCudaThreads);
   EXPECT_EQ(many.jobs.at(0).head_groups, 32 / kCudaHeadsPerThread);
   EXPECT_EQ(many.jobs.at(1).head_groups, 1u);
@@ -111,8 +116,8 @@ TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
 }
 
 TEST(CudaPlanDeathTest, MoreItemsThanKernelsCountAreABug) {
-  EXPECT_EQ(PlanCuda({Job(1 << 27, 2)}).jobs.size(), 1u);
-  EXPECT_DEATH(PlanCuda({Job(1 << 28, 8)}), "");
+  EXPECT_EQ(PlanLists({Job(1 << 27, 2)}).jobs.size(), 1u);
+  EXPECT_DEATH(PlanLists({Job(1 << 28, 8)}), "");
 }
 
 }  // namespace
