@@ -87,6 +87,12 @@ struct Sequences {
   std::vector<int64_t> index;
 
   int64_t count() const { return static_cast<int64_t>(length.size()); }
+  int64_t SequenceOf(const TokenIndex& i) const {
+    return sequence.empty() ? i.b : sequence[static_cast<size_t>(i.t)];
+  }
+  int64_t IndexOf(const TokenIndex& i) const {
+    return index.empty() ? i.t + i.s : index[static_cast<size_t>(i.t)];
+  }
 };
 
 // The offsets of the packed sequences along T; the last one is the length of T.
@@ -178,13 +184,11 @@ absl::Status FillFromStarts(const v1::Positions& message, ArraySource& source, c
   ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> starts,
                         ReadStarts(message, source, sequences.count(), path));
   ROPE_RETURN_IF_ERROR(CheckChunks(parallel, sequences, path));
-  const bool packs = !sequences.index.empty();
   result.values[0].resize(static_cast<size_t>(layout.tokens()));
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
     const auto sequence = static_cast<size_t>(result.sequence[static_cast<size_t>(token)]);
-    const int64_t index = packs ? sequences.index[static_cast<size_t>(i.t)] : i.t + i.s;
     result.values[0][static_cast<size_t>(token)] =
-        starts[sequence] + parallel.Global(index, sequences.length[sequence]);
+        starts[sequence] + parallel.Global(sequences.IndexOf(i), sequences.length[sequence]);
   });
   // Other ranks hold the rest of each sequence. All ranks must compute the same length, or
   // frequencies that depend on it would differ between them.
@@ -298,7 +302,7 @@ enum class MovesOf { kAll, kPages, kTokens };
 
 absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPlan& first,
                        TokenPositions& from, TokenPositions& to) {
-  constexpr absl::string_view field = "reposition.by";
+  constexpr absl::string_view kField = "reposition.by";
   const Layout& layout = first.layout;
   static const PagedPlan kNoPages;
   const PagedPlan& paged = first.paged.has_value() ? *first.paged : kNoPages;
@@ -311,14 +315,14 @@ absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPla
                shape == absl::Span<const int64_t>(paged.pages_shape)) {
       each = MovesOf::kPages;
     } else {
-      ROPE_ASSIGN_OR_RETURN(ids, MatchIdShape(shape, layout, /*multimodal=*/false, field));
+      ROPE_ASSIGN_OR_RETURN(ids, MatchIdShape(shape, layout, /*multimodal=*/false, kField));
     }
     return absl::OkStatus();
   };
-  ROPE_ASSIGN_OR_RETURN(const IntegerArray moves, ReadIntegers(by, source, field, check));
+  ROPE_ASSIGN_OR_RETURN(const IntegerArray moves, ReadIntegers(by, source, kField, check));
   for (const int64_t move : moves.values) {
     if (move >= -limits::kPositionMax && move <= limits::kPositionMax) continue;
-    return MakeError(Reason::kPositionOutOfRange, field, move,
+    return MakeError(Reason::kPositionOutOfRange, kField, move,
                      absl::StrCat("at most ", limits::kPositionMax, " forwards or back"));
   }
   const int64_t pages_each = paged.pages_shape.empty() ? 0 : paged.pages_shape.back();
@@ -372,10 +376,8 @@ absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message, Array
 
   TokenPositions result;
   result.sequence.resize(static_cast<size_t>(layout.tokens()));
-  const bool packs = !sequences.sequence.empty();
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
-    result.sequence[static_cast<size_t>(token)] =
-        packs ? sequences.sequence[static_cast<size_t>(i.t)] : i.b;
+    result.sequence[static_cast<size_t>(token)] = sequences.SequenceOf(i);
   });
   if (message.has_position_ids()) {
     ROPE_RETURN_IF_ERROR(FillFromIds(message, source, layout, multimodal, path, result));

@@ -169,8 +169,8 @@ absl::Status RegionResolver::Place() {
       ROPE_RETURN_IF_ERROR(CheckStrides(tensor, field));
     }
     tensor.place = {nullptr, regions[i].region_id(), regions[i].offset(), PlaceBytes(tensor)};
-    if (const auto found = Find(tensor.place, ""); !found.ok()) {
-      return Prefixed(absl::StrCat("output.regions[", i, "]"), found.status());
+    if (const auto found = Find(tensor.place, "output.regions"); !found.ok()) {
+      return proto::WithField(absl::StrCat("output.regions[", i, "]"), found.status());
     }
   }
   return CheckOverlaps(tensors);

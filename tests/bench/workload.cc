@@ -5,13 +5,12 @@
 #endif
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <thread>
 #include <vector>
 
 #include "kernels/check.h"
-#include "kernels/frequencies/frequencies.h"
+#include "tests/support/plain_frequencies.h"
 
 namespace rope::bench {
 namespace {
@@ -54,17 +53,6 @@ std::function<void()> ParallelCopy(kernels::WorkerPool& pool, const Workload& wo
   };
 }
 
-kernels::Frequencies MakeFrequencies() {
-  constexpr int64_t kPairs = kHeadDim / 2;
-  kernels::Frequencies frequencies;
-  for (int64_t i = 0; i < kPairs; ++i) {
-    frequencies.inv_freq.push_back(
-        std::pow(10000.0L, -static_cast<long double>(i) / static_cast<long double>(kPairs)));
-  }
-  frequencies.key = kernels::TableKey(frequencies.inv_freq, frequencies.multiplier);
-  return frequencies;
-}
-
 }  // namespace
 
 std::function<void()> PlainCopy(kernels::WorkerPool& pool, const Workload& workload) {
@@ -90,7 +78,7 @@ Workload::Workload(int64_t tokens, kernels::DType dtype, kernels::Pairing pairin
     : cache_(int64_t{64} << 20), bytes_(tokens * kHeads * kHeadDim * ElementBytes(dtype)) {
   std::vector<int64_t> positions;
   for (int64_t i = 0; i < tokens; ++i) positions.push_back(i);
-  ROPE_CHECK(cache_.AppendRows(MakeFrequencies(), positions, rows_).ok());
+  ROPE_CHECK(cache_.AppendRows(testing::PlainFrequencies(kHeadDim / 2), positions, rows_).ok());
   input_ = Allocate(bytes_);
   output_ = Allocate(bytes_);
   const kernels::Strides strides = {.token = kHeads * kHeadDim, .head = kHeadDim};

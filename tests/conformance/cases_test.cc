@@ -229,7 +229,9 @@ struct Answer {
 Answer ErrorOf(const v1::Error& error) {
   const auto reason = static_cast<proto::Reason>(error.reason());
   EXPECT_EQ(error.code(), static_cast<int>(proto::CodeOf(reason))) << error.message();
-  if (!error.field().empty()) {
+  if (error.field().empty()) {
+    EXPECT_THAT(error.message(), Not(HasSubstr(": got ")));
+  } else {
     EXPECT_THAT(error.message(), StartsWith(error.field() + ": got " + error.got()));
     EXPECT_THAT(error.message(), HasSubstr(error.want()));
   }

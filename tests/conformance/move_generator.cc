@@ -283,7 +283,7 @@ void MoveGenerator::DrawDistance(const Draft& draft, MoveCase& made) {
   SetIntegers(numbers, draft.token_shape, *made.in_message.mutable_reposition()->mutable_by());
 }
 
-// A tensor in a pool of its own. The message has the same tokens.
+// A tensor and its own pool of pages. The message of the request has the same tokens.
 void MoveGenerator::DrawTensor(Draft& draft, MoveCase& made) {
   const Pool& pool = draft.pool;
   const bool is_first = made.places.empty();

@@ -2,7 +2,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,12 +11,12 @@
 #include "kernels/backend/cuda/cuda_backend.h"
 #include "kernels/backend/rotate_job.h"
 #include "kernels/check.h"
-#include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/table_cache.h"
 #include "tests/gpu/device.h"
 #include "tests/gpu/rows.h"
 #include "tests/gpu/workload.h"
 #include "tests/gpu/yardsticks.h"
+#include "tests/support/plain_frequencies.h"
 
 namespace rope::bench {
 namespace {
@@ -37,17 +36,6 @@ Memory Allocate(int64_t bytes) {
   return Memory(static_cast<uint8_t*>(memory));
 }
 
-kernels::Frequencies MakeFrequencies() {
-  constexpr int64_t kPairs = kHeadDim / 2;
-  kernels::Frequencies frequencies;
-  for (int64_t i = 0; i < kPairs; ++i) {
-    frequencies.inv_freq.push_back(
-        std::pow(10000.0L, -static_cast<long double>(i) / static_cast<long double>(kPairs)));
-  }
-  frequencies.key = kernels::TableKey(frequencies.inv_freq, frequencies.multiplier);
-  return frequencies;
-}
-
 struct CallSpec {
   int64_t requests = 1;
   int64_t tokens = 1;  // of a request, from position 1 on
@@ -60,7 +48,8 @@ class Call {
   explicit Call(const CallSpec& spec) : spec_(spec), cache_(int64_t{512} << 20) {
     std::vector<int64_t> positions;
     for (int64_t i = 0; i < spec.tokens; ++i) positions.push_back(1 + i % kPositions);
-    const absl::Status status = cache_.AppendRows(MakeFrequencies(), positions, rows_);
+    const absl::Status status =
+        cache_.AppendRows(testing::PlainFrequencies(kHeadDim / 2), positions, rows_);
     ROPE_CHECK(status.ok());
     for (int64_t request = 0; request < spec.requests; ++request) {
       for (const int64_t heads : {kQueryHeads, kKeyHeads}) AddJob(heads);

@@ -24,7 +24,7 @@ namespace rope::python {
 std::string TextOf(const std::vector<int64_t>& shape);
 
 void CheckDType(const Array& array, client::DType want);
-// InvalidField: it has the type of NumPy's numbers, which no tensor may have.
+// InvalidField: the array is float64, which no tensor may be. `wanted`: what it may be.
 void CheckIsNoFloat64(const Array& array, const std::string& wanted);
 
 struct Request {

@@ -278,7 +278,7 @@ def _views_another(array: Any) -> bool:
     """Whether it shows the elements of another array, as far as NumPy or torch says so."""
     if isinstance(array, np.ndarray):
         return not array.flags.owndata
-    return getattr(array, "_base", array) is not None  # torch: None, if it has elements of its own
+    return getattr(array, "_base", array) is not None  # a tensor with its own elements has None
 
 
 def _warn_of_copies(*counted: tuple[str, Any, int]) -> None:

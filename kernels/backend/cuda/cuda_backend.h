@@ -11,10 +11,10 @@
 //
 // Threading:  As Backend.
 // Errors:     As Backend: `cuda: <call>: <CUDA's message>`. All work in flight has ended when
-//             Rotate returns, unless the device is lost. kNotBuilt: a move by a table; an fp8
-//             input, unless the batch is one rectangle (cuda_plan.h) and nobody counts what
-//             saturates; a token that does not fit the lane. MakeCudaBackend: UNAVAILABLE, with the
-//             reason; UNIMPLEMENTED, this build is without kernels.
+//             Rotate returns, unless the device is lost. kNotBuilt: a move by a table; a token that
+//             does not fit the lane; an fp8 input of a batch that is not one rectangle
+//             (cuda_plan.h), or whose saturated elements are counted. MakeCudaBackend: UNAVAILABLE,
+//             with the reason; UNIMPLEMENTED, this build is without kernels.
 // Limits:     kCudaLaneBytes of device memory, beside the context, and of pinned memory.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_BACKEND_H_

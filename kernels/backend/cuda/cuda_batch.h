@@ -42,7 +42,7 @@ struct CudaPiece {
 
   const char* input_data() const;  // of the first vector, in the caller's memory
   char* output_data() const;
-  absl::Span<const RowRef> row_refs() const;  // those that the lane has
+  absl::Span<const RowRef> row_refs() const;  // the rows that are copied to the lane
 };
 
 // What is copied, launched and copied back together.

@@ -751,7 +751,7 @@ class History {
   proto::Mutex mutex_;
   proto::CondVar changed_;  // signals changes of the members below
   std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
-  // Batches and rounds that have begun on their threads, and those that may go on.
+  // The batches and rounds that have begun, and those of them that may continue.
   int64_t batches_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t batches_released_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t rounds_ ABSL_GUARDED_BY(mutex_) = 0;

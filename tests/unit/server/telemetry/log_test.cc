@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -23,11 +25,51 @@
 #include "proto/ipc/file_descriptor.h"
 #include "server/telemetry/limits.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/log_pipe.h"
 #include "tests/support/matchers.h"
 
 namespace rope::server {
 namespace {
+
+// A small pipe as the output of a log, which a test fills and reads. One thread writes, one reads.
+class LogPipe {
+ public:
+  // A pipe of `bytes`: it has room for at least as many lines as that has pages.
+  explicit LogPipe(int bytes = 1 << 14) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    read_ = proto::FileDescriptor(ends[0]);
+    write_ = proto::FileDescriptor(ends[1]);
+    EXPECT_GE(fcntl(write_.get(), F_SETPIPE_SZ, bytes), bytes);
+  }
+
+  int fd() const { return write_.get(); }
+
+  // Writes until the pipe is full.
+  void Fill() const {
+    const std::string page(4096, '-');
+    pollfd room = {write_.get(), POLLOUT, 0};
+    while (poll(&room, 1, 0) == 1) {
+      ASSERT_EQ(write(write_.get(), page.data(), page.size()), ssize_t{4096});
+    }
+  }
+  // Returns the pipe's contents.
+  std::string Read() const {
+    std::string text;
+    char buffer[4096];
+    pollfd some = {read_.get(), POLLIN, 0};
+    while (poll(&some, 1, 0) == 1) {
+      const ssize_t count = read(read_.get(), buffer, sizeof(buffer));
+      if (count <= 0) break;
+      text.append(buffer, static_cast<size_t>(count));
+    }
+    return text;
+  }
+  void CloseReader() { read_ = proto::FileDescriptor(); }
+
+ private:
+  proto::FileDescriptor read_;
+  proto::FileDescriptor write_;
+};
 
 TEST(TraceIdTest, HeaderIsReadAsW3CSays) {
   const std::string trace = "0af7651916cd43dd8448eb211c80319c";
@@ -236,7 +278,7 @@ int64_t Dropped() {
 }
 
 TEST(LogOutputTest, LinesAreWrittenInTheirOrderBeforeItEnds) {
-  const testing::LogPipe pipe(1 << 16);
+  const LogPipe pipe(1 << 16);
   constexpr int kLines = 100;
   {
     const LogOutput output(pipe.fd());
@@ -253,7 +295,7 @@ TEST(LogOutputTest, LinesAreWrittenInTheirOrderBeforeItEnds) {
 }
 
 TEST(LogOutputTest, InJsonEveryLineIsAnObjectHoweverLong) {
-  const testing::LogPipe pipe(1 << 16);
+  const LogPipe pipe(1 << 16);
   {
     const LogOutput output(pipe.fd(), LogFormat::kJson);
     output.logger()->warn(LogLine().Text("request", "a\"b").In(LogFormat::kJson));
@@ -273,7 +315,7 @@ TEST(LogOutputTest, InJsonEveryLineIsAnObjectHoweverLong) {
 }
 
 TEST(LogOutputTest, LinesThatAFullPipeDidNotTakeAreReported) {
-  const testing::LogPipe pipe;
+  const LogPipe pipe;
   pipe.Fill();
   constexpr int64_t kLines = limits::kLogQueueLines + 100;
   const LogOutput output(pipe.fd());
@@ -295,7 +337,7 @@ TEST(LogOutputTest, LinesThatAFullPipeDidNotTakeAreReported) {
 }
 
 TEST(LogOutputTest, LongLineIsCutToOneWriteOfAPipe) {
-  const testing::LogPipe pipe;
+  const LogPipe pipe;
   { LogOutput(pipe.fd()).logger()->info(std::string(2 * PIPE_BUF, 'x')); }
   const std::string line = pipe.Read();
   EXPECT_EQ(line.size(), static_cast<size_t>(PIPE_BUF));
@@ -304,7 +346,7 @@ TEST(LogOutputTest, LongLineIsCutToOneWriteOfAPipe) {
 
 TEST(LogOutputTest, PipeWithoutAReaderLosesLinesAndNothingElse) {
   signal(SIGPIPE, SIG_IGN);
-  testing::LogPipe pipe;
+  LogPipe pipe;
   pipe.CloseReader();
   const int64_t before = Dropped();
   {
@@ -333,7 +375,7 @@ TEST(LogOutputTest, TerminalThatIsNeverReadHoldsUpNeitherLoggingNorTheEnd) {
 }
 
 TEST(LogOutputTest, LoggerThatOutlivesItDoesNothing) {
-  const testing::LogPipe pipe;
+  const LogPipe pipe;
   std::optional<LogOutput> output(pipe.fd());
   const std::shared_ptr<spdlog::logger> logger = output->logger();
   output.reset();
