@@ -64,6 +64,25 @@ std::string FilesOf(const std::vector<FileReport>& files) {
                       shown < files.size() ? ",..." : "");
 }
 
+// Reads files that have changed, on the side thread: a slow file system then delays no look of the
+// housekeeper.
+class FileLook final : public SideThread::Work {
+ public:
+  // `runs` is false once it has ended.
+  FileLook(std::vector<FileWatch*> files, std::atomic<bool>& runs)
+      : files_(std::move(files)), runs_(runs) {}
+
+  absl::StatusOr<bool> Step() override {
+    for (FileWatch* const files : files_) files->Look();
+    return true;
+  }
+  void End(const absl::Status&) override { runs_ = false; }
+
+ private:
+  const std::vector<FileWatch*> files_;
+  std::atomic<bool>& runs_;
+};
+
 const char* TlsOf(const TlsFiles& tls) {
   if (!tls.enabled()) return "off";
   return tls.client_ca.empty() ? "server" : "mutual";
@@ -246,13 +265,9 @@ void Server::ArmAndStart() {
     unknown_methods_->Arm(*queue);
   }
   memory_watch_->Start();
-  housekeeper_ = std::make_unique<Housekeeper>(
-      std::vector<Housekeeper::Look>{[this] { return memory_watch_->Look(); },
-                                     [this] { return connection_watch_->Look(clock_.Now()); },
-                                     [this] {
-                                       for (FileWatch* const files : WatchedFiles()) files->Look();
-                                       return kFilesPeriod;
-                                     }});
+  housekeeper_ = std::make_unique<Housekeeper>(std::vector<Housekeeper::Look>{
+      [this] { return memory_watch_->Look(); },
+      [this] { return connection_watch_->Look(clock_.Now()); }, [this] { return LookAtFiles(); }});
   poll_loop_->Start();
   health_->SetServing(true);
 }
@@ -297,6 +312,16 @@ std::vector<FileWatch*> Server::WatchedFiles() {
   if (tls_ != nullptr) watched.push_back(&tls_->files());
   if (core_->access() != nullptr) watched.push_back(&core_->access()->file());
   return watched;
+}
+
+absl::Duration Server::LookAtFiles() {
+  std::vector<FileWatch*> files = WatchedFiles();
+  if (!files.empty() && !looks_at_files_.exchange(true)) {
+    constexpr uint64_t kNoSession = 0;
+    core_->side_thread().StartRequest(
+        kNoSession, std::make_unique<FileLook>(std::move(files), looks_at_files_));
+  }
+  return kFilesPeriod;
 }
 
 void Server::Reload() {
