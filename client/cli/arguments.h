@@ -37,6 +37,9 @@ struct Flag {
   bool environment = false;  // ROPE_NAME sets it too
 };
 
+// The flags of both, in this order.
+std::vector<Flag> Joined(std::vector<Flag> first, const std::vector<Flag>& second);
+
 // A command line as its help describes it.
 struct Usage {
   std::string program;      // as it is typed: "ropectl rotate"
