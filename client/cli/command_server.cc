@@ -18,7 +18,6 @@
 #include "absl/types/span.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_text.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {

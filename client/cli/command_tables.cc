@@ -11,7 +11,6 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_text.h"
 #include "client/cli/npy.h"
 #include "kernels/status_macros.h"
 

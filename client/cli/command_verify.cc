@@ -16,7 +16,6 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/golden.h"
-#include "client/cli/json_text.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {

@@ -29,8 +29,8 @@ struct Command {
   absl::string_view positional;  // what follows the flags, for the help
   absl::string_view summary;
   std::vector<Flag> flags;  // beside those of every command
-  // Returns the exit status. An error is printed on stderr: of Misused its message, with kExitUsage;
-  // any other with its code, and kExitFailed.
+  // Returns the exit status. An error is printed on stderr: one of Misused without its code, for
+  // kExitUsage; any other with it, for kExitFailed.
   Result<int> (*run)(const Arguments& arguments);
   // Which server it asks: the one that --target names or the default one; that of --target, or the
   // engine in this process; none, so that it has no common flags.

@@ -123,7 +123,6 @@ class Connector {
   // A connection in place of `lost`, with memory of the same kind. REQUIRES: `lost` is on a socket
   // of ours.
   Result<Dialed> Redial(const Link& lost) const;
-  void Set(Dialed dialed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string target_;
   const ConnectOptions options_;
@@ -136,11 +135,10 @@ class Connector {
   mutable proto::Mutex mu_;
   proto::CondVar dialed_;  // signals the end of a dial
   bool dialing_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<const Link> link_ ABSL_GUARDED_BY(mu_);
+  Dialed current_ ABSL_GUARDED_BY(mu_);
   bool lost_ ABSL_GUARDED_BY(mu_) = false;
   // A connection that shared the arena was lost, and no fence has reported it.
   bool lost_arena_ ABSL_GUARDED_BY(mu_) = false;
-  ChosenTransport chosen_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace rope::client

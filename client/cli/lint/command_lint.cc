@@ -10,7 +10,6 @@
 #include "client/cli/lint/config_files.h"
 #include "client/cli/lint/lint.h"
 #include "client/cli/lint/lint_output.h"
-#include "client/cli/lint/rules.h"
 #include "kernels/status_macros.h"
 #include "proto/nearest_name.h"
 

@@ -16,7 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_text.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {

@@ -56,13 +56,6 @@ struct HeadRange {
   int64_t end = 0;
 };
 
-inline bool operator==(const HeadRange& a, const HeadRange& b) {
-  return a.role == b.role && a.begin == b.begin && a.end == b.end;
-}
-inline bool operator!=(const HeadRange& a, const HeadRange& b) {
-  return !(a == b);
-}
-
 // A row-major array that accompanies the tensors: cos, sin, angles, norm weights.
 struct ArrayView {
   DType dtype = DType::kFloat32;
