@@ -109,7 +109,7 @@ struct TensorView {
   std::vector<int64_t> strides = {};
   // Layout of the result: the same letters in any order, D last. Empty: as `layout`.
   std::string output_layout = {};
-  // The same of `output`, in the order of the result's axes: 1 for D, and a place for each element.
+  // Strides of `output`, in the order of the result's axes: 1 for D, and a place for each element.
   // With the strides of `data` and its address, the tensor is rotated in place; what lies in the
   // gaps stays as it was. Empty: packed. INVALID_ARGUMENT: strides without an output.
   std::vector<int64_t> output_strides = {};
