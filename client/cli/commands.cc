@@ -15,7 +15,6 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/local_describe.h"
-#include "client/cli/npy.h"
 #include "kernels/config/presets.h"
 #include "kernels/status_macros.h"
 #include "proto/nearest_name.h"
@@ -30,16 +29,8 @@ constexpr absl::string_view kDefaultTarget = "127.0.0.1:50051";
 constexpr std::chrono::seconds kDefaultTimeout{30};
 constexpr std::chrono::milliseconds kTimeoutMax{1'000'000'000};
 
-constexpr absl::string_view kLintExits =
-    "Exit status 0: no finding of the weight --fail_on or heavier; 1: findings; 2: a file cannot "
-    "be "
-    "read, or wrong usage.";
-constexpr absl::string_view kDiffExits =
-    "Exit status 0: the rotations are equal; 1: they differ; 2: a config cannot be read, or wrong "
-    "usage.";
-
-constexpr absl::string_view kSameExits =
-    "Exit status 0: the same; 1: they differ; 2: a config cannot be read, or wrong usage.";
+// The field of an error of Misused, which no other error has.
+constexpr char kUsageField[] = "command line";
 
 void PrintOverview(std::FILE* out) {
   absl::FPrintF(out,
@@ -78,9 +69,9 @@ std::vector<Flag> CommonFlags(Command::Asks asks) {
 Usage UsageOf(const Command& command) {
   Usage usage{absl::StrCat("ropectl ", command.name), std::string(command.summary),
               std::string(command.positional), command.flags, std::string(command.exits)};
-  if (command.asks == Command::Asks::kNobody) return usage;
-  const std::vector<Flag> common = CommonFlags(command.asks);
-  usage.flags.insert(usage.flags.end(), common.begin(), common.end());
+  if (command.asks != Command::Asks::kNobody) {
+    usage.flags = Joined(command.flags, CommonFlags(command.asks));
+  }
   return usage;
 }
 
@@ -88,6 +79,11 @@ const Command* FindCommand(absl::string_view name) {
   const auto commands = Commands();
   const auto it = std::ranges::find(commands, name, &Command::name);
   return it == commands.end() ? nullptr : &*it;
+}
+
+int Misuse(absl::string_view message) {
+  absl::FPrintF(stderr, "ropectl: %s\n", message);
+  return kExitUsage;
 }
 
 int RunCommand(const Command& command, absl::Span<const absl::string_view> rest) {
@@ -98,7 +94,11 @@ int RunCommand(const Command& command, absl::Span<const absl::string_view> rest)
   if (arguments->Duration("timeout") == std::chrono::nanoseconds(0)) {
     return Misuse("--timeout: got no time, want more than 0s");
   }
-  return command.run(*arguments);
+  const Result<int> exit = command.run(*arguments);
+  if (exit.ok()) return *exit;
+  if (exit.status().detail().field == kUsageField) return Misuse(exit.status().message());
+  absl::FPrintF(stderr, "ropectl: %s\n", exit.status().ToString());
+  return command.exits.empty() ? kExitFailed : kExitUsage;
 }
 
 // Unknown command.
@@ -117,65 +117,21 @@ int MisuseOfCommand(absl::string_view name) {
 }  // namespace
 
 absl::Span<const Command> Commands() {
-  using Asks = Command::Asks;
   static const std::vector<Command> commands = {
-      {"rotate", "", "Rotates tensors in .npy files.", RotateFlags(), &RunRotate, "", Asks::kAny},
-      {"reposition", "",
-       "Moves rotated tensors in .npy files to other positions or another config.",
-       RepositionFlags(), &RunReposition, "", Asks::kAny},
-      {"tables", "", "Writes exact cos and sin as .npy files, in the layout of an engine.",
-       TablesFlags(), &RunTables, "", Asks::kAny},
-      {"describe", "[FILE]",
-       "Says what a config means: frequencies, attention factor, warnings. Without --target a FILE "
-       "and a preset need no server.",
-       DescribeFlags(), &RunDescribe},
-      {"lint", "CONFIG...", "Checks config.json files, and folders of them, without a server.",
-       LintFlags(), &RunLint, kLintExits, Asks::kNobody},
-      {"diff", "A [B]",
-       "Compares the rotations of two config.json files, or of two engines, without a server.",
-       DiffFlags(), &RunDiff, kDiffExits, Asks::kNobody},
-      {"fingerprint", "[CONFIG]",
-       "Prints the name of the rotation that an engine gives K, for the key of a KV cache.",
-       FingerprintFlags(), &RunFingerprint, "", Asks::kAny},
-      {"same", "A [B]", "Says whether the K of two configs, or of two engines, is the same.",
-       SameFlags(), &RunSame, kSameExits, Asks::kAny},
-      {"verify", "FILE.json...", "Checks golden files against the engine.", VerifyFlags(),
-       &RunVerify, "", Asks::kAny},
-      {"load", "", "Sends one request over and over and measures.", LoadFlags(), &RunLoadCommand},
-      {"connections",
-       "",
-       "Lists the connections of the server's clients: owner, transport, calls, bytes.",
-       {kJsonFlag},
-       &RunConnections},
-      {"models",
-       "",
-       "Lists the models that the engine knows by name.",
-       {kJsonFlag},
-       &RunModels,
-       "",
-       Asks::kAny},
-      {"info",
-       "",
-       "Version, devices, limits, table cache and shared memory of the server.",
-       {kJsonFlag},
-       &RunInfo},
-      {"health",
-       "[SERVICE]",
-       "Prints the server's state; status 0 only if it is SERVING.",
-       {{"wait", FlagKind::kDuration, "DURATION", "Wait that long for SERVING."}, kJsonFlag},
-       &RunHealth},
-  };
+      RotateCommand(),      RepositionCommand(),  TablesCommand(), DescribeCommand(), LintCommand(),
+      DiffCommand(),        FingerprintCommand(), SameCommand(),   VerifyCommand(),   LoadCommand(),
+      ConnectionsCommand(), ModelsCommand(),      InfoCommand(),   HealthCommand()};
   return commands;
 }
 
 Status Misused(std::string message) {
-  return Status(StatusCode::kInvalidArgument, std::move(message));
+  return Status(StatusCode::kInvalidArgument, std::move(message), {.field = kUsageField});
 }
 
 Result<std::optional<DType>> DTypeOf(const Arguments& arguments, absl::string_view name,
                                      std::initializer_list<DType> dtypes) {
   std::vector<std::pair<absl::string_view, std::optional<DType>>> choices = {{"", std::nullopt}};
-  for (const DType dtype : dtypes) choices.emplace_back(NameOf(dtype), dtype);
+  for (const DType dtype : dtypes) choices.emplace_back(Name(dtype), dtype);
   return ChoiceOf(arguments, name, choices);
 }
 
@@ -220,8 +176,8 @@ Result<Client> ConnectToAny(const Arguments& arguments) {
   return embedded::Connect();
 }
 
-std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
-  std::vector<Flag> all = {
+std::vector<Flag> WithRopeFlags(const std::vector<Flag>& flags) {
+  const std::vector<Flag> rope = {
       {"model", FlagKind::kText, "NAME", "A model that the server knows (ropectl models); or"},
       {"config", FlagKind::kText, "FILE", "a Hugging Face config.json, - is standard input; or"},
       {"config_id", FlagKind::kText, "ID", "what describe gave, while that server runs."},
@@ -233,8 +189,7 @@ std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
       {"compat", FlagKind::kText, "WHOSE", "Read it as hf, vllm, llamacpp or deepseek does."},
       {"precision", FlagKind::kText, "exact|hf", "hf: rounded as Hugging Face's eager code does."},
   };
-  all.insert(all.end(), flags.begin(), flags.end());
-  return all;
+  return Joined(rope, flags);
 }
 
 Result<std::optional<Pairing>> PairingOf(const Arguments& arguments) {
@@ -323,21 +278,6 @@ std::vector<Flag> FromRopeFlags() {
 bool HasFromRope(const Arguments& arguments) {
   return std::ranges::any_of(FromRopeFlags(),
                              [&](const Flag& flag) { return arguments.Has(flag.name); });
-}
-
-int Fail(const Status& status) {
-  absl::FPrintF(stderr, "ropectl: %s\n", status.ToString());
-  return kExitFailed;
-}
-
-int Misuse(absl::string_view message) {
-  absl::FPrintF(stderr, "ropectl: %s\n", message);
-  return kExitUsage;
-}
-
-int FailOrMisuse(const Status& status) {
-  // INVALID_ARGUMENT of our own, before the server was asked, is about the arguments.
-  return status.code() == StatusCode::kInvalidArgument ? Misuse(status.message()) : Fail(status);
 }
 
 int RunRopectl(absl::Span<const absl::string_view> arguments) {
