@@ -52,12 +52,27 @@
 #include "absl/types/span.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
-#include "server/engine/limits.h"
+#include "server/engine/job_tiler.h"
 #include "server/engine/session_queue.h"
+#include "server/limits.h"
 #include "server/request/request.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::server {
+namespace limits {
+
+// Requests that gather before they run on the thread that received them: enough to wake clients
+// together, few enough that the first of them does not wait long.
+inline constexpr int64_t kGatheredRequestsMax = 8;
+inline constexpr int64_t kGatheredBytesMax = 256 * kKiB;
+// A batch: keeps every core busy, and delays the next batch only by milliseconds.
+inline constexpr int64_t kBatchBytesMax = 32 * kMiB;
+inline constexpr int64_t kBatchTokensMax = 64 * 1024;
+inline constexpr int64_t kBatchRequestsMax = 256;
+
+static_assert(kGatheredBytesMax < kSliceBytesMax && kSliceBytesMax < kBatchBytesMax);
+
+}  // namespace limits
 
 class Batcher {
  public:

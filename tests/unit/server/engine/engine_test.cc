@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/engine/limits.h"
 #include "server/limits.h"
 #include "server/models/limits.h"
 #include "server/models/model.h"
