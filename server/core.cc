@@ -15,7 +15,6 @@
 #include "server/control/describe.h"
 #include "server/control/tables.h"
 #include "server/error.h"
-#include "server/grpc/limits.h"
 #include "server/limits.h"
 #include "server/models/limits.h"
 #include "server/request/limits.h"

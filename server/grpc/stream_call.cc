@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/engine/batcher.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/limits.h"
 #include "server/request/request.h"
 
 namespace rope::server {
@@ -201,14 +201,14 @@ void StreamCall::Advance() {
 }
 
 // A buffer hint tells gRPC to keep the message until the next write. It is given only if the next
-// reply is ready, and for fewer than kJoinedAnswersMax replies and kJoinedBytesMax bytes in a row.
+// reply is ready, and for fewer replies in a row than gather, and fewer bytes than kJoinedBytesMax.
 void StreamCall::WriteFirst() {
   const grpc::ByteBuffer& bytes = replies_.front().bytes;
   joined_bytes_ += static_cast<int64_t>(bytes.Length());
   grpc::WriteOptions options;
   // Never hint the first message: gRPC would not send it together with the headers.
   const bool may_wait = std::exchange(has_written_, true) && replies_.size() > 1 &&
-                        ++joined_ < limits::kJoinedAnswersMax &&
+                        ++joined_ < limits::kGatheredRequestsMax &&
                         joined_bytes_ < limits::kJoinedBytesMax;
   if (may_wait) {
     options.set_buffer_hint();

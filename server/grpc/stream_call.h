@@ -32,8 +32,19 @@
 #include "server/clients/account.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
+#include "server/limits.h"
 
 namespace rope::server {
+namespace limits {
+
+// A stream reads no more while this much is unanswered or not taken by the client: enough for many
+// prefills in flight, little enough for many clients that never read.
+inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
+inline constexpr int64_t kStreamRequestsMax = 1024;
+// Errors of a stream that the client has not taken. No permit counts their 1.2 KiB each.
+inline constexpr int64_t kUnadmittedRepliesMax = 64;
+
+}  // namespace limits
 
 class StreamCall;
 

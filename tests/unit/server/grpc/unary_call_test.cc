@@ -15,7 +15,6 @@
 #include "proto/mutex.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
-#include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 #include "server/request/request.h"
