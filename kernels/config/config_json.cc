@@ -10,7 +10,6 @@
 #include "kernels/config/config_json_layers.h"
 #include "kernels/config/json_fields.h"
 #include "kernels/config/kept_bytes.h"
-#include "kernels/config/mistral_params.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/placement.h"
 #include "kernels/error.h"

@@ -5,10 +5,8 @@
 
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/config/rope_config.h"
@@ -33,14 +31,6 @@ absl::StatusOr<int64_t> AppendMropeRows(TableCache& cache, const Frequencies& fr
                                         const Mrope& mrope,
                                         absl::Span<const absl::Span<const int64_t>> positions,
                                         int64_t& build_budget, TokenRows& rows);
-// The same for all tokens.
-inline absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies,
-                                    const Mrope& mrope,
-                                    absl::Span<const absl::Span<const int64_t>> positions,
-                                    TokenRows& rows) {
-  int64_t build_budget = std::numeric_limits<int64_t>::max();
-  return AppendMropeRows(cache, frequencies, mrope, positions, build_budget, rows).status();
-}
 
 // Rows that move rotated vectors from one position, or one embedding, to another.
 //
