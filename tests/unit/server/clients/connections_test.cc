@@ -75,9 +75,9 @@ TEST(ConnectionsTest, NameThatIsTakenAgainIsOfTheLaterConnection) {
       << "both are open";
   *first = Connections::Place();
   ASSERT_OK(second, enter(18, "ipv4:127.0.0.1:4000"));
-  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 18);
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000"), *second);
   ASSERT_OK(third, enter(17, "ipv4:127.0.0.1:4001"));
-  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 18) << "17 had that name before";
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000"), *second) << "17 had that name before";
 }
 
 TEST(ConnectionsTest, ProxiesAreOwnersByName) {
