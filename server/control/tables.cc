@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "kernels/tables/exact_rows.h"
+#include "kernels/tables/derived_rows.h"
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/models/model.h"

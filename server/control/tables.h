@@ -5,7 +5,7 @@
 //
 // Threading:  Functions only; the registry is thread-safe.
 // Ownership:  Steps own all that they need; they keep no reference to the request.
-// Precision:  kernels/tables/exact_rows.h.
+// Precision:  kernels/tables/derived_rows.h.
 #ifndef ROPE_SERVER_CONTROL_TABLES_H_
 #define ROPE_SERVER_CONTROL_TABLES_H_
 

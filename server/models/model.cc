@@ -6,7 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "kernels/canonical_text.h"
-#include "kernels/config/kept_bytes.h"
+#include "kernels/config/layer_config.h"
 #include "kernels/frequencies/frequencies.h"
 #include "proto/wire/message_hash.h"
 #include "proto/wire/rope_config.h"

@@ -41,7 +41,7 @@ class RopeEntry {
   const std::vector<std::string>& warnings() const { return rope_.warnings; }
   // The heads of q or of k that the model has; nothing: the spec is no model's.
   std::optional<int64_t> heads(bool is_k) const { return is_k ? kv_heads_ : heads_; }
-  // The memory that it keeps (kernels/config/kept_bytes.h), its frequencies included.
+  // The memory that it keeps (kernels/config/layer_config.h), its frequencies included.
   int64_t bytes() const { return bytes_; }
 
   // The embedding for heads of `head_dim` channels. Only a config without head_dim uses the

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/config/kept_bytes.h"
+#include "kernels/config/layer_config.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/status_macros.h"
