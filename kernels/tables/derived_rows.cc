@@ -81,8 +81,8 @@ PositionAngle At(const RowPlacement& placement, size_t token, size_t column) {
   return {placement.positions[axis][token], placement.inv_freq[column]};
 }
 
-// cos and sin of to - from, right to 1e-15. Subtracting the angles would round them first. REQUIRES:
-// as ExactCosSin, of both.
+// cos and sin of to - from, right to 1e-15. Subtracting the angles would round them first.
+// REQUIRES: as ExactCosSin, of both.
 CosSin CosSinOfDifference(const PositionAngle& to, const PositionAngle& from) {
   const CosSin a = ExactCosSin(to.position, to.inv_freq, 1);
   const CosSin b = ExactCosSin(from.position, from.inv_freq, 1);

@@ -1,5 +1,5 @@
-// Rows that are made for one call: of three axes of positions, of differences between positions, and
-// in double.
+// Rows that are made for one call: of three axes of positions, of differences between positions,
+// and in double.
 #ifndef ROPE_KERNELS_TABLES_DERIVED_ROWS_H_
 #define ROPE_KERNELS_TABLES_DERIVED_ROWS_H_
 
