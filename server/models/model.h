@@ -2,7 +2,6 @@
 #ifndef ROPE_SERVER_MODELS_MODEL_H_
 #define ROPE_SERVER_MODELS_MODEL_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,8 +19,6 @@
 #include "kernels/describe.h"
 #include "kernels/dtype/pairing.h"
 #include "kernels/frequencies/frequencies.h"
-#include "rope/v1/admin.pb.h"
-#include "rope/v1/config.pb.h"
 
 namespace rope::server {
 
@@ -90,41 +87,13 @@ struct Model {
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
-// The three functions below take models with a name, whose `config` has all layers.
-
-// The layer types; a single empty one if all layers are equal.
-std::vector<std::string> LayerTypesOf(const Model& model);
-// As ListModels describes the model, by its first layer type. `origin`: "preset" or "flag".
-v1::Model WriteModel(const std::string& name, const std::string& origin, const Model& model);
-// WidthOf, the most of all layer types.
-int64_t WidthOf(const Model& model);
-
 // Prefixes a kernel's error, which names a field of the config or of the choice of a part of it,
 // with the request's field. `config_field`: the path of the config.
 absl::Status InField(const std::string& config_field, const absl::Status& status);
 
-// INVALID_ARGUMENT: the spec names no embedding, has fields that exclude each other, or has a
-// first_layer, which ModelRegistry::FindLayers reads.
-absl::Status CheckSpec(const v1::RopeSpec& spec);
-
-// Whether the spec takes milliseconds to read, even if it is cached: it has a whole file.
-bool TakesLongToRead(const v1::RopeSpec& spec);
-
-// The channels that the config names, or the elements of its longest list if they are more. What a
-// config costs grows with it; 0: the channels come with a tensor.
-int64_t WidthOf(const v1::RopeConfig& message);
-int64_t WidthOf(const kernels::RopeConfig& config);
-
 // A wider embedding is resolved on another thread than the one that received its spec: 65,536
 // channels take 5 milliseconds, and two to three times as long with xpos or precision hf.
 inline constexpr int64_t kWidthHereMax = 2048;
-
-inline constexpr size_t kModelNameBytesMax = 128;
-
-// INVALID_ARGUMENT, of `field`: `name` is no legal name of a model.
-absl::Status CheckModelName(absl::string_view field, absl::string_view name);
-
-kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec);
 
 }  // namespace rope::server
 

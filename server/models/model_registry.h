@@ -102,7 +102,7 @@ class ModelRegistry {
   struct Named {
     ModelPtr model;
     v1::Model shown;    // as ListModels describes it
-    int64_t width = 0;  // WidthOf
+    int64_t width = 0;  // the most channels that a layer type names
   };
 
   // What Create found of a ModelFile.
