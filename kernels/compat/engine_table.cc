@@ -501,7 +501,6 @@ absl::StatusOr<CompatConfig> Convert(const EngineVersions& versions, const Engin
                          .model_type = names.model_type,
                          .max_model_len = max_model_len};
   const auto& [engine, who, first, last, entries] = versions;
-  ROPE_RETURN_IF_ERROR(CheckOldName(engine, first, names));
   const bool own = entry.families.empty() || !entry.Covers(Family::kTransformers);
   ROPE_RETURN_IF_ERROR(ReadFile({engine, who, first, own && engine != "hf"}, names, result));
   for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(who, result));

@@ -23,6 +23,11 @@ constexpr const char* kSliding = "sliding_attention";
 
 constexpr char kOriginalLength[] = "original_max_position_embeddings";
 
+// Whether `config` has such an object, neither null nor empty.
+bool HasBlock(const Json& config, std::string_view key) {
+  return HasValue(config, key) && !config.at(key).empty();
+}
+
 Json* Find(Json& object, std::string_view key) {
   return HasValue(object, key) ? &object.at(key) : nullptr;
 }
