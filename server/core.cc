@@ -16,7 +16,7 @@
 #include "server/control/tables.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/limits.h"
+#include "server/models/model_registry.h"
 #include "server/request/limits.h"
 
 namespace rope::server {

@@ -3,12 +3,14 @@
 #include <grpc/grpc_security_constants.h>
 
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "server/clients/peers.h"
+#include "server/error.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {
@@ -130,6 +132,45 @@ void QueueCall::Done(bool) {
 
 void CallArming::ArmUpTo(int count) {
   for (; armed_ < count; ++armed_) make_(shared_from_this()).release()->Request(request_);
+}
+
+void UnaryCall::Arm(const Method& method, CallQueue& queue, int calls) {
+  CallArming::Start<UnaryCall>(queue, method.request, calls, method);
+}
+
+// Only handled calls count as in flight.
+void UnaryCall::OnRead(bool ok) {
+  if (!read_ended()) {
+    parts_.in_flight->Add();
+    is_counted_ = true;
+    if (ok) {
+      method_.handler(*this);
+    } else {
+      FinishWithoutMessage(InvalidField("request", "no message", "one"));
+    }
+  }
+  ReleaseAndCount();
+}
+
+void UnaryCall::Finish(const absl::Status& status, const grpc::ByteBuffer& reply, Permit permit) {
+  permit_ = std::move(permit);
+  connection().OweReply(permit_.bytes());
+  if (!status.ok()) return StartFinish(status);
+  stream_.WriteAndFinish(reply, grpc::WriteOptions(), grpc::Status::OK, &ended_);
+}
+
+void UnaryCall::OnEnded(bool ok) {
+  connection().PayReply(permit_.bytes(), ok);
+  permit_ = Permit();
+  if (ok) arming_->Refill();  // not ok: the server may be shutting down
+  ReleaseAndCount();
+}
+
+// The count falls after the deletion, so that a drained server has no call left.
+void UnaryCall::ReleaseAndCount() {
+  CallsInFlight& in_flight = *parts_.in_flight;
+  const bool was_counted = is_counted_;
+  if (Release() && was_counted) in_flight.Remove();
 }
 
 }  // namespace rope::server

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/limits.h"
+#include "server/models/model_registry.h"
 #include "server/request/limits.h"
 
 namespace rope::server {
@@ -14,6 +14,7 @@ namespace {
 // A message of the control plane: two config_json of the largest size, with room.
 constexpr int64_t kControlMessageBytesMax = 4 * limits::kMiB;
 static_assert(2 * limits::kConfigJsonBytesMax < kControlMessageBytesMax);
+static_assert(limits::kConfigJsonBytesMax < limits::kSkeletonBytesMax);
 // Messages and replies of the control plane up to this size are not admitted: gRPC's own call is as
 // large.
 constexpr int64_t kControlSmallBytes = 4 * limits::kKiB;

@@ -1,4 +1,3 @@
-#include "server/grpc/unary_call.h"
 
 #include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
