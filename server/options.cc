@@ -23,7 +23,7 @@
 #include "server/error.h"
 #include "server/file_watch.h"
 #include "server/limits.h"
-#include "server/models/limits.h"
+#include "server/models/model_registry.h"
 #include "server/telemetry/process.h"
 
 namespace rope::server {

@@ -21,7 +21,6 @@
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/limits.h"
 #include "server/grpc/reflection.h"
 #include "server/limits.h"
 #include "server/telemetry/log.h"

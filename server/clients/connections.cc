@@ -81,7 +81,7 @@ absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string&
   {
     proto::WriterMutexLock lock(&mutex_);
     connection = std::make_shared<Connection>(
-        Connection::About{++last_id_, fd, std::move(account), is_unix, is_proxy, name}, totals_,
+        Connection::About{++last_id_, std::move(account), is_unix, is_proxy, name}, totals_,
         std::move(socket));
     const auto named = by_name_.find(name);
     if (named != by_name_.end() && open_.contains(named->second->id())) {

@@ -65,7 +65,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   struct About {
     uint64_t id = 0;
-    int fd = -1;  // which gRPC has
     std::shared_ptr<Account> account = {};
     bool is_unix = true;
     bool is_proxy = false;
@@ -81,7 +80,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Grows from connection to connection.
   uint64_t id() const { return about_.id; }
-  int fd() const { return about_.fd; }
   const std::string& name() const { return about_.name; }
   const std::shared_ptr<Account>& account() const { return about_.account; }
   const std::string& owner() const { return account()->owner(); }

@@ -17,7 +17,6 @@
 #include "absl/time/time.h"
 #include "kernels/tables/table_cache.h"
 #include "server/telemetry/counts.h"
-#include "server/telemetry/histogram.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {
@@ -149,7 +148,7 @@ class Metrics {
   // One for each device, then one for "other"; never resized.
   std::deque<PerDevice> devices_;
   std::array<CallCounts, kMethodCount> calls_;  // by Method
-  std::array<DurationHistogram, 4> stages_;     // decode, validate, queue, execute
+  std::array<Histogram, 4> stages_;             // decode, validate, queue, execute
   CallCounts unknown_calls_;
   RequestCounts stream_requests_;
   RequestCounts ring_requests_;
@@ -157,7 +156,7 @@ class Metrics {
   RotationCounts rotations_;
   Histogram batch_requests_;
   Histogram batch_bytes_;
-  DurationHistogram batch_duration_;
+  Histogram batch_duration_;
 };
 
 }  // namespace rope::server
