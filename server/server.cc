@@ -369,11 +369,7 @@ Gauges Server::ReadGauges() const {
     gauges.certificate_expiry = tls_->expiry();
     gauges.tls_failures = tls_->files().failures();
   }
-  const auto closed = connection_watch_->closed();
-  for (size_t i = 0; i < closed.size(); ++i) {
-    gauges.connections_closed.emplace_back(
-        ConnectionWatch::NameOf(static_cast<ConnectionWatch::CloseReason>(i)), closed[i]);
-  }
+  gauges.connections_closed = core_->connections().closed();
   return gauges;
 }
 
@@ -386,10 +382,10 @@ std::vector<BudgetUse> Server::Budgets() const {
        memory_watch_->receiving_bytes(),
        {{"timeout", memory_watch_->late_calls()}, {"full", memory_watch_->ended_calls()}}},
   };
-  const auto untaken = static_cast<size_t>(ConnectionWatch::CloseReason::kUntakenReplies);
+  const auto untaken = static_cast<size_t>(CloseReason::kUntakenReplies);
   for (BudgetUse& budget : core_->Budgets()) {
     if (budget.name == "request_bytes") {
-      budget.refusals.push_back({"untaken_reply", connection_watch_->closed()[untaken]});
+      budget.refusals.push_back({"untaken_reply", core_->connections().closed()[untaken].second});
     }
     budgets.push_back(std::move(budget));
   }

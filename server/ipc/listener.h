@@ -67,8 +67,10 @@ class HelloReader {
   enum class Next {
     kWait,   // more bytes must come
     kPlain,  // for gRPC: HTTP/2's whole preface, or neither; all bytes are still in the socket
+    kTls,    // the same, but the client speaks TLS and should not
+    kNoTls,  // the client does not speak TLS and should
     kHello,  // bytes() is complete
-    kClose,  // the client has gone, or does not speak TLS
+    kClose,  // the client has gone
   };
   enum class Speaks { kHttp2, kHttp2OrHello, kTls };
 

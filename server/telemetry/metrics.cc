@@ -137,8 +137,8 @@ void CollectConnections(const Gauges& gauges, Families& families) {
     closed.push_back(ValueOf(count, {{"reason", std::string(reason)}}));
   }
   families.push_back({"rope_connections_closed_total",
-                      "Connections that the server closed because of their cost, by reason",
-                      MetricType::Counter, std::move(closed)});
+                      "Connections that the server closed, by reason", MetricType::Counter,
+                      std::move(closed)});
   if (!gauges.certificate_expiry.has_value()) return;
   AddGauge(families, "rope_tls_certificate_expiry_timestamp_seconds",
            "When the server's certificate ends, in seconds since 1970",
