@@ -396,13 +396,10 @@ void Listener::OnPending(uint64_t number) {
   if (next == HelloReader::Next::kWait) return;
   PendingConnection taken = std::move(connection);
   pending_.erase(found);
-  if (next == HelloReader::Next::kClose) return;
-  if (next == HelloReader::Next::kNoTls) {
-    return connections_.CountClosed(taken.owner, CloseReason::kClientWithoutTls);
-  }
-  if (next == HelloReader::Next::kTls) {  // gRPC's answer in HTTP/2 tells a client of TLS why
-    connections_.CountClosed(taken.owner, CloseReason::kClientWithTls);
-  }
+  using Next = HelloReader::Next;
+  if (next == Next::kTls) connections_.CountClosed(taken.owner, CloseReason::kClientWithTls);
+  if (next == Next::kNoTls) connections_.CountClosed(taken.owner, CloseReason::kClientWithoutTls);
+  if (next == Next::kClose || next == Next::kNoTls) return;
   epoll_ctl(events_.get(), EPOLL_CTL_DEL, taken.socket.get(), nullptr);
   const auto entered = Enter(taken);
   if (!entered.ok()) {
