@@ -43,8 +43,6 @@ constexpr absl::Duration kReplyGrace = absl::Seconds(1);
 constexpr int kGrpcThreadsMax = 4;
 constexpr char kReflectionName[] = "grpc.reflection.v1alpha.ServerReflection";
 
-constexpr size_t kModelsShown = 16;  // in the line that says what has started
-
 using FileReport = ModelRegistry::FileReport;
 
 std::string DevicesOf(const DeviceRouter& devices) {
@@ -57,10 +55,7 @@ std::string FilesOf(const std::vector<FileReport>& files) {
   const auto append = [](std::string* out, const FileReport& file) {
     absl::StrAppend(out, file.name, ":", file.warnings.size());
   };
-  const size_t shown = std::min(files.size(), kModelsShown);
-  const auto end = files.begin() + static_cast<ptrdiff_t>(shown);
-  return absl::StrCat(absl::StrJoin(files.begin(), end, ",", append),
-                      shown < files.size() ? ",..." : "");
+  return absl::StrJoin(files, ",", append);
 }
 
 // Reads files that have changed, on the side thread: a slow file system then delays no look of the
@@ -377,27 +372,19 @@ void Server::OnDeviceFault(std::string_view device, const absl::Status& status) 
 Gauges Server::ReadGauges() const {
   Gauges gauges;
   gauges.requests_in_flight = core_->accounts().held(Resource::kRequests);
-  gauges.admitted_bytes = core_->accounts().held(Resource::kRequestBytes);
   gauges.streams = core_->rope_service().open_streams();
   gauges.models = static_cast<int64_t>(core_->registry().models().size());
   gauges.regions = core_->region_totals().regions;
-  gauges.region_bytes = core_->accounts().held(Resource::kRegionBytes);
-  gauges.regions_rejected = core_->region_totals().rejected;
   gauges.rings = ring_loop_ == nullptr ? 0 : ring_loop_->count();
   gauges.draining = drained_;
   gauges.table_cache = core_->tables().statistics();
-  gauges.table_cache_budget_bytes = core_->tables().budget_bytes();
   gauges.budgets = Budgets();
   gauges.log_drops = LogDrops();
   if (tls_ != nullptr) {
     gauges.certificate_expiry = tls_->expiry();
     gauges.tls_failures = tls_->files().failures();
   }
-  const auto closed = connection_watch_->closed();
-  for (size_t i = 0; i < closed.size(); ++i) {
-    gauges.connections_closed.emplace_back(
-        ConnectionWatch::NameOf(static_cast<ConnectionWatch::CloseReason>(i)), closed[i]);
-  }
+  gauges.connections_closed = core_->connections().closed();
   return gauges;
 }
 
@@ -410,10 +397,10 @@ std::vector<BudgetUse> Server::Budgets() const {
        memory_watch_->receiving_bytes(),
        {{"timeout", memory_watch_->late_calls()}, {"full", memory_watch_->ended_calls()}}},
   };
-  const auto untaken = static_cast<size_t>(ConnectionWatch::CloseReason::kUntakenReplies);
+  const auto untaken = static_cast<size_t>(CloseReason::kUntakenReplies);
   for (BudgetUse& budget : core_->Budgets()) {
     if (budget.name == "request_bytes") {
-      budget.refusals.push_back({"untaken_reply", connection_watch_->closed()[untaken]});
+      budget.refusals.push_back({"untaken_reply", core_->connections().closed()[untaken].second});
     }
     budgets.push_back(std::move(budget));
   }

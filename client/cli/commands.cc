@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "client/cli/arguments.h"
 #include "client/cli/local_describe.h"
 #include "kernels/config/presets.h"
@@ -26,8 +28,6 @@ namespace {
 
 constexpr int64_t kConfigBytesMax = int64_t{1} << 20;
 constexpr absl::string_view kDefaultTarget = "127.0.0.1:50051";
-constexpr std::chrono::seconds kDefaultTimeout{30};
-constexpr std::chrono::milliseconds kTimeoutMax{1'000'000'000};
 
 // The field of an error of Misused, which no other error has.
 constexpr char kUsageField[] = "command line";
@@ -44,14 +44,18 @@ void PrintOverview(std::FILE* out) {
 
 // Of every command that asks a server.
 std::vector<Flag> CommonFlags(Command::Asks asks) {
+  static const auto* const server_target = new std::string(  // owned by the process
+      absl::StrCat("The server, or unix:PATH. Default ", kDefaultTarget, "."));
+  static const auto* const timeout = new std::string(
+      absl::StrCat("For each call. Default ",
+                   absl::FormatDuration(absl::FromChrono(CallOptions().timeout)), "."));
   const absl::string_view target =
       asks == Command::Asks::kServer
-          ? "The server, or unix:PATH. Default 127.0.0.1:50051."
+          ? absl::string_view(*server_target)
           : "A server, or unix:PATH. Default: the engine in this process.";
   return {
       {"target", FlagKind::kText, "HOST:PORT", target, /*environment=*/true},
-      {"timeout", FlagKind::kDuration, "DURATION", "For each call. Default 30s.",
-       /*environment=*/true},
+      {"timeout", FlagKind::kDuration, "DURATION", *timeout, /*environment=*/true},
       {"tls_ca", FlagKind::kText, "FILE",
        "TLS with a server of these authorities, PEM; https://HOST:PORT takes the system's.",
        /*environment=*/true},
@@ -145,9 +149,9 @@ Result<std::optional<int32_t>> LayerOf(const Arguments& arguments, const std::st
 }
 
 CallOptions CallOptionsOf(const Arguments& arguments) {
-  const std::chrono::nanoseconds timeout = arguments.Duration("timeout").value_or(kDefaultTimeout);
-  return {.timeout = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(timeout),
-                                std::chrono::milliseconds(1), kTimeoutMax)};
+  const std::chrono::nanoseconds timeout =
+      arguments.Duration("timeout").value_or(CallOptions().timeout);
+  return {.timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout)};
 }
 
 Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options) {

@@ -80,16 +80,12 @@ struct BudgetUse {
 // Values read at the moment of a scrape.
 struct Gauges {
   int64_t requests_in_flight = 0;
-  int64_t admitted_bytes = 0;
   int64_t streams = 0;
   int64_t models = 0;
   int64_t regions = 0;
-  int64_t region_bytes = 0;
-  int64_t regions_rejected = 0;
   int64_t rings = 0;
   bool draining = false;
   kernels::TableCache::Statistics table_cache;
-  int64_t table_cache_budget_bytes = 0;
   std::vector<BudgetUse> budgets;
   std::array<int64_t, kLogDropCount> log_drops = {};                     // by LogDrop
   std::vector<std::pair<std::string_view, int64_t>> connections_closed;  // by reason

@@ -14,7 +14,6 @@ namespace {
 using ::rope::testing::FakeClock;
 using ::rope::testing::TestClients;
 using ::rope::testing::TestConnection;
-using CloseReason = ConnectionWatch::CloseReason;
 
 constexpr absl::Duration kStep = absl::Milliseconds(100);
 constexpr absl::Duration kHandshake = absl::Seconds(10);
@@ -35,7 +34,9 @@ class ConnectionWatchTest : public ::testing::Test {
       watch_.Look(clock_.Now());
     }
   }
-  int64_t Closed(CloseReason reason) const { return watch_.closed()[static_cast<size_t>(reason)]; }
+  int64_t Closed(CloseReason reason) const {
+    return connections_.closed()[static_cast<size_t>(reason)].second;
+  }
 
   TestClients clients_;
   FakeClock& clock_ = clients_.clock;
