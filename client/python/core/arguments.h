@@ -21,52 +21,24 @@
 
 namespace rope::python {
 
-// A call takes a range of these: those of moves, of which a call of a prepared one takes table to
-// timeout; of the embedding; of rotations, which first say where the tokens are.
-inline constexpr std::string_view kArguments[] = {"block_size",
-                                                  "rotary_offset",
-                                                  "scale",
-                                                  "dtype",
-                                                  "table",
-                                                  "from_",
-                                                  "to",
-                                                  "by",
-                                                  "pages",
-                                                  "slots",
-                                                  "out",
-                                                  "out_slots",
-                                                  "timeout",
-                                                  "pairing",
-                                                  "rope",
-                                                  "model",
-                                                  "config",
-                                                  "config_id",
-                                                  "layer",
-                                                  "layer_type",
-                                                  "first_layer",
-                                                  "sub_config",
-                                                  "compat",
-                                                  "precision",
-                                                  "start",
-                                                  "starts",
-                                                  "positions",
-                                                  "seq_lens",
-                                                  "cu_seqlens",
-                                                  "context_parallel",
-                                                  "cos",
-                                                  "sin",
-                                                  "angles",
-                                                  "layout",
-                                                  "output_dtype",
-                                                  "channel_order",
-                                                  "skip_attention_factor",
-                                                  "request_id"};
+// A call takes a range of these.
+inline constexpr std::string_view kArguments[] = {
+    // Of moves.
+    "block_size", "rotary_offset", "scale", "dtype",
+    // Of each call of a prepared one.
+    "table", "from_", "to", "by", "pages", "slots", "out", "out_slots", "timeout",
+    // Of the embedding.
+    "pairing", "rope", "model", "config", "config_id", "layer", "layer_type", "first_layer",
+    "sub_config", "compat", "precision",
+    // Of rotations; first where the tokens are.
+    "start", "starts", "positions", "seq_lens", "cu_seqlens", "context_parallel", "cos", "sin",
+    "angles", "layout", "output_dtype", "channel_order", "skip_attention_factor", "request_id"};
 
 // The place of a name among them, known to the compiler.
 struct Argument {
   consteval Argument(const char* name)
       : index(static_cast<size_t>(std::ranges::find(kArguments, name) - kArguments)) {
-    if (index == std::size(kArguments)) throw "no argument has this name";
+    static_cast<void>(kArguments[index].size());  // another name does not compile
   }
   const char* name() const { return kArguments[index].data(); }
 

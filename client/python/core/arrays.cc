@@ -4,7 +4,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "client/error.h"
@@ -37,37 +36,21 @@ bool IsNumpy(nb::handle object) {
   return Is(object, type);
 }
 
-// DLPack's code of the dtype of an array of ml_dtypes; none: another dtype.
-std::optional<uint8_t> CodeByName(nb::handle array) {
+// DLPack's code of the dtype; none: a dtype that no tensor has.
+std::optional<uint8_t> CodeOf(const ArrayInterface& values, nb::handle array) {
+  if (values.kind == 'i') return kDLInt;
+  if (values.kind == 'u') return kDLUInt;
+  if (values.kind == 'f' && values.item_bytes > 1) return kDLFloat;
+  if (values.kind != 'f' && values.kind != 'V') return {};
   static const nb::handle dtype = Interned("dtype"), type = Interned("type");
-  // Types are kept, so that no other type gets the address of one. NumPy never frees them.
-  // owned by the process
-  static auto* const known = new std::unordered_map<PyObject*, uint8_t>();
-  nb::object scalar = nb::getattr(nb::getattr(array, dtype), type);
-  if (const auto found = known->find(scalar.ptr()); found != known->end()) return found->second;
-  const std::string name = nb::cast<std::string>(scalar.attr("__name__"));
-  for (const auto& [its_name, code] :
+  static const nb::handle name = Interned("__name__");
+  const nb::object its_name = nb::getattr(nb::getattr(nb::getattr(array, dtype), type), name);
+  for (const auto& [of_ml_dtypes, code] :
        {std::pair("bfloat16", kDLBfloat), std::pair("float8_e4m3fn", kDLFloat8_e4m3fn),
         std::pair("float8_e5m2", kDLFloat8_e5m2)}) {
-    if (name == its_name) return known->emplace(scalar.release().ptr(), code).first->second;
+    if (PyUnicode_CompareWithASCIIString(its_name.ptr(), of_ml_dtypes) == 0) return code;
   }
   return {};
-}
-
-std::optional<uint8_t> CodeOf(const ArrayInterface& values, nb::handle array) {
-  switch (values.kind) {
-    case 'i':
-      return kDLInt;
-    case 'u':
-      return kDLUInt;
-    case 'f':
-      if (values.item_bytes == 1) return CodeByName(array);
-      return kDLFloat;
-    case 'V':
-      return CodeByName(array);
-    default:
-      return {};
-  }
 }
 
 // What is used of torch, which a program may import at any time.
@@ -119,12 +102,6 @@ const ExchangeApi* ApiOf(nb::handle object) {
                "fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2");
 }
 
-// An array whose dtype its library does not give by DLPack: its bits, and DLPack's code of the
-// dtype. InvalidField: another object.
-nb::object BitsOf(nb::handle object, const std::string& name) {
-  return Imported("ropeserve._arrays", "bits_of")(object, name);
-}
-
 // What __dlpack__ gives. None: the object cannot.
 nb::object CapsuleOf(nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) return nb::none();
@@ -142,6 +119,15 @@ nb::object CapsuleOf(nb::handle object) {
   } catch (nb::python_error&) {
     return nb::none();
   }
+}
+
+// An int of Python's own of 64 bits.
+std::optional<int64_t> NumberOf(nb::handle object) {
+  int overflow = 1;
+  const int64_t number = PyLong_CheckExact(object.ptr()) == 0
+                             ? 0
+                             : PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  return overflow == 0 ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace
@@ -244,22 +230,21 @@ bool Array::FillByCapsule(nb::handle object) {
 }
 
 void Array::FillByBits(nb::handle object) {
-  const nb::object bits = BitsOf(object, name_);
+  const nb::object bits = Imported("ropeserve._arrays", "bits_of")(object, name_);
   FillByCapsule(nb::object(bits[nb::int_(0)]));
   source_.dtype = {nb::cast<uint8_t>(bits[nb::int_(1)]), source_.dtype.bits, 1};
 }
 
 int64_t IntegerOf(nb::handle object, const char* name) {
-  if (PyLong_CheckExact(object.ptr())) {
-    int overflow = 0;
-    const long long number = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
-    if (overflow == 0) return number;
-  }
+  if (const std::optional<int64_t> number = NumberOf(object)) return *number;
   return nb::cast<int64_t>(Imported("ropeserve._arrays", "integer")(object, name));
 }
 
 IntegerArray::IntegerArray(nb::handle object, const char* name, bool may_be_number) {
-  if (may_be_number && ReadNumber(object)) return;
+  if (const auto number = NumberOf(object); number.has_value() && may_be_number) {
+    values.push_back(*number);
+    return;
+  }
   if (ReadSequence(object)) return;
   if (ReadArray(object, name) && (may_be_number || !shape.empty())) return;
   // Strides, other widths, numbers of other types.
@@ -267,20 +252,12 @@ IntegerArray::IntegerArray(nb::handle object, const char* name, bool may_be_numb
   ReadArray(Imported("ropeserve._arrays", reader)(object, name), name);
 }
 
-bool IntegerArray::ReadNumber(nb::handle object) {
-  if (!PyLong_CheckExact(object.ptr())) return false;
-  int overflow = 0;
-  values.push_back(PyLong_AsLongLongAndOverflow(object.ptr(), &overflow));
-  return overflow == 0;
-}
-
 bool IntegerArray::ReadSequence(nb::handle object) {
   if (PyList_CheckExact(object.ptr()) == 0 && PyTuple_CheckExact(object.ptr()) == 0) return false;
   for (const nb::handle each : object) {
-    if (!ReadNumber(each)) {
-      values.clear();
-      return false;
-    }
+    const std::optional<int64_t> number = NumberOf(each);
+    if (!number.has_value()) return false;
+    values.push_back(*number);
   }
   shape = {static_cast<int64_t>(values.size())};
   return true;

@@ -78,7 +78,6 @@ struct IntegerArray {
 
  private:
   // These are false for what they do not know.
-  bool ReadNumber(nanobind::handle object);
   bool ReadSequence(nanobind::handle object);
   bool ReadArray(nanobind::handle object, const char* name);
 };

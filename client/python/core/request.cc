@@ -107,7 +107,7 @@ Request Request::OfRotation(client::Operation operation, nb::handle q, nb::handl
   }
   request.output_dtype = given.DTypeOf("output_dtype");
   request.channel_order = given.PairingOf("channel_order");
-  request.skip_attention_factor = PyObject_IsTrue(given["skip_attention_factor"].ptr()) > 0;
+  request.skip_attention_factor = static_cast<bool>(nb::bool_(given["skip_attention_factor"]));
   request.request_id = given.TextOf("request_id");
   const std::string layout = given.TextOf("layout");
   std::vector<nb::object> results;
@@ -156,13 +156,7 @@ nb::object Request::Add(const char* name, nb::handle given, const std::string& l
 }
 
 void Request::SetResult(const std::vector<nb::object>& results) {
-  if (results.size() == 1) {
-    result = results.front();
-    return;
-  }
-  nb::list all;
-  for (const nb::object& each : results) all.append(each);
-  result = nb::tuple(all);
+  result = results.size() == 1 ? results[0] : nb::make_tuple(results[0], results[1]);
 }
 
 void Request::AddMemory(const Array& array, nb::handle output, const std::string& layout,
@@ -216,6 +210,7 @@ Request Prepared::Values(const nb::tuple& arrays, bool in_place, nb::handle star
   }
   c::OpenAxis open = {.letter = preparation().message().open_axis()};
   std::vector<nb::object> results;
+  call.request.tensors.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const client::TensorView& view = tensors[i].view;
     const client::WantedTensor& wanted = tensors[i].wanted;

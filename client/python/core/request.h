@@ -45,7 +45,7 @@ struct Request {
   // shape of `wanted`. An `output` of None: in place.
   void AddMemory(const Array& array, nanobind::handle output, const std::string& layout,
                  const client::WantedTensor& wanted, c::OpenAxis& open, client::TensorView view);
-  // One array, or a tuple of several.
+  // One array, or a tuple of two.
   void SetResult(const std::vector<nanobind::object>& results);
 
  private:
