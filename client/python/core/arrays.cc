@@ -1,17 +1,77 @@
 #include "client/python/core/arrays.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
-#include <unordered_map>
+#include <algorithm>
 #include <utility>
 
 #include "client/error.h"
 #include "client/python/core/errors.h"
+#include "client/python/core/names.h"
 
 namespace rope::python {
 namespace {
 
 namespace nb = nanobind;
+
+constexpr int kAxesMax = 8;
+
+// NumPy's array interface: what __array_struct__ points to.
+struct ArrayInterface {
+  int two;
+  int rank;
+  char kind;
+  int item_bytes;
+  int flags;
+  const Py_ssize_t* shape;
+  const Py_ssize_t* strides;  // in bytes
+  void* data;
+};
+constexpr int kNativeOrder = 0x200;
+constexpr int kWriteable = 0x400;
+
+bool IsNumpy(nb::handle object) {
+  static const nb::handle type = Kept("numpy", "ndarray");
+  return Is(object, type);
+}
+
+// DLPack's code of the dtype; none: a dtype that no tensor has.
+std::optional<uint8_t> CodeOf(const ArrayInterface& values, nb::handle array) {
+  if (values.kind == 'i') return kDLInt;
+  if (values.kind == 'u') return kDLUInt;
+  if (values.kind == 'f' && values.item_bytes > 1) return kDLFloat;
+  if (values.kind != 'f' && values.kind != 'V') return {};
+  static const nb::handle dtype = Interned("dtype"), type = Interned("type");
+  static const nb::handle name = Interned("__name__");
+  const nb::object its_name = nb::getattr(nb::getattr(nb::getattr(array, dtype), type), name);
+  for (const auto& [of_ml_dtypes, code] :
+       {std::pair("bfloat16", kDLBfloat), std::pair("float8_e4m3fn", kDLFloat8_e4m3fn),
+        std::pair("float8_e5m2", kDLFloat8_e5m2)}) {
+    if (PyUnicode_CompareWithASCIIString(its_name.ptr(), of_ml_dtypes) == 0) return code;
+  }
+  return {};
+}
+
+// What is used of torch, which a program may import at any time.
+struct Torch {
+  nb::handle tensor;
+  nb::handle is_grad_enabled;
+  nb::handle increment_version;
+
+  // Null: the object is no tensor of torch.
+  static const Torch* Of(nb::handle object) {
+    // owned by the process
+    static const Torch* torch = nullptr;
+    if (torch == nullptr) {
+      if (PyDict_GetItemString(PyImport_GetModuleDict(), "torch") == nullptr) return nullptr;
+      torch = new Torch{.tensor = Kept("torch", "Tensor"),
+                        .is_grad_enabled = Kept("torch", "is_grad_enabled"),
+                        .increment_version = Kept("torch.autograd.graph", "increment_version")};
+    }
+    return Is(object, torch->tensor) ? torch : nullptr;
+  }
+};
 
 // DLPack 1.2: what a type's __dlpack_c_exchange_api__ points to.
 struct ExchangeApi {
@@ -26,24 +86,12 @@ struct ExchangeApi {
 
 // The table of an object's type; null: it has none.
 const ExchangeApi* ApiOf(nb::handle object) {
-  // Types are kept, so that no other type gets the address of one.
-  // owned by the process
-  static auto* const known = new std::unordered_map<PyObject*, const ExchangeApi*>();
-  const nb::handle type = object.type();
-  if (const auto found = known->find(type.ptr()); found != known->end()) return found->second;
-  const ExchangeApi* api = nullptr;
-  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
-  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
-    api =
-        static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-  }
-  if (api != nullptr && (api->version.major != 1 || api->tensor_of == nullptr)) api = nullptr;
-  // Asking a type without a table raises an exception. The answer of a static type is kept too,
-  // such as NumPy's, which is never freed. A program may make other types without end.
-  const bool is_static =
-      (PyType_GetFlags(reinterpret_cast<PyTypeObject*>(type.ptr())) & Py_TPFLAGS_HEAPTYPE) == 0;
-  if (api != nullptr || is_static) known->emplace(type.inc_ref().ptr(), api);
-  return api;
+  static const nb::handle name = Interned("__dlpack_c_exchange_api__");
+  const nb::object capsule = nb::getattr(object.type(), name, nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return nullptr;
+  const auto* const api =
+      static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  return api->version.major == 1 && api->tensor_of != nullptr ? api : nullptr;
 }
 
 // A dtype has the name that its library gives it.
@@ -52,12 +100,6 @@ const ExchangeApi* ApiOf(nb::handle object) {
   const nb::object dtype = object.attr("dtype");
   RaiseInvalid(name + ".dtype", nb::cast<std::string>(nb::steal(PyObject_Str(dtype.ptr()))),
                "fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2");
-}
-
-// An array whose dtype its library does not give by DLPack: its bits, and DLPack's code of the
-// dtype. InvalidField: another object.
-nb::object BitsOf(nb::handle object, const std::string& name) {
-  return nb::module_::import_("ropeserve._arrays").attr("bits_of")(object, name);
 }
 
 // What __dlpack__ gives. None: the object cannot.
@@ -79,11 +121,21 @@ nb::object CapsuleOf(nb::handle object) {
   }
 }
 
+// An int of Python's own of 64 bits.
+std::optional<int64_t> NumberOf(nb::handle object) {
+  int overflow = 1;
+  const int64_t number = PyLong_CheckExact(object.ptr()) == 0
+                             ? 0
+                             : PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  return overflow == 0 ? std::optional(number) : std::nullopt;
+}
+
 }  // namespace
 
 Array::Array(nb::handle object, std::string name, std::optional<client::DType> of_bytes)
     : name_(std::move(name)), kept_(nb::borrow(object)) {
-  if (!FillByTable(object) && !FillByCapsule(object)) FillByBits(object);
+  if (!Fill(object)) FillByBits(object);
+  CheckHasPlainNumbers(object);
   if (of_bytes.has_value()) source_ = c::WithFloat8(source_, *of_bytes);
   const Status status = c::ReadDlpack(source_, name_, &tensor_);
   if (!status.ok()) RaiseOf(status, name_, object);
@@ -103,24 +155,57 @@ void* Array::writable() const {
   return tensor_.data;
 }
 
+bool Array::Fill(nb::handle object) {
+  return FillByInterface(object) || FillByTable(object) || FillByCapsule(object);
+}
+
+bool Array::FillByInterface(nb::handle object) {
+  if (!IsNumpy(object)) return false;
+  static const nb::handle name = Interned("__array_struct__");
+  const nb::object capsule = nb::getattr(object, name);
+  const auto* const array =
+      static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
+  if (array == nullptr) nb::raise_python_error();
+  const std::optional<uint8_t> code = CodeOf(*array, object);
+  if (!code.has_value() || array->rank > kAxesMax || (array->flags & kNativeOrder) == 0) {
+    return false;
+  }
+  int64_t* const strides = axes_.data() + kAxesMax;
+  for (int i = 0; i < array->rank; ++i) {
+    if (array->strides[i] % array->item_bytes != 0) return false;
+    axes_[i] = array->shape[i];
+    strides[i] = array->strides[i] / array->item_bytes;
+  }
+  source_ = {.data = array->data,
+             .device = {kDLCPU, 0},
+             .ndim = array->rank,
+             .dtype = {*code, static_cast<uint8_t>(8 * array->item_bytes), 1},
+             .shape = axes_.data(),
+             .strides = strides,
+             .byte_offset = 0};
+  is_read_only_ = (array->flags & kWriteable) == 0;
+  return true;
+}
+
 bool Array::FillByTable(nb::handle object) {
   const ExchangeApi* const api = ApiOf(object);
   if (api == nullptr) return false;
-  // PyTorch's table asks for neither, as its __dlpack__ does.
-  if (nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)))) {
+  if (api->tensor_of(object.ptr(), &source_) == 0) return true;
+  PyErr_Clear();
+  return false;
+}
+
+void Array::CheckHasPlainNumbers(nb::handle object) const {
+  if (IsNumpy(object) || Torch::Of(object) == nullptr) return;
+  static const nb::handle requires_grad = Interned("requires_grad"), is_neg = Interned("is_neg");
+  if (nb::getattr(object, requires_grad).is(Py_True)) {
     RaiseInvalid(name_, "a tensor that requires a gradient",
                  "one without (detach()), or ropeserve.torch.RotaryEmbedding");
   }
-  const nb::object is_neg = nb::getattr(object, "is_neg", nb::none());
-  if (!is_neg.is_none() && nb::cast<bool>(is_neg())) {
+  if (object.attr(is_neg)().is(Py_True)) {
     RaiseInvalid(name_, "a tensor whose numbers are negated when they are read",
                  "one without that (resolve_neg())");
   }
-  if (api->tensor_of(object.ptr(), &source_) != 0) {
-    PyErr_Clear();
-    return false;
-  }
-  return true;
 }
 
 bool Array::FillByCapsule(nb::handle object) {
@@ -145,36 +230,60 @@ bool Array::FillByCapsule(nb::handle object) {
 }
 
 void Array::FillByBits(nb::handle object) {
-  const nb::object bits = BitsOf(object, name_);
+  const nb::object bits = Imported("ropeserve._arrays", "bits_of")(object, name_);
   FillByCapsule(nb::object(bits[nb::int_(0)]));
   source_.dtype = {nb::cast<uint8_t>(bits[nb::int_(1)]), source_.dtype.bits, 1};
 }
 
-IntegerArray::IntegerArray(nb::handle object, const std::string& name) {
-  if (PyLong_CheckExact(object.ptr())) {
-    int overflow = 0;
-    const long long number = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
-    if (overflow == 0) {
-      values.push_back(number);
-      return;
-    }
-  }
-  if (Read(object, name).ok()) return;
-  // Lists, strides, other widths, numbers of other types.
-  const nb::object numbers =
-      nb::module_::import_("ropeserve._arrays").attr("any_integers")(object, name);
-  Check(Read(numbers, name));
+int64_t IntegerOf(nb::handle object, const char* name) {
+  if (const std::optional<int64_t> number = NumberOf(object)) return *number;
+  return nb::cast<int64_t>(Imported("ropeserve._arrays", "integer")(object, name));
 }
 
-Status IntegerArray::Read(nb::handle object, const std::string& name) {
-  Array exported(name);
-  if (!exported.FillByTable(object) && !exported.FillByCapsule(object)) {
-    return client::InvalidField(name, "an object without DLPack", "integers");
+IntegerArray::IntegerArray(nb::handle object, const char* name, bool may_be_number) {
+  if (const auto number = NumberOf(object); number.has_value() && may_be_number) {
+    values.push_back(*number);
+    return;
   }
-  const DLTensor& source = exported.source_;
-  Status status = c::ReadIntegers(source, name, &values);
-  if (status.ok()) shape.assign(source.shape, source.shape + source.ndim);
-  return status;
+  if (ReadSequence(object)) return;
+  if (ReadArray(object, name) && (may_be_number || !shape.empty())) return;
+  // Strides, other widths, numbers of other types.
+  const char* const reader = may_be_number ? "any_integers" : "integers";
+  ReadArray(Imported("ropeserve._arrays", reader)(object, name), name);
+}
+
+bool IntegerArray::ReadSequence(nb::handle object) {
+  if (PyList_CheckExact(object.ptr()) == 0 && PyTuple_CheckExact(object.ptr()) == 0) return false;
+  for (const nb::handle each : object) {
+    const std::optional<int64_t> number = NumberOf(each);
+    if (!number.has_value()) return false;
+    values.push_back(*number);
+  }
+  shape = {static_cast<int64_t>(values.size())};
+  return true;
+}
+
+bool IntegerArray::ReadArray(nb::handle object, const char* name) {
+  Array array(name);
+  if (!array.Fill(object) || !c::ReadIntegers(array.source_, array.name_, &values).ok()) {
+    return false;
+  }
+  shape.assign(array.source_.shape, array.source_.shape + array.source_.ndim);
+  return true;
+}
+
+nb::object NewArray(nb::handle array, const std::vector<int64_t>& shape,
+                    std::optional<client::DType> dtype) {
+  static const nb::handle empty = Kept("ropeserve._arrays", "empty");
+  return empty(array, shape, dtype.has_value() ? nb::cast(Name(*dtype)) : nb::none());
+}
+
+void MarkChanged(nb::handle array) {
+  if (IsNumpy(array)) return;
+  const Torch* const torch = Torch::Of(array);
+  if (torch == nullptr || !torch->is_grad_enabled().is(Py_True)) return;
+  static const nb::handle is_inference = Interned("is_inference");
+  if (!array.attr(is_inference)().is(Py_True)) torch->increment_version(array);
 }
 
 }  // namespace rope::python

@@ -1,6 +1,6 @@
-// Arrays of Python as tensors and integers of the library, by DLPack: NumPy, PyTorch, and whatever
-// has __dlpack__. Where a type has DLPack's table of C functions, as PyTorch 2.10 does, it is used:
-// it takes less than a tenth of the time.
+// Arrays of Python as tensors and integers of the library. Those of NumPy are read by its array
+// interface, which has dtypes that its DLPack lacks, others by DLPack. Where a type has DLPack's
+// table of C functions, as PyTorch 2.10 does, it is used: it takes less than a tenth of the time.
 //
 // Threading:  With the GIL.
 // Ownership:  An Array keeps the object alive. The memory is that of the object. An IntegerArray
@@ -12,6 +12,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ class Array {
   // `name` is that of the argument, for errors. `of_bytes`: the 8-bit type that unsigned bytes
   // stand for.
   Array(nanobind::handle object, std::string name, std::optional<client::DType> of_bytes = {});
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
 
   const std::string& name() const { return name_; }
   const c::DlpackView& tensor() const { return tensor_; }
@@ -44,31 +47,47 @@ class Array {
   friend struct IntegerArray;
   explicit Array(std::string name) : name_(std::move(name)) {}
 
-  // These fill source_. False: the object cannot.
+  // Fills source_. False: the object cannot.
+  bool Fill(nanobind::handle object);
+  bool FillByInterface(nanobind::handle object);
   bool FillByTable(nanobind::handle object);
   bool FillByCapsule(nanobind::handle object);
   // The same for a dtype that DLPack does not have in the object's library.
   void FillByBits(nanobind::handle object);
+  // PyTorch's table asks for neither gradient nor negation, as its __dlpack__ does.
+  void CheckHasPlainNumbers(nanobind::handle object) const;
 
   std::string name_;
   nanobind::object kept_;
   DLTensor source_{};
+  std::array<int64_t, 16> axes_;  // of an array of NumPy: shape, strides
   c::DlpackView tensor_;
   bool is_read_only_ = false;
 };
 
+// A number of 64 bits, of any type of integers. InvalidField: another object.
+int64_t IntegerOf(nanobind::handle object, const char* name);
+
 // Integers of an array or a sequence, or one number.
 struct IntegerArray {
-  // InvalidField: anything else.
-  IntegerArray(nanobind::handle object, const std::string& name);
+  // InvalidField: anything else, or a number where none `may_be_number`.
+  IntegerArray(nanobind::handle object, const char* name, bool may_be_number = true);
 
   std::vector<int64_t> values = {};
   std::vector<int64_t> shape = {};  // empty: one number
 
  private:
-  // INVALID_ARGUMENT: other than packed integers of 32 or 64 bits.
-  Status Read(nanobind::handle object, const std::string& name);
+  // These are false for what they do not know.
+  bool ReadSequence(nanobind::handle object);
+  bool ReadArray(nanobind::handle object, const char* name);
 };
+
+// A new packed array in the library of `array`, with its dtype or another.
+nanobind::object NewArray(nanobind::handle array, const std::vector<int64_t>& shape,
+                          std::optional<client::DType> dtype);
+
+// Tells torch that a tensor has changed, for gradients of earlier operations with it.
+void MarkChanged(nanobind::handle array);
 
 }  // namespace rope::python
 

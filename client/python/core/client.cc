@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "client/error.h"
+#include "client/python/core/arguments.h"
 #include "client/python/core/bindings.h"
 #include "client/python/core/errors.h"
 #include "client/python/core/request.h"
@@ -102,19 +103,6 @@ class Callback {
   std::shared_ptr<Held> held_;
 };
 
-CallOptions OptionsOf(std::optional<double> timeout_seconds) {
-  CallOptions options;
-  if (timeout_seconds.has_value()) {
-    constexpr double kDaySeconds = 24 * 60 * 60;
-    if (!(*timeout_seconds >= 0)) {
-      RaiseInvalid("timeout", std::to_string(*timeout_seconds), "seconds, 0 or more");
-    }
-    options.timeout = std::chrono::milliseconds(
-        static_cast<int64_t>(std::min(*timeout_seconds, kDaySeconds) * 1000));
-  }
-  return options;
-}
-
 // Memory of `owner`, which is moved to Python.
 template <typename Owner>
 Bytes GiveBytes(void* data, size_t bytes, Owner owner) {
@@ -151,38 +139,41 @@ class PyClient {
     return call(used);
   }
 
-  std::vector<std::string> Rotate(const nb::object& request, std::optional<double> timeout) const {
-    const CallOptions options = OptionsOf(timeout);
-    const auto& rotation = nb::cast<const Request&>(request);
-    const Result<RotateReply> reply =
-        Run([&](const client::Client& client) { return client.Rotate(rotation.request, options); });
-    if (reply.ok()) return WarningsOf(*reply, rotation);
-    KeepUnfinished(reply.status(), request, unfinished_);
-    Raise(reply.status());
+  // Returns the arrays that the request fills.
+  nb::object Rotate(const nb::object& request) const {
+    const auto& call = nb::cast<const Request&>(request);
+    for (const nb::object& array : call.changed) MarkChanged(array);
+    const Result<RotateReply> reply = Run(
+        [&](const client::Client& client) { return client.Rotate(call.request, call.options); });
+    if (!reply.ok()) {
+      KeepUnfinished(reply.status(), request, unfinished_);
+      Raise(reply.status());
+    }
+    const std::vector<std::string> warnings = WarningsOf(*reply, call);
+    if (!warnings.empty()) Warn(nb::cast(warnings));
+    return call.result;
   }
 
-  client::Call RotateAsync(const nb::object& request, nb::object callable,
-                           std::optional<double> timeout) const {
-    const CallOptions options = OptionsOf(timeout);
-    const auto& rotation = nb::cast<const Request&>(request);
+  client::Call RotateAsync(const nb::object& request, nb::object callable) const {
+    const auto& call = nb::cast<const Request&>(request);
+    for (const nb::object& array : call.changed) MarkChanged(array);
     Callback callback(std::move(callable), request, unfinished_);
     return Run([&, callback = std::move(callback)](const client::Client& client) {
-      return client.RotateAsync(rotation.request, callback, options);
+      return client.RotateAsync(call.request, callback, call.options);
     });
   }
 
-  Prepared Prepare(const Request& request, const std::string& open_axis,
-                   std::optional<double> timeout) const {
+  Prepared Prepare(const Request& request, const std::string& open_axis, nb::handle timeout) const {
     const CallOptions options = OptionsOf(timeout);
     client::RotateRequest packed = request.request;  // calls bring strides of their own
     for (client::TensorView& view : packed.tensors) {
       view.strides.clear();
       view.output_strides.clear();
     }
-    return {Take(Run([&](const client::Client& client) {
-              return client.Prepare(packed, open_axis, options);
-            })),
-            request.names};
+    client::PreparedRotation rotation = Take(Run(
+        [&](const client::Client& client) { return client.Prepare(packed, open_axis, options); }));
+    if (!rotation.warnings().empty()) Warn(nb::cast(rotation.warnings()));
+    return {std::move(rotation), request.names};
   }
 
   std::string Describe(const RopeSpec& rope, std::optional<int64_t> seq_len,
@@ -239,7 +230,7 @@ class PyClient {
     return GiveBytes(data, static_cast<size_t>(bytes), std::move(slot));
   }
 
-  void Fence(std::optional<double> timeout) const {
+  void Fence(nb::handle timeout) const {
     const CallOptions options = OptionsOf(timeout);
     Unfinished before;
     if (unfinished_ != nullptr) before.swap(*unfinished_);
@@ -286,7 +277,7 @@ PyClient* Connect(const std::string& target, double timeout, int64_t arena_bytes
         std::pair("token_file", &options.token_file)}) {
     if (const auto found = secrets.find(name); found != secrets.end()) *field = found->second;
   }
-  options.timeout = OptionsOf(timeout).timeout;
+  options.timeout = OptionsOf(nb::float_(timeout)).timeout;
   options.arena_bytes = arena_bytes;
   if (!transports.empty()) options.transports = TransportsOf(transports);
   client::Client client =
@@ -308,9 +299,8 @@ void BindClient(nb::module_& module) {
   nb::class_<client::Call>(module, "Call").def("cancel", &client::Call::Cancel);
   nb::class_<PyClient>(module, "Client", nb::is_weak_referenceable())
       .def("close", &PyClient::Close)
-      .def("rotate", &PyClient::Rotate, nb::arg("request"), nb::arg("timeout").none())
-      .def("rotate_async", &PyClient::RotateAsync, nb::arg("request"), nb::arg("callback"),
-           nb::arg("timeout").none())
+      .def("rotate", &PyClient::Rotate, nb::arg("request"))
+      .def("rotate_async", &PyClient::RotateAsync, nb::arg("request"), nb::arg("callback"))
       .def("prepare", &PyClient::Prepare, nb::arg("request"), nb::arg("open_axis"),
            nb::arg("timeout").none())
       .def("describe", &PyClient::Describe, nb::arg("rope"), nb::arg("seq_len").none(),

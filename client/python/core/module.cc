@@ -1,17 +1,12 @@
 // ropeserve._core: the library as Python sees it. The package around it has the names that people
 // use, and their documentation.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "client/python/core/bindings.h"
 #include "client/python/core/request.h"
@@ -25,12 +20,6 @@ namespace {
 namespace nb = nanobind;
 using client::RopeSpec;
 using client::TensorView;
-
-using Integers = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-std::vector<int64_t> Copy(const Integers& integers) {
-  return {integers.data(), integers.data() + integers.size()};
-}
 
 void BindEnums(nb::module_& module) {
   nb::enum_<client::DType>(module, "DType")
@@ -81,26 +70,6 @@ void BindSpec(nb::module_& module) {
       .def_rw("precision", &RopeSpec::precision, nb::arg().none());
 }
 
-void BindPositions(nb::module_& module) {
-  using client::Positions;
-  nb::class_<Positions>(module, "Positions")
-      .def(nb::init<>())
-      .def_rw("start", &Positions::start, nb::arg().none())
-      .def_rw("cp_size", &Positions::cp_size, nb::arg().none())
-      .def_rw("cp_rank", &Positions::cp_rank, nb::arg().none())
-      .def("set_starts",
-           [](Positions& self, const Integers& values) { self.starts = Copy(values); })
-      .def("set_position_ids",
-           [](Positions& self, const Integers& values, std::vector<int64_t> shape) {
-             self.position_ids = Copy(values);
-             self.position_ids_shape = std::move(shape);
-           })
-      .def("set_cu_seqlens",
-           [](Positions& self, const Integers& values) { self.cu_seqlens = Copy(values); })
-      .def("set_seq_lens",
-           [](Positions& self, const Integers& values) { self.seq_lens = Copy(values); });
-}
-
 void AddHeads(TensorView& view, std::optional<client::Role> role, int64_t begin, int64_t end) {
   view.head_ranges.push_back({.role = role, .begin = begin, .end = end});
 }
@@ -116,47 +85,16 @@ void BindRequest(nb::module_& module) {
       .def_rw("fp8_scale", &TensorView::fp8_scale, nb::arg().none())
       .def_rw("rotary_offset", &TensorView::rotary_offset, nb::arg().none())
       .def("add_heads", AddHeads, nb::arg("role").none(), nb::arg("begin"), nb::arg("end"));
-  nb::class_<Request>(module, "Request")
-      .def(nb::init<>())
-      .def("set_rope", [](Request& self, const RopeSpec& rope) { self.request.rope = rope; })
-      .def("set_positions",
-           [](Request& self, client::Positions positions) {
-             self.request.positions = std::move(positions);
-           })
-      .def("set_operation",
-           [](Request& self, client::Operation operation) { self.request.operation = operation; })
-      .def(
-          "set_from",
-          [](Request& self, client::Positions from, std::optional<RopeSpec> rope) {
-            self.request.reposition = client::Reposition{std::move(from), std::move(rope)};
-          },
-          nb::arg("from_"), nb::arg("rope").none())
-      .def("set_output_dtype",
-           [](Request& self, client::DType dtype) { self.request.output_dtype = dtype; })
-      .def("set_channel_order",
-           [](Request& self, Pairing order) { self.request.channel_order = order; })
-      .def("set_request_id",
-           [](Request& self, std::string id) { self.request.request_id = std::move(id); })
-      .def("skip_attention_factor",
-           [](Request& self) { self.request.skip_attention_factor = true; })
-      .def("add", &Request::Add, nb::arg("view"), nb::arg("name"), nb::arg("input"),
-           nb::arg("output"), nb::arg("norm").none())
-      .def("add_rows", &Request::AddRows, nb::arg("name"), nb::arg("values"));
+  nb::class_<Request>(module, "Request").def_ro("result", &Request::result);
+  module.def("rotation", &Request::OfRotation, nb::arg("operation"), nb::arg("q").none(),
+             nb::arg("k").none(), nb::arg("in_place"), nb::arg("arguments"),
+             nb::arg("to") = nb::none(), nb::arg("from_") = nb::none(),
+             nb::arg("from_rope") = nb::none());
   nb::class_<Prepared>(module, "Prepared")
       .def_prop_ro("id", [](const Prepared& self) { return self.rotation().id(); })
-      .def_prop_ro("warnings", [](const Prepared& self) { return self.rotation().warnings(); })
-      .def_prop_ro("layouts", &Prepared::Layouts)
-      .def("values", &Prepared::Values, nb::arg("inputs"), nb::arg("outputs"), nb::arg("positions"),
-           nb::arg("from_").none())
-      .def(
-          "values",
-          [](const Prepared& self, const nb::tuple& inputs, const nb::tuple& outputs,
-             int64_t start) {
-            client::Positions positions;
-            positions.start = start;
-            return self.Values(inputs, outputs, std::move(positions), {});
-          },
-          nb::arg("inputs"), nb::arg("outputs"), nb::arg("start"));
+      .def("values", &Prepared::Values, nb::arg("arrays"), nb::arg("in_place"),
+           nb::arg("start").none(), nb::arg("from_").none(), nb::arg("timeout").none(),
+           nb::arg("positions"));
 }
 
 }  // namespace
@@ -168,7 +106,6 @@ NB_MODULE(_core, module) {
   module.attr("version") = rope_version();
   rope::python::BindEnums(module);
   rope::python::BindSpec(module);
-  rope::python::BindPositions(module);
   rope::python::BindRequest(module);
   rope::python::BindMove(module);
   rope::python::BindClient(module);

@@ -1,4 +1,4 @@
-// Move: what calls of Client.move_ have in common, and their requests.
+// Requests of Client.move_.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 
@@ -11,9 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "client/python/core/arguments.h"
 #include "client/python/core/arrays.h"
 #include "client/python/core/bindings.h"
 #include "client/python/core/errors.h"
+#include "client/python/core/names.h"
 #include "client/python/core/request.h"
 #include "rope/rotate.h"
 
@@ -61,37 +63,28 @@ void AddTable(nb::handle table, Request& call) {
   }
 }
 
-// A start, or the position of each token.
-client::Positions PositionsOf(IntegerArray given) {
-  client::Positions positions;
-  if (given.shape.empty()) {
-    positions.start = given.values.front();
-  } else {
-    positions.position_ids = std::move(given.values);
-    positions.position_ids_shape = std::move(given.shape);
-  }
-  return positions;
-}
-
 // Returns true if each head has its own positions or differences.
-bool AddDistance(nb::handle from, nb::handle to, nb::handle by, client::RotateRequest& request) {
+bool AddDistance(const Arguments& given, client::RotateRequest& request) {
   client::Reposition& move = request.reposition.emplace();
-  if (by.is_none()) {
-    if (from.is_none() || to.is_none()) RaiseInvalid("to, from_", "one or none", "both, or by");
-    move.from = PositionsOf({from, "from_"});
-    request.positions = PositionsOf({to, "to"});
+  const bool has_from = given.has("from_");
+  const bool has_to = given.has("to");
+  if (!given.has("by")) {
+    if (!has_from || !has_to) RaiseInvalid("to, from_", "one or none", "both, or by");
+    move.from = PositionsOf(given["from_"], "from_");
+    request.positions = PositionsOf(given["to"], "to");
     return std::max(move.from.position_ids_shape.size(),
                     request.positions.position_ids_shape.size()) == 2;
   }
-  if (!from.is_none() || !to.is_none()) RaiseInvalid("by", "it and from_ or to", "it alone");
-  IntegerArray given(by, "by");
-  move.by = std::move(given.values);
-  move.by_shape = std::move(given.shape);
+  if (has_from || has_to) RaiseInvalid("by", "it and from_ or to", "it alone");
+  IntegerArray by(given["by"], "by");
+  move.by = std::move(by.values);
+  move.by_shape = std::move(by.shape);
   return move.by_shape.size() == 2;
 }
 
-std::vector<int64_t> IdsOf(nb::handle object, const char* name) {
-  return object.is_none() ? std::vector<int64_t>() : IntegerArray(object, name).values;
+std::vector<int64_t> IdsOf(const Arguments& given, Argument name) {
+  if (!given.has(name)) return {};
+  return IntegerArray(given[name], name.name()).values;
 }
 
 // The engine refuses negative ids.
@@ -133,23 +126,22 @@ bool AreAlike(const PagedTokens& a, const PagedTokens& b) {
   return all(a) == all(b);
 }
 
+// What calls of Client.move_ have in common, and their requests.
 class Move {
  public:
-  // `rope`: with a table only the pairing. `dtype`: of all arrays; unsigned bytes stand for it.
-  Move(const client::RopeSpec& rope, std::optional<int64_t> rotary_offset,
-       std::optional<int64_t> block_size, std::optional<client::DType> dtype)
-      : rope_(rope), rotary_offset_(rotary_offset), block_size_(block_size), dtype_(dtype) {}
-
-  // A call, with the arguments of Client.move_.
-  Request Of(nb::handle k, nb::handle table, nb::handle from, nb::handle to, nb::handle by,
-             nb::handle pages, nb::handle slots, nb::handle out, nb::handle out_slots) const;
+  // Of what the arguments say beside MoveValues.
+  explicit Move(const Arguments& given)
+      : rotary_offset_(given.IntegerOf("rotary_offset")),
+        block_size_(given.IntegerOf("block_size")),
+        dtype_(given.DTypeOf("dtype")) {}
   // The same moves, by a rotation that was prepared from the call `like`.
-  Move By(const Prepared& prepared, const Request& like) const {
-    Move move = *this;
-    move.rotation_ = prepared.rotation();
-    move.tensors_ = like.request.tensors;
-    return move;
+  Move(const Arguments& given, const Prepared& prepared, const Request& like) : Move(given) {
+    rotation_ = prepared.rotation();
+    tensors_ = like.request.tensors;
   }
+
+  // A call; of one that is not prepared `values` also names the embedding.
+  Request Of(nb::handle k, const Arguments& values) const;
 
  private:
   void AddPages(const Array& array, const Array& result, const std::string& letters,
@@ -157,31 +149,39 @@ class Move {
   // InvalidField: an array is of another kind than the prepared one.
   void RemoveConstants(client::RotateRequest& request) const;
 
-  client::RopeSpec rope_;
   std::optional<int64_t> rotary_offset_;
   std::optional<int64_t> block_size_;
-  std::optional<client::DType> dtype_;
+  std::optional<client::DType> dtype_;  // of all arrays; unsigned bytes stand for it
   std::optional<client::PreparedRotation> rotation_ = {};
   std::vector<TensorView> tensors_ = {};  // of rotation_
 };
 
-Request Move::Of(nb::handle k, nb::handle table, nb::handle from, nb::handle to, nb::handle by,
-                 nb::handle pages, nb::handle slots, nb::handle out, nb::handle out_slots) const {
+Arguments AllOf(nb::handle arguments) {
+  return {arguments, "block_size", "precision"};
+}
+
+Request Move::Of(nb::handle k, const Arguments& values) const {
   Request call;
-  call.request.rope = rope_;
+  call.options = values.Options();
   call.request.operation = client::Operation::kReposition;
-  AddTable(table, call);
-  const bool is_by_head = AddDistance(from, to, by, call.request);
-  const bool is_paged = !pages.is_none() || !slots.is_none();
-  if (!pages.is_none() && !slots.is_none()) RaiseInvalid("pages", "it and slots", "one of them");
-  if (!is_paged && (block_size_.has_value() || !out_slots.is_none())) {
+  if (!rotation_.has_value()) {
+    const bool has_table = values.has("table");
+    call.request.rope = has_table ? values.RopeOfTable() : values.Rope();
+  }
+  AddTable(values["table"], call);
+  const bool is_by_head = AddDistance(values, call.request);
+  const bool has_pages = values.has("pages");
+  const bool is_paged = has_pages || values.has("slots");
+  if (has_pages && values.has("slots")) RaiseInvalid("pages", "it and slots", "one of them");
+  if (!is_paged && (block_size_.has_value() || values.has("out_slots"))) {
     RaiseInvalid(block_size_.has_value() ? "block_size" : "out_slots", "it alone",
                  "it with pages or slots");
   }
-  const PagedTokens ids = {.pages = IdsOf(pages, "pages"),
-                           .slots = IdsOf(slots, "slots"),
-                           .target_slots = IdsOf(out_slots, "out_slots")};
-  const Axes& axes = !pages.is_none() ? kPages : is_paged ? kSlots : is_by_head ? kByHead : kTokens;
+  const PagedTokens ids = {.pages = IdsOf(values, "pages"),
+                           .slots = IdsOf(values, "slots"),
+                           .target_slots = IdsOf(values, "out_slots")};
+  const Axes& axes = has_pages ? kPages : is_paged ? kSlots : is_by_head ? kByHead : kTokens;
+  const nb::handle out = values["out"];
   const std::vector<nb::object> inputs = ArraysOf(k);
   const std::vector<nb::object> outputs = out.is_none() ? inputs : ArraysOf(out);
   if (inputs.empty() || outputs.size() != inputs.size()) {
@@ -228,6 +228,8 @@ Request Move::Of(nb::handle k, nb::handle table, nb::handle from, nb::handle to,
     call.arrays.push_back(result.kept());
     call.request.tensors.push_back(std::move(view));
   }
+  call.result = nb::borrow(out.is_none() ? k : out);
+  call.changed = outputs;
   if (rotation_.has_value()) RemoveConstants(call.request);
   return call;
 }
@@ -303,15 +305,29 @@ void Move::RemoveConstants(client::RotateRequest& request) const {
 }  // namespace
 
 void BindMove(nb::module_& module) {
+  module.def(
+      "move",
+      [](nb::handle k, nb::handle arguments) {
+        const Arguments given = AllOf(arguments);
+        if (given.has("scale")) {
+          Imported("ropeserve.client", "_check_scale")(k, given["scale"]);
+        }
+        return Move(given).Of(k, given);
+      },
+      nb::arg("k").none(), nb::arg("arguments"));
   nb::class_<Move>(module, "Move")
-      .def(nb::init<const client::RopeSpec&, std::optional<int64_t>, std::optional<int64_t>,
-                    std::optional<client::DType>>(),
-           nb::arg("rope"), nb::arg("rotary_offset").none(), nb::arg("block_size").none(),
-           nb::arg("dtype").none())
-      .def("of", &Move::Of, nb::arg("k").none(), nb::arg("table").none(), nb::arg("from_").none(),
-           nb::arg("to").none(), nb::arg("by").none(), nb::arg("pages").none(),
-           nb::arg("slots").none(), nb::arg("out").none(), nb::arg("out_slots").none())
-      .def("by", &Move::By, nb::arg("prepared"), nb::arg("like"));
+      .def(
+          "__init__",
+          [](Move* self, nb::handle arguments, const Prepared& prepared, const Request& like) {
+            new (self) Move(AllOf(arguments), prepared, like);
+          },
+          nb::arg("arguments"), nb::arg("prepared"), nb::arg("like"))
+      .def(
+          "of",
+          [](const Move& self, nb::handle k, nb::handle values) {
+            return self.Of(k, {values, "table", "timeout"});
+          },
+          nb::arg("k").none(), nb::arg("values"));
 }
 
 }  // namespace rope::python

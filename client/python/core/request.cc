@@ -1,9 +1,12 @@
 #include "client/python/core/request.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "client/python/core/errors.h"
+#include "client/python/core/names.h"
 
 namespace rope::python {
 
@@ -29,17 +32,29 @@ void CheckIsNoFloat64(const Array& array, const std::string& wanted) {
 
 namespace {
 
+// Three axes are SHD, four BSHD. Of others nothing is guessed.
+std::string LayoutOf(const Array& array) {
+  const int32_t rank = array.tensor().rank;
+  if (rank == 3) return "SHD";
+  if (rank == 4) return "BSHD";
+  RaiseInvalid(array.name() + ".layout", "none, for " + std::to_string(rank) + " axes",
+               "a letter for each axis, of B, S, T, H, L and D");
+}
+
 // Lengths of the result's axes: those of the input in the order of its layout.
-std::vector<int64_t> ResultShape(const client::TensorView& view) {
-  if (view.output_layout.empty()) return view.shape;
-  std::vector<int64_t> shape;
-  for (const char letter : view.output_layout) {
-    const size_t axis = view.layout.find(letter);
-    if (axis >= view.shape.size()) {
-      RaiseInvalid("output_layout", view.output_layout, "the letters of " + view.layout);
-    }
-    shape.push_back(view.shape[axis]);
+std::vector<int64_t> ResultShape(const Array& array, const std::string& layout,
+                                 const std::string& output_layout) {
+  std::vector<int64_t> shape = array.shape();
+  const std::string& order = output_layout.empty() ? layout : output_layout;
+  if (layout.size() != shape.size() ||
+      !std::is_permutation(order.begin(), order.end(), layout.begin(), layout.end())) {
+    RaiseInvalid("layout",
+                 "'" + layout + "' for " + std::to_string(shape.size()) + " axes, '" + order +
+                     "' for the result",
+                 "a letter for each axis, the same letters for the result");
   }
+  std::transform(order.begin(), order.end(), shape.begin(),
+                 [&](char letter) { return array.tensor().shape[layout.find(letter)]; });
   return shape;
 }
 
@@ -54,56 +69,118 @@ void CheckShape(const Array& array, const std::string& layout, const std::vector
 
 }  // namespace
 
-void Request::Add(client::TensorView view, const std::string& name, nb::handle input,
-                  nb::handle output, nb::handle norm) {
+Request Request::OfRotation(client::Operation operation, nb::handle q, nb::handle k, bool in_place,
+                            nb::handle arguments, nb::handle to, nb::handle from,
+                            nb::handle from_rope) {
+  const Arguments given(arguments, "timeout", "request_id");
+  Request call;
+  call.options = given.Options();
+  client::RotateRequest& request = call.request;
+  request.operation = operation;
+  const bool has_table = given.Any("cos", "angles") != nullptr;
+  request.rope = has_table ? given.RopeOfTable() : given.Rope();
+  if (has_table) {
+    client::Rows& rows = request.rows.emplace();
+    for (const auto& [name, row] :
+         {std::pair(Argument("cos"), &rows.cos), std::pair(Argument("sin"), &rows.sin),
+          std::pair(Argument("angles"), &rows.angles)}) {
+      if (given.has(name)) *row = call.Packed(given[name], name.name());
+    }
+  }
+  if (to.is_none()) {
+    request.positions = given.Positions(has_table);
+  } else if (const char* const name = given.Any("start", "positions")) {
+    RaiseInvalid(name, "it", "nothing: this call has no positions of that kind");
+  } else {
+    request.positions = PositionsOf(to, "to");
+    given.SetLengths(request.positions);
+  }
+  if (!from.is_none()) {
+    client::Reposition& move = request.reposition.emplace();
+    move.from = PositionsOf(from, "from_");
+    given.SetLengths(move.from);
+    if (!from_rope.is_none()) move.from_rope = nb::cast<client::RopeSpec>(from_rope);
+  }
+  if (in_place && given.has("output_dtype")) {
+    RaiseInvalid("output_dtype", nb::str(given["output_dtype"]).c_str(),
+                 "none for a call in place");
+  }
+  request.output_dtype = given.DTypeOf("output_dtype");
+  request.channel_order = given.PairingOf("channel_order");
+  request.skip_attention_factor = static_cast<bool>(nb::bool_(given["skip_attention_factor"]));
+  request.request_id = given.TextOf("request_id");
+  const std::string layout = given.TextOf("layout");
+  std::vector<nb::object> results;
+  if (!q.is_none()) results.push_back(call.Add("q", q, layout, in_place));
+  if (!k.is_none()) results.push_back(call.Add("k", k, layout, in_place));
+  if (results.empty()) RaiseInvalid("q, k", "none", "at least one of them");
+  call.SetResult(results);
+  return call;
+}
+
+nb::object Request::Add(const char* name, nb::handle given, const std::string& layout,
+                        bool in_place) {
+  static const nb::handle type = Kept("ropeserve.rope", "Tensor");
+  client::TensorView view;
+  nb::object input = nb::borrow(given);
+  nb::object norm = nb::none();
+  if (Is(given, type)) {
+    input = given.attr("data");
+    norm = given.attr("norm");
+    view = nb::cast<client::TensorView>(given.attr("_view")(name));
+  } else {
+    view.role = *name == 'q' ? client::Role::kQ : client::Role::kK;
+  }
   const Array array(input, name);
-  view.dtype = array.dtype();
   CheckIsNoFloat64(array, "fp32, fp16 or bf16");
+  if (view.layout.empty()) view.layout = layout.empty() ? LayoutOf(array) : layout;
+  view.dtype = array.dtype();
   view.shape = array.shape();
-  const bool in_place = output.is(input);
-  const client::WantedTensor result = {
+  if (!norm.is_none()) {
+    view.norm = client::HeadNorm{.eps = nb::cast<double>(norm[nb::int_(1)]),
+                                 .weight = Packed(norm[nb::int_(0)], array.name() + ".norm")};
+  }
+  const client::WantedTensor wanted = {
       .layout = view.output_layout.empty() ? view.layout : view.output_layout,
       .dtype = request.output_dtype.value_or(view.dtype),
-      .shape = in_place ? view.shape : ResultShape(view)};
+      .shape = in_place ? view.shape : ResultShape(array, view.layout, view.output_layout)};
+  const nb::object output =
+      in_place ? nb::none() : NewArray(input, wanted.shape, request.output_dtype);
   c::OpenAxis none;
-  const std::string layout = view.layout;
-  AddMemory(array, in_place ? nb::none() : output, layout, result, none, std::move(view));
-  if (!norm.is_none()) {
-    request.tensors.back().norm =
-        client::HeadNorm{.eps = nb::cast<double>(norm[nb::int_(1)]),
-                         .weight = Packed(norm[nb::int_(0)], name + ".norm")};
-  }
+  const std::string its_layout = view.layout;
+  AddMemory(array, output, its_layout, wanted, none, std::move(view));
   names.push_back(name);
+  if (!in_place) return output;
+  changed.push_back(input);
+  return input;
+}
+
+void Request::SetResult(const std::vector<nb::object>& results) {
+  result = results.size() == 1 ? results[0] : nb::make_tuple(results[0], results[1]);
 }
 
 void Request::AddMemory(const Array& array, nb::handle output, const std::string& layout,
-                        const client::WantedTensor& result, c::OpenAxis& open,
+                        const client::WantedTensor& wanted, c::OpenAxis& open,
                         client::TensorView view) {
   view.data = array.tensor().data;
   view.strides = array.strides();
   arrays.push_back(array.kept());
   if (output.is_none()) {
-    CheckDType(array, result.dtype);
-    if (result.layout != layout) {
-      RaiseInvalid("output_layout", result.layout, layout + " for a call in place");
+    CheckDType(array, wanted.dtype);
+    if (wanted.layout != layout) {
+      RaiseInvalid("output_layout", wanted.layout, layout + " for a call in place");
     }
     view.output = array.writable();
     view.output_strides = view.strides;
   } else {
     const Array written(output, array.name() + "_output");
-    CheckDType(written, result.dtype);
-    CheckShape(written, result.layout, result.shape, open);
+    CheckDType(written, wanted.dtype);
+    CheckShape(written, wanted.layout, wanted.shape, open);
     view.output = written.writable();
     view.output_strides = written.strides();
     arrays.push_back(written.kept());
   }
   request.tensors.push_back(std::move(view));
-}
-
-void Request::AddRows(const std::string& name, nb::handle values) {
-  if (!request.rows.has_value()) request.rows.emplace();
-  client::Rows& rows = *request.rows;
-  (name == "cos" ? rows.cos : name == "sin" ? rows.sin : rows.angles) = Packed(values, name);
 }
 
 client::ArrayView Request::Packed(nb::handle values, const std::string& name) {
@@ -115,37 +192,48 @@ client::ArrayView Request::Packed(nb::handle values, const std::string& name) {
   return {.dtype = array.dtype(), .shape = array.shape(), .data = array.tensor().data};
 }
 
-std::vector<std::pair<std::string, std::string>> Prepared::Layouts() const {
-  std::vector<std::pair<std::string, std::string>> layouts;
-  for (const client::Preparation::Tensor& tensor : preparation().tensors()) {
-    layouts.emplace_back(tensor.view.layout, tensor.view.output_layout);
-  }
-  return layouts;
-}
-
-Request Prepared::Values(const nb::tuple& inputs, const nb::tuple& outputs,
-                         client::Positions positions, std::optional<client::Positions> from) const {
+Request Prepared::Values(const nb::tuple& arrays, bool in_place, nb::handle start, nb::handle from,
+                         nb::handle timeout, nb::handle positions) const {
   const std::vector<client::Preparation::Tensor>& tensors = preparation().tensors();
-  if (inputs.size() != tensors.size()) {
-    RaiseInvalid("arrays", std::to_string(inputs.size()), std::to_string(tensors.size()));
+  if (arrays.size() != tensors.size()) {
+    RaiseInvalid("arrays", std::to_string(arrays.size()), std::to_string(tensors.size()));
   }
+  Arguments given(positions, "starts", "context_parallel");
+  given.Set("start", start);
   Request call;
+  call.options = OptionsOf(timeout);
+  call.request.positions = given.Positions(false);
+  if (!from.is_none()) {
+    client::Reposition& move = call.request.reposition.emplace();
+    move.from = PositionsOf(from, "from_");
+    given.SetLengths(move.from);
+  }
   c::OpenAxis open = {.letter = preparation().message().open_axis()};
+  std::vector<nb::object> results;
+  call.request.tensors.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const client::TensorView& view = tensors[i].view;
-    const nb::handle input = inputs[i];
-    const nb::handle output = outputs[i];
+    const client::WantedTensor& wanted = tensors[i].wanted;
+    nb::object input = arrays[i];
+    if (!in_place && !nb::hasattr(input, "shape")) {
+      RaiseInvalid("arrays", nb::cast<std::string>(input.type().attr("__name__")), "arrays");
+    }
     const Array array(input, names_[i]);
     CheckDType(array, view.dtype);
     CheckShape(array, view.layout, view.shape, open);
-    call.AddMemory(array, output.is(input) ? nb::none() : output, view.layout, tensors[i].wanted,
-                   open, {});
+    if (in_place) {
+      call.AddMemory(array, nb::none(), view.layout, wanted, open, {});
+      call.changed.push_back(input);
+      results.push_back(std::move(input));
+      continue;
+    }
+    std::optional<client::DType> dtype;
+    if (wanted.dtype != view.dtype) dtype = wanted.dtype;
+    results.push_back(NewArray(input, ResultShape(array, view.layout, view.output_layout), dtype));
+    call.AddMemory(array, results.back(), view.layout, wanted, open, {});
   }
+  call.SetResult(results);
   call.request.prepared = open.length.has_value() ? rotation_.WithLength(*open.length) : rotation_;
-  call.request.positions = std::move(positions);
-  if (from.has_value()) {
-    call.request.reposition = client::Reposition{.from = *std::move(from), .from_rope = {}};
-  }
   return call;
 }
 

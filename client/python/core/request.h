@@ -9,13 +9,14 @@
 
 #include <nanobind/nanobind.h>
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "client/codec/preparation.h"
+#include "client/python/core/arguments.h"
 #include "client/python/core/arrays.h"
+#include "rope/options.h"
 #include "rope/rotate.h"
 
 namespace rope::python {
@@ -29,21 +30,28 @@ void CheckIsNoFloat64(const Array& array, const std::string& wanted);
 
 struct Request {
   client::RotateRequest request = {};
-  std::vector<std::string> names = {};        // of its tensors, for errors
-  std::vector<nanobind::object> arrays = {};  // that it borrows
+  client::CallOptions options = {};
+  nanobind::object result = {};                // what the call gives: the arrays that it fills
+  std::vector<std::string> names = {};         // of its tensors, for errors
+  std::vector<nanobind::object> arrays = {};   // that it borrows
+  std::vector<nanobind::object> changed = {};  // arrays in place
 
-  // `view` says all but dtype, shape, strides, memory and norm, which are the arrays'. `output` may
-  // be `input` itself. `norm` is None or (weight, eps).
-  void Add(client::TensorView view, const std::string& name, nanobind::handle input,
-           nanobind::handle output, nanobind::handle norm);
-  // The caller's own table: `name` is "cos", "sin" or "angles".
-  void AddRows(const std::string& name, nanobind::handle values);
+  // Of Client.rotate and the like; q or k may be None, an array or a Tensor. `to` and `from`, or
+  // None: positions in place of those of the arguments. `from_rope`: a RopeSpec, or None.
+  static Request OfRotation(client::Operation operation, nanobind::handle q, nanobind::handle k,
+                            bool in_place, nanobind::handle arguments, nanobind::handle to,
+                            nanobind::handle from, nanobind::handle from_rope);
   // Adds `view` with the memory of an array and of its result, which has the layout, dtype and
-  // shape of `result`. An `output` of None: in place.
+  // shape of `wanted`. An `output` of None: in place.
   void AddMemory(const Array& array, nanobind::handle output, const std::string& layout,
-                 const client::WantedTensor& result, c::OpenAxis& open, client::TensorView view);
+                 const client::WantedTensor& wanted, c::OpenAxis& open, client::TensorView view);
+  // One array, or a tuple of two.
+  void SetResult(const std::vector<nanobind::object>& results);
 
  private:
+  // Returns the result.
+  nanobind::object Add(const char* name, nanobind::handle given, const std::string& layout,
+                       bool in_place);
   // An array without strides, which the request borrows from now on.
   client::ArrayView Packed(nanobind::handle values, const std::string& name);
 };
@@ -55,11 +63,10 @@ class Prepared {
       : rotation_(std::move(rotation)), names_(std::move(names)) {}
 
   const client::PreparedRotation& rotation() const { return rotation_; }
-  // Of each tensor, and of its result; an empty one is the tensor's.
-  std::vector<std::pair<std::string, std::string>> Layouts() const;
-  // The request of one call. An output that is its input: in place.
-  Request Values(const nanobind::tuple& inputs, const nanobind::tuple& outputs,
-                 client::Positions positions, std::optional<client::Positions> from) const;
+  // The request of one call: as many arrays as were prepared. `positions`: a dict of those that
+  // are no start.
+  Request Values(const nanobind::tuple& arrays, bool in_place, nanobind::handle start,
+                 nanobind::handle from, nanobind::handle timeout, nanobind::handle positions) const;
 
  private:
   const client::Preparation& preparation() const {

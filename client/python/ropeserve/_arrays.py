@@ -14,8 +14,7 @@ _NUMPY = {"fp32": "float32", "fp16": "float16", "fp64": "float64"}
 _ML_DTYPES = {"bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 _TORCH = {**_NUMPY, **_ML_DTYPES}
 _NAME_OF = {long: short for short, long in _TORCH.items()}
-# Codes of DLPack for the dtypes that numpy has by ml_dtypes alone.
-_DLPACK_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+_DLPACK_CODES = {"torch.float8_e4m3fn": 10, "torch.float8_e5m2": 12}
 
 
 def torch_of(array: object) -> Any:
@@ -61,11 +60,8 @@ def bits_of(array: Any, name: str) -> tuple[Any, int]:
     """An array whose dtype DLPack does not have in its library: as unsigned integers, and the code
     of its type. InvalidField: another object."""
     torch = torch_of(array)
-    if torch is not None and str(array.dtype) in ("torch.float8_e4m3fn", "torch.float8_e5m2"):
-        return array.view(torch.uint8), _DLPACK_CODES[str(array.dtype).removeprefix("torch.")]
-    if isinstance(array, np.ndarray) and array.dtype.name in _DLPACK_CODES:
-        bits = array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
-        return bits, _DLPACK_CODES[array.dtype.name]
+    if torch is not None and str(array.dtype) in _DLPACK_CODES:
+        return array.view(torch.uint8), _DLPACK_CODES[str(array.dtype)]
     raise invalid(name, _said(array),
                   "an array of floats of numpy, torch or another library with DLPack")
 
@@ -96,16 +92,6 @@ def shaped(memory: np.ndarray, shape: Sequence[int], dtype: object) -> Any:
         torch = sys.modules["torch"]
         return torch.from_numpy(memory).view(dtype).reshape(tuple(shape))
     return memory.view(numpy_dtype(name)).reshape(tuple(shape))
-
-
-def changed(*arrays: Any) -> None:
-    """Tells torch that tensors have changed, for gradients of earlier operations with them."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
-        return
-    for array in arrays:
-        if isinstance(array, torch.Tensor) and not array.is_inference():
-            torch.autograd.graph.increment_version(array)
 
 
 def integer(value: object, field: str) -> int:

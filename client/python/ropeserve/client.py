@@ -12,15 +12,16 @@ import re
 import sys
 import warnings
 import weakref
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Callable, Sequence, TypedDict
 
 import numpy as np
 
 from . import _core
-from ._arrays import changed, core_dtype, dtype_name, empty, integer, shaped
+from ._arrays import core_dtype, dtype_name, empty, integer, shaped
 from .configs import Description, Model, Tables, described, model_of
 from .errors import ConfigWarning, InvalidField, invalid
-from .rope import Rope, Tensor, _choice, positions_of
+from .rope import Rope, Tensor, _choice
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -141,10 +142,9 @@ class PrepareArguments(CallArguments, MoveArguments, total=False):
 
 
 _LENGTHS = ("seq_lens", "cu_seqlens", "context_parallel")
-_POSITION_MAX = 2**30
 _LENGTHS_MAX = 256  # embeddings of which a client knows whether they follow the length
 _ROPE = RopeArguments.__annotations__.keys() - {"rope"}
-_MOVED = ("table", "from_", "to", "by", "pages", "slots", "out", "out_slots")  # of _core.Move.of
+_ROTATE = _core.Operation.rotate
 
 
 def _rope_of(arguments: dict[str, Any]) -> Rope:
@@ -156,90 +156,6 @@ def _rope_of(arguments: dict[str, Any]) -> Rope:
     if rope is not None and not isinstance(rope, Rope):
         raise invalid("rope", type(rope).__name__, "a Rope")
     return Rope(**given) if rope is None else rope
-
-
-def _pairing_alone(arguments: dict[str, Any]) -> _core.RopeSpec:
-    """What a call with a table of its own says of the embedding."""
-    if given := (_ROPE | {"rope"}) & arguments.keys() - {"pairing"}:
-        raise invalid(min(given), "it and a table of cos and sin, or angles", "one of them")
-    spec = _core.RopeSpec()
-    if (pairing := arguments.pop("pairing", None)) is not None:
-        spec.pairing = _choice(_core.Pairing, pairing, "pairing")
-    return spec
-
-
-def _named(q: Any, k: Any) -> list[tuple[str, Tensor]]:
-    named = [(name, each if isinstance(each, Tensor) else Tensor(each))
-             for name, each in (("q", q), ("k", k)) if each is not None]
-    if not named:
-        raise invalid("q, k", "none", "at least one of them")
-    return named
-
-
-def _result_shape(layout: str, output_layout: str, shape: Sequence[int]) -> list[int]:
-    order = output_layout or layout
-    if len(layout) != len(shape) or sorted(order) != sorted(layout):
-        raise invalid("layout", f"{layout!r} for {len(shape)} axes, {order!r} for the result",
-                      "a letter for each axis, the same letters for the result")
-    return [shape[layout.index(letter)] for letter in order]
-
-
-def _rotation(operation: _core.Operation, q: Any, k: Any, in_place: bool,
-              positions: _core.Positions | None, arguments: dict[str, Any],
-              ) -> tuple[_core.Request, Any]:
-    """The request of a call, and the arrays that it will fill."""
-    if unknown := arguments.keys() - CallArguments.__annotations__.keys():
-        raise TypeError(f"got an unexpected argument {min(unknown)!r}")
-    request = _core.Request()
-    request.set_operation(operation)
-    rows = {name: arguments.pop(name) for name in ("cos", "sin", "angles")
-            if arguments.get(name) is not None}
-    if rows:
-        request.set_rope(_pairing_alone(arguments))
-    else:
-        rope = _rope_of(arguments)
-        _warn(rope._warnings)
-        request.set_rope(rope._spec)
-    for name, values in rows.items():
-        request.add_rows(name, values)
-    where = {name: arguments.pop(name, None)
-             for name in ("start", "starts", "positions", *_LENGTHS)}
-    if positions is None:
-        positions = positions_of(**where, may_be_none=bool(rows))
-    elif given := [name for name, value in where.items() if value is not None]:
-        raise invalid(given[0], "it", "nothing: this call has no positions of that kind")
-    request.set_positions(positions)
-    layout = arguments.pop("layout", None)
-    dtype = _output_dtype(request, arguments.pop("output_dtype", None), in_place)
-    if (order := arguments.pop("channel_order", None)) is not None:
-        request.set_channel_order(_choice(_core.Pairing, order, "channel_order"))
-    if arguments.pop("skip_attention_factor", False):
-        request.skip_attention_factor()
-    if (request_id := arguments.pop("request_id", None)) is not None:
-        request.set_request_id(request_id)
-    results = []
-    for name, tensor in _named(q, k):
-        shape = getattr(tensor.data, "shape", None)
-        if shape is None:
-            raise invalid(name, type(tensor.data).__name__, "an array")
-        view = tensor._view(name, len(shape), layout)
-        result = tensor.data if in_place else empty(
-            tensor.data, _result_shape(view.layout, view.output_layout, shape), dtype)
-        request.add(view, name, tensor.data, result, tensor.norm)
-        results.append(result)
-        if in_place:
-            changed(result)
-    return request, results[0] if len(results) == 1 else tuple(results)
-
-
-def _output_dtype(request: _core.Request, dtype: object, in_place: bool) -> str | None:
-    if dtype is None:
-        return None
-    if in_place:
-        raise invalid("output_dtype", dtype, "none for a call in place")
-    name = dtype_name(dtype, "output_dtype")
-    request.set_output_dtype(core_dtype(name))
-    return name
 
 
 class _WarningText(str):
@@ -263,15 +179,19 @@ class _WarningText(str):
         return hash(self._kind())
 
 
-def _warn(texts: Sequence[str], level: int = 5) -> None:
-    """`level`: how many calls ago the caller's code was."""
+def _warn(texts: Sequence[str]) -> None:
+    """As said by the code that called this package."""
+    frame: FrameType | None = sys._getframe()
+    level = 1
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] == __package__:
+        frame, level = frame.f_back, level + 1
     for text in texts:
         warnings.warn(_WarningText(text), ConfigWarning, stacklevel=level)
 
 
-# What sys.getrefcount says of an argument that is in the tuple given to _warn_of_copies and that
-# nothing but the call refers to. CPython 3.14 says the same of the caller's variables.
-_TEMPORARY = 0 if sys.version_info >= (3, 14) else 3 if sys.version_info >= (3, 11) else 4
+# What sys.getrefcount says of an argument that nothing but the call refers to. CPython 3.14 says
+# the same of the caller's variables.
+_TEMPORARY = 0 if sys.version_info >= (3, 14) else 2 if sys.version_info >= (3, 11) else 3
 
 
 def _views_another(array: Any) -> bool:
@@ -281,21 +201,20 @@ def _views_another(array: Any) -> bool:
     return getattr(array, "_base", array) is not None  # a tensor with its own elements has None
 
 
-def _warn_of_copies(*counted: tuple[str, Any, int]) -> None:
+def _warn_of_copies(name: str, array: Any) -> None:
     """Warns of a call in place whose array nothing else refers to, if the caller drops the result
-    too: nobody sees the change. Of (name, array, references), by the method that was called."""
-    for name, array, references in counted:
-        if references != _TEMPORARY or array is None or _views_another(array):
-            continue
-        import dis  # here, because most programs never come here
-        frame = sys._getframe(2)
-        after = next(each.opname for each in dis.get_instructions(frame.f_code)
-                     if each.offset > frame.f_lasti)
-        if after == "POP_TOP":
-            warnings.warn(f"{name}: got an array that only this call refers to, such as the copy "
-                          "cache[[5, 9]]: what it was copied from stays as it was; "
-                          "cache[pages] = client.reposition(cache[pages], ...) changes that",
-                          stacklevel=3)
+    too: nobody sees the change. By the method that was called."""
+    if _views_another(array):
+        return
+    import dis  # here, because most programs never come here
+    frame = sys._getframe(2)
+    after = next(each.opname for each in dis.get_instructions(frame.f_code)
+                 if each.offset > frame.f_lasti)
+    if after == "POP_TOP":
+        warnings.warn(f"{name}: got an array that only this call refers to, such as the copy "
+                      "cache[[5, 9]]: what it was copied from stays as it was; "
+                      "cache[pages] = client.reposition(cache[pages], ...) changes that",
+                      stacklevel=3)
 
 
 class _Rotations:
@@ -308,14 +227,8 @@ class _Rotations:
     _native: _core.Client
     _lengths: dict[tuple[object, ...], bool]
 
-    def _finish(self, request: _core.Request, result: Any, timeout: float | None) -> Any:
+    def _finish(self, request: _core.Request) -> Any:
         raise NotImplementedError
-
-    def _call(self, operation: _core.Operation, q: Any, k: Any, in_place: bool,
-              arguments: Any) -> Any:
-        timeout = arguments.pop("timeout", None)
-        request, result = _rotation(operation, q, k, in_place, None, arguments)
-        return self._finish(request, result, timeout)
 
     def rotate(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """Rotates by the angle of each position, times the attention factor, into new arrays.
@@ -329,25 +242,31 @@ class _Rotations:
             PositionOutOfRange: a position that is not in 0 to 2**30.
             ModelNotFound, QueueFull, ConnectionLost, Deadline, and others of ropeserve.errors.
         """
-        return self._call(_core.Operation.rotate, q, k, False, arguments)
+        return self._finish(_core.rotation(_ROTATE, q, k, False, arguments))
 
     def rotate_(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """rotate, in place."""
-        _warn_of_copies(("q", q, sys.getrefcount(q)), ("k", k, sys.getrefcount(k)))
-        return self._call(_core.Operation.rotate, q, k, True, arguments)
+        if sys.getrefcount(q) == _TEMPORARY:
+            _warn_of_copies("q", q)
+        if sys.getrefcount(k) == _TEMPORARY:
+            _warn_of_copies("k", k)
+        return self._finish(_core.rotation(_ROTATE, q, k, True, arguments))
 
     def inverse(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """Undoes a rotation."""
-        return self._call(_core.Operation.inverse, q, k, False, arguments)
+        return self._finish(_core.rotation(_core.Operation.inverse, q, k, False, arguments))
 
     def inverse_(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """inverse, in place."""
-        _warn_of_copies(("q", q, sys.getrefcount(q)), ("k", k, sys.getrefcount(k)))
-        return self._call(_core.Operation.inverse, q, k, True, arguments)
+        if sys.getrefcount(q) == _TEMPORARY:
+            _warn_of_copies("q", q)
+        if sys.getrefcount(k) == _TEMPORARY:
+            _warn_of_copies("k", k)
+        return self._finish(_core.rotation(_core.Operation.inverse, q, k, True, arguments))
 
     def backward(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """The gradient of rotate: what multiplies the gradient of its results."""
-        return self._call(_core.Operation.backward, q, k, False, arguments)
+        return self._finish(_core.rotation(_core.Operation.backward, q, k, False, arguments))
 
     def reposition(self, k: Any, *, by: int | None = None, to: object = None,
                    from_: object = None, from_rope: Rope | None = None,
@@ -372,30 +291,28 @@ class _Rotations:
                     from_: object = None, from_rope: Rope | None = None,
                     **arguments: Unpack[CallArguments]) -> Any:
         """reposition, in place."""
-        _warn_of_copies(("k", k, sys.getrefcount(k)))
+        if sys.getrefcount(k) == _TEMPORARY:
+            _warn_of_copies("k", k)
         return self._reposition(k, by, to, from_, from_rope, True, dict(arguments))
 
     def _reposition(self, k: Any, by: int | None, to: object, from_: object,
                     from_rope: Rope | None, in_place: bool, arguments: dict[str, Any]) -> Any:
         if table := {"cos", "sin", "angles"} & arguments.keys():
             raise invalid(min(table), "it", "nothing: move takes a table")
-        timeout = arguments.pop("timeout", None)
         rope = arguments["rope"] = _rope_of(arguments)
-        lengths = {name: arguments.pop(name, None) for name in _LENGTHS}
         if by is not None:
             if to is not None or from_ is not None or from_rope is not None:
                 raise invalid("by", "it and to, from_ or from_rope", "it alone")
-            if lengths["seq_lens"] is None and self._follows_length(rope, k):
+            if arguments.get("seq_lens") is None and self._follows_length(rope, k):
                 raise invalid("seq_lens", "none, for a config that follows the length",
                               "the lengths, with by")
             by = integer(by, "by")
             to, from_ = max(by, 0), max(-by, 0)
         elif to is None or from_ is None:
             raise invalid("to, from_", "one or none", "both, or by")
-        request, result = _rotation(_core.Operation.reposition, None, k, in_place,
-                                    _somewhere(to, lengths), arguments)
-        request.set_from(_somewhere(from_, lengths), None if from_rope is None else from_rope._spec)
-        return self._finish(request, result, timeout)
+        return self._finish(_core.rotation(
+            _core.Operation.reposition, None, k, in_place, arguments, to, from_,
+            None if from_rope is None else from_rope._spec))
 
     def move_(self, k: Any, **arguments: Unpack[MoveArguments]) -> Any:
         """Moves rotated K to other positions in place, by the table that an engine rotated it with.
@@ -413,9 +330,9 @@ class _Rotations:
                 written by another. PositionOutOfRange: a position past the table. Nothing has
                 changed then.
         """
-        if arguments.get("out") is None:
-            _warn_of_copies(("k", k, sys.getrefcount(k)))
-        return self._move(None, k, dict(arguments))
+        if sys.getrefcount(k) == _TEMPORARY and arguments.get("out") is None:
+            _warn_of_copies("k", k)
+        return self._finish(_core.move(k, arguments))
 
     def move(self, k: Any, **arguments: Unpack[MoveArguments]) -> Any:
         """move_ into new arrays; of pages and slots into another pool, `out`."""
@@ -424,13 +341,7 @@ class _Rotations:
                 raise invalid("out", "none", "another pool, for pages or slots; or move_")
             new = [empty(each, np.shape(each), None) for each in _listed(k)]
             arguments["out"] = new if isinstance(k, (list, tuple)) else new[0]
-        return self._move(None, k, dict(arguments))
-
-    def _move(self, move: _core.Move | None, k: Any, arguments: dict[str, Any]) -> Any:
-        timeout = arguments.pop("timeout", None)
-        request, result = _moved(move, k, arguments)[1:]
-        changed(*_listed(result))
-        return self._finish(request, result, timeout)
+        return self._finish(_core.move(k, arguments))
 
     def _follows_length(self, rope: Rope, k: Any) -> bool:
         """Whether the numbers of an embedding depend on the length. One call for each embedding."""
@@ -453,46 +364,10 @@ def _listed(arrays: Any) -> Sequence[Any]:
     return arrays if isinstance(arrays, (list, tuple)) else (arrays,)
 
 
-def _moved(move: _core.Move | None, k: Any, arguments: dict[str, Any],
-           ) -> tuple[_core.Move, _core.Request, Any]:
-    """A call of a prepared move, or of a new one, which it also gives; and what it will fill."""
-    values = [arguments.pop(name, None) for name in _MOVED]
-    if move is None:
-        move = _move_of(k, values[0], arguments)
-    elif arguments:
-        raise TypeError(f"got an unexpected argument {min(arguments)!r}")
-    return move, move.of(k, *values), k if values[6] is None else values[6]
-
-
-def _move_of(k: Any, table: object, arguments: dict[str, Any]) -> _core.Move:
-    """What remains the same in calls with these arguments."""
-    offset, block_size, dtype, scale = (
-        arguments.pop(name, None) for name in ("rotary_offset", "block_size", "dtype", "scale"))
-    if scale is not None and np.ndim(scale) and np.shape(scale)[-1] == _listed(k)[0].shape[-1]:
+def _check_scale(k: Any, scale: Any) -> None:
+    if np.ndim(scale) and np.shape(scale)[-1] == _listed(k)[0].shape[-1]:
         raise invalid("scale", f"one for each channel, {np.shape(scale)}",
                       "one that both channels of a pair share, such as [T, H, 1]")
-    if unknown := arguments.keys() - RopeArguments.__annotations__.keys():
-        raise TypeError(f"got an unexpected argument {min(unknown)!r}")
-    options = offset, block_size, None if dtype is None else core_dtype(dtype)
-    if table is not None:
-        if arguments.keys() - {"pairing"}:
-            _pairing_alone(arguments)  # raises
-        return _move_by_table(arguments.get("pairing"), *options)
-    rope = _rope_of(arguments)
-    _warn(rope._warnings, 6)
-    return _core.Move(rope._spec, *options)
-
-
-@functools.lru_cache(maxsize=256)
-def _move_by_table(pairing: str | None, *options: Any) -> _core.Move:
-    return _core.Move(_pairing_alone({"pairing": pairing}), *options)
-
-
-def _somewhere(positions: object, lengths: dict[str, Any]) -> _core.Positions:
-    """A start, or an array of positions."""
-    if isinstance(positions, int) or getattr(positions, "ndim", 1) == 0:
-        return positions_of(positions, None, None, **lengths)
-    return positions_of(None, None, positions, **lengths)
 
 
 class Prepared:
@@ -502,18 +377,14 @@ class Prepared:
     again.
     """
 
-    __slots__ = ("_native", "_rotations", "_dtype", "_layouts", "_names", "_is_like_input",
-                 "_moves")
+    __slots__ = ("_native", "_rotations", "_names", "_moves")
 
-    def __init__(self, core: _core.Prepared, rotations: _Rotations, dtype: str | None,
-                 names: Sequence[str], moves: _core.Move | None = None) -> None:
+    def __init__(self, core: _core.Prepared, rotations: _Rotations, names: Sequence[str],
+                 moves: _core.Move | None = None) -> None:
         self._native = core
-        self._moves = moves
-        self._names = names
         self._rotations = rotations
-        self._dtype = dtype
-        self._layouts: list[tuple[str, str]] = core.layouts
-        self._is_like_input = dtype is None and not any(output for _, output in self._layouts)
+        self._names = names
+        self._moves = moves
 
     @property
     def id(self) -> str:
@@ -540,24 +411,20 @@ class Prepared:
                 cu_seqlens and context_parallel.
             from_: for a prepared reposition: the current positions.
         """
-        for i in range(len(arrays)):
-            _warn_of_copies(("arrays", arrays[i], sys.getrefcount(arrays[i])))
+        if _TEMPORARY in map(sys.getrefcount, arrays):
+            for array in arrays:
+                if sys.getrefcount(array) == _TEMPORARY + 1:
+                    _warn_of_copies("arrays", array)
         arrays = self._given(arrays, q, k)
-        changed(*arrays)
-        return self._finish(arrays, arrays, start, from_, timeout, positions)
+        return self._rotations._finish(
+            self._native.values(arrays, True, start, from_, timeout, positions))
 
     def rotate(self, *arrays: Any, q: Any = None, k: Any = None, start: int | None = None,
                from_: object = None, timeout: float | None = None, **positions: Any) -> Any:
         """Does what was prepared, into new arrays. Arguments: as rotate_."""
         arrays = self._given(arrays, q, k)
-        if wrong := [type(array) for array in arrays if not hasattr(array, "shape")]:
-            raise invalid("arrays", wrong[0].__name__, "arrays")
-        if self._is_like_input:
-            outputs = tuple([empty(array, array.shape, None) for array in arrays])
-        else:
-            outputs = tuple([empty(array, _result_shape(*layouts, array.shape), self._dtype)
-                             for array, layouts in zip(arrays, self._layouts)])
-        return self._finish(arrays, outputs, start, from_, timeout, positions)
+        return self._rotations._finish(
+            self._native.values(arrays, False, start, from_, timeout, positions))
 
     def move_(self, k: Any, **arguments: Unpack[MoveValues]) -> Any:
         """Does what was prepared as a move: see MoveValues, and Client.move_.
@@ -566,24 +433,9 @@ class Prepared:
         """
         if self._moves is None:
             raise invalid("operation", "a rotation", 'operation="move" of prepare')
-        if arguments.get("out") is None:
-            _warn_of_copies(("k", k, sys.getrefcount(k)))
-        return self._rotations._move(self._moves, k, dict(arguments))
-
-    def _finish(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...], start: int | None,
-                from_: object, timeout: float | None, positions: dict[str, Any]) -> Any:
-        if type(start) is int and from_ is None and not positions and 0 <= start <= _POSITION_MAX:
-            request = self._native.values(arrays, outputs, start)
-        else:
-            lengths = {name: positions.pop(name, None) for name in _LENGTHS}
-            where = positions_of(start, positions.pop("starts", None),
-                                 positions.pop("positions", None), **lengths)
-            if positions:
-                raise TypeError(f"got an unexpected argument {min(positions)!r}")
-            request = self._native.values(arrays, outputs, where,
-                                          None if from_ is None else _somewhere(from_, lengths))
-        result = outputs if len(outputs) > 1 else outputs[0]
-        return self._rotations._finish(request, result, timeout)
+        if sys.getrefcount(k) == _TEMPORARY and arguments.get("out") is None:
+            _warn_of_copies("k", k)
+        return self._rotations._finish(self._moves.of(k, arguments))
 
 
 _open: weakref.WeakSet[_core.Client] = weakref.WeakSet()
@@ -596,23 +448,22 @@ def _close_all() -> None:
         native.close()
 
 
-def _submit(native: _core.Client, request: _core.Request, result: Any,
-            timeout: float | None) -> concurrent.futures.Future[Any]:
+def _submit(native: _core.Client, request: _core.Request) -> concurrent.futures.Future[Any]:
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def done(error: BaseException | None, texts: Sequence[str] | None) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            _warn(texts or (), 2)
+            _warn(texts or ())
         except Warning as warning:  # a filter makes it an error
             error = warning
         if error is None:
-            future.set_result(result)
+            future.set_result(request.result)
         else:
             future.set_exception(error)
 
-    call = native.rotate_async(request, done, timeout)
+    call = native.rotate_async(request, done)
     future.add_done_callback(lambda ended: call.cancel() if ended.cancelled() else None)
     return future
 
@@ -657,10 +508,8 @@ class Client(_Rotations):
         """How tensors travel at present: "inline", "memfd", "ring" or "in_process"."""
         return self._native.transport
 
-    def _finish(self, request: _core.Request, result: Any, timeout: float | None) -> Any:
-        if texts := self._native.rotate(request, timeout):
-            _warn(texts)
-        return result
+    def _finish(self, request: _core.Request) -> Any:
+        return self._native.rotate(request)
 
     def prepare(self, q: Any = None, k: Any = None, *, open_axis: str | None = None,
                 operation: str = "rotate", **arguments: Unpack[PrepareArguments]) -> Prepared:
@@ -795,20 +644,17 @@ def _prepare(rotations: _Rotations, core: _core.Client, q: Any, k: Any, open_axi
     if operation == "move":
         if q is not None or open_axis is not None:
             raise invalid("q, open_axis", "one of them", "k alone, for a move")
-        move, request, _ = _moved(None, k, {**arguments, "by": 0})
+        arguments["by"] = 0
+        request = _core.move(k, arguments)
         prepared = core.prepare(request, "", timeout)
-        _warn(prepared.warnings, 4)
-        return Prepared(prepared, rotations, None, ["k"], move.by(prepared, request))
+        return Prepared(prepared, rotations, ["k"], _core.Move(arguments, prepared, request))
     chosen = _choice(_core.Operation, operation, "operation")
-    dtype = arguments.get("output_dtype")
-    somewhere = positions_of(0, None, None)
-    request, _ = _rotation(chosen, q, k, False, somewhere, arguments)
-    if chosen == _core.Operation.reposition:
-        request.set_from(somewhere, None)
-    prepared = core.prepare(request, open_axis or "", timeout)
-    _warn(prepared.warnings, 4)
-    return Prepared(prepared, rotations, None if dtype is None else dtype_name(dtype),
-                    [name for name, _ in _named(q, k)])
+    if given := [name for name in _LENGTHS if arguments.get(name) is not None]:
+        raise invalid(given[0], "it", "nothing: lengths are those of a call")
+    request = _core.rotation(chosen, q, k, False, arguments, 0,
+                             0 if chosen == _core.Operation.reposition else None)
+    return Prepared(core.prepare(request, open_axis or "", timeout), rotations,
+                    [name for name, array in (("q", q), ("k", k)) if array is not None])
 
 
 class Futures(_Rotations):
@@ -822,8 +668,8 @@ class Futures(_Rotations):
         self._native = native
         self._lengths = lengths
 
-    def _finish(self, request: _core.Request, result: Any, timeout: float | None) -> Any:
-        return _submit(self._native, request, result, timeout)
+    def _finish(self, request: _core.Request) -> Any:
+        return _submit(self._native, request)
 
 
 class AsyncClient(_Rotations):
@@ -840,8 +686,8 @@ class AsyncClient(_Rotations):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _finish(self, request: _core.Request, result: Any, timeout: float | None) -> Any:
-        return await asyncio.wrap_future(_submit(self._native, request, result, timeout))
+    async def _finish(self, request: _core.Request) -> Any:
+        return await asyncio.wrap_future(_submit(self._native, request))
 
     async def _reposition(self, *arguments: Any) -> Any:
         # It may ask the server about the embedding first.

@@ -8,7 +8,6 @@ import os
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from . import _core
-from ._arrays import integer, integers
 from .errors import invalid
 
 if TYPE_CHECKING:
@@ -171,10 +170,10 @@ class Tensor:
     llama4_scaling_beta: float | None = None
     norm: tuple[Any, float] | None = None
 
-    def _view(self, name: str, rank: int, layout: str | None) -> _core.TensorView:
+    def _view(self, name: str) -> _core.TensorView:
         view = _core.TensorView()
         view.role = _choice(_core.Role, self.role or name, f"{name}.role")
-        view.layout = self.layout or layout or _layout_of(rank, name)
+        view.layout = self.layout or ""
         view.output_layout = self.output_layout or ""
         for begin, end, role in self.heads:
             view.add_heads(None if role is None else _choice(_core.Role, role, f"{name}.heads"),
@@ -184,36 +183,3 @@ class Tensor:
         view.rotary_offset = self.rotary_offset
         view.llama4_scaling_beta = self.llama4_scaling_beta
         return view
-
-
-def _layout_of(rank: int, name: str) -> str:
-    """Three axes are SHD, four BSHD. Of others nothing is guessed."""
-    layout = {3: "SHD", 4: "BSHD"}.get(rank)
-    if layout is None:
-        raise invalid(f"{name}.layout", f"none, for {rank} axes",
-                      "a letter for each axis, of B, S, T, H, L and D")
-    return layout
-
-
-def positions_of(start: object, starts: object, positions: object, *, seq_lens: object = None,
-                 cu_seqlens: object = None, context_parallel: tuple[int, int] | None = None,
-                 may_be_none: bool = False) -> _core.Positions:
-    """Exactly one of the first three says where the tokens are; or none, if that may be."""
-    given = sum(value is not None for value in (start, starts, positions))
-    if given != 1 and not (given == 0 and may_be_none):
-        raise invalid("positions", "none or several", "exactly one of start, starts and positions")
-    made = _core.Positions()
-    if start is not None:
-        made.start = integer(start, "start")
-    elif starts is not None:
-        made.set_starts(integers(starts, "starts").reshape(-1))
-    elif positions is not None:
-        ids = integers(positions, "positions")
-        made.set_position_ids(ids.reshape(-1), list(ids.shape))
-    if seq_lens is not None:
-        made.set_seq_lens(integers(seq_lens, "seq_lens").reshape(-1))
-    if cu_seqlens is not None:
-        made.set_cu_seqlens(integers(cu_seqlens, "cu_seqlens").reshape(-1))
-    if context_parallel is not None:
-        made.cp_rank, made.cp_size = context_parallel
-    return made

@@ -1,0 +1,186 @@
+#include "client/python/core/arguments.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/python/core/arrays.h"
+#include "client/python/core/errors.h"
+#include "client/python/core/names.h"
+
+namespace rope::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+// The place of a name; that of the end: it is none of them.
+size_t IndexOf(nb::handle name) {
+  // owned by the process
+  static const std::vector<PyObject*> known = [] {
+    std::vector<PyObject*> made;
+    for (const std::string_view each : kArguments) made.push_back(Interned(each.data()).ptr());
+    return made;
+  }();
+  const auto same = std::ranges::find(known, name.ptr());
+  if (same != known.end()) return static_cast<size_t>(same - known.begin());
+  const auto* const equal = std::ranges::find(kArguments, nb::cast<std::string>(name));
+  return static_cast<size_t>(equal - kArguments);
+}
+
+}  // namespace
+
+Arguments::Arguments(nb::handle given, Argument first, Argument last) {
+  PyObject* name = nullptr;
+  PyObject* value = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value) != 0;) {
+    const size_t i = IndexOf(name);
+    if (i < first.index || i > last.index) {
+      PyErr_Format(PyExc_TypeError, "got an unexpected argument %R", name);
+      nb::raise_python_error();
+    }
+    if (value != Py_None) values_[i] = value;
+  }
+}
+
+void Arguments::Set(Argument argument, nb::handle value) {
+  if (!value.is_none()) values_[argument.index] = value;
+}
+
+nb::handle Arguments::operator[](Argument argument) const {
+  return has(argument) ? at(argument) : nb::handle(Py_None);
+}
+
+const char* Arguments::Any(Argument first, Argument last) const {
+  for (size_t i = first.index; i <= last.index; ++i) {
+    if (values_[i].is_valid()) return kArguments[i].data();
+  }
+  return nullptr;
+}
+
+client::RopeSpec Arguments::Rope() const {
+  static const nb::handle type = Kept("ropeserve.rope", "Rope");
+  static const nb::handle warnings = Interned("_warnings"), spec = Interned("_spec");
+  nb::object rope = nb::borrow((*this)["rope"]);
+  if (!rope.type().is(type) || has("pairing") || Any("model", "precision") != nullptr) {
+    nb::dict given;
+    for (size_t i = Argument("pairing").index; i <= Argument("precision").index; ++i) {
+      if (values_[i].is_valid()) given[kArguments[i].data()] = values_[i];
+    }
+    rope = Imported("ropeserve.client", "_rope_of")(given);
+  }
+  Warn(nb::getattr(rope, warnings));
+  return nb::cast<client::RopeSpec>(nb::getattr(rope, spec));
+}
+
+client::RopeSpec Arguments::RopeOfTable() const {
+  if (const char* const given = Any("rope", "precision")) {
+    RaiseInvalid(given, "it and a table of cos and sin, or angles", "one of them");
+  }
+  client::RopeSpec rope;
+  rope.pairing = PairingOf("pairing");
+  return rope;
+}
+
+std::optional<Pairing> Arguments::PairingOf(Argument argument) const {
+  if (!has(argument)) return {};
+  for (const Pairing each : {Pairing::kHalf, Pairing::kInterleaved}) {
+    if (PyUnicode_Check(at(argument).ptr()) != 0 &&
+        PyUnicode_CompareWithASCIIString(at(argument).ptr(), rope::Name(each).data()) == 0) {
+      return each;
+    }
+  }
+  RaiseInvalid(argument.name(), nb::repr(at(argument)).c_str(), "one of half, interleaved");
+}
+
+std::optional<client::DType> Arguments::DTypeOf(Argument argument) const {
+  if (!has(argument)) return {};
+  return nb::cast<client::DType>(
+      Imported("ropeserve._arrays", "core_dtype")(at(argument), argument.name()));
+}
+
+std::optional<int64_t> Arguments::IntegerOf(Argument argument) const {
+  if (!has(argument)) return {};
+  return python::IntegerOf(at(argument), argument.name());
+}
+
+std::string Arguments::TextOf(Argument argument) const {
+  std::string text;
+  if (has(argument) && !nb::try_cast(at(argument), text)) {
+    RaiseInvalid(argument.name(), nb::repr(at(argument)).c_str(), "a text");
+  }
+  return text;
+}
+
+client::CallOptions Arguments::Options() const {
+  return OptionsOf((*this)["timeout"]);
+}
+
+client::Positions Arguments::Positions(bool may_be_none) const {
+  client::Positions positions;
+  const int given = has("start") + has("starts") + has("positions");
+  if (given != 1 && !(given == 0 && may_be_none)) {
+    RaiseInvalid("positions", "none or several", "exactly one of start, starts and positions");
+  }
+  positions.start = IntegerOf("start");
+  if (has("starts")) {
+    positions.starts = IntegerArray(at("starts"), "starts", false).values;
+  }
+  if (has("positions")) {
+    IntegerArray ids(at("positions"), "positions", false);
+    positions.position_ids = std::move(ids.values);
+    positions.position_ids_shape = std::move(ids.shape);
+  }
+  SetLengths(positions);
+  return positions;
+}
+
+void Arguments::SetLengths(client::Positions& positions) const {
+  for (const auto& [argument, lengths] :
+       {std::pair(Argument("seq_lens"), &positions.seq_lens),
+        std::pair(Argument("cu_seqlens"), &positions.cu_seqlens)}) {
+    if (has(argument)) *lengths = IntegerArray(at(argument), argument.name(), false).values;
+  }
+  if (!has("context_parallel")) return;
+  std::pair<int32_t, int32_t> part;
+  if (!nb::try_cast(at("context_parallel"), part)) {
+    RaiseInvalid("context_parallel", nb::repr(at("context_parallel")).c_str(), "(rank, size)");
+  }
+  positions.cp_rank = part.first;
+  positions.cp_size = part.second;
+}
+
+client::CallOptions OptionsOf(nb::handle timeout_seconds) {
+  client::CallOptions options;
+  if (timeout_seconds.is_none()) return options;
+  constexpr double kDaySeconds = 24 * 60 * 60;
+  const double seconds = PyFloat_AsDouble(timeout_seconds.ptr());
+  if (seconds == -1 && PyErr_Occurred() != nullptr) nb::raise_python_error();
+  if (!(seconds >= 0)) RaiseInvalid("timeout", std::to_string(seconds), "seconds, 0 or more");
+  options.timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, kDaySeconds) * 1000));
+  return options;
+}
+
+client::Positions PositionsOf(nb::handle given, const char* name) {
+  IntegerArray integers(given, name);
+  client::Positions positions;
+  if (integers.shape.empty()) {
+    positions.start = integers.values.front();
+  } else {
+    positions.position_ids = std::move(integers.values);
+    positions.position_ids_shape = std::move(integers.shape);
+  }
+  return positions;
+}
+
+void Warn(nb::handle texts) {
+  if (nb::len(texts) > 0) Imported("ropeserve.client", "_warn")(texts);
+}
+
+}  // namespace rope::python

@@ -1,0 +1,94 @@
+// Arguments of calls by name, as Python gives them.
+//
+// Threading:  With the GIL.
+// Ownership:  Arguments borrows the dict and its values.
+// Errors:     TypeError: an unknown name. InvalidField: a value that its argument cannot have.
+#ifndef ROPE_CLIENT_PYTHON_CORE_ARGUMENTS_H_
+#define ROPE_CLIENT_PYTHON_CORE_ARGUMENTS_H_
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "rope/options.h"
+#include "rope/rotate.h"
+
+namespace rope::python {
+
+// A call takes a range of these.
+inline constexpr std::string_view kArguments[] = {
+    // Of moves.
+    "block_size", "rotary_offset", "scale", "dtype",
+    // Of each call of a prepared one.
+    "table", "from_", "to", "by", "pages", "slots", "out", "out_slots", "timeout",
+    // Of the embedding.
+    "pairing", "rope", "model", "config", "config_id", "layer", "layer_type", "first_layer",
+    "sub_config", "compat", "precision",
+    // Of rotations; first where the tokens are.
+    "start", "starts", "positions", "seq_lens", "cu_seqlens", "context_parallel", "cos", "sin",
+    "angles", "layout", "output_dtype", "channel_order", "skip_attention_factor", "request_id"};
+
+// The place of a name among them, known to the compiler.
+struct Argument {
+  consteval Argument(const char* name)
+      : index(static_cast<size_t>(std::ranges::find(kArguments, name) - kArguments)) {
+    static_cast<void>(kArguments[index].size());  // another name does not compile
+  }
+  const char* name() const { return kArguments[index].data(); }
+
+  size_t index;
+};
+
+class Arguments {
+ public:
+  // Of a dict, which may have the names from `first` to `last`.
+  Arguments(nanobind::handle given, Argument first, Argument last);
+
+  bool has(Argument argument) const { return values_[argument.index].is_valid(); }
+  // As if the dict had it.
+  void Set(Argument argument, nanobind::handle value);
+  // None for an argument that is not given.
+  nanobind::handle operator[](Argument argument) const;
+  // The name of the first of a range that is given; null: none is.
+  const char* Any(Argument first, Argument last) const;
+
+  // What a call says of the embedding. Warns of what is doubtful about its file.
+  client::RopeSpec Rope() const;
+  // The same of a call with a table of its own: the pairing alone.
+  client::RopeSpec RopeOfTable() const;
+  std::optional<Pairing> PairingOf(Argument argument) const;
+  std::optional<client::DType> DTypeOf(Argument argument) const;
+  std::optional<int64_t> IntegerOf(Argument argument) const;
+  std::string TextOf(Argument argument) const;  // empty: not given
+  // How long the call may take.
+  client::CallOptions Options() const;
+  // Where the tokens are: one of start, starts and positions; or none, if that may be.
+  client::Positions Positions(bool may_be_none) const;
+  // Sets the lengths that are given.
+  void SetLengths(client::Positions& positions) const;
+
+ private:
+  // Null: not given, or None.
+  nanobind::handle at(Argument argument) const { return values_[argument.index]; }
+
+  std::array<nanobind::handle, std::size(kArguments)> values_ = {};
+};
+
+// None: the default.
+client::CallOptions OptionsOf(nanobind::handle timeout_seconds);
+
+// A start, or the position of each token.
+client::Positions PositionsOf(nanobind::handle given, const char* name);
+
+// Shows ConfigWarnings, as said by the code that called the package.
+void Warn(nanobind::handle texts);
+
+}  // namespace rope::python
+
+#endif  // ROPE_CLIENT_PYTHON_CORE_ARGUMENTS_H_
