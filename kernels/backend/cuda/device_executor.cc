@@ -1,0 +1,234 @@
+#include "kernels/backend/cuda/device_executor.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "kernels/backend/cuda/cuda_backend.h"
+#include "kernels/backend/cuda/cuda_device.h"
+#include "kernels/backend/cuda/cuda_driver.h"
+#include "kernels/backend/cuda/cuda_plan.h"
+#include "kernels/backend/cuda/device_tables.h"
+#include "kernels/error.h"
+#include "kernels/status_macros.h"
+
+namespace rope::kernels {
+
+struct DeviceExecutor::Gpu {
+  explicit Gpu(int64_t table_bytes_max) : tables(table_bytes_max) {}
+
+  std::shared_ptr<const CudaDevice> device;
+  absl::Status checked;  // INTERNAL: a kernel failed or gave a wrong result
+  DeviceTables tables;
+};
+
+namespace {
+
+CUstream_st* StreamOf(const DeviceQueue& queue) {
+  return static_cast<CUstream_st*>(queue.stream);
+}
+
+// FAILED_PRECONDITION while the stream is captured: what is to be made takes memory or waits. A
+// stream that the driver does not know is refused later.
+absl::Status CheckNotCaptured(const DeviceQueue& queue, const char* what) {
+  int state = 0;
+  const CudaError error = Cuda().cuStreamIsCapturing(StreamOf(queue), &state);
+  const bool known = error == CudaError::kSuccess;
+  if (known ? state == 0
+            : error < CudaError::kCaptureUnsupported || error > CudaError::kCaptureWrongThread) {
+    return absl::OkStatus();
+  }
+  return MakeError(Reason::kWrongState, "stream",
+                   StrCat("a capture before the ", what, " of this rotation is on the device"),
+                   "a call of it before the capture, such as one with prepares_only");
+}
+
+std::string TensorField(const DeviceJob& job) {
+  return StrCat("tensors[", job.tensor, "]");
+}
+
+// INVALID_ARGUMENT: `address` is not in memory of the queue's device.
+absl::Status CheckAddress(const void* address, const std::string& field, const CudaDevice& device,
+                          const DeviceQueue& queue) {
+  unsigned type = 0;
+  int ordinal = -1;
+  int attributes[] = {kCudaMemoryType, kCudaDeviceOrdinal};
+  void* values[] = {&type, &ordinal};
+  ROPE_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuPointerGetAttributes(2, attributes, values, const_cast<void*>(address)),
+                 "cuPointerGetAttributes"));
+  if (type == kCudaDeviceMemory && ordinal == queue.device) return absl::OkStatus();
+  const std::string got = type == kCudaDeviceMemory ? StrCat("memory of cuda:", ordinal)
+                                                    : std::string("an address in host memory");
+  return InvalidField(field, got, StrCat("memory of ", device.name(), ", the queue's device"));
+}
+
+absl::Status CheckAddresses(absl::Span<const DeviceJob> jobs, const CudaDevice& device,
+                            const DeviceQueue& queue) {
+  size_t checked = 0;  // tensors; their other jobs are in the same memory
+  for (const DeviceJob& job : jobs) {
+    if (job.tensor < checked) continue;
+    checked = job.tensor + 1;
+    ROPE_RETURN_IF_ERROR(CheckAddress(job.job.input, TensorField(job), device, queue));
+    if (job.job.output == job.job.input) continue;
+    ROPE_RETURN_IF_ERROR(CheckAddress(job.job.output, TensorField(job) + ".output", device, queue));
+  }
+  if (!jobs.empty() && jobs.front().rows.positions != nullptr) {
+    ROPE_RETURN_IF_ERROR(
+        CheckAddress(jobs.front().rows.positions, "positions.position_ids", device, queue));
+  }
+  if (queue.positions_outside == nullptr) return absl::OkStatus();
+  return CheckAddress(queue.positions_outside, "positions_outside", device, queue);
+}
+
+CudaJob CudaJobOf(const RotateJob& job, const float* rows, const float* one_row) {
+  CudaJob result = CudaSettings(job);
+  result.input = job.input;
+  result.output = job.output;
+  result.rows = rows;
+  result.one_row = one_row;
+  result.input_token = job.input_strides.token;
+  result.input_head = job.input_strides.head;
+  result.output_token = job.output_strides.token;
+  result.output_head = job.output_strides.head;
+  result.tokens = static_cast<uint32_t>(job.tokens);
+  result.heads = static_cast<uint32_t>(job.heads);
+  return result;
+}
+
+// Whether all tokens rotate by a row of the table.
+absl::Status CheckPositions(const DeviceJob& job, int64_t rows) {
+  const int64_t first = job.rows.first;
+  if (job.rows.positions != nullptr || (first >= 0 && first <= rows - job.job.tokens)) {
+    return absl::OkStatus();
+  }
+  return MakeError(Reason::kPositionOutOfRange, "positions", first + job.job.tokens - 1,
+                   StrCat("below the ", rows, " rows of the table on the device (positions_max)"));
+}
+
+void SetTable(const DeviceRows& rows, const DeviceTables::View& table, const DeviceQueue& queue,
+              CudaRectangle& work) {
+  work.first_row = rows.first;
+  work.row_step = 1;
+  work.row_count = table.count;
+  work.positions = rows.positions;
+  work.wide_positions = rows.wide ? 1 : 0;
+  work.positions_outside = queue.positions_outside;
+}
+
+absl::Status NoRectangle(const DeviceJob& job) {
+  return MakeError(Reason::kNotBuilt, TensorField(job),
+                   "sizes, strides, addresses or a conversion that the GPU's kernels do not take",
+                   "multiples of 16 bytes (fp8: 8), heads of at most 4096 bytes, moves of at most "
+                   "64 pairs, and results of the input's type without a scale of fp8");
+}
+
+// The launch of the first jobs of the list; sets how many those are.
+absl::StatusOr<CudaRectangleLaunch> PlanFirst(absl::Span<const DeviceJob> jobs,
+                                              const DeviceTables::View& table,
+                                              const DeviceQueue& queue, size_t& count) {
+  const DeviceRows& rows = jobs.front().rows;
+  std::vector<CudaJob> planned;
+  planned.reserve(kCudaTensors);
+  for (const DeviceJob& job : jobs) {
+    if (planned.size() == kCudaTensors || !(job.rows == rows)) break;
+    planned.push_back(CudaJobOf(job.job, table.rows, rows.one_row));
+  }
+  std::optional<CudaRectangleLaunch> launch = PlanCudaRectangle(planned);
+  count = planned.size();
+  if (!launch.has_value() && count > 1) {
+    count = 1;
+    launch = PlanCudaRectangle({planned.front()});
+  }
+  const bool has_row = rows.one_row == nullptr || (launch && launch->work.rows == nullptr);
+  if (!launch.has_value() || !has_row) return NoRectangle(jobs.front());
+  if (table.rows != nullptr) SetTable(rows, table, queue, launch->work);
+  return *launch;
+}
+
+}  // namespace
+
+DeviceExecutor::DeviceExecutor(int64_t table_bytes_max) : table_bytes_max_(table_bytes_max) {}
+
+DeviceExecutor::~DeviceExecutor() {
+  for (auto& [ordinal, gpu] : gpus_) {
+    const CudaCurrent current(gpu->device->context());
+    gpu.reset();
+  }
+}
+
+absl::StatusOr<DeviceExecutor::Gpu*> DeviceExecutor::FindOrOpen(const DeviceQueue& queue) {
+  {
+    const proto::ReaderMutexLock lock(&mutex_);
+    const auto found = gpus_.find(queue.device);
+    if (found != gpus_.end()) return found->second.get();
+  }
+  if (queue.device < 0) return InvalidField("device", queue.device, "the number of a GPU");
+  if (*kCudaPtx == '\0') {
+    return MakeError(Reason::kNotBuilt, "device", "memory of a GPU",
+                     "a build with CUDA's kernels; this one was built without kernels");
+  }
+  ROPE_RETURN_IF_ERROR(FindCudaDriver().status());
+  ROPE_RETURN_IF_ERROR(CheckNotCaptured(queue, "kernels"));
+  const proto::WriterMutexLock lock(&mutex_);
+  std::unique_ptr<Gpu>& place = gpus_[queue.device];
+  if (place != nullptr) return place.get();
+  const auto open = [&]() -> absl::Status {
+    ROPE_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(queue.device));
+    auto gpu = std::make_unique<Gpu>(table_bytes_max_);
+    gpu->device = std::make_shared<const CudaDevice>(std::move(device));
+    const CudaCurrent current(gpu->device->context());
+    ROPE_RETURN_IF_ERROR(current.status());
+    gpu->checked = CheckCudaDevice(gpu->device);
+    if (!absl::IsInternal(gpu->checked)) ROPE_RETURN_IF_ERROR(gpu->checked);
+    place = std::move(gpu);
+    return absl::OkStatus();
+  };
+  const absl::Status opened = open();
+  if (opened.ok()) return place.get();
+  gpus_.erase(queue.device);
+  return opened;
+}
+
+absl::StatusOr<std::string_view> DeviceExecutor::Enqueue(absl::Span<const DeviceJob> jobs,
+                                                         int64_t table_rows,
+                                                         const DeviceQueue& queue) {
+  ROPE_ASSIGN_OR_RETURN(Gpu* const gpu, FindOrOpen(queue));
+  ROPE_RETURN_IF_ERROR(gpu->checked);
+  const CudaDevice& device = *gpu->device;
+  const CudaCurrent current(device.context());
+  ROPE_RETURN_IF_ERROR(current.status());
+  ROPE_RETURN_IF_ERROR(CheckAddresses(jobs, device, queue));
+  absl::InlinedVector<CudaRectangleLaunch, 1> launches;
+  const Frequencies* found = nullptr;  // whose table `table` is
+  DeviceTables::View table;
+  for (size_t count = 0; !jobs.empty(); jobs.remove_prefix(count)) {
+    const Frequencies* const wanted = jobs.front().rows.frequencies;
+    if (wanted != nullptr && wanted != found) {
+      table = gpu->tables.Find(*wanted, table_rows);
+      if (table.rows == nullptr) {
+        ROPE_RETURN_IF_ERROR(CheckNotCaptured(queue, "table"));
+        ROPE_ASSIGN_OR_RETURN(table, gpu->tables.FindOrBuild(*wanted, table_rows));
+      }
+      found = wanted;
+    }
+    if (wanted != nullptr) ROPE_RETURN_IF_ERROR(CheckPositions(jobs.front(), table.count));
+    const DeviceTables::View none;
+    ROPE_ASSIGN_OR_RETURN(launches.emplace_back(),
+                          PlanFirst(jobs, wanted != nullptr ? table : none, queue, count));
+    if (launches.size() <= kDeviceLaunchesMax) continue;
+    return MakeError(Reason::kLimitExceeded, "tensors",
+                     StrCat("more than ", kDeviceLaunchesMax, " launches"),
+                     "tensors in which sequences are adjacent, or fewer of them");
+  }
+  if (queue.prepares_only) return device.name();
+  for (const CudaRectangleLaunch& launch : launches) {
+    absl::Status status = CudaStatus(device.Launch(launch, StreamOf(queue)), "cuLaunchKernel");
+    if (!status.ok()) return proto::MarkMayHaveExecuted(std::move(status));
+  }
+  return device.name();
+}
+
+}  // namespace rope::kernels
