@@ -67,20 +67,22 @@ absl::Status CheckAddress(const void* address, const std::string& field, const C
 
 absl::Status CheckAddresses(absl::Span<const DeviceJob> jobs, const CudaDevice& device,
                             const DeviceQueue& queue) {
-  size_t checked = 0;  // tensors; their other jobs are in the same memory
+  size_t tensors = 0;  // checked; their other jobs are in the same memory
+  const void* positions = nullptr;
   for (const DeviceJob& job : jobs) {
-    if (job.tensor < checked) continue;
-    checked = job.tensor + 1;
+    if (positions == nullptr) positions = job.rows.positions;
+    if (job.tensor < tensors) continue;
+    tensors = job.tensor + 1;
     ROPE_RETURN_IF_ERROR(CheckAddress(job.job.input, TensorField(job), device, queue));
     if (job.job.output == job.job.input) continue;
     ROPE_RETURN_IF_ERROR(CheckAddress(job.job.output, TensorField(job) + ".output", device, queue));
   }
-  if (!jobs.empty() && jobs.front().rows.positions != nullptr) {
-    ROPE_RETURN_IF_ERROR(
-        CheckAddress(jobs.front().rows.positions, "positions.position_ids", device, queue));
+  for (const auto& [address, field] :
+       {std::pair(positions, "positions.position_ids"),
+        std::pair(static_cast<const void*>(queue.positions_outside), "positions_outside")}) {
+    if (address != nullptr) ROPE_RETURN_IF_ERROR(CheckAddress(address, field, device, queue));
   }
-  if (queue.positions_outside == nullptr) return absl::OkStatus();
-  return CheckAddress(queue.positions_outside, "positions_outside", device, queue);
+  return absl::OkStatus();
 }
 
 CudaJob CudaJobOf(const RotateJob& job, const float* rows, const float* one_row) {
@@ -218,10 +220,6 @@ absl::StatusOr<std::string_view> DeviceExecutor::Enqueue(absl::Span<const Device
     const DeviceTables::View none;
     ROPE_ASSIGN_OR_RETURN(launches.emplace_back(),
                           PlanFirst(jobs, wanted != nullptr ? table : none, queue, count));
-    if (launches.size() <= kDeviceLaunchesMax) continue;
-    return MakeError(Reason::kLimitExceeded, "tensors",
-                     StrCat("more than ", kDeviceLaunchesMax, " launches"),
-                     "tensors in which sequences are adjacent, or fewer of them");
   }
   if (queue.prepares_only) return device.name();
   for (const CudaRectangleLaunch& launch : launches) {

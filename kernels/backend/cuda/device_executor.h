@@ -20,7 +20,6 @@
 //             or gave a wrong result when it was checked, for which the device is refused from then
 //             on; as CudaStatus. All but an
 //             error of a launch come before anything is enqueued.
-// Limits:     kDeviceLaunchesMax rectangles a call.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_DEVICE_EXECUTOR_H_
 #define ROPE_KERNELS_BACKEND_CUDA_DEVICE_EXECUTOR_H_
 
@@ -55,12 +54,10 @@ struct DeviceRows {
 // they are in place, or do not overlap. REQUIRES: it has something to do; no weights and no scales
 // of tokens.
 struct DeviceJob {
-  RotateJob job;
-  DeviceRows rows;
+  RotateJob job = {};
+  DeviceRows rows = {};
   size_t tensor = 0;  // for errors; never less than that of the job before it in the same run
 };
-
-inline constexpr size_t kDeviceLaunchesMax = 1024;
 
 class DeviceExecutor {
  public:
