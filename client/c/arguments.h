@@ -5,15 +5,18 @@
 #define ROPE_CLIENT_C_ARGUMENTS_H_
 
 #include <cstddef>
+#include <optional>
 
 #include "rope/client.h"
+#include "rope/device.h"
 #include "rope/rope.h"
 
 namespace rope::c {
 
-// Fills `call`, which borrows the memory of the arguments. INVALID_ARGUMENT: as rope_rotate.
+// Fills `call`, which borrows the memory of the arguments, and, if one of them lies on a GPU,
+// `queue`, but for its stream. INVALID_ARGUMENT: as rope_rotate.
 Status ReadArguments(const client::PreparedRotation& rotation, const rope_argument* arguments,
-                     size_t count, client::RotateRequest* call);
+                     size_t count, client::RotateRequest* call, std::optional<DeviceQueue>* queue);
 
 }  // namespace rope::c
 

@@ -135,6 +135,7 @@ Status ReadOptions(const char* json, embedded::Options* engine, client::ConnectO
   return Reader(json)
       .Read("threads", &engine->threads)
       .Read("memory_bytes", &engine->memory_bytes)
+      .Read("device_table_bytes", &engine->device_table_bytes)
       .Read("models", &engine->models)
       .Read("arena_bytes", &options->arena_bytes)
       .End();
