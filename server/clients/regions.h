@@ -130,7 +130,7 @@ struct RegionTotals {
 // Regions: the memory regions of one connection, which end with it.
 //
 // Region ids are random: no other connection finds, lists or removes them. A connection has one
-// region beside those of the process, which lives until the last request that holds it is done, even if it was unregistered or
+// region, which lives until the last request that holds it is done, even if it was unregistered or
 // its connection has ended. The region may have several ids. A request holds the id that it names:
 //
 //   registered --- Unregister ---> in use ---- last request done ---> released

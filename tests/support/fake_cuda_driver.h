@@ -3,10 +3,10 @@
 //
 // Device memory is host memory that the fake keeps a list of. Streams are asynchronous: copies and
 // launches wait until the stream is synchronised. A result that is read too early, or a buffer that
-// is filled too early, is therefore wrong every time. The null stream runs all at once. Kernels run from their source on the CPU. The
-// process stops where a device would fault: on an access to freed or foreign memory, a copy from
-// pageable memory, or a misaligned access. Kernels reach pinned memory too. SIGUSR1 loses the
-// device: the next launch fails, and everything after it.
+// is filled too early, is therefore wrong every time. The null stream runs all at once. Kernels run
+// from their source on the CPU. The process stops where a device would fault: on an access to freed
+// or foreign memory, a copy from pageable memory, or a misaligned access. Kernels reach pinned
+// memory too. SIGUSR1 loses the device: the next launch fails, and everything after it.
 //
 // Threading:  Thread-safe.
 #ifndef ROPE_TESTS_SUPPORT_FAKE_CUDA_DRIVER_H_

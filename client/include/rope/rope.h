@@ -108,8 +108,8 @@ void rope_prepared_free(rope_prepared* prepared);
 //                      it the tensor is rotated in place: then its result has its type, layout and
 //                      strides
 //   positions          no axes: the position of the first token of every sequence, from which later
-//                      tokens count up; else of each token: [S], [B, S] or [T], or with a leading 3.
-//                      Beside tensors on a GPU those of each token lie there too, without the 3
+//                      tokens count up; else of each token: [S], [B, S] or [T], or with a leading
+//                      3. Beside tensors on a GPU those of each token lie there too, without the 3
 //   positions.starts, positions.cu_seqlens, positions.seq_lens, positions.cp_size,
 //   positions.cp_rank  as rope.v1.Positions explains them; the last two have no axes
 //   reposition.from    and reposition.from.starts and so on: with OPERATION_REPOSITION

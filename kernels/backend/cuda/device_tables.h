@@ -1,9 +1,9 @@
-// DeviceTables: the cos/sin tables that are resident on a GPU, each as a whole: rows 0 to N-1 of one
-// TableKey, float32, at an address that stays, so that a captured graph may name it.
+// DeviceTables: the cos/sin tables that are resident on a GPU, each as a whole: rows 0 to N-1 of
+// one TableKey, float32, at an address that stays, so that a captured graph may name it.
 //
-// A table is built on the calling thread, in pages as those of TableCache, so that its rows have the
-// same bits: 131072 rows of 64 pairs take 0.2 seconds and 64 MiB. It never changes, grows or goes
-// while the DeviceTables lives.
+// A table is built on the calling thread, in pages as those of TableCache, so that its rows have
+// the same bits: 131072 rows of 64 pairs take 0.2 seconds and 64 MiB. It never changes, grows or
+// goes while the DeviceTables lives.
 //
 // Threading:  Thread-safe. Build holds up every other call.
 // Ownership:  Owns the memory of the tables. REQUIRES of Build and the destructor: the device's

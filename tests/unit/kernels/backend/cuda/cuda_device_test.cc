@@ -72,8 +72,8 @@ TEST_F(CudaDeviceTest, DeviceThatFailsAtTheStartIsUnavailable) {
   for (const char* function :
        {"cuInit", "cuDeviceGet", "cuDeviceGetName", "cuDeviceTotalMem", "cuDeviceGetAttribute",
         "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuModuleLoadData", "cuModuleGetFunction",
-        "cuCtxSetCurrent", "cuMemAlloc", "cuMemAllocHost", "cuStreamCreate", "cuMemsetD8Async", "cuMemcpyAsync",
-        "cuLaunchKernel", "cuStreamSynchronize"}) {
+        "cuCtxSetCurrent", "cuMemAlloc", "cuMemAllocHost", "cuStreamCreate", "cuMemsetD8Async",
+        "cuMemcpyAsync", "cuLaunchKernel", "cuStreamSynchronize"}) {
     for (const CudaError error : {kLaunchFailed, kInvalidValue}) {
       for (const bool stays : {false, true}) {
         EXPECT_THAT(CreateWith(function, error, stays), IsUnavailable(function)) << function;
