@@ -65,7 +65,7 @@ class JobCutter {
     if (runs > kDeviceJobsMax / spans) {
       return MakeError(Reason::kLimitExceeded, "tensors",
                        absl::StrCat(runs, " runs of tokens at one distance"),
-                       absl::StrCat("at most ", kDeviceJobsMax, " with all heads_ranges"));
+                       absl::StrCat("at most ", kDeviceJobsMax, " with all head_ranges"));
     }
     std::vector<DeviceJob> jobs;
     jobs.reserve(static_cast<size_t>(runs * spans));
