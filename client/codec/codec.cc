@@ -555,7 +555,7 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region&
 }
 
 // Either all tensors lie on the region's device, with their outputs, or none does.
-Status CheckMemory(const RotateRequest& request, const Region& region) {
+Status CheckDevices(const RotateRequest& request, const Region& region) {
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& tensor = request.tensors[i];
     const bool is_on_gpu = tensor.memory == Memory::kCuda;
@@ -656,7 +656,7 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
                                    BorrowedSlices& borrowed) {
-  ROPE_RETURN_IF_ERROR(CheckMemory(request, region));
+  ROPE_RETURN_IF_ERROR(CheckDevices(request, region));
   if (!request.prepared.has_value()) return EncodeWhole(request, region, route, borrowed);
   ROPE_RETURN_IF_ERROR(CheckPreparedCall(request));
   if (std::ranges::any_of(request.tensors, HasStrides)) {

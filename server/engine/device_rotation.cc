@@ -33,7 +33,7 @@ absl::Status FindMoveRows(const Plan& plan, kernels::TableCache& tables, MoveRow
 }
 
 // A tensor's input or output.
-struct Side {
+struct TensorSide {
   LayoutStrides strides;
   int64_t token = 0;  // between the tokens of a job
 };
@@ -88,10 +88,10 @@ class JobCutter {
     const bool goes_on = is_sequence || device.move.has_value() || !plan_.rotates ||
                          (letter == 'B' && device.by_batch && device.ids.region != nullptr);
     if (!goes_on) return false;
-    for (Side& side : sides_) {
+    for (TensorSide& side : sides_) {
       if (tokens_ > 1 && side.strides.token_axes[axis] != tokens_ * side.token) return false;
     }
-    for (Side& side : sides_) {
+    for (TensorSide& side : sides_) {
       if (tokens_ == 1) side.token = side.strides.token_axes[axis];
     }
     tokens_ *= length;
@@ -124,7 +124,7 @@ class JobCutter {
   }
 
   void SetTensor(const TensorPlan& tensor, const HeadSpan& span, const int64_t* offsets,
-                 const Side* sides, kernels::RotateJob& job) const {
+                 const TensorSide* sides, kernels::RotateJob& job) const {
     const auto place = [&](const RegionPart& part, size_t side, kernels::DType dtype) {
       const int64_t elements = offsets[side] + span.begin * sides[side].strides.head;
       return static_cast<char*>(part.device_address()) + elements * kernels::ElementBytes(dtype);
@@ -171,7 +171,7 @@ class JobCutter {
   const Plan& plan_;
   const MoveRows& rows_;
   const absl::InlinedVector<TokenAxis, kTokenAxesMax>& axes_;
-  absl::InlinedVector<Side, 4> sides_;               // of each tensor: its input, its output
+  absl::InlinedVector<TensorSide, 4> sides_;         // of each tensor: its input, its output
   absl::InlinedVector<size_t, kTokenAxesMax> left_;  // axes that jobs do not take
   int64_t tokens_ = 1;                               // of a job
 };

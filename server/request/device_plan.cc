@@ -16,36 +16,38 @@ namespace rope::server {
 namespace {
 
 // Of something that tensors in host memory may have.
-absl::Status Refuse(absl::string_view field, absl::string_view got, absl::string_view want) {
+absl::Status RefuseOnDevice(absl::string_view field, absl::string_view got,
+                            absl::string_view want) {
   return MakeError(Reason::kNotBuilt, field, absl::StrCat(got, " with tensors on a device"), want);
 }
 
-absl::Status CheckTensor(const TensorPlan& tensor, const std::string& path) {
+absl::Status CheckDeviceTensor(const TensorPlan& tensor, const std::string& path) {
   if (!tensor.source.IsOnDevice() || !tensor.place.IsOnDevice()) {
     return InvalidField(path, "host memory in a call for a device",
                         "memory of the device, for each tensor and each output");
   }
   if (tensor.IsGathered()) {
-    return Refuse(path + ".array.strides", absl::StrCat(tensor.strides->channel, " for D"), "1");
+    return RefuseOnDevice(path + ".array.strides", absl::StrCat(tensor.strides->channel, " for D"),
+                          "1");
   }
   const auto is_one = [](float weight) { return weight == 1; };
   if (tensor.norm_weight != nullptr && !std::ranges::all_of(*tensor.norm_weight, is_one)) {
-    return Refuse(path + ".norm.weight", "weights", "weights of 1");
+    return RefuseOnDevice(path + ".norm.weight", "weights", "weights of 1");
   }
-  if (tensor.token_scaled) return Refuse(path + ".llama4_scaling_beta", "it", "it unset");
+  if (tensor.token_scaled) return RefuseOnDevice(path + ".llama4_scaling_beta", "it", "it unset");
   return absl::OkStatus();
 }
 
-absl::Status CheckRequest(const v1::RotateRequest& fixed, const Plan& plan) {
+absl::Status CheckDeviceRequest(const v1::RotateRequest& fixed, const Plan& plan) {
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    ROPE_RETURN_IF_ERROR(CheckTensor(plan.tensors[i], absl::StrCat("tensors[", i, "]")));
+    ROPE_RETURN_IF_ERROR(CheckDeviceTensor(plan.tensors[i], absl::StrCat("tensors[", i, "]")));
   }
-  if (fixed.has_rows()) return Refuse("rows", "rows", "an embedding");
+  if (fixed.has_rows()) return RefuseOnDevice("rows", "rows", "an embedding");
   if (plan.channel_order.value_or(plan.geometry.pairing) != plan.geometry.pairing) {
-    return Refuse("output.channel_order", "another order", "that of the pairing");
+    return RefuseOnDevice("output.channel_order", "another order", "that of the pairing");
   }
   if (plan.arithmetic != kernels::PairArithmetic::kAdd) return absl::OkStatus();
-  return Refuse("operation", "OPERATION_ADD_SINUSOIDAL", "another operation");
+  return RefuseOnDevice("operation", "OPERATION_ADD_SINUSOIDAL", "another operation");
 }
 
 // The length that all sequences have; unset: they differ, or nobody knows it.
@@ -59,11 +61,12 @@ std::optional<int64_t> LengthOfAll(const v1::Positions& message, const DevicePos
   return start + std::max<int64_t>(layout.Length('S') * layout.Length('T'), 1);
 }
 
-absl::Status PlanMove(const v1::RotateRequest& values, const Ropes& ropes, ArraySource& source,
-                      Plan& plan) {
+absl::Status PlanUniformMove(const v1::RotateRequest& values, const Ropes& ropes,
+                             ArraySource& source, Plan& plan) {
   constexpr absl::string_view kField = "reposition.by";
   if (!values.reposition().has_by()) {
-    return Refuse("reposition", "positions before and after", "by, one number for all tokens");
+    return RefuseOnDevice("reposition", "positions before and after",
+                          "by, one number for all tokens");
   }
   if (ropes.resolved->DependsOnSeqLen()) {
     return InvalidField(kField, "it with frequencies that follow the length",
@@ -71,7 +74,8 @@ absl::Status PlanMove(const v1::RotateRequest& values, const Ropes& ropes, Array
   }
   const auto check = [&](absl::Span<const int64_t> shape) {
     if (shape.empty() || (shape.size() == 1 && shape[0] == 1)) return absl::OkStatus();
-    return Refuse(kField, absl::StrCat("shape ", Brackets(shape)), "one number for all tokens");
+    return RefuseOnDevice(kField, absl::StrCat("shape ", Brackets(shape)),
+                          "one number for all tokens");
   };
   ROPE_ASSIGN_OR_RETURN(const IntegerArray by,
                         ReadIntegers(values.reposition().by(), source, kField, check));
@@ -88,14 +92,14 @@ absl::Status PlanMove(const v1::RotateRequest& values, const Ropes& ropes, Array
 
 absl::Status PlanDevice(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
                         const Ropes& ropes, ArraySource& source, Plan& plan) {
-  ROPE_RETURN_IF_ERROR(CheckRequest(fixed, plan));
+  ROPE_RETURN_IF_ERROR(CheckDeviceRequest(fixed, plan));
   DevicePositions& device = plan.device.emplace();
   if (!plan.rotates) return absl::OkStatus();
   if (fixed.operation() == v1::OPERATION_REPOSITION) {
     if (fixed.reposition().has_from_rope()) {
-      return Refuse("reposition.from_rope", "it", "one embedding");
+      return RefuseOnDevice("reposition.from_rope", "it", "one embedding");
     }
-    return PlanMove(values, ropes, source, plan);
+    return PlanUniformMove(values, ropes, source, plan);
   }
   const Layout& layout = plan.tensors.front().layout;
   ROPE_RETURN_IF_ERROR(ReadDevicePositions(values.positions(), source, layout, device));

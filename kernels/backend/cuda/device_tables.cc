@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kChunkPages = 32;  // built, then copied
 
-int64_t RowBytes(const Frequencies& frequencies) {
+int64_t BytesOfRow(const Frequencies& frequencies) {
   return 2 * std::ssize(frequencies.inv_freq) * static_cast<int64_t>(sizeof(float));
 }
 
@@ -28,7 +28,7 @@ absl::Status CopyIn(char* to, const char* from, int64_t bytes, CUstream_st* stre
 
 // Builds rows 0 to rows - 1 in `table`.
 absl::Status Fill(const Frequencies& frequencies, int64_t rows, char* table) {
-  const int64_t row_bytes = RowBytes(frequencies);
+  const int64_t row_bytes = BytesOfRow(frequencies);
   const int64_t chunk_rows = std::min(kChunkPages * kPageRows, rows);
   void* memory = nullptr;
   ROPE_RETURN_IF_ERROR(
@@ -75,7 +75,7 @@ absl::StatusOr<DeviceTables::View> DeviceTables::FindOrBuild(const Frequencies& 
   const proto::WriterMutexLock lock(&mutex_);
   const View found = FindLocked(frequencies, rows);
   if (found.rows != nullptr) return found;
-  const int64_t bytes = rows * RowBytes(frequencies);
+  const int64_t bytes = rows * BytesOfRow(frequencies);
   if (bytes > budget_bytes_ - bytes_) {
     return MakeError(Reason::kLimitExceeded, "positions_max",
                      StrCat("a table of ", rows, " rows, ", bytes, " bytes, beside ", bytes_,
