@@ -102,8 +102,9 @@ class DeviceTensorsTest : public FakeCudaTest {
 
   static RotateRequest Request(const Shape& shape, DType dtype = DType::kBFloat16) {
     RotateRequest request;
-    request.rope.config_json = R"({"rope_theta": 10000, "head_dim": 64, "model_type": "llama",
-                                   "max_position_embeddings": 512})";
+    request.rope.config_json =
+        R"({"rope_theta": 10000, "head_dim": 64, "max_position_embeddings": 512})";
+    request.rope.pairing = Pairing::kHalf;
     request.positions.start = 7;
     request.tensors = {{.layout = shape.layout, .dtype = dtype, .shape = shape.lengths}};
     return request;
@@ -167,9 +168,8 @@ TEST_F(DeviceTensorsTest, OperationsAndPartsAreThoseOfTheCpu) {
     EXPECT_EQ(OnGpu(request, true), OnCpu(request));
   }
   RotateRequest partial = Request({"SHD", {5, 4, kHeadDim}});
-  partial.rope.config_json =
-      R"({"rope_theta": 10000, "head_dim": 64, "partial_rotary_factor": 0.5,
-          "model_type": "gpt_neox", "max_position_embeddings": 512})";
+  partial.rope.config_json = R"({"rope_theta": 10000, "head_dim": 64, "partial_rotary_factor": 0.5,
+                                "max_position_embeddings": 512})";
   EXPECT_EQ(OnGpu(partial, true), OnCpu(partial));
   EXPECT_EQ(OnGpu(partial, false), OnCpu(partial));
   RotateRequest packed = Request({"SHD", {5, 6, kHeadDim}});
@@ -307,7 +307,7 @@ TEST_F(PreparedDeviceTest, CaptureComesAfterTheFirstCall) {
   fake_cuda::EndCapture(stream_.get());
   EXPECT_EQ(kernels.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(kernels.status().message(),
-              HasSubstr("stream: got a capture before the kernels of this rotation"));
+              HasSubstr("stream: got a capture before the device has the kernels"));
   RotateRequest move = Request({"SHD", {4, 4, kHeadDim}});
   move.positions = {};
   move.operation = Operation::kReposition;
@@ -317,7 +317,7 @@ TEST_F(PreparedDeviceTest, CaptureComesAfterTheFirstCall) {
   const auto table = client().Enqueue(Call(), Queue());
   EXPECT_TRUE(fake_cuda::EndCapture(stream_.get()).empty());
   EXPECT_EQ(table.status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(table.status().message(), HasSubstr("a capture before the table of this rotation"));
+  EXPECT_THAT(table.status().message(), HasSubstr("got a capture before the device has the table"));
 }
 
 TEST_F(PreparedDeviceTest, PositionsOutsideTakeTheLastRowAndCount) {
@@ -430,7 +430,7 @@ TEST_F(DeviceTensorsTest, RefusalsSayWhat) {
        [](auto& request, auto&, void*) { request.positions.start = 511; }},
       {StatusCode::kInvalidArgument, "positions_max: got 0, want the rows of the table",
        [](auto& request, auto& queue, void*) {
-         request.rope.config_json = R"({"rope_theta": 1e4, "head_dim": 64, "model_type": "llama"})";
+         request.rope.config_json = R"({"rope_theta": 10000, "head_dim": 64})";
          queue.positions_max = 0;
        }},
       {StatusCode::kUnimplemented, "reposition.by: got shape [2] with tensors on a device",
@@ -440,7 +440,15 @@ TEST_F(DeviceTensorsTest, RefusalsSayWhat) {
          request.reposition.emplace().by = {1, 2};
        }},
       {StatusCode::kUnimplemented, "tensors[0]: got sizes, strides, addresses or a conversion",
-       [](auto& request, auto&, void*) { request.output_dtype = DType::kFloat16; }},
+       [](auto& request, auto&, void*) {
+         request.output_dtype = DType::kFloat16;
+         request.tensors[0].output = static_cast<char*>(request.tensors[0].output) + 4096;
+       }},
+      {StatusCode::kInvalidArgument,
+       "tensors: got an output that overlaps another tensor on the GPU",
+       [](auto& request, auto&, void*) {
+         request.tensors[0].output = static_cast<char*>(request.tensors[0].output) + 16;
+       }},
   };
   const GpuMemory memory(std::vector<uint8_t>(8192));
   std::vector<uint8_t> host(8192);

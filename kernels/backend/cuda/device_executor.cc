@@ -41,8 +41,8 @@ absl::Status CheckNotCaptured(const DeviceQueue& queue, const char* what) {
     return absl::OkStatus();
   }
   return MakeError(Reason::kWrongState, "stream",
-                   StrCat("a capture before the ", what, " of this rotation is on the device"),
-                   "a call of it before the capture, such as one with prepares_only");
+                   StrCat("a capture before the device has the ", what, " of this rotation"),
+                   "a call before the capture, such as one with prepares_only");
 }
 
 std::string TensorField(const DeviceJob& job) {
