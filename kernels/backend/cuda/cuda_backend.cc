@@ -138,14 +138,14 @@ bool LacksFloat8(const CudaPart& part, const CudaPlan& plan) {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(std::shared_ptr<const CudaDevice> device, Lane lane, const CudaShapes& shapes)
+  CudaBackend(CudaDevice device, Lane lane, const CudaShapes& shapes)
       : device_(std::move(device)), shapes_(shapes), lane_(std::move(lane)) {}
-  ~CudaBackend() override { static_cast<void>(device_->MakeCurrent()); }
+  ~CudaBackend() override { static_cast<void>(device_.MakeCurrent()); }
   CudaBackend(const CudaBackend&) = delete;
   CudaBackend& operator=(const CudaBackend&) = delete;
 
   std::string_view name() const override { return "cuda:0"; }
-  std::string detail() const override { return device_->detail(); }
+  std::string detail() const override { return device_.detail(); }
 
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
     for (const RotateJob& job : jobs) {
@@ -159,7 +159,7 @@ class CudaBackend : public Backend {
       plans.push_back(PlanPart(part));
       if (LacksFloat8(part, plans.back())) return NotBuilt("an fp8 input");
     }
-    ROPE_RETURN_IF_ERROR(device_->MakeCurrent());
+    ROPE_RETURN_IF_ERROR(device_.MakeCurrent());
     for (size_t i = 0; i < parts.size(); ++i) ROPE_RETURN_IF_ERROR(RunPart(parts[i], plans[i]));
     return absl::OkStatus();
   }
@@ -206,7 +206,7 @@ class CudaBackend : public Backend {
     ROPE_RETURN_IF_ERROR(Copy(device, pinned, upload_end));
     const auto* const jobs = reinterpret_cast<const CudaJob*>(device + part.jobs());
     ROPE_RETURN_IF_ERROR(
-        CudaStatus(device_->Launch(plan, jobs, lane_.stream.get()), "cuLaunchKernel"));
+        CudaStatus(device_.Launch(plan, jobs, lane_.stream.get()), "cuLaunchKernel"));
     return Copy(pinned + kCudaUploadBytes, device + kCudaUploadBytes,
                 part.results_end - kCudaUploadBytes);
   }
@@ -219,16 +219,16 @@ class CudaBackend : public Backend {
         "cuMemcpyAsync");
   }
 
-  const std::shared_ptr<const CudaDevice> device_;
+  const CudaDevice device_;
   const CudaShapes shapes_;
   proto::Mutex mu_;  // held while a batch runs: the lane serves one at a time
   const Lane lane_ ABSL_GUARDED_BY(mu_);
 };
 
 // Takes all memory, and runs every kernel.
-absl::StatusOr<std::unique_ptr<Backend>> Start(std::shared_ptr<const CudaDevice> device,
-                                               const CudaShapes& shapes) {
-  ROPE_RETURN_IF_ERROR(device->MakeCurrent());
+absl::StatusOr<std::unique_ptr<Backend>> Start(const CudaShapes& shapes) {
+  ROPE_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open());
+  ROPE_RETURN_IF_ERROR(device.MakeCurrent());
   absl::StatusOr<Lane> lane = MakeLane();
   if (!lane.ok()) {
     return NoCudaDevice(
@@ -236,7 +236,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Start(std::shared_ptr<const CudaDevice>
                         MemoryWords(), kCudaLaneBytes >> 20, std::string(lane.status().message())));
   }
   auto backend = std::make_unique<CudaBackend>(std::move(device), *std::move(lane), shapes);
-  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend, shapes.rectangles));
+  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend, /*has_lists=*/true, shapes.rectangles));
   return backend;
 }
 
@@ -247,14 +247,9 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const CudaShapes& shape
     return MakeError(Reason::kNotBuilt, "backend", "cuda",
                      "a build with CUDA's kernels; this one was built without kernels");
   }
-  ROPE_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open());
-  auto backend = Start(std::make_shared<const CudaDevice>(std::move(device)), shapes);
+  auto backend = Start(shapes);
   if (backend.ok() || absl::IsUnavailable(backend.status())) return backend;
   return NoCudaDevice(std::string(backend.status().message()));
-}
-
-absl::Status CheckCudaDevice(std::shared_ptr<const CudaDevice> device) {
-  return Start(std::move(device), {}).status();
 }
 
 }  // namespace rope::kernels

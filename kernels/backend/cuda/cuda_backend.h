@@ -21,19 +21,13 @@
 
 #include <memory>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend/backend.h"
-#include "kernels/backend/cuda/cuda_device.h"
 #include "kernels/backend/cuda/cuda_plan.h"
 
 namespace rope::kernels {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const CudaShapes& shapes = {});
-
-// Runs each kernel of the device once, in a lane that it has for that time. Errors: as
-// CheckCudaBackend, and what such a lane lacks. REQUIRES: its context is current on this thread.
-absl::Status CheckCudaDevice(std::shared_ptr<const CudaDevice> device);
 
 }  // namespace rope::kernels
 

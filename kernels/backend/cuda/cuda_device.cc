@@ -193,10 +193,13 @@ absl::Status Try(Backend& backend, const Trial& trial) {
 
 }  // namespace
 
-absl::Status CheckCudaBackend(Backend& backend, bool has_rectangles) {
-  ROPE_RETURN_IF_ERROR(Try(backend, {.kernel = "RotateVector", .jobs = 2}));
-  ROPE_RETURN_IF_ERROR(Try(backend, {.kernel = "RotateScalar", .head_dim = 6}));
-  ROPE_RETURN_IF_ERROR(Try(backend, {.kernel = "RotateFused", .ops = CudaOps::kFused, .jobs = 2}));
+absl::Status CheckCudaBackend(Backend& backend, bool has_lists, bool has_rectangles) {
+  const Trial lists[] = {{.kernel = "RotateVector", .jobs = 2},
+                         {.kernel = "RotateScalar", .head_dim = 6},
+                         {.kernel = "RotateFused", .ops = CudaOps::kFused, .jobs = 2}};
+  for (const Trial& trial : lists) {
+    if (has_lists) ROPE_RETURN_IF_ERROR(Try(backend, trial));
+  }
   if (!has_rectangles) return absl::OkStatus();
   for (const CudaOps ops : {CudaOps::kTurn, CudaOps::kStepwise, CudaOps::kFused}) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16,

@@ -71,9 +71,10 @@ class CudaCurrent {
   const absl::Status status_;
 };
 
-// Runs each kernel of a backend once and compares the results. `has_rectangles`: it plans them, and
-// has fp8 inputs then. Returns the backend's error; kInternal (backend.h) if a result is wrong.
-absl::Status CheckCudaBackend(Backend& backend, bool has_rectangles);
+// Runs each kernel of a backend once and compares the results. `has_lists`: it has the kernels over
+// lists; `has_rectangles`: those over rectangles, and fp8 inputs. Returns the backend's error;
+// kInternal (backend.h) if a result is wrong.
+absl::Status CheckCudaBackend(Backend& backend, bool has_lists, bool has_rectangles);
 
 }  // namespace rope::kernels
 

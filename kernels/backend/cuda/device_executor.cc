@@ -1,16 +1,18 @@
 #include "kernels/backend/cuda/device_executor.h"
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "kernels/backend/cuda/cuda_backend.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backend/cuda/cuda_device.h"
 #include "kernels/backend/cuda/cuda_driver.h"
 #include "kernels/backend/cuda/cuda_plan.h"
 #include "kernels/backend/cuda/device_tables.h"
+#include "kernels/check.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 
@@ -19,7 +21,7 @@ namespace rope::kernels {
 struct DeviceExecutor::Gpu {
   explicit Gpu(int64_t table_bytes_max) : tables(table_bytes_max) {}
 
-  std::shared_ptr<const CudaDevice> device;
+  std::unique_ptr<const CudaDevice> device;
   absl::Status checked;  // INTERNAL: a kernel failed or gave a wrong result
   DeviceTables tables;
 };
@@ -98,6 +100,66 @@ CudaJob CudaJobOf(const RotateJob& job, const float* rows, const float* one_row)
   result.tokens = static_cast<uint32_t>(job.tokens);
   result.heads = static_cast<uint32_t>(job.heads);
   return result;
+}
+
+// A backend of the kernels over rectangles, for their check: a job of a few bytes in host memory,
+// whose tokens share a row.
+class TrialBackend final : public Backend {
+ public:
+  // REQUIRES: the device outlives it, and its context is current as long.
+  explicit TrialBackend(const CudaDevice& device) : device_(device) {}
+
+  absl::Status Allocate() {
+    void* memory = nullptr;
+    ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAlloc(&memory, kBytes), "cuMemAlloc"));
+    memory_.reset(static_cast<char*>(memory));
+    ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAllocHost(&memory, kBytes), "cuMemAllocHost"));
+    pinned_.reset(static_cast<char*>(memory));
+    CUstream_st* stream = nullptr;
+    ROPE_RETURN_IF_ERROR(
+        CudaStatus(Cuda().cuStreamCreate(&stream, kCudaStreamNonBlocking), "cuStreamCreate"));
+    stream_.reset(stream);
+    return absl::OkStatus();
+  }
+
+  std::string_view name() const override { return "trial"; }
+  std::string detail() const override { return device_.detail(); }
+
+  absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
+    const RotateJob& job = jobs.front();
+    const auto bytes = static_cast<size_t>(job.bytes());
+    const RowRef& row = job.rows.front();
+    CudaJob planned = CudaJobOf(job, nullptr, row.page->Cos(row.index));
+    planned.input = planned.output = memory_.get();
+    const auto launch = PlanCudaRectangle({planned});
+    ROPE_CHECK(bytes <= kBytes && launch.has_value());
+    std::memcpy(pinned_.get(), job.input, bytes);
+    ROPE_RETURN_IF_ERROR(Copy(memory_.get(), pinned_.get(), bytes));
+    ROPE_RETURN_IF_ERROR(CudaStatus(device_.Launch(*launch, stream_.get()), "cuLaunchKernel"));
+    ROPE_RETURN_IF_ERROR(Copy(pinned_.get(), memory_.get(), bytes));
+    ROPE_RETURN_IF_ERROR(
+        CudaStatus(Cuda().cuStreamSynchronize(stream_.get()), "cuStreamSynchronize"));
+    std::memcpy(job.output, pinned_.get(), bytes);
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kBytes = 4096;
+
+  absl::Status Copy(char* to, const char* from, size_t bytes) {
+    return CudaStatus(Cuda().cuMemcpyAsync(to, from, bytes, stream_.get()), "cuMemcpyAsync");
+  }
+
+  const CudaDevice& device_;
+  CudaMemory memory_;
+  CudaPinnedMemory pinned_;
+  CudaStream stream_;
+};
+
+absl::Status CheckKernels(const CudaDevice& device) {
+  TrialBackend backend(device);
+  ROPE_RETURN_IF_ERROR(backend.Allocate());
+  return CheckCudaBackend(backend, /*has_lists=*/false, /*has_rectangles=*/true);
 }
 
 // Whether all tokens rotate by a row of the table.
@@ -180,10 +242,10 @@ absl::StatusOr<DeviceExecutor::Gpu*> DeviceExecutor::FindOrOpen(const DeviceQueu
   const auto open = [&]() -> absl::Status {
     ROPE_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(queue.device));
     auto gpu = std::make_unique<Gpu>(table_bytes_max_);
-    gpu->device = std::make_shared<const CudaDevice>(std::move(device));
+    gpu->device = std::make_unique<const CudaDevice>(std::move(device));
     const CudaCurrent current(gpu->device->context());
     ROPE_RETURN_IF_ERROR(current.status());
-    gpu->checked = CheckCudaDevice(gpu->device);
+    gpu->checked = CheckKernels(*gpu->device);
     if (!absl::IsInternal(gpu->checked)) ROPE_RETURN_IF_ERROR(gpu->checked);
     place = std::move(gpu);
     return absl::OkStatus();
