@@ -42,7 +42,7 @@ absl::Status Fill(const Frequencies& frequencies, int64_t rows, char* table) {
   for (int64_t first = 0; first < rows; first += chunk_rows) {
     const int64_t count = std::min(chunk_rows, rows - first);
     for (int64_t row = 0; row < count; row += kPageRows) {
-      ROPE_ASSIGN_OR_RETURN(const auto page, TryBuild(&BuildPage, frequencies, first + row));
+      ROPE_ASSIGN_OR_RETURN(const auto page, BuildPage(frequencies, first + row));
       std::memcpy(chunk.get() + row * row_bytes, page->Cos(0),
                   static_cast<size_t>(std::min(kPageRows, count - row) * row_bytes));
     }

@@ -8,7 +8,7 @@
 // Threading:  Thread-safe. Build holds up every other call.
 // Ownership:  Owns the memory of the tables. REQUIRES of Build and the destructor: the device's
 //             context is current on the thread.
-// Errors:     RESOURCE_EXHAUSTED: the budget is full, or the device. As CudaStatus.
+// Errors:     RESOURCE_EXHAUSTED: the budget is full, or the device. As CudaStatus. std::bad_alloc.
 // Limits:     budget_bytes of all tables together.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_DEVICE_TABLES_H_
 #define ROPE_KERNELS_BACKEND_CUDA_DEVICE_TABLES_H_
