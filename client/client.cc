@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/codec/json.h"
+#include "client/codec/messages.h"
 #include "client/error.h"
-#include "client/in_process.h"
+#include "client/message_connection.h"
 #include "client/remote_connection.h"
+#include "client/transport/channel.h"
 #include "client/transport/fork.h"
-#include "client/transport/target.h"
 #include "client/transport/waiter.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"

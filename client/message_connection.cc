@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "client/codec/control_messages.h"
-#include "client/codec/json.h"
 #include "client/codec/message_call.h"
 #include "client/codec/messages.h"
 #include "client/codec/preparation.h"

@@ -13,6 +13,8 @@
 #include <string>
 
 #include "rope/connection.h"
+#include "rope/options.h"
+#include "rope/status.h"
 
 namespace rope::client {
 
@@ -40,6 +42,11 @@ class MessageConnection : public Connection {
   Result<PreparedRotation> Prepare(const Result<std::shared_ptr<const Preparation>>& preparation,
                                    const CallOptions& options);
 };
+
+// How Client::Connect reaches "inproc:". The client library knows no server: rope::embedded::Enable
+// tells it the function. Thread-safe.
+using InProcessConnect = Result<std::shared_ptr<Connection>> (*)(const ConnectOptions& options);
+void SetInProcessConnect(InProcessConnect connect);
 
 }  // namespace rope::client
 

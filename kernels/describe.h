@@ -24,7 +24,7 @@
 #include "kernels/dtype/dtype.h"
 #include "kernels/dtype/pairing.h"
 #include "kernels/frequencies/frequencies.h"
-#include "kernels/tables/exact_rows.h"
+#include "kernels/tables/derived_rows.h"
 #include "rope/describe.h"
 
 namespace rope::kernels {

@@ -15,9 +15,8 @@
 #include "server/control/describe.h"
 #include "server/control/tables.h"
 #include "server/error.h"
-#include "server/grpc/limits.h"
 #include "server/limits.h"
-#include "server/models/limits.h"
+#include "server/models/model_registry.h"
 #include "server/request/limits.h"
 
 namespace rope::server {

@@ -28,7 +28,6 @@
 #include "server/clients/regions.h"
 #include "server/clock.h"
 #include "server/engine/batcher.h"
-#include "server/engine/device_router.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor.h"
 #include "server/grpc/poll_loop.h"

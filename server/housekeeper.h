@@ -58,7 +58,10 @@ class Housekeeper {
     while (true) {
       const auto now = Steady::now();
       for (size_t i = 0; i < looks_.size(); ++i) {
-        if (due[i] <= now) due[i] = now + absl::ToChronoNanoseconds(looks_[i]());
+        if (due[i] > now) continue;
+        // From its end on: what a look frees takes a moment to go.
+        const auto rest = absl::ToChronoNanoseconds(looks_[i]());
+        due[i] = Steady::now() + rest;
       }
       const bool is_long = due.front() - now >= kLong;
       if (!Rest(*std::ranges::min_element(due), is_long)) return;

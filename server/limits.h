@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "absl/time/time.h"
-
 namespace rope::server::limits {
 
 inline constexpr int64_t kKiB = 1024;
@@ -26,8 +24,6 @@ inline constexpr int64_t kRequestIdBytesMax = 128;
 inline constexpr int64_t kRetryDelayMs = 20;
 // Concurrent calls of one connection. gRPC buffers calls before the server accepts them.
 inline constexpr int kConcurrentStreamsMax = 128;
-// Default of --handshake_timeout.
-inline constexpr absl::Duration kHandshakeTimeout = absl::Seconds(10);
 // The largest --max_connections: more than a process can open files for.
 inline constexpr int64_t kMaxConnectionsCeiling = int64_t{1} << 30;
 

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "proto/flags/flags.h"
 #include "proto/version.h"
+#include "server/clients/connections.h"
 #include "server/clock.h"
 #include "server/grpc/poll_loop.h"
 #include "server/options.h"
@@ -65,9 +66,10 @@ void LogProtobuf(google::protobuf::LogLevel, const char*, int, const std::string
                            LogLine("protobuf: " + rope::server::Quoted(message)));
 }
 
-// gRPC's error lines.
+// gRPC's error lines. That of a failed handshake stands in the line of its connection too.
 void LogGrpc(gpr_log_func_args* line) {
-  rope::server::LogLimited(LogKind::kGrpc, spdlog::level::warn,
+  const bool is_told = rope::server::Connections::NoteFailedHandshake(line->message);
+  rope::server::LogLimited(LogKind::kGrpc, is_told ? spdlog::level::debug : spdlog::level::warn,
                            LogLine("grpc: " + rope::server::Quoted(line->message)));
 }
 

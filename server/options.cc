@@ -23,7 +23,7 @@
 #include "server/error.h"
 #include "server/file_watch.h"
 #include "server/limits.h"
-#include "server/models/limits.h"
+#include "server/models/model_registry.h"
 #include "server/telemetry/process.h"
 
 namespace rope::server {
@@ -83,8 +83,9 @@ Check OneOf(std::vector<std::string> choices) {
   };
 }
 
-Check AnyText() {
-  return [](const std::string&) { return std::string(); };
+template <typename... Parts>
+std::string WithDefault(const char* help, const Parts&... value) {
+  return absl::StrCat(help, " (default ", value..., ").");
 }
 
 // Flags as they were given, before files are read and addresses compared.
@@ -97,18 +98,19 @@ struct Given {
   std::optional<int64_t> session_memory_bytes;
 };
 
-// Declares flags of one App that set the members of one ServerOptions.
+// Declares flags of one App that set the members of one ServerOptions. The help shows the values
+// that these have before.
 class Flags {
  public:
   explicit Flags(CLI::App& app) : app_(app) {}
 
-  // The last of several counts.
+  // The last of several counts. `check`: null: any text.
   void Text(const std::string& name, const std::string& value, const std::string& help,
             const Check& check, std::function<void(const std::string&)> set) {
-    app_.add_option_function<std::string>("--" + name, std::move(set), help)
-        ->type_name(value)
-        ->check(check)
-        ->take_last();
+    CLI::Option* const option =
+        app_.add_option_function<std::string>("--" + name, std::move(set), help);
+    option->type_name(value)->take_last();
+    if (check != nullptr) option->check(check);
   }
   void Text(const std::string& name, const std::string& value, const std::string& help,
             const Check& check, std::string& text) {
@@ -135,13 +137,14 @@ class Flags {
     Text(name, "SIZE", help, SizeBetween(min, max),
          [&size](const std::string& text) { size = *proto::ParseSize(text); });
   }
-  void Duration(const std::string& name, const std::string& help, absl::Duration min,
+  void Duration(const std::string& name, const char* help, absl::Duration min,
                 absl::Duration& duration) {
-    Text(name, "DURATION", help, DurationBetween(min, absl::Hours(1)),
+    Text(name, "DURATION", WithDefault(help, absl::FormatDuration(duration)),
+         DurationBetween(min, absl::Hours(1)),
          [&duration](const std::string& text) { duration = *proto::ParseDuration(text); });
   }
-  void Switch(const std::string& name, const std::string& help, bool& value) {
-    app_.add_flag("--" + name, value, help)->take_last();
+  void Switch(const std::string& name, const char* help, bool& value) {
+    app_.add_flag("--" + name, value, WithDefault(help, value ? "on" : "off"))->take_last();
   }
 
  private:
@@ -150,7 +153,8 @@ class Flags {
 
 void AddConnections(Flags& flags, ServerOptions& options, Given& given) {
   flags.Texts("listen", "HOST:PORT|unix:PATH",
-              "Serve here; repeatable; port 0 takes a free one (default 127.0.0.1:50051).",
+              WithDefault("Serve here; repeatable; port 0 takes a free one",
+                          absl::StrJoin(options.listen, " ")),
               CheckListen, given.listen);
   flags.Text("socket_mode", "MODE",
              "Permissions of Unix sockets, octal (default what the umask leaves).", CheckSocketMode,
@@ -158,20 +162,18 @@ void AddConnections(Flags& flags, ServerOptions& options, Given& given) {
                options.socket_mode = static_cast<mode_t>(std::stoul(text, nullptr, 8));
              });
   flags.Text("tls_cert", "FILE",
-             "TLS on TCP: the server's certificate chain, PEM; replaced files are seen.", AnyText(),
+             "TLS on TCP: the server's certificate chain, PEM; replaced files are seen.", nullptr,
              options.tls.cert);
-  flags.Text("tls_key", "FILE", "The key of --tls_cert, PEM.", AnyText(), options.tls.key);
+  flags.Text("tls_key", "FILE", "The key of --tls_cert, PEM.", nullptr, options.tls.key);
   flags.Text("tls_client_ca", "FILE",
-             "Mutual TLS: clients need a certificate of one of these, PEM.", AnyText(),
+             "Mutual TLS: clients need a certificate of one of these, PEM.", nullptr,
              options.tls.client_ca);
   flags.Text("access_file", "FILE",
-             "Who may do what, JSON; read again when it changes (default all all).", AnyText(),
+             "Who may do what, JSON; read again when it changes (default all all).", nullptr,
              options.access_file);
-  flags.Switch("insecure_listen", "Allow TCP beyond loopback without TLS (default off).",
-               given.insecure_listen);
+  flags.Switch("insecure_listen", "Allow TCP beyond loopback without TLS", given.insecure_listen);
   flags.Switch("enable_reflection",
-               "Serve reflection, which grpcurl uses, to everybody (default on without "
-               "--access_file).",
+               "Serve reflection, which grpcurl uses, to everybody; off with --access_file",
                options.reflection);
   flags.Texts("trusted_proxy", "uid:N|ip:ADDRESS",
               "Believe this proxy's x-forwarded-client-cert and x-forwarded-for; repeatable.",
@@ -183,22 +185,24 @@ void AddConnections(Flags& flags, ServerOptions& options, Given& given) {
 }
 
 void AddWork(Flags& flags, ServerOptions& options, Given& given) {
-  flags.Text("device", "auto|cpu|cuda", "Where to rotate; auto is the CPU (default auto).",
+  flags.Text("device", "auto|cpu|cuda",
+             WithDefault("Where to rotate; auto is the CPU", options.device),
              OneOf({"auto", "cpu", "cuda", "reference"}), options.device);
   flags.Texts("model", "NAME=CONFIG.json",
               "Serve this Hugging Face config.json as NAME; repeatable.", CheckModel, given.models);
-  flags.Text("model_dir", "DIR", "Serve each NAME.json of this folder as NAME.", AnyText(),
+  flags.Text("model_dir", "DIR", "Serve each NAME.json of this folder as NAME.", nullptr,
              given.model_dir);
-  flags.Integer("threads", "Processors to use; 0 all there are (default 0).", 0, 1024,
-                options.threads);
+  flags.Integer("threads", WithDefault("Processors to use; 0 all there are", options.threads), 0,
+                1024, options.threads);
   flags.Text("poll_spin_us", "N",
-             "Poll this long before sleeping, microseconds; 0 never (default 200).",
+             WithDefault("Poll this long before sleeping, microseconds; 0 never",
+                         absl::ToInt64Microseconds(options.poll_spin)),
              IntegerBetween(0, 1'000'000), [&options](const std::string& text) {
                options.poll_spin = absl::Microseconds(std::stoll(text));
              });
   flags.Text("metrics_listen", "HOST:PORT", "Prometheus metrics at /metrics (default off).",
              CheckHostPort, options.metrics_listen);
-  flags.Text("log_level", "LEVEL", "debug, info, warn or error (default info).",
+  flags.Text("log_level", "LEVEL", WithDefault("debug, info, warn or error", options.log_level),
              OneOf({"debug", "info", "warn", "error"}), options.log_level);
   flags.Text("log_format", "FORMAT", "logfmt or json (default logfmt).", OneOf({"logfmt", "json"}),
              [&options](const std::string& text) {
@@ -207,20 +211,17 @@ void AddWork(Flags& flags, ServerOptions& options, Given& given) {
 }
 
 void AddTimes(Flags& flags, ServerOptions& options) {
-  flags.Duration("drain_lead",
-                 "Keep serving this long after SIGTERM, not-serving in health (default 0s).",
+  flags.Duration("drain_lead", "Keep serving this long after SIGTERM, not-serving in health",
                  absl::ZeroDuration(), options.drain_lead);
-  flags.Duration("drain_timeout",
-                 "Finish what runs within this long, then cancel it (default 10s).",
+  flags.Duration("drain_timeout", "Finish what runs within this long, then cancel it",
                  absl::ZeroDuration(), options.drain_timeout);
-  flags.Duration("receive_timeout", "A message must arrive whole within this long (default 60s).",
+  flags.Duration("receive_timeout", "A message must arrive whole within this long",
                  absl::Milliseconds(100), options.receive_timeout);
   flags.Duration("handshake_timeout",
                  "A connection must send HTTP/2's preface within this long, and then its first "
-                 "call (default 10s).",
+                 "call",
                  absl::Milliseconds(100), options.handshake_timeout);
-  flags.Duration("idle_timeout",
-                 "Close connections without a call or shared memory for this long (default 30m).",
+  flags.Duration("idle_timeout", "Close connections without a call or shared memory for this long",
                  absl::Milliseconds(100), options.idle_timeout);
 }
 
@@ -229,22 +230,26 @@ void AddMemory(Flags& flags, ServerOptions& options, Given& given) {
               "Messages, requests, replies, tables and buffers together (default 3/4 of what "
               "there is).",
               limits::kMemoryBytesMin, limits::kMemoryBytesCeiling, options.memory_bytes);
-  flags.Bytes("max_message_bytes", "Largest request (default 256MiB, at most 1/8 of memory_bytes).",
+  flags.Bytes("max_message_bytes",
+              WithDefault("Largest request", limits::kMessageBytesMax / limits::kMiB,
+                          "MiB, at most 1/", limits::kMessagePart, " of memory_bytes"),
               limits::kMiB, limits::kMessageBytesCeiling, options.max_message_bytes);
   flags.Bytes("table_cache_bytes",
-              "Budget of the cos/sin tables (default 256MiB, at most 1/24 of memory_bytes).", 0,
-              1024 * limits::kGiB, options.table_cache_bytes);
-  flags.Switch("enable_shared_memory", "Let clients register memory regions (default off).",
+              WithDefault("Budget of the cos/sin tables", limits::kTableCacheBytes / limits::kMiB,
+                          "MiB, at most 1/", limits::kTablePart, " of memory_bytes"),
+              0, 1024 * limits::kGiB, options.table_cache_bytes);
+  flags.Switch("enable_shared_memory", "Let clients register memory regions",
                options.shared_memory.enabled);
+  flags.Bytes("shared_memory_bytes",
+              WithDefault("Memory regions of all clients",
+                          "what memory_bytes leaves of what there is, at most ",
+                          limits::kSharedMemoryBytesMax / limits::kGiB, "GiB"),
+              0, limits::kSharedMemoryBytesCeiling, given.shared_memory_bytes);
   flags.Bytes(
-      "shared_memory_bytes",
-      "Memory regions of all clients (default what memory_bytes leaves of what there is, at "
-      "most 16GiB).",
-      0, limits::kSharedMemoryBytesCeiling, given.shared_memory_bytes);
-  flags.Bytes("session_memory_bytes",
-              "Memory regions of one connection (default half of shared_memory_bytes, at most "
-              "4GiB).",
-              0, limits::kSharedMemoryBytesCeiling, given.session_memory_bytes);
+      "session_memory_bytes",
+      WithDefault("Memory regions of one connection", "half of shared_memory_bytes, at most ",
+                  limits::kSessionMemoryBytesMax / limits::kGiB, "GiB"),
+      0, limits::kSharedMemoryBytesCeiling, given.session_memory_bytes);
 }
 
 // Every flag; `options` and `given` are set while it parses.
@@ -350,10 +355,11 @@ void DivideSharedMemory(const Given& given, ServerOptions& options) {
 // A message and its result have to fit the part of one connection.
 absl::Status CheckMemory(const ServerOptions& options) {
   const MemoryShares shares = options.memory_shares();
-  const int64_t most = options.memory_bytes / 8;
+  const int64_t most = options.memory_bytes / limits::kMessagePart;
   if (shares.message > most) {
-    return InvalidField("--max_message_bytes", shares.message,
-                        absl::StrCat("at most ", most, ", an eighth of --memory_bytes"));
+    return InvalidField(
+        "--max_message_bytes", shares.message,
+        absl::StrCat("at most ", most, ", 1/", limits::kMessagePart, " of --memory_bytes"));
   }
   if (shares.tables > options.memory_bytes / 4) {
     return InvalidField(

@@ -42,7 +42,7 @@ struct ServerOptions {
   absl::Duration drain_lead = absl::ZeroDuration();
   absl::Duration drain_timeout = absl::Seconds(10);  // below the 30 s of Kubernetes
   absl::Duration receive_timeout = absl::Minutes(1);
-  absl::Duration handshake_timeout = limits::kHandshakeTimeout;
+  absl::Duration handshake_timeout = absl::Seconds(10);
   absl::Duration idle_timeout = absl::Minutes(30);
   int64_t max_connections = DefaultMaxConnections();  // of all clients; half of it of one owner
   std::vector<std::string> trusted_proxies;           // owners (clients/peers.h): "uid:1000"

@@ -21,7 +21,6 @@
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/limits.h"
 #include "server/grpc/reflection.h"
 #include "server/limits.h"
 #include "server/telemetry/log.h"
@@ -44,8 +43,6 @@ constexpr absl::Duration kReplyGrace = absl::Seconds(1);
 constexpr int kGrpcThreadsMax = 4;
 constexpr char kReflectionName[] = "grpc.reflection.v1alpha.ServerReflection";
 
-constexpr size_t kModelsShown = 16;  // in the line that says what has started
-
 using FileReport = ModelRegistry::FileReport;
 
 std::string DevicesOf(const DeviceRouter& devices) {
@@ -58,11 +55,27 @@ std::string FilesOf(const std::vector<FileReport>& files) {
   const auto append = [](std::string* out, const FileReport& file) {
     absl::StrAppend(out, file.name, ":", file.warnings.size());
   };
-  const size_t shown = std::min(files.size(), kModelsShown);
-  const auto end = files.begin() + static_cast<ptrdiff_t>(shown);
-  return absl::StrCat(absl::StrJoin(files.begin(), end, ",", append),
-                      shown < files.size() ? ",..." : "");
+  return absl::StrJoin(files, ",", append);
 }
+
+// Reads files that have changed, on the side thread: a slow file system then delays no look of the
+// housekeeper.
+class FileLook final : public SideThread::Work {
+ public:
+  // `runs` is false once it has ended.
+  FileLook(std::vector<FileWatch*> files, std::atomic<bool>& runs)
+      : files_(std::move(files)), runs_(runs) {}
+
+  absl::StatusOr<bool> Step() override {
+    for (FileWatch* const files : files_) files->Look();
+    return true;
+  }
+  void End(const absl::Status&) override { runs_ = false; }
+
+ private:
+  const std::vector<FileWatch*> files_;
+  std::atomic<bool>& runs_;
+};
 
 const char* TlsOf(const TlsFiles& tls) {
   if (!tls.enabled()) return "off";
@@ -246,13 +259,9 @@ void Server::ArmAndStart() {
     unknown_methods_->Arm(*queue);
   }
   memory_watch_->Start();
-  housekeeper_ = std::make_unique<Housekeeper>(
-      std::vector<Housekeeper::Look>{[this] { return memory_watch_->Look(); },
-                                     [this] { return connection_watch_->Look(clock_.Now()); },
-                                     [this] {
-                                       for (FileWatch* const files : WatchedFiles()) files->Look();
-                                       return kFilesPeriod;
-                                     }});
+  housekeeper_ = std::make_unique<Housekeeper>(std::vector<Housekeeper::Look>{
+      [this] { return memory_watch_->Look(); },
+      [this] { return connection_watch_->Look(clock_.Now()); }, [this] { return LookAtFiles(); }});
   poll_loop_->Start();
   health_->SetServing(true);
 }
@@ -297,6 +306,16 @@ std::vector<FileWatch*> Server::WatchedFiles() {
   if (tls_ != nullptr) watched.push_back(&tls_->files());
   if (core_->access() != nullptr) watched.push_back(&core_->access()->file());
   return watched;
+}
+
+absl::Duration Server::LookAtFiles() {
+  std::vector<FileWatch*> files = WatchedFiles();
+  if (!files.empty() && !looks_at_files_.exchange(true)) {
+    constexpr uint64_t kNoSession = 0;
+    core_->side_thread().StartRequest(
+        kNoSession, std::make_unique<FileLook>(std::move(files), looks_at_files_));
+  }
+  return kFilesPeriod;
 }
 
 void Server::Reload() {
@@ -353,27 +372,19 @@ void Server::OnDeviceFault(std::string_view device, const absl::Status& status) 
 Gauges Server::ReadGauges() const {
   Gauges gauges;
   gauges.requests_in_flight = core_->accounts().held(Resource::kRequests);
-  gauges.admitted_bytes = core_->accounts().held(Resource::kRequestBytes);
   gauges.streams = core_->rope_service().open_streams();
   gauges.models = static_cast<int64_t>(core_->registry().models().size());
   gauges.regions = core_->region_totals().regions;
-  gauges.region_bytes = core_->accounts().held(Resource::kRegionBytes);
-  gauges.regions_rejected = core_->region_totals().rejected;
   gauges.rings = ring_loop_ == nullptr ? 0 : ring_loop_->count();
   gauges.draining = drained_;
   gauges.table_cache = core_->tables().statistics();
-  gauges.table_cache_budget_bytes = core_->tables().budget_bytes();
   gauges.budgets = Budgets();
   gauges.log_drops = LogDrops();
   if (tls_ != nullptr) {
     gauges.certificate_expiry = tls_->expiry();
     gauges.tls_failures = tls_->files().failures();
   }
-  const auto closed = connection_watch_->closed();
-  for (size_t i = 0; i < closed.size(); ++i) {
-    gauges.connections_closed.emplace_back(
-        ConnectionWatch::NameOf(static_cast<ConnectionWatch::CloseReason>(i)), closed[i]);
-  }
+  gauges.connections_closed = core_->connections().closed();
   return gauges;
 }
 
@@ -386,10 +397,10 @@ std::vector<BudgetUse> Server::Budgets() const {
        memory_watch_->receiving_bytes(),
        {{"timeout", memory_watch_->late_calls()}, {"full", memory_watch_->ended_calls()}}},
   };
-  const auto untaken = static_cast<size_t>(ConnectionWatch::CloseReason::kUntakenReplies);
+  const auto untaken = static_cast<size_t>(CloseReason::kUntakenReplies);
   for (BudgetUse& budget : core_->Budgets()) {
     if (budget.name == "request_bytes") {
-      budget.refusals.push_back({"untaken_reply", connection_watch_->closed()[untaken]});
+      budget.refusals.push_back({"untaken_reply", core_->connections().closed()[untaken].second});
     }
     budgets.push_back(std::move(budget));
   }

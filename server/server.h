@@ -96,6 +96,8 @@ class Server {
   // operator should know.
   void LogStart(int threads) const;
   std::vector<FileWatch*> WatchedFiles();
+  // A look of the housekeeper. The side thread reads what has changed.
+  absl::Duration LookAtFiles();
   Gauges ReadGauges() const;
   std::vector<BudgetUse> Budgets() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);
@@ -106,6 +108,7 @@ class Server {
   const MemoryShares shares_;
   const OnDeviceLost on_device_lost_;  // may be null
 
+  std::atomic<bool> looks_at_files_ = false;
   std::shared_ptr<TlsCredentials> tls_;  // null: TCP without TLS
   std::unique_ptr<Core> core_;
   std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory

@@ -9,8 +9,7 @@
 
 #include "client/c/arguments.h"
 #include "client/c/error.h"
-#include "client/c/options.h"
-#include "client/codec/json.h"
+#include "client/codec/messages.h"
 #include "client/error.h"
 #include "kernels/status_macros.h"
 #include "rope/client.h"

@@ -30,7 +30,6 @@
 #include "client/calls/event_loop.h"
 #include "client/calls/retry.h"
 #include "client/codec/codec.h"
-#include "client/codec/kept_request.h"
 #include "client/codec/message_call.h"
 #include "client/transport/connector.h"
 #include "client/transport/rotate_transport.h"

@@ -1,7 +1,6 @@
 #include "client/calls/fence.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "client/codec/message_call.h"
@@ -37,8 +36,8 @@ Status Unregister(const Stub& stub, uint64_t id, bool wait, microseconds timeout
 }  // namespace
 
 Status AwaitLeases(RegionIds& ids, RegionIds::Clock::time_point deadline) {
-  const std::optional<RegionIds::Turn> turn = ids.TakeTurn(deadline);
-  if (!turn.has_value()) return TooLate(kOtherFence);
+  const RegionIds::Turn turn = ids.TakeTurn(deadline);
+  if (turn == nullptr) return TooLate(kOtherFence);
   const uint64_t id = *ids.Acquire();
   ids.Replace(id);
   if (!ids.AwaitGivenBack(deadline)) return TooLate(kCallsLeft);
@@ -47,8 +46,8 @@ Status AwaitLeases(RegionIds& ids, RegionIds::Clock::time_point deadline) {
 }
 
 Status AwaitFence(const Stub& stub, RegionIds& ids, RegionIds::Clock::time_point deadline) {
-  const std::optional<RegionIds::Turn> turn = ids.TakeTurn(deadline);
-  if (!turn.has_value()) return TooLate(kOtherFence);
+  const RegionIds::Turn turn = ids.TakeTurn(deadline);
+  if (turn == nullptr) return TooLate(kOtherFence);
   v1::RegisterRegionRequest request;
   request.set_region_id(*ids.Acquire());
   ROPE_ASSIGN_OR_RETURN(const auto next,

@@ -15,22 +15,13 @@ using State = std::shared_ptr<const PreparedState>;
 
 constexpr std::chrono::milliseconds kPrepareMax{500};
 
-// Holds the right to ask until it is destroyed. Begin returns null while another holder asks. The
-// answer is not read: its id is the same.
-class Asking {
- public:
-  static std::shared_ptr<Asking> Begin(const State& state) {
-    if (state->is_asking.exchange(true)) return nullptr;
-    return std::make_shared<Asking>(state);
-  }
-  explicit Asking(State state) : state_(std::move(state)) {}
-  ~Asking() { state_->is_asking.store(false); }
-  Asking(const Asking&) = delete;
-  Asking& operator=(const Asking&) = delete;
-
- private:
-  const State state_;
-};
+// The right to ask, until the last copy goes; null while somebody has it. The answer is not read:
+// its id is the same.
+using Turn = std::shared_ptr<const void>;
+Turn TakeTurn(const State& state) {
+  if (state->is_asking.exchange(true)) return nullptr;
+  return {state.get(), [state](const void*) { state->is_asking.store(false); }};
+}
 
 constexpr int kQuestionsMax = 4;
 
@@ -43,8 +34,8 @@ int QuestionsTo(const Link& link, const std::function<double()>& random) {
 // One Prepare under way. No thread waits for it. The queue owns it.
 class PrepareCall final : public LiveCall, private EventHandler {
  public:
-  PrepareCall(std::shared_ptr<EventQueue> queue, std::shared_ptr<Asking> asking)
-      : queue_(std::move(queue)), asking_(std::move(asking)) {}
+  PrepareCall(std::shared_ptr<EventQueue> queue, Turn turn)
+      : queue_(std::move(queue)), turn_(std::move(turn)) {}
 
   // REQUIRES: the queue has it.
   void Start(const Stub& stub, const grpc::ByteBuffer& message, const Metadata& metadata) {
@@ -57,7 +48,7 @@ class PrepareCall final : public LiveCall, private EventHandler {
   void OnEvent(bool) override { queue_->Remove(this); }
 
   const std::shared_ptr<EventQueue> queue_;
-  const std::shared_ptr<Asking> asking_;
+  const Turn turn_;
   UnaryAttempt attempt_;
 };
 
@@ -66,8 +57,8 @@ class PrepareCall final : public LiveCall, private EventHandler {
 void PrepareAgain(const Link& link, const PreparedRotation& rotation, const RpcOptions& options,
                   const std::function<double()>& random) {
   const State& state = PreparedState::Of(rotation);
-  const std::shared_ptr<Asking> asking = Asking::Begin(state);
-  if (asking == nullptr) return;
+  const Turn turn = TakeTurn(state);
+  if (turn == nullptr) return;
   const grpc::ByteBuffer message = BytesOf(state->preparation->message());
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::min<microseconds>(options.timeout, kPrepareMax);
@@ -81,11 +72,11 @@ void StartPrepareAgain(const std::shared_ptr<const Link>& link,
                        const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation,
                        const Metadata& metadata, const std::function<double()>& random) {
   const State& state = PreparedState::Of(rotation);
-  const std::shared_ptr<Asking> asking = Asking::Begin(state);
-  if (asking == nullptr) return;
+  const Turn turn = TakeTurn(state);
+  if (turn == nullptr) return;
   const grpc::ByteBuffer message = BytesOf(state->preparation->message());
   for (int left = QuestionsTo(*link, random); left > 0; --left) {
-    const auto call = std::make_shared<PrepareCall>(queue, asking);
+    const auto call = std::make_shared<PrepareCall>(queue, turn);
     queue->Add(call);
     call->Start(link->stub, message, metadata);
   }

@@ -90,6 +90,11 @@ std::unique_ptr<CLI::App> AppOf(const Usage& usage, Values& values) {
 
 }  // namespace
 
+std::vector<Flag> Joined(std::vector<Flag> first, const std::vector<Flag>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 std::string HelpOf(const Usage& usage) {
   Values values;
   return AppOf(usage, values)->help();

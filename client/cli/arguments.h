@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,9 @@ struct Flag {
   absl::string_view help;
   bool environment = false;  // ROPE_NAME sets it too
 };
+
+// The flags of both, in this order.
+std::vector<Flag> Joined(std::vector<Flag> first, const std::vector<Flag>& second);
 
 // A command line as its help describes it.
 struct Usage {
@@ -78,6 +82,13 @@ class Arguments {
 Result<std::string> ReadFile(const std::string& path, int64_t bytes_max);
 
 Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second);
+
+// JSON as every command prints it: indented, with a newline at the end. Text that is not UTF-8 is
+// replaced.
+inline std::string JsonText(const nlohmann::ordered_json& json) {
+  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+  return json.dump(2, ' ', /*ensure_ascii=*/false, kReplace) + "\n";
+}
 
 inline constexpr Flag kJsonFlag = {"json", FlagKind::kSwitch, "", "Print JSON."};
 

@@ -13,6 +13,7 @@
 #include "client/cli/local_describe.h"
 #include "kernels/compat/attention_scale.h"
 #include "kernels/config/presets.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -151,16 +152,15 @@ bool AnsweredHere(const RopeSpec& spec, const Arguments& arguments) {
 }
 
 // An object, or a list of them if there are several layer types.
-int PrintJson(const std::vector<DescribeReply>& replies) {
+Status PrintJson(const std::vector<DescribeReply>& replies) {
   const bool is_list = replies.size() > 1;
   std::string text = is_list ? "[" : "";
   for (size_t i = 0; i < replies.size(); ++i) {
-    const Result<std::string> json = ToJson(replies[i]);
-    if (!json.ok()) return Fail(json.status());
-    absl::StrAppend(&text, i > 0 ? "," : "", *json);
+    ROPE_ASSIGN_OR_RETURN(const std::string json, ToJson(replies[i]));
+    absl::StrAppend(&text, i > 0 ? "," : "", json);
   }
   absl::PrintF("%s%s", text, is_list ? "]\n" : "");
-  return kExitOk;
+  return {};
 }
 
 // A server's answer has no notes: those of a config that is at hand are found here.
@@ -169,17 +169,6 @@ std::vector<std::string> NotesOfReply(const DescribeReply& reply, RopeSpec spec)
   if (!at_hand) return {};
   if (!spec.layer.has_value()) spec.layer_type = reply.layer_type;
   return NotesOf(spec);
-}
-
-int Print(const Result<std::vector<DescribeReply>>& replies, const RopeSpec& spec,
-          const Arguments& arguments) {
-  if (!replies.ok()) return Fail(replies.status());
-  if (arguments.Has("json")) return PrintJson(*replies);
-  for (size_t i = 0; i < replies->size(); ++i) {
-    if (i > 0) absl::PrintF("\n");
-    PrintPage((*replies)[i], NotesOfReply((*replies)[i], spec));
-  }
-  return kExitOk;
 }
 
 Result<std::vector<DescribeReply>> DescribeThere(const DescribeRequest& request,
@@ -194,35 +183,49 @@ Result<std::vector<DescribeReply>> DescribeThere(const DescribeRequest& request,
   return UnknownPreset(request.rope.model);
 }
 
-}  // namespace
-
-std::vector<Flag> DescribeFlags() {
-  return WithRopeFlags({
-      {"seq_len", FlagKind::kInteger, "N", "Length that decides dynamic and longrope."},
-      {"head_dim", FlagKind::kInteger, "N", "Channels of a head, where the config does not say."},
-      {"positions", FlagKind::kIntegers, "0,1,2", "Positions whose cos and sin to print."},
-      {"sinusoidal", FlagKind::kSwitch, "", "Print what add_sinusoidal adds there, too."},
-      {"json", FlagKind::kSwitch, "", "Print the answer as JSON."},
-      {"plot", FlagKind::kText, "FILE", "Is `ropeserve plot` of the Python package ropeserve."},
-  });
-}
-
-int RunDescribe(const Arguments& arguments) {
+Result<int> RunDescribe(const Arguments& arguments) {
   if (arguments.Has("plot")) {
-    return Misuse(absl::StrCat("--plot: got ", arguments.Text("plot"),
-                               ", want `ropeserve plot CONFIG --output=FILE` of the Python package "
-                               "ropeserve, which draws plots"));
+    return Misused(absl::StrCat("--plot: got ", arguments.Text("plot"),
+                                ", want `ropeserve plot CONFIG --output=FILE` of the Python "
+                                "package ropeserve, which draws plots"));
   }
-  Result<RopeSpec> spec = RopeSpecOf(arguments);
-  if (!spec.ok()) return FailOrMisuse(spec.status());
-  const DescribeRequest request{.rope = std::move(*spec),
+  ROPE_ASSIGN_OR_RETURN(const RopeSpec spec, RopeSpecOf(arguments));
+  const DescribeRequest request{.rope = spec,
                                 .seq_len = arguments.Integer("seq_len"),
                                 .positions = arguments.Integers("positions"),
                                 .head_dim = arguments.Integer("head_dim"),
                                 .sinusoidal = arguments.Has("sinusoidal")};
-  const bool here = AnsweredHere(request.rope, arguments);
-  return Print(here ? DescribeHere(request) : DescribeThere(request, arguments), request.rope,
-               arguments);
+  const bool here = AnsweredHere(spec, arguments);
+  ROPE_ASSIGN_OR_RETURN(const std::vector<DescribeReply> replies,
+                        here ? DescribeHere(request) : DescribeThere(request, arguments));
+  if (arguments.Has("json")) {
+    ROPE_RETURN_IF_ERROR(PrintJson(replies));
+    return kExitOk;
+  }
+  for (size_t i = 0; i < replies.size(); ++i) {
+    if (i > 0) absl::PrintF("\n");
+    PrintPage(replies[i], NotesOfReply(replies[i], spec));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command DescribeCommand() {
+  return {
+      "describe", "[FILE]",
+      "Says what a config means: frequencies, attention factor, warnings. Without --target a "
+      "FILE and a preset need no server.",
+      WithRopeFlags({
+          {"seq_len", FlagKind::kInteger, "N", "Length that decides dynamic and longrope."},
+          {"head_dim", FlagKind::kInteger, "N",
+           "Channels of a head, where the config does not say."},
+          {"positions", FlagKind::kIntegers, "0,1,2", "Positions whose cos and sin to print."},
+          {"sinusoidal", FlagKind::kSwitch, "", "Print what add_sinusoidal adds there, too."},
+          {"json", FlagKind::kSwitch, "", "Print the answer as JSON."},
+          {"plot", FlagKind::kText, "FILE", "Is `ropeserve plot` of the Python package ropeserve."},
+      }),
+      &RunDescribe};
 }
 
 }  // namespace rope::client

@@ -12,7 +12,6 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_text.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
@@ -118,19 +117,14 @@ absl::string_view SentenceOf(absl::string_view match) {
   return "not compared: the server does not say";
 }
 
-}  // namespace
-
-std::vector<Flag> FingerprintFlags() {
-  return KeyFlags("Whose K: hf, vllm, sglang, llamacpp, deepseek. Default: as written.");
+// The request is made of the arguments alone, so what is wrong with it is wrong usage.
+Status MisusedIfInvalid(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument ? Misused(status.message()) : status;
 }
 
-std::vector<Flag> SameFlags() {
-  return KeyFlags("Whose K: hf, vllm, sglang, llamacpp, deepseek; or A's, a comma, B's.");
-}
-
-int RunFingerprint(const Arguments& arguments) {
+Result<int> RunFingerprint(const Arguments& arguments) {
   const Result<std::string> reply = Ask(arguments, 1);
-  if (!reply.ok()) return FailOrMisuse(reply.status());
+  if (!reply.ok()) return MisusedIfInvalid(reply.status());
   if (arguments.Has("json")) {
     absl::PrintF("%s", *reply);
   } else {
@@ -139,19 +133,16 @@ int RunFingerprint(const Arguments& arguments) {
   return kExitOk;
 }
 
-int RunSame(const Arguments& arguments) {
+Result<int> RunSame(const Arguments& arguments) {
   const auto counts = CountsOf(arguments);
   if (std::none_of(counts.begin(), counts.end(),
                    [](const auto& each) { return each.second >= 2; })) {
-    return Misuse(
+    return Misused(
         "same: got one side, want two files, or two values of --engine, "
         "--max_model_len or --dtype");
   }
   const Result<std::string> reply = Ask(arguments, 2);
-  if (!reply.ok()) {
-    FailOrMisuse(reply.status());
-    return kExitUsage;
-  }
+  if (!reply.ok()) return MisusedIfInvalid(reply.status());
   const Json comparison = Json::parse(*reply).at("comparison");
   const Json& match = comparison.at("match");  // a number: of a newer server
   if (arguments.Has("json")) {
@@ -163,6 +154,27 @@ int RunSame(const Arguments& arguments) {
     }
   }
   return match == Json(kSame) ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+Command FingerprintCommand() {
+  return {"fingerprint",
+          "[CONFIG]",
+          "Prints the name of the rotation that an engine gives K, for the key of a KV cache.",
+          KeyFlags("Whose K: hf, vllm, sglang, llamacpp, deepseek. Default: as written."),
+          &RunFingerprint,
+          Command::Asks::kAny};
+}
+
+Command SameCommand() {
+  return {"same",
+          "A [B]",
+          "Says whether the K of two configs, or of two engines, is the same.",
+          KeyFlags("Whose K: hf, vllm, sglang, llamacpp, deepseek; or A's, a comma, B's."),
+          &RunSame,
+          Command::Asks::kAny,
+          "Exit status 0: the same; 1: they differ; 2: a config cannot be read, or wrong usage."};
 }
 
 }  // namespace rope::client

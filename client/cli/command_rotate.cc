@@ -10,7 +10,6 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_text.h"
 #include "client/cli/npy.h"
 #include "kernels/status_macros.h"
 
@@ -183,49 +182,78 @@ void PrintReplyJson(const RotateReply& reply, const std::string& prepared_id) {
 }
 
 // Reads the tensors of `request`, sends it, writes the results.
-int Run(const Arguments& arguments, RotateRequest request) {
+Result<int> Run(const Arguments& arguments, RotateRequest request) {
   Job job{.request = std::move(request), .files = {}};
   for (const Role role : {Role::kQ, Role::kK}) {
     if (!arguments.Has(role == Role::kQ ? "q" : "k")) continue;
-    if (const Status status = AddTensor(arguments, role, job); !status.ok()) return Fail(status);
+    ROPE_RETURN_IF_ERROR(AddTensor(arguments, role, job));
   }
-  if (const Status status = AddRows(arguments, job); !status.ok()) return Fail(status);
-  const Result<Client> client = ConnectToAny(arguments);
-  if (!client.ok()) return Fail(client.status());
+  ROPE_RETURN_IF_ERROR(AddRows(arguments, job));
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
   if (arguments.Has("by") && !arguments.Has("seq_lens")) {
     DescribeRequest question{.rope = job.request.rope};
     question.rope.first_layer.reset();
     const std::vector<int64_t>& shape = job.request.tensors.front().shape;
     if (!shape.empty()) question.head_dim = shape.back();
-    if (const auto reply = client->Describe(question); reply.ok() && reply->depends_on_seq_len) {
-      return Misuse("--seq_lens: got none, want the lengths with --by: this config follows them");
+    if (const auto reply = client.Describe(question); reply.ok() && reply->depends_on_seq_len) {
+      return Misused("--seq_lens: got none, want the lengths with --by: this config follows them");
     }
   }
   std::string prepared_id;
   if (arguments.Has("prepare")) {
-    const Result<PreparedRotation> prepared =
-        client->Prepare(job.request, {}, CallOptionsOf(arguments));
-    if (!prepared.ok()) return Fail(prepared.status());
-    prepared_id = prepared->id();
-    job.request = CallOf(*prepared, job.request);
+    ROPE_ASSIGN_OR_RETURN(const PreparedRotation prepared,
+                          client.Prepare(job.request, {}, CallOptionsOf(arguments)));
+    prepared_id = prepared.id();
+    job.request = CallOf(prepared, job.request);
   }
-  const Result<RotateReply> reply = client->Rotate(job.request, CallOptionsOf(arguments));
-  if (!reply.ok()) return Fail(reply.status());
-  for (const RotatedTensor& tensor : reply->tensors) {
+  ROPE_ASSIGN_OR_RETURN(const RotateReply reply,
+                        client.Rotate(job.request, CallOptionsOf(arguments)));
+  for (const RotatedTensor& tensor : reply.tensors) {
     const absl::string_view data(static_cast<const char*>(tensor.data),
                                  static_cast<size_t>(tensor.bytes));
     const std::string path = arguments.Text(tensor.role == Role::kQ ? "output_q" : "output_k");
-    const Status status = WriteNpy(path, tensor.dtype, tensor.shape, data);
-    if (!status.ok()) return Fail(status);
+    ROPE_RETURN_IF_ERROR(WriteNpy(path, tensor.dtype, tensor.shape, data));
   }
   const auto print = arguments.Has("json") ? &PrintReplyJson : &PrintReply;
-  print(*reply, prepared_id);
+  print(reply, prepared_id);
   return kExitOk;
 }
 
+Result<int> RunRotate(const Arguments& arguments) {
+  ROPE_RETURN_IF_ERROR(CheckFlags(arguments));
+  ROPE_ASSIGN_OR_RETURN(RotateRequest request, RequestOf(arguments));
+  return Run(arguments, std::move(request));
+}
+
+Result<int> RunReposition(const Arguments& arguments) {
+  ROPE_RETURN_IF_ERROR(CheckFlags(arguments));
+  const bool has_by = arguments.Has("by");
+  if (!has_by && !arguments.Has("from_start") && !arguments.Has("from_starts") &&
+      !arguments.Has("from_positions")) {
+    return Misused("--by, --from_start, --from_starts, --from_positions: got none, want one");
+  }
+  ROPE_ASSIGN_OR_RETURN(RotateRequest request, RequestOf(arguments));
+  request.operation = Operation::kReposition;
+  Positions& from = request.reposition.emplace().from;
+  from = PositionsOf(arguments, "from_");
+  if (has_by) {
+    if (request.positions.start.has_value() || from.start.has_value() || HasFromRope(arguments)) {
+      return Misused("--by: got it and a start or another embedding, want it alone");
+    }
+    const int64_t by = std::max(*arguments.Integer("by"), -INT64_MAX);
+    request.positions.start = std::max<int64_t>(by, 0);
+    from.start = std::max<int64_t>(-by, 0);
+    if (from.seq_lens.empty()) from.seq_lens = request.positions.seq_lens;
+  }
+  if (HasFromRope(arguments)) {
+    ROPE_ASSIGN_OR_RETURN(request.reposition->from_rope, NamedRopeOf(arguments, "from_"));
+  }
+  return Run(arguments, std::move(request));
+}
+
 // The flags of both commands.
-std::vector<Flag> WithTensorFlags(std::vector<Flag> flags) {
-  std::vector<Flag> all = {
+std::vector<Flag> WithTensorFlags(const std::vector<Flag>& flags) {
+  const std::vector<Flag> first = {
       {"q", FlagKind::kText, "FILE.npy", "Query tensor, float32 or float16."},
       {"k", FlagKind::kText, "FILE.npy", "Key tensor; q, k or both."},
       {"output_q", FlagKind::kText, "FILE.npy", "Where the rotated q goes."},
@@ -238,8 +266,7 @@ std::vector<Flag> WithTensorFlags(std::vector<Flag> flags) {
       {"cu_seqlens", FlagKind::kIntegers, "0,5,9", "Packed sequences (layout T): their bounds."},
       {"seq_lens", FlagKind::kIntegers, "N", "Final length, for dynamic and longrope."},
   };
-  all.insert(all.end(), flags.begin(), flags.end());
-  const Flag common[] = {
+  const std::vector<Flag> last = {
       {"output_dtype", FlagKind::kText, "DTYPE",
        "fp32, fp16, bf16 (as uint16), fp8_e4m3 or fp8_e5m2 (as uint8)."},
       {"output_layout", FlagKind::kText, "AXES", "The axes of --layout in another order."},
@@ -250,27 +277,34 @@ std::vector<Flag> WithTensorFlags(std::vector<Flag> flags) {
       {"prepare", FlagKind::kSwitch, "", "Prepare first, then call by the id, which is printed."},
       kJsonFlag,
   };
-  all.insert(all.end(), std::begin(common), std::end(common));
-  return WithRopeFlags(all);
+  return WithRopeFlags(Joined(Joined(first, flags), last));
 }
 
 }  // namespace
 
-std::vector<Flag> RotateFlags() {
-  return WithTensorFlags({
-      {"operation", FlagKind::kText, "NAME",
-       "rotate (default), inverse, backward or add_sinusoidal."},
-      {"cos", FlagKind::kText, "FILE.npy", "Rows in place of a model: a row for each token, or"},
-      {"sin", FlagKind::kText, "FILE.npy", "beside positions one for each position."},
-      {"norm_q", FlagKind::kText, "FILE.npy", "Weights of an RMS norm of q before the rotation."},
-      {"norm_k", FlagKind::kText, "FILE.npy", "The same of k."},
-      {"norm_eps", FlagKind::kNumber, "EPS", "Of both. Default 1e-6."},
-      {"scale_q", FlagKind::kNumber, "FACTOR", "Multiplies q, for example the softmax scale."},
-  });
+Command RotateCommand() {
+  return {
+      "rotate",
+      "",
+      "Rotates tensors in .npy files.",
+      WithTensorFlags({
+          {"operation", FlagKind::kText, "NAME",
+           "rotate (default), inverse, backward or add_sinusoidal."},
+          {"cos", FlagKind::kText, "FILE.npy",
+           "Rows in place of a model: a row for each token, or"},
+          {"sin", FlagKind::kText, "FILE.npy", "beside positions one for each position."},
+          {"norm_q", FlagKind::kText, "FILE.npy",
+           "Weights of an RMS norm of q before the rotation."},
+          {"norm_k", FlagKind::kText, "FILE.npy", "The same of k."},
+          {"norm_eps", FlagKind::kNumber, "EPS", "Of both. Default 1e-6."},
+          {"scale_q", FlagKind::kNumber, "FACTOR", "Multiplies q, for example the softmax scale."},
+      }),
+      &RunRotate,
+      Command::Asks::kAny};
 }
 
-std::vector<Flag> RepositionFlags() {
-  std::vector<Flag> flags = {
+Command RepositionCommand() {
+  const std::vector<Flag> flags = {
       {"by", FlagKind::kInteger, "N",
        "Moves all by N positions, in place of start and from_start."},
       {"from_start", FlagKind::kInteger, "N", "Former position of each first token; or"},
@@ -278,45 +312,12 @@ std::vector<Flag> RepositionFlags() {
       {"from_positions", FlagKind::kIntegers, "0,1,2", "one for each token."},
       {"from_seq_lens", FlagKind::kIntegers, "N", "Former length, for dynamic and longrope."},
   };
-  const std::vector<Flag> rope = FromRopeFlags();
-  flags.insert(flags.end(), rope.begin(), rope.end());
-  return WithTensorFlags(flags);
-}
-
-int RunRotate(const Arguments& arguments) {
-  if (const Status status = CheckFlags(arguments); !status.ok()) return FailOrMisuse(status);
-  Result<RotateRequest> request = RequestOf(arguments);
-  if (!request.ok()) return FailOrMisuse(request.status());
-  return Run(arguments, *std::move(request));
-}
-
-int RunReposition(const Arguments& arguments) {
-  if (const Status status = CheckFlags(arguments); !status.ok()) return FailOrMisuse(status);
-  const bool has_by = arguments.Has("by");
-  if (!has_by && !arguments.Has("from_start") && !arguments.Has("from_starts") &&
-      !arguments.Has("from_positions")) {
-    return Misuse("--by, --from_start, --from_starts, --from_positions: got none, want one");
-  }
-  Result<RotateRequest> request = RequestOf(arguments);
-  if (!request.ok()) return FailOrMisuse(request.status());
-  request->operation = Operation::kReposition;
-  Positions& from = request->reposition.emplace().from;
-  from = PositionsOf(arguments, "from_");
-  if (has_by) {
-    if (request->positions.start.has_value() || from.start.has_value() || HasFromRope(arguments)) {
-      return Misuse("--by: got it and a start or another embedding, want it alone");
-    }
-    const int64_t by = std::max(*arguments.Integer("by"), -INT64_MAX);
-    request->positions.start = std::max<int64_t>(by, 0);
-    from.start = std::max<int64_t>(-by, 0);
-    if (from.seq_lens.empty()) from.seq_lens = request->positions.seq_lens;
-  }
-  if (HasFromRope(arguments)) {
-    Result<RopeSpec> from_rope = NamedRopeOf(arguments, "from_");
-    if (!from_rope.ok()) return FailOrMisuse(from_rope.status());
-    request->reposition->from_rope = *std::move(from_rope);
-  }
-  return Run(arguments, *std::move(request));
+  return {"reposition",
+          "",
+          "Moves rotated tensors in .npy files to other positions or another config.",
+          WithTensorFlags(Joined(flags, FromRopeFlags())),
+          &RunReposition,
+          Command::Asks::kAny};
 }
 
 }  // namespace rope::client

@@ -1,4 +1,4 @@
-// health, info, connections: what the server says about itself.
+// health, info, connections, models: what the server says about itself.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -18,7 +18,6 @@
 #include "absl/types/span.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_text.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
@@ -152,11 +151,9 @@ void PrintConnectionsJson(const Json& list) {
   absl::PrintF("%s", JsonText(json));
 }
 
-}  // namespace
-
-int RunHealth(const Arguments& arguments) {
+Result<int> RunHealth(const Arguments& arguments) {
   using Clock = std::chrono::steady_clock;
-  if (arguments.positional().size() > 1) return Misuse("got two services, want one at most");
+  if (arguments.positional().size() > 1) return Misused("got two services, want one at most");
   const auto end = Clock::now() + std::min<std::chrono::nanoseconds>(
                                       arguments.Duration("wait").value_or(kNoWait), kWaitMax);
   Result<ServingStatus> health = AskHealth(arguments);
@@ -164,7 +161,7 @@ int RunHealth(const Arguments& arguments) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     health = AskHealth(arguments);
   }
-  if (!health.ok()) return Fail(health.status());
+  if (!health.ok()) return health.status();
   if (arguments.Has("json")) {
     absl::PrintF("%s", JsonText({{"status", Name(*health)}}));
   } else {
@@ -173,32 +170,22 @@ int RunHealth(const Arguments& arguments) {
   return *health == ServingStatus::kServing ? kExitOk : kExitFailed;
 }
 
-int RunInfo(const Arguments& arguments) {
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return Fail(client.status());
-  const Result<Json> info = Ask(*client, arguments, "GetServerInfo");
-  if (!info.ok()) return Fail(info.status());
-  const Result<Json> regions = Ask(*client, arguments, "ListRegions");
-  if (!regions.ok()) return Fail(regions.status());
+Result<int> RunInfo(const Arguments& arguments) {
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectTo(arguments));
+  ROPE_ASSIGN_OR_RETURN(const Json info, Ask(client, arguments, "GetServerInfo"));
+  ROPE_ASSIGN_OR_RETURN(const Json regions, Ask(client, arguments, "ListRegions"));
   const auto print = arguments.Has("json") ? &PrintInfoJson : &PrintInfo;
-  print(*info, client->transport(), regions->at("regions"));
+  print(info, client.transport(), regions.at("regions"));
   return kExitOk;
 }
 
-// connections: who calls the server.
-
-int RunConnections(const Arguments& arguments) {
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return Fail(client.status());
-  const Result<Json> list = AskAll(*client, arguments, "ListConnections", "connections");
-  if (!list.ok()) return Fail(list.status());
-  arguments.Has("json") ? PrintConnectionsJson(*list) : PrintConnections(*list);
+Result<int> RunConnections(const Arguments& arguments) {
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectTo(arguments));
+  ROPE_ASSIGN_OR_RETURN(const Json list,
+                        AskAll(client, arguments, "ListConnections", "connections"));
+  arguments.Has("json") ? PrintConnectionsJson(list) : PrintConnections(list);
   return kExitOk;
 }
-
-// models: the names that the engine knows.
-
-namespace {
 
 std::string PairingName(const Json& model) {
   const Json& pairing = model.at("pairing");
@@ -231,21 +218,48 @@ void PrintTable(const Json& models) {
   }
 }
 
-}  // namespace
-
-int RunModels(const Arguments& arguments) {
-  const Result<Client> client = ConnectToAny(arguments);
-  if (!client.ok()) return Fail(client.status());
-  const Result<Json> models = AskAll(*client, arguments, "ListModels", "models");
-  if (!models.ok()) return Fail(models.status());
+Result<int> RunModels(const Arguments& arguments) {
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
+  ROPE_ASSIGN_OR_RETURN(const Json models, AskAll(client, arguments, "ListModels", "models"));
   if (!arguments.Has("json")) {
-    PrintTable(models->at("models"));
+    PrintTable(models.at("models"));
     return kExitOk;
   }
   Json list = Json::array();
-  for (const Json& model : models->at("models")) list.push_back(JsonOf(model));
+  for (const Json& model : models.at("models")) list.push_back(JsonOf(model));
   absl::PrintF("%s", JsonText(list));
   return kExitOk;
+}
+
+}  // namespace
+
+Command HealthCommand() {
+  return {"health",
+          "[SERVICE]",
+          "Prints the server's state; status 0 only if it is SERVING.",
+          {{"wait", FlagKind::kDuration, "DURATION", "Wait that long for SERVING."}, kJsonFlag},
+          &RunHealth};
+}
+
+Command InfoCommand() {
+  return {"info",
+          "",
+          "Version, devices, limits, table cache and shared memory of the server.",
+          {kJsonFlag},
+          &RunInfo};
+}
+
+Command ConnectionsCommand() {
+  return {"connections",
+          "",
+          "Lists the connections of the server's clients: owner, transport, calls, bytes.",
+          {kJsonFlag},
+          &RunConnections};
+}
+
+Command ModelsCommand() {
+  return {"models",    "",         "Lists the models that the engine knows by name.",
+          {kJsonFlag}, &RunModels, Command::Asks::kAny};
 }
 
 }  // namespace rope::client

@@ -11,7 +11,6 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_text.h"
 #include "client/cli/npy.h"
 #include "kernels/status_macros.h"
 
@@ -181,10 +180,18 @@ void PrintTables(const TablesReply& reply, bool as_json) {
   for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
 }
 
+Result<int> RunTables(const Arguments& arguments) {
+  ROPE_ASSIGN_OR_RETURN(Table table, TableOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(const TablesReply reply, AskFor(std::move(table), arguments));
+  ROPE_RETURN_IF_ERROR(WriteTables(reply, arguments));
+  PrintTables(reply, arguments.Has("json"));
+  return kExitOk;
+}
+
 }  // namespace
 
-std::vector<Flag> TablesFlags() {
-  std::vector<Flag> flags = {
+Command TablesCommand() {
+  const std::vector<Flag> flags = {
       {"begin", FlagKind::kInteger, "N", "First position. Default 0."},
       {"end", FlagKind::kInteger, "N", "One past the last position; or"},
       {"positions", FlagKind::kIntegers, "0,1,2", "a list of positions."},
@@ -202,20 +209,12 @@ std::vector<Flag> TablesFlags() {
       {"output_sin", FlagKind::kText, "FILE.npy", "its sines."},
       kJsonFlag,
   };
-  const std::vector<Flag> from = FromRopeFlags();
-  flags.insert(flags.end(), from.begin(), from.end());
-  return WithRopeFlags(flags);
-}
-
-int RunTables(const Arguments& arguments) {
-  Result<Table> table = TableOf(arguments);
-  if (!table.ok()) return FailOrMisuse(table.status());
-  const Result<TablesReply> reply = AskFor(*std::move(table), arguments);
-  if (!reply.ok()) return Fail(reply.status());
-  const Status status = WriteTables(*reply, arguments);
-  if (!status.ok()) return Fail(status);
-  PrintTables(*reply, arguments.Has("json"));
-  return kExitOk;
+  return {"tables",
+          "",
+          "Writes exact cos and sin as .npy files, in the layout of an engine.",
+          WithRopeFlags(Joined(flags, FromRopeFlags())),
+          &RunTables,
+          Command::Asks::kAny};
 }
 
 }  // namespace rope::client

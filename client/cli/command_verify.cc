@@ -16,8 +16,6 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/golden.h"
-#include "client/cli/json_text.h"
-#include "client/cli/npy.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
@@ -77,12 +75,12 @@ Verdict VerifyFile(const Client& client, const CallOptions& call, const std::str
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     const Result<Deviation> deviation = Measure(client, call, *golden, dtype);
     if (!deviation.ok()) {
-      verdict.ratios.emplace_back(NameOf(dtype), std::nullopt);
-      note(absl::StrCat(NameOf(dtype), ": ", deviation.status().ToString()));
+      verdict.ratios.emplace_back(Name(dtype), std::nullopt);
+      note(absl::StrCat(Name(dtype), ": ", deviation.status().ToString()));
       continue;
     }
-    verdict.ratios.emplace_back(NameOf(dtype), deviation->ratio);
-    if (!(deviation->ratio <= 1)) note(absl::StrCat(NameOf(dtype), ": ", deviation->where));
+    verdict.ratios.emplace_back(Name(dtype), deviation->ratio);
+    if (!(deviation->ratio <= 1)) note(absl::StrCat(Name(dtype), ": ", deviation->where));
   }
   return verdict;
 }
@@ -115,17 +113,10 @@ Json JsonOf(const std::string& name, const Verdict& verdict) {
   return json;
 }
 
-}  // namespace
-
-std::vector<Flag> VerifyFlags() {
-  return {kJsonFlag};
-}
-
-int RunVerify(const Arguments& arguments) {
+Result<int> RunVerify(const Arguments& arguments) {
   const std::vector<std::string>& paths = arguments.positional();
-  if (paths.empty()) return Misuse("verify: got no file, want FILE.json...");
-  const Result<Client> client = ConnectToAny(arguments);
-  if (!client.ok()) return Fail(client.status());
+  if (paths.empty()) return Misused("verify: got no file, want FILE.json...");
+  ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
   const bool show_progress = paths.size() > 1 && isatty(STDERR_FILENO) != 0;
   size_t width = 0;
   for (const std::string& path : paths) width = std::max(width, NameOf(path).size());
@@ -133,7 +124,7 @@ int RunVerify(const Arguments& arguments) {
   Json list = Json::array();
   for (size_t i = 0; i < paths.size(); ++i) {
     if (show_progress) absl::FPrintF(stderr, "\r%d/%d", i + 1, paths.size());
-    const Verdict verdict = VerifyFile(*client, CallOptionsOf(arguments), paths[i]);
+    const Verdict verdict = VerifyFile(client, CallOptionsOf(arguments), paths[i]);
     if (show_progress) absl::FPrintF(stderr, "\r\x1b[K");
     if (arguments.Has("json")) {
       list.push_back(JsonOf(NameOf(paths[i]), verdict));
@@ -148,6 +139,13 @@ int RunVerify(const Arguments& arguments) {
                   paths.size() - failed, failed);
   }
   return failed == 0 ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+Command VerifyCommand() {
+  return {"verify",    "FILE.json...", "Checks golden files against the engine.",
+          {kJsonFlag}, &RunVerify,     Command::Asks::kAny};
 }
 
 }  // namespace rope::client

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -13,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "client/cli/arguments.h"
 #include "client/cli/local_describe.h"
-#include "client/cli/npy.h"
 #include "kernels/config/presets.h"
 #include "kernels/status_macros.h"
 #include "proto/nearest_name.h"
@@ -27,19 +28,9 @@ namespace {
 
 constexpr int64_t kConfigBytesMax = int64_t{1} << 20;
 constexpr absl::string_view kDefaultTarget = "127.0.0.1:50051";
-constexpr std::chrono::seconds kDefaultTimeout{30};
-constexpr std::chrono::milliseconds kTimeoutMax{1'000'000'000};
 
-constexpr absl::string_view kLintExits =
-    "Exit status 0: no finding of the weight --fail_on or heavier; 1: findings; 2: a file cannot "
-    "be "
-    "read, or wrong usage.";
-constexpr absl::string_view kDiffExits =
-    "Exit status 0: the rotations are equal; 1: they differ; 2: a config cannot be read, or wrong "
-    "usage.";
-
-constexpr absl::string_view kSameExits =
-    "Exit status 0: the same; 1: they differ; 2: a config cannot be read, or wrong usage.";
+// The field of an error of Misused, which no other error has.
+constexpr char kUsageField[] = "command line";
 
 void PrintOverview(std::FILE* out) {
   absl::FPrintF(out,
@@ -53,14 +44,18 @@ void PrintOverview(std::FILE* out) {
 
 // Of every command that asks a server.
 std::vector<Flag> CommonFlags(Command::Asks asks) {
+  static const auto* const server_target = new std::string(  // owned by the process
+      absl::StrCat("The server, or unix:PATH. Default ", kDefaultTarget, "."));
+  static const auto* const timeout = new std::string(
+      absl::StrCat("For each call. Default ",
+                   absl::FormatDuration(absl::FromChrono(CallOptions().timeout)), "."));
   const absl::string_view target =
       asks == Command::Asks::kServer
-          ? "The server, or unix:PATH. Default 127.0.0.1:50051."
+          ? absl::string_view(*server_target)
           : "A server, or unix:PATH. Default: the engine in this process.";
   return {
       {"target", FlagKind::kText, "HOST:PORT", target, /*environment=*/true},
-      {"timeout", FlagKind::kDuration, "DURATION", "For each call. Default 30s.",
-       /*environment=*/true},
+      {"timeout", FlagKind::kDuration, "DURATION", *timeout, /*environment=*/true},
       {"tls_ca", FlagKind::kText, "FILE",
        "TLS with a server of these authorities, PEM; https://HOST:PORT takes the system's.",
        /*environment=*/true},
@@ -78,9 +73,9 @@ std::vector<Flag> CommonFlags(Command::Asks asks) {
 Usage UsageOf(const Command& command) {
   Usage usage{absl::StrCat("ropectl ", command.name), std::string(command.summary),
               std::string(command.positional), command.flags, std::string(command.exits)};
-  if (command.asks == Command::Asks::kNobody) return usage;
-  const std::vector<Flag> common = CommonFlags(command.asks);
-  usage.flags.insert(usage.flags.end(), common.begin(), common.end());
+  if (command.asks != Command::Asks::kNobody) {
+    usage.flags = Joined(command.flags, CommonFlags(command.asks));
+  }
   return usage;
 }
 
@@ -88,6 +83,11 @@ const Command* FindCommand(absl::string_view name) {
   const auto commands = Commands();
   const auto it = std::ranges::find(commands, name, &Command::name);
   return it == commands.end() ? nullptr : &*it;
+}
+
+int Misuse(absl::string_view message) {
+  absl::FPrintF(stderr, "ropectl: %s\n", message);
+  return kExitUsage;
 }
 
 int RunCommand(const Command& command, absl::Span<const absl::string_view> rest) {
@@ -98,7 +98,11 @@ int RunCommand(const Command& command, absl::Span<const absl::string_view> rest)
   if (arguments->Duration("timeout") == std::chrono::nanoseconds(0)) {
     return Misuse("--timeout: got no time, want more than 0s");
   }
-  return command.run(*arguments);
+  const Result<int> exit = command.run(*arguments);
+  if (exit.ok()) return *exit;
+  if (exit.status().detail().field == kUsageField) return Misuse(exit.status().message());
+  absl::FPrintF(stderr, "ropectl: %s\n", exit.status().ToString());
+  return command.exits.empty() ? kExitFailed : kExitUsage;
 }
 
 // Unknown command.
@@ -117,65 +121,21 @@ int MisuseOfCommand(absl::string_view name) {
 }  // namespace
 
 absl::Span<const Command> Commands() {
-  using Asks = Command::Asks;
   static const std::vector<Command> commands = {
-      {"rotate", "", "Rotates tensors in .npy files.", RotateFlags(), &RunRotate, "", Asks::kAny},
-      {"reposition", "",
-       "Moves rotated tensors in .npy files to other positions or another config.",
-       RepositionFlags(), &RunReposition, "", Asks::kAny},
-      {"tables", "", "Writes exact cos and sin as .npy files, in the layout of an engine.",
-       TablesFlags(), &RunTables, "", Asks::kAny},
-      {"describe", "[FILE]",
-       "Says what a config means: frequencies, attention factor, warnings. Without --target a FILE "
-       "and a preset need no server.",
-       DescribeFlags(), &RunDescribe},
-      {"lint", "CONFIG...", "Checks config.json files, and folders of them, without a server.",
-       LintFlags(), &RunLint, kLintExits, Asks::kNobody},
-      {"diff", "A [B]",
-       "Compares the rotations of two config.json files, or of two engines, without a server.",
-       DiffFlags(), &RunDiff, kDiffExits, Asks::kNobody},
-      {"fingerprint", "[CONFIG]",
-       "Prints the name of the rotation that an engine gives K, for the key of a KV cache.",
-       FingerprintFlags(), &RunFingerprint, "", Asks::kAny},
-      {"same", "A [B]", "Says whether the K of two configs, or of two engines, is the same.",
-       SameFlags(), &RunSame, kSameExits, Asks::kAny},
-      {"verify", "FILE.json...", "Checks golden files against the engine.", VerifyFlags(),
-       &RunVerify, "", Asks::kAny},
-      {"load", "", "Sends one request over and over and measures.", LoadFlags(), &RunLoadCommand},
-      {"connections",
-       "",
-       "Lists the connections of the server's clients: owner, transport, calls, bytes.",
-       {kJsonFlag},
-       &RunConnections},
-      {"models",
-       "",
-       "Lists the models that the engine knows by name.",
-       {kJsonFlag},
-       &RunModels,
-       "",
-       Asks::kAny},
-      {"info",
-       "",
-       "Version, devices, limits, table cache and shared memory of the server.",
-       {kJsonFlag},
-       &RunInfo},
-      {"health",
-       "[SERVICE]",
-       "Prints the server's state; status 0 only if it is SERVING.",
-       {{"wait", FlagKind::kDuration, "DURATION", "Wait that long for SERVING."}, kJsonFlag},
-       &RunHealth},
-  };
+      RotateCommand(),      RepositionCommand(),  TablesCommand(), DescribeCommand(), LintCommand(),
+      DiffCommand(),        FingerprintCommand(), SameCommand(),   VerifyCommand(),   LoadCommand(),
+      ConnectionsCommand(), ModelsCommand(),      InfoCommand(),   HealthCommand()};
   return commands;
 }
 
 Status Misused(std::string message) {
-  return Status(StatusCode::kInvalidArgument, std::move(message));
+  return Status(StatusCode::kInvalidArgument, std::move(message), {.field = kUsageField});
 }
 
 Result<std::optional<DType>> DTypeOf(const Arguments& arguments, absl::string_view name,
                                      std::initializer_list<DType> dtypes) {
   std::vector<std::pair<absl::string_view, std::optional<DType>>> choices = {{"", std::nullopt}};
-  for (const DType dtype : dtypes) choices.emplace_back(NameOf(dtype), dtype);
+  for (const DType dtype : dtypes) choices.emplace_back(Name(dtype), dtype);
   return ChoiceOf(arguments, name, choices);
 }
 
@@ -189,9 +149,9 @@ Result<std::optional<int32_t>> LayerOf(const Arguments& arguments, const std::st
 }
 
 CallOptions CallOptionsOf(const Arguments& arguments) {
-  const std::chrono::nanoseconds timeout = arguments.Duration("timeout").value_or(kDefaultTimeout);
-  return {.timeout = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(timeout),
-                                std::chrono::milliseconds(1), kTimeoutMax)};
+  const std::chrono::nanoseconds timeout =
+      arguments.Duration("timeout").value_or(CallOptions().timeout);
+  return {.timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout)};
 }
 
 Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options) {
@@ -220,8 +180,8 @@ Result<Client> ConnectToAny(const Arguments& arguments) {
   return embedded::Connect();
 }
 
-std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
-  std::vector<Flag> all = {
+std::vector<Flag> WithRopeFlags(const std::vector<Flag>& flags) {
+  const std::vector<Flag> rope = {
       {"model", FlagKind::kText, "NAME", "A model that the server knows (ropectl models); or"},
       {"config", FlagKind::kText, "FILE", "a Hugging Face config.json, - is standard input; or"},
       {"config_id", FlagKind::kText, "ID", "what describe gave, while that server runs."},
@@ -233,8 +193,7 @@ std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
       {"compat", FlagKind::kText, "WHOSE", "Read it as hf, vllm, llamacpp or deepseek does."},
       {"precision", FlagKind::kText, "exact|hf", "hf: rounded as Hugging Face's eager code does."},
   };
-  all.insert(all.end(), flags.begin(), flags.end());
-  return all;
+  return Joined(rope, flags);
 }
 
 Result<std::optional<Pairing>> PairingOf(const Arguments& arguments) {
@@ -323,21 +282,6 @@ std::vector<Flag> FromRopeFlags() {
 bool HasFromRope(const Arguments& arguments) {
   return std::ranges::any_of(FromRopeFlags(),
                              [&](const Flag& flag) { return arguments.Has(flag.name); });
-}
-
-int Fail(const Status& status) {
-  absl::FPrintF(stderr, "ropectl: %s\n", status.ToString());
-  return kExitFailed;
-}
-
-int Misuse(absl::string_view message) {
-  absl::FPrintF(stderr, "ropectl: %s\n", message);
-  return kExitUsage;
-}
-
-int FailOrMisuse(const Status& status) {
-  // INVALID_ARGUMENT of our own, before the server was asked, is about the arguments.
-  return status.code() == StatusCode::kInvalidArgument ? Misuse(status.message()) : Fail(status);
 }
 
 int RunRopectl(absl::Span<const absl::string_view> arguments) {

@@ -28,12 +28,16 @@ struct Command {
   absl::string_view name;
   absl::string_view positional;  // what follows the flags, for the help
   absl::string_view summary;
-  std::vector<Flag> flags;  // beside those of every command
-  int (*run)(const Arguments& arguments);
-  absl::string_view exits = "";  // the exit statuses, for the help; empty: 0, 1, 2 as above
+  std::vector<Flag> flags;  // without those that every command has
+  // Returns the exit status. An error is printed on stderr: one of Misused without its code, for
+  // kExitUsage; any other with it, for kExitFailed.
+  Result<int> (*run)(const Arguments& arguments);
   // Which server it asks: the one that --target names or the default one; that of --target, or the
   // engine in this process; none, so that it has no common flags.
   enum class Asks { kServer, kAny, kNobody } asks = Asks::kServer;
+  // The exit statuses, for the help; empty: 0, 1, 2 as above. A command with exit statuses of its
+  // own has kExitUsage for every error.
+  absl::string_view exits = "";
 };
 
 // In the order of the help.
@@ -42,7 +46,7 @@ absl::Span<const Command> Commands();
 // Runs the command that `arguments` (without the program's name) ask for; returns the exit status.
 int RunRopectl(absl::Span<const absl::string_view> arguments);
 
-// INVALID_ARGUMENT, of the arguments.
+// INVALID_ARGUMENT: wrong usage.
 Status Misused(std::string message);
 
 // The value that flag `name` chooses by its text. The first value is the default.
@@ -73,9 +77,9 @@ Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options = {}
 Result<Client> ConnectToAny(const Arguments& arguments);
 CallOptions CallOptionsOf(const Arguments& arguments);
 
-// Flags that name a rotary embedding, and what they say. INVALID_ARGUMENT is wrong usage; any other
-// error is a config that cannot be read.
-std::vector<Flag> WithRopeFlags(std::vector<Flag> flags);
+// Flags that name a rotary embedding, and what they say. An error that is not Misused: a config
+// that cannot be read.
+std::vector<Flag> WithRopeFlags(const std::vector<Flag>& flags);
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments);
 // The text of a config.json of at most 1 MiB, as the server takes it; of a preset's name, where
 // there is no such file, that of the preset. A GGUF file is wrong usage.
@@ -88,36 +92,20 @@ std::vector<Flag> FromRopeFlags();
 bool HasFromRope(const Arguments& arguments);
 Result<std::optional<Pairing>> PairingOf(const Arguments& arguments);
 
-// Say why on stderr, and return the exit status.
-int Fail(const Status& status);
-int Misuse(absl::string_view message);
-int FailOrMisuse(const Status& status);  // of arguments: INVALID_ARGUMENT is misuse
-
-std::vector<Flag> DescribeFlags();
-std::vector<Flag> DiffFlags();
-std::vector<Flag> FingerprintFlags();
-std::vector<Flag> LintFlags();
-std::vector<Flag> LoadFlags();
-std::vector<Flag> RepositionFlags();
-std::vector<Flag> RotateFlags();
-std::vector<Flag> SameFlags();
-std::vector<Flag> TablesFlags();
-std::vector<Flag> VerifyFlags();
-
-int RunHealth(const Arguments& arguments);
-int RunConnections(const Arguments& arguments);
-int RunModels(const Arguments& arguments);
-int RunInfo(const Arguments& arguments);
-int RunDescribe(const Arguments& arguments);
-int RunDiff(const Arguments& arguments);
-int RunFingerprint(const Arguments& arguments);
-int RunLint(const Arguments& arguments);
-int RunReposition(const Arguments& arguments);
-int RunRotate(const Arguments& arguments);
-int RunSame(const Arguments& arguments);
-int RunTables(const Arguments& arguments);
-int RunVerify(const Arguments& arguments);
-int RunLoadCommand(const Arguments& arguments);
+Command ConnectionsCommand();
+Command DescribeCommand();
+Command DiffCommand();
+Command FingerprintCommand();
+Command HealthCommand();
+Command InfoCommand();
+Command LintCommand();
+Command LoadCommand();
+Command ModelsCommand();
+Command RepositionCommand();
+Command RotateCommand();
+Command SameCommand();
+Command TablesCommand();
+Command VerifyCommand();
 
 }  // namespace rope::client
 

@@ -67,18 +67,8 @@ int64_t ItemBytes(absl::string_view descr) {
   return bytes;
 }
 
-struct DTypeNames {
-  absl::string_view name;
-  absl::string_view descr;
-};
-
 // In the order of DType.
-constexpr DTypeNames kNames[] = {{"fp32", "<f4"}, {"fp16", "<f2"},     {"bf16", "<u2"},
-                                 {"fp64", "<f8"}, {"fp8_e4m3", "|u1"}, {"fp8_e5m2", "|u1"}};
-
-const DTypeNames& NamesOf(DType dtype) {
-  return kNames[static_cast<size_t>(dtype)];
-}
+constexpr absl::string_view kDescrs[] = {"<f4", "<f2", "<u2", "<f8", "|u1", "|u1"};
 
 uint32_t LittleEndian(absl::string_view bytes) {
   uint32_t value = 0;
@@ -138,11 +128,7 @@ std::string NpyHeader(absl::string_view descr, const std::vector<int64_t>& shape
 
 Status WriteNpy(const std::string& path, DType dtype, const std::vector<int64_t>& shape,
                 absl::string_view data) {
-  return WriteFile(path, NpyHeader(NamesOf(dtype).descr, shape), data);
-}
-
-absl::string_view NameOf(DType dtype) {
-  return NamesOf(dtype).name;
+  return WriteFile(path, NpyHeader(kDescrs[static_cast<size_t>(dtype)], shape), data);
 }
 
 }  // namespace rope::client

@@ -33,9 +33,6 @@ std::string NpyHeader(absl::string_view descr, const std::vector<int64_t>& shape
 Status WriteNpy(const std::string& path, DType dtype, const std::vector<int64_t>& shape,
                 absl::string_view data);
 
-// "fp32", "fp16", "bf16", "fp64", "fp8_e4m3" or "fp8_e5m2".
-absl::string_view NameOf(DType dtype);
-
 }  // namespace rope::client
 
 #endif  // ROPE_CLIENT_CLI_NPY_H_

@@ -145,7 +145,7 @@ struct RowPlace {
 };
 
 // A request on its way to its receiver: where its tensors and rows are.
-struct Draft {
+struct Encoding {
   Places places = {};
   absl::InlinedVector<RowPlace, 2> rows = {};
   Placement placement = {};
@@ -183,7 +183,7 @@ struct Draft {
     encoded.wanted.push_back(std::move(wanted));
     return {};
   }
-  // `given` outlives the draft.
+  // `given` outlives the encoding.
   Status AddRows(const std::optional<Rows>& given) {
     if (!given.has_value()) return {};
     for (const RowArray& each : kRowArrays) {
@@ -213,12 +213,12 @@ constexpr int64_t kOwnedBytesMax = int64_t{1} << 40;
 
 // Gives results without an output memory of the process; and, if `is_staged`, all others, which
 // come to their outputs when all are there. The engine refuses those without any.
-void OwnOutputs(OutputPool& pool, bool is_staged, Draft& draft) {
-  draft.encoded.owned.resize(draft.places.size());
-  for (size_t i = 0; i < draft.places.size(); ++i) {
-    OutputMemory& owned = draft.encoded.owned[i];
-    WantedTensor& wanted = draft.encoded.wanted[i];
-    Place& place = draft.places[i];
+void OwnOutputs(OutputPool& pool, bool is_staged, Encoding& encoding) {
+  encoding.encoded.owned.resize(encoding.places.size());
+  for (size_t i = 0; i < encoding.places.size(); ++i) {
+    OutputMemory& owned = encoding.encoded.owned[i];
+    WantedTensor& wanted = encoding.encoded.wanted[i];
+    Place& place = encoding.places[i];
     if (place.output != nullptr && (!is_staged || owned != nullptr || place.is_paged)) continue;
     if (wanted.bytes > kOwnedBytesMax) continue;
     owned = pool.Allocate(wanted.bytes);
@@ -233,18 +233,18 @@ void OwnOutputs(OutputPool& pool, bool is_staged, Draft& draft) {
 }
 
 // A tensor of pages is in the region, and so are then all results.
-Status CheckPages(const Region& region, const Draft& draft) {
-  const Places& places = draft.places;
+Status CheckPages(const Region& region, const Encoding& encoding) {
+  const Places& places = encoding.places;
   if (std::ranges::none_of(places, &Place::is_paged)) return {};
   for (size_t i = 0; i < places.size(); ++i) {
-    const bool has_data = !places[i].is_paged || draft.placement.inputs[i].has_value();
+    const bool has_data = !places[i].is_paged || encoding.placement.inputs[i].has_value();
     if (has_data && RangeIn(region, places[i].output, places[i].output_bytes).has_value()) continue;
     return InvalidField(
         absl::StrCat("tensors[", i, "].", has_data ? "output" : "data"),
         absl::StrCat(places[i].is_paged ? "pages" : "a result beside pages", " in other memory"),
         "memory that the server shares (arena, imported memory or in process)");
   }
-  if (draft.placement.has_outputs) return {};
+  if (encoding.placement.has_outputs) return {};
   return InvalidField("tensors", "a result that overlaps a tensor, beside one of pages", "none");
 }
 
@@ -253,60 +253,54 @@ Status CheckPages(const Region& region, const Draft& draft) {
 // before any message names it, so that a fence waits for this call; and it is released again if
 // nothing uses the region. An in-place request is not idempotent, unless it is staged: the caller's
 // tensors then stay as they are.
-Status Settle(const Region& region, Route route, Draft& draft) {
-  EncodedRotate& encoded = draft.encoded;
+Status PlaceTensors(const Region& region, Route route, Encoding& encoding) {
+  EncodedRotate& encoded = encoding.encoded;
   OutputPool* const pool = region.process_outputs.get();
-  if (pool != nullptr) OwnOutputs(*pool, /*is_staged=*/false, draft);
-  if (region.is_staging && std::ranges::none_of(draft.places, &Place::is_paged)) {
+  if (pool != nullptr) OwnOutputs(*pool, /*is_staged=*/false, encoding);
+  if (region.is_staging && std::ranges::none_of(encoding.places, &Place::is_paged)) {
     const int64_t bytes_min = route == Route::kRing ? 1 : kStagedBytesMin;
-    encoded.staged = Stage(region, bytes_min, encoded.wanted, draft.places);
+    encoded.staged = Stage(region, bytes_min, encoded.wanted, encoding.places);
   }
   if (region.ids != nullptr) encoded.region_id = region.ids->Acquire();
-  draft.placement = PlacementOf(region, draft.places);
-  if (region.is_device && !draft.placement.has_outputs) {
+  encoding.placement = PlacementOf(region, encoding.places);
+  if (region.is_device && !encoding.placement.has_outputs) {
     return InvalidField("tensors", "an output that overlaps another tensor on the GPU",
                         "outputs of their own, or exactly in place");
   }
-  if (pool != nullptr && !draft.placement.has_outputs) {  // one would overwrite an input
-    OwnOutputs(*pool, /*is_staged=*/true, draft);
-    draft.placement = PlacementOf(region, draft.places);
+  if (pool != nullptr && !encoding.placement.has_outputs) {  // one would overwrite an input
+    OwnOutputs(*pool, /*is_staged=*/true, encoding);
+    encoding.placement = PlacementOf(region, encoding.places);
   }
-  ROPE_RETURN_IF_ERROR(CheckPages(region, draft));
-  for (const auto& input : draft.placement.inputs) encoded.uses_region |= input.has_value();
-  encoded.uses_region |= !draft.placement.outputs.empty();
-  for (RowPlace& row : draft.rows) {
+  ROPE_RETURN_IF_ERROR(CheckPages(region, encoding));
+  for (const auto& input : encoding.placement.inputs) encoded.uses_region |= input.has_value();
+  encoded.uses_region |= !encoding.placement.outputs.empty();
+  for (RowPlace& row : encoding.rows) {
     row.range = RangeIn(region, row.raw.data(), static_cast<int64_t>(row.raw.size()));
     encoded.uses_region |= row.range.has_value();
   }
   if (!encoded.uses_region) encoded.region_id.reset();
-  if (!draft.placement.has_outputs) return {};
+  if (!encoding.placement.has_outputs) return {};
   const bool is_staged = encoded.staged.data() != nullptr;
-  for (size_t i = 0; i < draft.places.size(); ++i) {
+  for (size_t i = 0; i < encoding.places.size(); ++i) {
     encoded.wanted[i].in_region = true;
-    if (is_staged) encoded.wanted[i].staged = draft.places[i].output;
+    if (is_staged) encoded.wanted[i].staged = encoding.places[i].output;
   }
-  encoded.idempotent = is_staged || !draft.placement.is_in_place;
+  encoded.idempotent = is_staged || !encoding.placement.is_in_place;
   return {};
 }
 
-void SetSpan(const Draft& draft, const RegionRange& range, v1::RegionSpan& span) {
-  span.set_region_id(draft.region_id());
+void SetSpan(const Encoding& encoding, const RegionRange& range, v1::RegionSpan& span) {
+  span.set_region_id(encoding.region_id());
   span.set_offset(static_cast<uint64_t>(range.offset));
 }
 
-void SetOutputRegions(const Draft& draft, v1::RotateRequest& head) {
-  for (const RegionRange& output : draft.placement.outputs) {
-    SetSpan(draft, output, *head.mutable_output()->add_regions());
-  }
-}
-
 // The elements of rows; and their shapes, which a call may lack.
-void SetRows(const Draft& draft, bool has_shapes, v1::RotateRequest& head) {
-  for (const RowPlace& row : draft.rows) {
+void SetRows(const Encoding& encoding, bool has_shapes, v1::RotateRequest& head) {
+  for (const RowPlace& row : encoding.rows) {
     v1::Array& array = *(head.mutable_rows()->*row.array->mutable_array)();
     if (has_shapes) SetShape(row.view->shape, array);
     if (row.range.has_value()) {
-      SetSpan(draft, *row.range, *array.mutable_region());
+      SetSpan(encoding, *row.range, *array.mutable_region());
     } else {
       array.set_raw(row.raw.data(), row.raw.size());
     }
@@ -314,32 +308,34 @@ void SetRows(const Draft& draft, bool has_shapes, v1::RotateRequest& head) {
 }
 
 // Names the places in the region.
-void SetPlaces(const Draft& draft, v1::RotateRequest& head) {
-  for (size_t i = 0; i < draft.places.size(); ++i) {
-    const std::optional<RegionRange>& input = draft.placement.inputs[i];
+void SetPlaces(const Encoding& encoding, v1::RotateRequest& head) {
+  for (size_t i = 0; i < encoding.places.size(); ++i) {
+    const std::optional<RegionRange>& input = encoding.placement.inputs[i];
     if (!input.has_value()) continue;
-    SetSpan(draft, *input,
+    SetSpan(encoding, *input,
             *head.mutable_tensors(static_cast<int>(i))->mutable_array()->mutable_region());
   }
-  SetOutputRegions(draft, head);
+  for (const RegionRange& output : encoding.placement.outputs) {
+    SetSpan(encoding, output, *head.mutable_output()->add_regions());
+  }
 }
 
 // Names the positions that lie on the device of the region.
-void SetDeviceIds(const RotateRequest& request, const Draft& draft, v1::RotateRequest& head) {
+void SetDeviceIds(const RotateRequest& request, const Encoding& encoding, v1::RotateRequest& head) {
   if (request.positions.device_ids == nullptr) return;
-  SetSpan(draft, {.offset = proto::ProcessMemoryOffset(request.positions.device_ids)},
+  SetSpan(encoding, {.offset = proto::ProcessMemoryOffset(request.positions.device_ids)},
           *head.mutable_positions()->mutable_position_ids()->mutable_region());
 }
 
 // Joins the message with the bytes of the tensors that are not in the region.
-std::vector<proto::MessagePart> JoinWhole(const Draft& draft, v1::RotateRequest& head) {
-  std::vector<v1::Tensor*> tensors(draft.places.size());
+std::vector<proto::MessagePart> JoinWhole(const Encoding& encoding, v1::RotateRequest& head) {
+  std::vector<v1::Tensor*> tensors(encoding.places.size());
   head.mutable_tensors()->UnsafeArenaExtractSubrange(0, head.tensors_size(), tensors.data());
   std::vector<proto::TensorPart> parts;
   parts.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     parts.push_back({.tensor = tensors[i]});
-    if (!draft.placement.inputs[i].has_value()) parts.back().raw = draft.places[i].raw();
+    if (!encoding.placement.inputs[i].has_value()) parts.back().raw = encoding.places[i].raw();
   }
   return proto::Join(head, parts);
 }
@@ -382,30 +378,30 @@ Status AppendPositions(const Positions& positions, std::string& out) {
   return {};
 }
 
-void AppendRange(int number, const Draft& draft, const RegionRange& range, std::string& out) {
-  proto::AppendSpan(number, draft.region_id(), static_cast<uint64_t>(range.offset), out);
+void AppendRange(int number, const Encoding& encoding, const RegionRange& range, std::string& out) {
+  proto::AppendSpan(number, encoding.region_id(), static_cast<uint64_t>(range.offset), out);
 }
 
-void AppendOutput(const Draft& draft, std::string& out) {
-  if (draft.placement.outputs.empty()) return;
+void AppendOutput(const Encoding& encoding, std::string& out) {
+  if (encoding.placement.outputs.empty()) return;
   std::string body;
-  for (const RegionRange& range : draft.placement.outputs) {
-    AppendRange(v1::Output::kRegionsFieldNumber, draft, range, body);
+  for (const RegionRange& range : encoding.placement.outputs) {
+    AppendRange(v1::Output::kRegionsFieldNumber, encoding, range, body);
   }
   proto::AppendField(v1::RotateRequest::kOutputFieldNumber, body, out);
 }
 
-void AppendRowsAndLabels(const Draft& draft, bool has_shapes, const RotateRequest& request,
+void AppendRowsAndLabels(const Encoding& encoding, bool has_shapes, const RotateRequest& request,
                          std::string& out) {
-  if (draft.rows.empty() && request.labels.empty()) return;
+  if (encoding.rows.empty() && request.labels.empty()) return;
   v1::RotateRequest message;
   message.mutable_labels()->insert(request.labels.begin(), request.labels.end());
-  SetRows(draft, has_shapes, message);
+  SetRows(encoding, has_shapes, message);
   message.AppendToString(&out);
 }
 
 // Appends a tensor up to the bytes of its elements, if these are sent.
-void AppendTensor(const Draft& draft, size_t index, const TensorView& view, bool has_shape,
+void AppendTensor(const Encoding& encoding, size_t index, const TensorView& view, bool has_shape,
                   const std::optional<PagedTokens>& paged, std::string& out) {
   std::string tensor;
   std::string array;
@@ -419,9 +415,9 @@ void AppendTensor(const Draft& draft, size_t index, const TensorView& view, bool
     SetShape(view.shape, message);
     message.AppendToString(&array);
   }
-  const std::optional<RegionRange>& range = draft.placement.inputs[index];
-  if (range.has_value()) AppendRange(v1::Array::kRegionFieldNumber, draft, *range, array);
-  const size_t raw_bytes = range.has_value() ? 0 : draft.places[index].raw().size();
+  const std::optional<RegionRange>& range = encoding.placement.inputs[index];
+  if (range.has_value()) AppendRange(v1::Array::kRegionFieldNumber, encoding, *range, array);
+  const size_t raw_bytes = range.has_value() ? 0 : encoding.places[index].raw().size();
   proto::AppendTensor(v1::RotateRequest::kTensorsFieldNumber,
                       {.tensor = tensor, .array = array, .raw_bytes = raw_bytes}, out);
 }
@@ -429,7 +425,7 @@ void AppendTensor(const Draft& draft, size_t index, const TensorView& view, bool
 // A message that names a preparation: its id and the values of one call. It is written field by
 // field, because it is short and sent often. INVALID_ARGUMENT: as SetValues.
 Result<std::vector<proto::MessagePart>> JoinPrepared(
-    const Draft& draft, const RotateRequest& request,
+    const Encoding& encoding, const RotateRequest& request,
     const std::vector<Preparation::Tensor>& tensors) {
   const PreparedState& state = *PreparedState::Of(*request.prepared);
   std::string header;
@@ -446,14 +442,14 @@ Result<std::vector<proto::MessagePart>> JoinPrepared(
   }
   // The server knows the shapes, unless calls differ in the length of an axis.
   const bool has_shapes = state.preparation->has_open_axis();
-  AppendOutput(draft, header);
-  AppendRowsAndLabels(draft, has_shapes, request, header);
+  AppendOutput(encoding, header);
+  AppendRowsAndLabels(encoding, has_shapes, request, header);
   proto::AppendField(v1::RotateRequest::kPreparedIdFieldNumber, state.id, header);
   std::vector<proto::MessagePart> parts;
-  for (size_t i = 0; i < draft.places.size(); ++i) {
-    AppendTensor(draft, i, tensors[i].view, has_shapes, request.tensors[i].paged, header);
-    if (draft.placement.inputs[i].has_value() || draft.places[i].bytes == 0) continue;
-    parts.push_back({std::move(header), draft.places[i].raw()});
+  for (size_t i = 0; i < encoding.places.size(); ++i) {
+    AppendTensor(encoding, i, tensors[i].view, has_shapes, request.tensors[i].paged, header);
+    if (encoding.placement.inputs[i].has_value() || encoding.places[i].bytes == 0) continue;
+    parts.push_back({std::move(header), encoding.places[i].raw()});
     header.clear();
   }
   if (!header.empty()) parts.push_back({std::move(header), {}});
@@ -482,7 +478,7 @@ void TakeSlots(v1::PagedTokens& paged, CallMessage& call) {
 }
 
 // Ends a message for an engine in this process. Tensors and rows are in its region.
-EncodedRotate InProcess(CallMessage call, Draft draft) {
+EncodedRotate InProcess(CallMessage call, Encoding encoding) {
   v1::RotateRequest& head = *call.head;
   if (head.has_positions()) TakePositions(*head.mutable_positions(), call);
   if (head.reposition().has_from()) {
@@ -493,13 +489,13 @@ EncodedRotate InProcess(CallMessage call, Draft draft) {
     if (tensor.norm().has_weight()) TakeElements(*tensor.mutable_norm()->mutable_weight(), call);
     if (tensor.has_paged_tokens()) TakeSlots(*tensor.mutable_paged_tokens(), call);
   }
-  draft.encoded.call = std::move(call);
-  return std::move(draft.encoded);
+  encoding.encoded.call = std::move(call);
+  return std::move(encoding.encoded);
 }
 
 // What JoinPrepared writes, as a message. INVALID_ARGUMENT: as SetValues.
 Status FillPrepared(const RotateRequest& request, const std::vector<Preparation::Tensor>& tensors,
-                    const Draft& draft, v1::RotateRequest& head) {
+                    const Encoding& encoding, v1::RotateRequest& head) {
   ROPE_RETURN_IF_ERROR(SetValues(request, head));
   const PreparedState& state = *PreparedState::Of(*request.prepared);
   const bool has_shapes = state.preparation->has_open_axis();
@@ -510,20 +506,20 @@ Status FillPrepared(const RotateRequest& request, const std::vector<Preparation:
     if (has_shapes) SetShape(view.shape, *tensor.mutable_array());
     SetSlots(view, request.tensors[i].paged, {.shape = has_shapes, .elements = true}, tensor);
   }
-  SetRows(draft, has_shapes, head);
-  SetPlaces(draft, head);
-  SetDeviceIds(request, draft, head);
+  SetRows(encoding, has_shapes, head);
+  SetPlaces(encoding, head);
+  SetDeviceIds(request, encoding, head);
   return {};
 }
 
-EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Route route,
+EncodedRotate Encoded(Encoding encoding, std::vector<proto::MessagePart> message, Route route,
                       BorrowedSlices& borrowed) {
-  if (route == Route::kRing && FitRing(message, draft.encoded.wanted)) {
-    draft.encoded.ring_message = std::move(message.front().header);
+  if (route == Route::kRing && FitRing(message, encoding.encoded.wanted)) {
+    encoding.encoded.ring_message = std::move(message.front().header);
   } else {
-    draft.encoded.message = BufferOfParts(message, borrowed);
+    encoding.encoded.message = BufferOfParts(message, borrowed);
   }
-  return std::move(draft.encoded);
+  return std::move(encoding.encoded);
 }
 
 Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
@@ -531,27 +527,28 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region&
   ROPE_ASSIGN_OR_RETURN(const auto found,
                         PreparedState::Of(*request.prepared)->preparation->TensorsOf(request));
   const std::vector<Preparation::Tensor>& tensors = *found;
-  Draft draft;
-  draft.places.reserve(tensors.size());
-  draft.encoded.wanted.reserve(tensors.size());
+  Encoding encoding;
+  encoding.places.reserve(tensors.size());
+  encoding.encoded.wanted.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Preparation::Tensor& tensor = tensors[i];
-    ROPE_RETURN_IF_ERROR(draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
+    ROPE_RETURN_IF_ERROR(
+        encoding.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
   }
-  ROPE_RETURN_IF_ERROR(draft.AddRows(request.rows));
-  ROPE_RETURN_IF_ERROR(Settle(region, route, draft));
+  ROPE_RETURN_IF_ERROR(encoding.AddRows(request.rows));
+  ROPE_RETURN_IF_ERROR(PlaceTensors(region, route, encoding));
   // The prepared request has the strides, which say nothing about results in the answer.
-  if (draft.wants_strides() && !draft.writes_strides()) {
-    draft = {};
+  if (encoding.wants_strides() && !encoding.writes_strides()) {
+    encoding = {};
     return EncodeWhole(request, region, route, borrowed);
   }
   if (route == Route::kInProcess) {
     CallMessage call = NewMessage();
-    ROPE_RETURN_IF_ERROR(FillPrepared(request, tensors, draft, *call.head));
-    return InProcess(std::move(call), std::move(draft));
+    ROPE_RETURN_IF_ERROR(FillPrepared(request, tensors, encoding, *call.head));
+    return InProcess(std::move(call), std::move(encoding));
   }
-  ROPE_ASSIGN_OR_RETURN(auto message, JoinPrepared(draft, request, tensors));
-  return Encoded(std::move(draft), std::move(message), route, borrowed);
+  ROPE_ASSIGN_OR_RETURN(auto message, JoinPrepared(encoding, request, tensors));
+  return Encoded(std::move(encoding), std::move(message), route, borrowed);
 }
 
 // Either all tensors lie on the region's device, with their outputs, or none does.
@@ -579,14 +576,14 @@ Status CheckDevices(const RotateRequest& request, const Region& region) {
 }
 
 // These two fill the message of a whole request, but for places and rows.
-Status FillWhole(const RotateRequest& request, v1::RotateRequest& head, Draft& draft) {
+Status FillWhole(const RotateRequest& request, v1::RotateRequest& head, Encoding& encoding) {
   ROPE_RETURN_IF_ERROR(SetConstants(request, head));
   ROPE_RETURN_IF_ERROR(SetValues(request, head));
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& view = request.tensors[i];
     ROPE_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(view, i));
     ROPE_ASSIGN_OR_RETURN(WantedTensor wanted, WantedOf(view, request.output_dtype, i));
-    ROPE_RETURN_IF_ERROR(draft.Add(view, bytes, std::move(wanted), view));
+    ROPE_RETURN_IF_ERROR(encoding.Add(view, bytes, std::move(wanted), view));
     v1::Tensor& tensor = *head.add_tensors();
     ROPE_RETURN_IF_ERROR(SetTensor(view, i, tensor));
     SetSlots(view, view.paged, {.elements = true}, tensor);
@@ -595,7 +592,8 @@ Status FillWhole(const RotateRequest& request, v1::RotateRequest& head, Draft& d
 }
 
 // REQUIRES: EncodeRotate has accepted the request.
-Status FillWholePrepared(const RotateRequest& request, v1::RotateRequest& head, Draft& draft) {
+Status FillWholePrepared(const RotateRequest& request, v1::RotateRequest& head,
+                         Encoding& encoding) {
   const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
   const v1::RotateRequest& prepared = preparation.message().rotate();
   ROPE_ASSIGN_OR_RETURN(const auto found, preparation.TensorsOf(request));
@@ -605,7 +603,8 @@ Status FillWholePrepared(const RotateRequest& request, v1::RotateRequest& head, 
   ROPE_RETURN_IF_ERROR(SetValues(request, head));
   for (size_t i = 0; i < found->size(); ++i) {
     const Preparation::Tensor& tensor = (*found)[i];
-    ROPE_RETURN_IF_ERROR(draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
+    ROPE_RETURN_IF_ERROR(
+        encoding.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]));
     v1::Tensor& message = *head.mutable_tensors(static_cast<int>(i));
     v1::Array& array = *message.mutable_array();
     SetShape(tensor.view.shape, array);
@@ -635,23 +634,23 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
                                   BorrowedSlices& borrowed) {
   CallMessage call = NewMessage();
   v1::RotateRequest& head = *call.head;
-  Draft draft;
+  Encoding encoding;
   const auto fill = request.prepared.has_value() ? &FillWholePrepared : &FillWhole;
-  ROPE_RETURN_IF_ERROR(fill(request, head, draft));
-  ROPE_RETURN_IF_ERROR(draft.AddRows(request.rows));
-  ROPE_RETURN_IF_ERROR(Settle(region, route, draft));
-  SetRows(draft, /*has_shapes=*/true, head);
-  SetPlaces(draft, head);
-  SetDeviceIds(request, draft, head);
-  if (draft.writes_strides() && draft.wants_strides()) {
-    const std::vector<WantedTensor>& wanted = draft.encoded.wanted;
+  ROPE_RETURN_IF_ERROR(fill(request, head, encoding));
+  ROPE_RETURN_IF_ERROR(encoding.AddRows(request.rows));
+  ROPE_RETURN_IF_ERROR(PlaceTensors(region, route, encoding));
+  SetRows(encoding, /*has_shapes=*/true, head);
+  SetPlaces(encoding, head);
+  SetDeviceIds(request, encoding, head);
+  if (encoding.writes_strides() && encoding.wants_strides()) {
+    const std::vector<WantedTensor>& wanted = encoding.encoded.wanted;
     SetOutputStrides(
         wanted.size(), [&wanted](size_t i) -> const WantedTensor& { return wanted[i]; },
         *head.mutable_output());
   }
-  if (route == Route::kInProcess) return InProcess(std::move(call), std::move(draft));
-  std::vector<proto::MessagePart> message = JoinWhole(draft, head);
-  return Encoded(std::move(draft), std::move(message), route, borrowed);
+  if (route == Route::kInProcess) return InProcess(std::move(call), std::move(encoding));
+  std::vector<proto::MessagePart> message = JoinWhole(encoding, head);
+  return Encoded(std::move(encoding), std::move(message), route, borrowed);
 }
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
@@ -663,6 +662,31 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& r
     return EncodeWhole(request, region, route, borrowed);
   }
   return EncodePrepared(request, region, route, borrowed);
+}
+
+Result<std::unique_ptr<const KeptRequest>> Keep(const RotateRequest& request,
+                                                const Region& region) {
+  auto kept = std::make_unique<KeptRequest>();
+  kept->request = request;
+  std::vector<std::pair<std::string, ArrayView*>> views;
+  for (const RowArray& each : kRowArrays) {
+    if (!request.rows.has_value()) break;
+    std::optional<ArrayView>& view = *kept->request.rows.*each.view;
+    if (!view.has_value()) continue;
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, ArrayBytes(each.field, *view));
+    if (!RangeIn(region, view->data, bytes).has_value()) views.emplace_back(each.field, &*view);
+  }
+  for (size_t i = 0; i < request.tensors.size(); ++i) {
+    std::optional<HeadNorm>& norm = kept->request.tensors[i].norm;
+    if (!norm.has_value()) continue;
+    views.emplace_back(absl::StrCat("tensors[", i, "].norm.weight"), &norm->weight);
+  }
+  for (const auto& [field, view] : views) {
+    v1::Array array;
+    ROPE_RETURN_IF_ERROR(SetArray(field, *view, array));
+    view->data = kept->arrays.emplace_back(std::move(*array.mutable_raw())).data();
+  }
+  return std::unique_ptr<const KeptRequest>(std::move(kept));
 }
 
 Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {

@@ -10,7 +10,7 @@
 //
 // Threading:  Functions only.
 // Errors:     Encoding: as messages.h; INVALID_ARGUMENT: a tensor of pages outside the region, or
-//             beside a result outside it; tensors on a device and in host memory together, or for
+//             with a result outside it; tensors on a device and in host memory together, or for
 //             a region of the other kind. Decoding: INTERNAL if the reply is not a RotateResponse
 //             that answers the request (no output is written then); else the status in the reply's
 //             `error`.
@@ -22,6 +22,7 @@
 #include <grpcpp/support/slice.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -87,6 +88,15 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& r
 // The same, whole. REQUIRES: with `prepared`, EncodeRotate has accepted the request.
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed);
+
+// What an asynchronous call keeps of its request, to encode it again after the caller's has gone.
+// It borrows the memory of tensors, and of rows in the region, and owns copies of everything else.
+struct KeptRequest {
+  RotateRequest request;
+  std::deque<std::string> arrays;  // of the request; they stay where they are
+};
+// INVALID_ARGUMENT: an array without data, or with a shape whose size in bytes is not defined.
+Result<std::unique_ptr<const KeptRequest>> Keep(const RotateRequest& request, const Region& region);
 
 // The tensor of a reply whose result is where `wanted` says: in its output, or staged for it.
 RotatedTensor ResultOf(WantedTensor wanted);

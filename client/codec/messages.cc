@@ -1,6 +1,10 @@
 #include "client/codec/messages.h"
 
+#include <google/protobuf/util/json_util.h>
+#include <google/protobuf/wrappers.pb.h>
+
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
@@ -12,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "client/codec/message_call.h"
 #include "client/error.h"
 #include "kernels/status_macros.h"
 #include "proto/error.h"
@@ -38,12 +43,6 @@ std::vector<T> ToVector(const Field& field) {
 std::optional<Pairing> FromMessage(v1::Pairing pairing) {
   const auto read = proto::ReadPairing(pairing);
   return read.ok() ? *read : std::nullopt;
-}
-
-Status BadConfig(const absl::Status& status) {
-  const proto::ErrorParts parts = proto::PartsOf(status);
-  return MakeError(Reason::kInternal, absl::StrCat("reply: config.", parts.field), parts.got,
-                   parts.want);
 }
 
 }  // namespace
@@ -135,7 +134,11 @@ AttentionScale FromMessage(const v1::AttentionScale& message) {
 
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
   absl::StatusOr<RopeConfig> config = proto::ReadRopeConfig(message.config());
-  if (!config.ok()) return BadConfig(config.status());
+  if (!config.ok()) {
+    const proto::ErrorParts parts = proto::PartsOf(config.status());
+    return MakeError(Reason::kInternal, absl::StrCat("reply: config.", parts.field), parts.got,
+                     parts.want);
+  }
   DescribeReply reply;
   reply.config_id = message.config_id();
   reply.config = *std::move(config);
@@ -184,6 +187,105 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
                           .sinusoid = ToVector<double>(row.sinusoid())});
   }
   return reply;
+}
+
+namespace {
+
+// Numbers of grpc/health/v1/health.proto.
+constexpr int32_t kServingNumber = 1;
+constexpr int32_t kNotServingNumber = 2;
+
+Status SetPositions(const TablePositions& positions, absl::string_view field,
+                    v1::TablePositions& message) {
+  const bool has_range = positions.begin != 0 || positions.end != 0;
+  if (positions.position_ids.empty()) {
+    message.mutable_range()->set_begin(positions.begin);
+    message.mutable_range()->set_end(positions.end);
+    return {};
+  }
+  if (has_range) {
+    return InvalidField(field, "a range and position_ids", "exactly one of them");
+  }
+  SetIntegers(positions.position_ids, *message.mutable_position_ids());
+  return {};
+}
+
+Status SetReposition(const TableReposition& reposition, v1::TableReposition& message) {
+  ROPE_RETURN_IF_ERROR(SetPositions(reposition.from, "reposition.from", *message.mutable_from()));
+  if (reposition.from_seq_len.has_value()) message.set_from_seq_len(*reposition.from_seq_len);
+  if (!reposition.from_rope.has_value()) return {};
+  return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
+}
+
+// Sets `table` if the message has the array. False: the array does not fit its shape.
+bool ReadTable(bool has_array, const v1::Array& array, TableArray& table) {
+  if (!has_array) return true;
+  const std::optional<DType> dtype = DTypeNumbered(array.dtype());
+  if (!dtype.has_value()) return false;
+  int64_t bytes = ElementBytes(*dtype);
+  for (const int64_t length : array.shape()) {
+    if (length < 0 || __builtin_mul_overflow(bytes, length, &bytes)) return false;
+  }
+  if (bytes != static_cast<int64_t>(array.raw().size())) return false;
+  table.dtype = *dtype;
+  table.shape.assign(array.shape().begin(), array.shape().end());
+  table.data.resize(array.raw().size());
+  std::memcpy(table.data.data(), array.raw().data(), array.raw().size());
+  return true;
+}
+
+}  // namespace
+
+// A HealthCheckRequest has the bytes of a BytesValue, and a HealthCheckResponse those of an
+// Int32Value: one field with the number 1.
+grpc::ByteBuffer HealthRequestOf(const std::string& service) {
+  google::protobuf::BytesValue message;
+  message.set_value(service);
+  return BytesOf(message);
+}
+
+Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
+  if (!reply.ok()) return reply.status();
+  const auto number = MessageOf<google::protobuf::Int32Value>(reply);
+  if (!number.ok()) {
+    return MakeError(Reason::kInternal, "reply", "malformed bytes",
+                     "grpc.health.v1.HealthCheckResponse");
+  }
+  if (number->value() == kServingNumber) return ServingStatus::kServing;
+  if (number->value() == kNotServingNumber) return ServingStatus::kNotServing;
+  return ServingStatus::kUnknown;
+}
+
+Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
+  v1::GetTablesRequest message;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
+  ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *message.mutable_positions()));
+  if (request.reposition.has_value()) {
+    ROPE_RETURN_IF_ERROR(SetReposition(*request.reposition, *message.mutable_reposition()));
+  }
+  message.set_dtype(ToMessage(request.dtype));
+  // The client's enumerators begin at 0, those of the schema at 1.
+  message.set_layout(static_cast<v1::TableLayout>(static_cast<int>(request.layout) + 1));
+  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
+  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
+  message.set_skip_attention_factor(request.skip_attention_factor);
+  if (request.role.has_value()) message.set_role(ToMessage(*request.role));
+  return message;
+}
+
+Result<TablesReply> FromMessage(const v1::GetTablesResponse& message) {
+  TablesReply reply = {.config_id = message.config_id(),
+                       .attention_factor = message.attention_factor(),
+                       .attention_factor_applied = message.attention_factor_applied(),
+                       .seq_len = message.seq_len(),
+                       .depends_on_seq_len = message.depends_on_seq_len(),
+                       .warnings = {message.warnings().begin(), message.warnings().end()}};
+  if (ReadTable(message.has_table(), message.table(), reply.table) &&
+      ReadTable(message.has_cos(), message.cos(), reply.cos) &&
+      ReadTable(message.has_sin(), message.sin(), reply.sin)) {
+    return reply;
+  }
+  return MakeError(Reason::kInternal, "reply", "an array without its elements", "a table");
 }
 
 namespace {
@@ -530,6 +632,25 @@ Result<WantedTensor> WantedOf(const TensorView& view, std::optional<DType> outpu
   wanted.strides = view.output_strides;
   if (Status status = CheckOutputStrides(wanted); !status.ok()) return Within(path, status);
   return wanted;
+}
+
+Status FromJson(const std::string& json, google::protobuf::Message& message) {
+  const auto status = google::protobuf::util::JsonStringToMessage(json, &message);
+  if (status.ok()) return {};
+  return InvalidField("request", std::string(status.message()),
+                      absl::StrCat("the JSON of ", message.GetTypeName()));
+}
+
+Result<std::string> ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions print;
+  print.add_whitespace = true;
+  print.preserve_proto_field_names = true;
+  print.always_print_primitive_fields = true;
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(message, &json, print).ok()) {
+    return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
+  }
+  return json;
 }
 
 }  // namespace rope::client

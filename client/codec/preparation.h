@@ -47,8 +47,8 @@ class Preparation {
 
   bool has_open_axis() const { return !message_.open_axis().empty(); }
   const std::vector<Tensor>& tensors() const { return *tensors_; }
-  // Of a call: others, if it has a length of the open axis or strides. INVALID_ARGUMENT: as
-  // TensorBytes.
+  // The tensors of one call. They differ from tensors() if the call has a length of the open axis,
+  // or strides. INVALID_ARGUMENT: as TensorBytes.
   using Tensors = std::shared_ptr<const std::vector<Tensor>>;
   Result<Tensors> TensorsOf(const RotateRequest& call) const;
 

@@ -20,20 +20,19 @@ RegionIds::Lease RegionIds::Acquire() const {
   return current_;
 }
 
-RegionIds::Turn::~Turn() {
-  if (ids_ == nullptr) return;
-  const proto::MutexLock lock(&ids_->signal_->mu);
-  ids_->is_taken_ = false;
-  ids_->signal_->changed.SignalAll();
+void RegionIds::EndTurn::operator()(RegionIds* ids) const {
+  const proto::MutexLock lock(&ids->signal_->mu);
+  ids->is_taken_ = false;
+  ids->signal_->changed.SignalAll();
 }
 
-std::optional<RegionIds::Turn> RegionIds::TakeTurn(Clock::time_point deadline) {
+RegionIds::Turn RegionIds::TakeTurn(Clock::time_point deadline) {
   const proto::MutexLock lock(&signal_->mu);
   while (is_taken_) {
-    if (!AwaitChange(deadline)) return std::nullopt;
+    if (!AwaitChange(deadline)) return nullptr;
   }
   is_taken_ = true;
-  return Turn(*this);
+  return Turn(this);
 }
 
 void RegionIds::Replace(uint64_t id) {

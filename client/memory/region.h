@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -34,19 +33,13 @@ class RegionIds {
 
   Lease Acquire() const;
 
-  // The right of one fence to replace ids; other fences wait until it is destroyed.
-  class Turn {
-   public:
-    explicit Turn(RegionIds& ids) : ids_(&ids) {}
-    Turn(Turn&& other) noexcept : ids_(other.ids_) { other.ids_ = nullptr; }
-    Turn& operator=(Turn&&) = delete;
-    ~Turn();
-
-   private:
-    RegionIds* ids_;
+  struct EndTurn {
+    void operator()(RegionIds* ids) const;
   };
-  // nullopt: another fence held the turn until the deadline.
-  std::optional<Turn> TakeTurn(Clock::time_point deadline);
+  // The right of one fence to replace ids; other fences wait until it is destroyed.
+  using Turn = std::unique_ptr<RegionIds, EndTurn>;
+  // Null: another fence held the turn until the deadline.
+  Turn TakeTurn(Clock::time_point deadline);
 
   // REQUIRES for the rest: the caller holds a Turn.
   // Makes `id` the current id, which Acquire returns from now on.

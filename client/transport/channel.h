@@ -1,4 +1,5 @@
-// Creates gRPC channels with the options of this library, and the Unix sockets below some of them.
+// Reads targets as people write them. Creates gRPC channels with the options of this library, and
+// the Unix sockets below some of them.
 //
 // Threading:  Functions only; ConnectSocket blocks.
 // Errors:     UNAVAILABLE: no server listens, or it does not accept in time. INVALID_ARGUMENT: a
@@ -13,14 +14,27 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "proto/ipc/file_descriptor.h"
 #include "rope/options.h"
 #include "rope/status.h"
 
 namespace rope::client {
 
-// A channel that reconnects by itself. Of several servers (target.h) it takes those in turn that
-// say they serve.
+// "http://" and "https://" go. An address without a port gets that of the server. Several addresses
+// with commas become gRPC's "ipv4:A:PORT,B:PORT". Targets with a scheme, such as "unix:" and
+// "dns:", stay. INVALID_ARGUMENT: nothing, or anything but IP addresses of one kind among several.
+Result<std::string> ReadTarget(absl::string_view written);
+
+// Whether a target as written begins with "https://".
+bool AsksForTls(absl::string_view written);
+
+// Whether a target that ReadTarget gave names several servers. "HOST:PORT" names one, whose
+// addresses are tried in turn until one connects.
+bool IsOfSeveral(absl::string_view target);
+
+// A channel that reconnects by itself. Of several servers it takes those in turn that say they
+// serve.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const ConnectOptions& options);
 

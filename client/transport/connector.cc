@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/transport/channel.h"
-#include "client/transport/target.h"
 #include "client/transport/waiter.h"
 #include "kernels/status_macros.h"
 #include "proto/ipc/hello.h"
@@ -138,20 +137,15 @@ Status Connector::Connect(microseconds timeout) {
   }
   if (!dialed.ok()) return dialed.status();
   const proto::MutexLock lock(&mu_);
-  Set(*std::move(dialed));
+  current_ = *std::move(dialed);
   return {};
 }
 
 Status Connector::ConnectImported(microseconds timeout) {
   ROPE_ASSIGN_OR_RETURN(Dialed dialed, ConnectShared(Clock::now() + timeout));
   const proto::MutexLock lock(&mu_);
-  Set(std::move(dialed));
+  current_ = std::move(dialed);
   return {};
-}
-
-void Connector::Set(Dialed dialed) {
-  link_ = std::move(dialed.link);
-  chosen_ = std::move(dialed.chosen);
 }
 
 Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
@@ -263,9 +257,9 @@ Result<std::shared_ptr<const Link>> Connector::Get() {
   {
     const proto::MutexLock lock(&mu_);
     while (dialing_) dialed_.Wait(&mu_);
-    if (!lost_ && !HasLostHalf(link_->region)) return link_;
+    if (!lost_ && !HasLostHalf(current_.link->region)) return current_.link;
     dialing_ = true;
-    lost = link_;
+    lost = current_.link;
   }
   Result<Dialed> dialed = Redial(*lost);
   const proto::MutexLock lock(&mu_);
@@ -273,11 +267,11 @@ Result<std::shared_ptr<const Link>> Connector::Get() {
   dialed_.SignalAll();
   if (!dialed.ok()) {
     if (lost_) return dialed.status();
-    return link_;
+    return current_.link;
   }
   lost_ = false;
-  Set(*std::move(dialed));
-  return link_;
+  current_ = *std::move(dialed);
+  return current_.link;
 }
 
 Result<Connector::Dialed> Connector::Redial(const Link& lost) const {
@@ -298,14 +292,14 @@ void Connector::Note(const Link& link, const Status& status) {
   // A status from the server itself says whether the call ran.
   const bool is_gone =
       status.code() == StatusCode::kUnavailable && status.detail().may_have_executed;
-  if (!link.on_own_socket || !is_gone || link_.get() != &link || lost_) return;
+  if (!link.on_own_socket || !is_gone || current_.link.get() != &link || lost_) return;
   lost_ = true;
   lost_arena_ |= link.region.ids != nullptr && !link.region.is_staging;
 }
 
 Result<std::shared_ptr<const Link>> Connector::GetForFence() {
   const proto::MutexLock lock(&mu_);
-  if (!std::exchange(lost_arena_, false)) return link_;
+  if (!std::exchange(lost_arena_, false)) return current_.link;
   return MakeError(
       Reason::kConnectionLost,
       "fence: a connection that shared the memory was lost; the end of its server's work cannot "
@@ -314,7 +308,7 @@ Result<std::shared_ptr<const Link>> Connector::GetForFence() {
 
 ChosenTransport Connector::transport() const {
   const proto::MutexLock lock(&mu_);
-  return chosen_;
+  return current_.chosen;
 }
 
 }  // namespace rope::client

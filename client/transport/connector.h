@@ -12,7 +12,7 @@
 // because the server may still be at work on it after a lost call.
 //
 // To add a transport: implement RotateTransport (rotate_transport.h), and add a Connect... function
-// beside those below.
+// to this class.
 //
 // Threading:  Thread-safe once Connect has returned. Get blocks while a dial is under way, for
 //             kRedialMax at most; nothing else blocks.
@@ -61,15 +61,15 @@ class Connector {
   static constexpr std::chrono::milliseconds kRedialMax{500};
 
   Connector(std::string target, const ConnectOptions& options);
-  // A connector beside `first` whose arena is `memory`, which the program has imported. Its
-  // callbacks are those of the same connection.
+  // A second connector of the same client. Its arena is `memory`, which the program has imported;
+  // its callbacks are those of the first connection.
   Connector(const Connector& first, std::shared_ptr<ArenaMemory> memory);
   ~Connector();
 
   // Waits for a connection and chooses the transport. OK also without a connection if inline is
   // allowed: the first call then fails with the reason.
   Status Connect(std::chrono::microseconds timeout);
-  // The same for imported memory, which has no use inline. UNAVAILABLE: no connection.
+  // As Connect, for imported memory, which has no use inline. UNAVAILABLE: no connection.
   // FAILED_PRECONDITION: the server does not share this memory, or none.
   Status ConnectImported(std::chrono::microseconds timeout);
   // Whether the options and the target admit that memory is shared.
@@ -123,7 +123,6 @@ class Connector {
   // A connection in place of `lost`, with memory of the same kind. REQUIRES: `lost` is on a socket
   // of ours.
   Result<Dialed> Redial(const Link& lost) const;
-  void Set(Dialed dialed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string target_;
   const ConnectOptions options_;
@@ -136,11 +135,10 @@ class Connector {
   mutable proto::Mutex mu_;
   proto::CondVar dialed_;  // signals the end of a dial
   bool dialing_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<const Link> link_ ABSL_GUARDED_BY(mu_);
+  Dialed current_ ABSL_GUARDED_BY(mu_);
   bool lost_ ABSL_GUARDED_BY(mu_) = false;
   // A connection that shared the arena was lost, and no fence has reported it.
   bool lost_arena_ ABSL_GUARDED_BY(mu_) = false;
-  ChosenTransport chosen_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace rope::client

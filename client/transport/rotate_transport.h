@@ -22,7 +22,6 @@
 #include "client/codec/codec.h"
 #include "client/codec/message_call.h"
 #include "client/transport/ring.h"
-#include "client/transport/ring_completions.h"
 #include "client/transport/stub.h"
 #include "client/transport/waiter.h"
 #include "rope/status.h"
@@ -64,10 +63,7 @@ class RotateTransport {
                                                     OnReply on_reply) = 0;
 };
 
-// RpcTransport: each request of Rotate as a unary RPC.
-//
-// Ownership:  Shares its channel. An attempt keeps itself alive from Start until its RPC has ended.
-
+// An attempt keeps itself alive from Start until its RPC has ended.
 class RpcTransport final : public RotateTransport {
  public:
   explicit RpcTransport(Stub stub) : stub_(std::move(stub)) {}
@@ -83,9 +79,6 @@ class RpcTransport final : public RotateTransport {
  private:
   const Stub stub_;
 };
-
-// RingTransport: each request of Rotate through a ring in shared memory, without an RPC. A request
-// that does not fit into a slot, or that finds no free one, is a unary RPC.
 
 class RingTransport final : public RotateTransport {
  public:

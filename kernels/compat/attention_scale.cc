@@ -74,10 +74,6 @@ void SetMistral(const Model& model, std::optional<int64_t> length, AttentionScal
   SetTemperature(model.keys().mistral_beta.value_or(0), length.value_or(0), 0, scale);
 }
 
-void SetMistral(const Model& model, AttentionScale& scale) {
-  SetMistral(model, model.keys().mistral_length, scale);
-}
-
 // -- Hugging Face 5.23.0, models/*/modeling_*.py --------------------------------------------------
 // yarn_apply_mscale: any type that is not default, if mscale_all_dim is not 0.
 bool IsMla(const Model& model) {
@@ -94,7 +90,7 @@ AttentionScale HuggingFace(const Model& model) {
     if (model.scaled() && model.keys().apply_yarn_scaling.value_or(true)) {
       scale.softmax = SquaredMagnitude(model);
     }
-    SetMistral(model, scale);
+    SetMistral(model, model.keys().mistral_length, scale);
     return scale;
   }
   if (IsMla(model) && model.scaled()) scale.softmax = SquaredMagnitude(model);
@@ -102,7 +98,7 @@ AttentionScale HuggingFace(const Model& model) {
     SetMinistral(model, OriginalLength(model.config), scale);
   }
   if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
-  if (model.mistral) SetMistral(model, scale);
+  if (model.mistral) SetMistral(model, model.keys().mistral_length, scale);
   return scale;
 }
 
@@ -149,7 +145,7 @@ std::optional<AttentionScale> Vllm(const Model& model, std::string_view version)
   }
   const bool reads_top_level = model.large3 || model.mistral || model.type == "mistral" ||
                                model.type == "ministral3" || IsDeepSeeks(model);
-  if (reads_top_level) SetMistral(model, scale);
+  if (reads_top_level) SetMistral(model, model.keys().mistral_length, scale);
   return scale;
 }
 
@@ -174,7 +170,7 @@ std::optional<AttentionScale> Sglang(const Model& model, std::string_view versio
     SetMinistral(model, model.keys().top_length.value_or(16384), scale);
   }
   if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
-  if (model.large3) SetMistral(model, scale);
+  if (model.large3) SetMistral(model, model.keys().mistral_length, scale);
   return scale;
 }
 

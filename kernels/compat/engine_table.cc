@@ -127,143 +127,132 @@ absl::Status RefuseFourthAxis(std::string_view, CompatConfig& result) {
 }
 
 // dynamic: the base of length max_position_embeddings * factor, or rope_theta, for every length.
-absl::Status DynamicBaseOfFactor(std::string_view who, CompatConfig& result) {
+void DynamicBaseOfFactor(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
-  if (!FollowsLength(config)) return absl::OkStatus();
+  if (!FollowsLength(config)) return;
   // The base of length max_position_embeddings * factor is that of this alpha.
   const double factor = *config.factor;
   config.alpha = factor * (factor - 1) + 1;
   config.factor.reset();
   result.changes.push_back(
       StrCat(who, " uses one base for every length, that of max_position_embeddings * factor"));
-  return absl::OkStatus();
 }
 
-absl::Status DynamicUnscaled(std::string_view who, CompatConfig& result) {
+void DynamicUnscaled(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
-  if (!FollowsLength(config)) return absl::OkStatus();
+  if (!FollowsLength(config)) return;
   config.alpha = 1;
   config.factor.reset();
   result.changes.push_back(StrCat(who, " uses rope_theta unscaled at every length"));
-  return absl::OkStatus();
 }
 
 // dynamic and longrope: the longest sequence of a call decides for all of them.
-absl::Status DecideByBatch(std::string_view who, CompatConfig& result) {
+void DecideByBatch(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   const bool longrope = IsLongrope(result) && !config.longrope_branch.has_value();
-  if (config.seq_len_policy.has_value() || (!FollowsLength(config) && !longrope)) {
-    return absl::OkStatus();
-  }
+  if (config.seq_len_policy.has_value() || (!FollowsLength(config) && !longrope)) return;
   config.seq_len_policy = SeqLenPolicy::kBatch;
   result.changes.push_back(
       StrCat(who, " decides by the longest sequence of the call, for all of its sequences"));
-  return absl::OkStatus();
 }
 
 // longrope: one list for every length, by the context that the engine is started with.
-absl::Status LongropeByContext(std::string_view who, CompatConfig& result) {
+void LongropeByContext(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
-  if (!IsLongrope(result) || config.longrope_branch.has_value()) return absl::OkStatus();
+  if (!IsLongrope(result) || config.longrope_branch.has_value()) return;
   const std::optional<int64_t> original = config.original_max_position_embeddings;
   const std::optional<int64_t> length =
       result.max_model_len.has_value() ? result.max_model_len : config.max_position_embeddings;
-  if (!original.has_value() || !length.has_value()) return absl::OkStatus();
+  if (!original.has_value() || !length.has_value()) return;
   config.longrope_branch = *length > *original ? LongropeBranch::kLong : LongropeBranch::kShort;
   result.changes.push_back(StrCat(
       who, " takes one list of factors for every length, the long one if it is started with a ",
       "context above ", *original));
-  return absl::OkStatus();
 }
 
 // longrope: the attention factor follows from the two lengths only.
-absl::Status LongropeFactorOfLengths(std::string_view who, CompatConfig& result) {
+void LongropeFactorOfLengths(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   const std::optional<double> ratio = LengthRatio(config);
-  if (!IsLongrope(result) || !ratio.has_value()) return absl::OkStatus();
+  if (!IsLongrope(result) || !ratio.has_value()) return;
   RopeConfig by_ratio = config;
   by_ratio.factor = ratio;
   const double computed = AttentionFactor(by_ratio, /*ignore_explicit=*/true);
-  if (computed == AttentionFactor(config)) return absl::OkStatus();
+  if (computed == AttentionFactor(config)) return;
   config.factor = ratio;
   config.attention_factor.reset();
   result.changes.push_back(
       StrCat(who, " computes the attention factor from the length ratio, ", computed));
-  return absl::OkStatus();
 }
 
-absl::Status DropProportionalFactor(std::string_view who, CompatConfig& result) {
+void DropProportionalFactor(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
-  if (config.rope_type != RopeType::kProportional) return absl::OkStatus();
+  if (config.rope_type != RopeType::kProportional) return;
   if (config.factor.value_or(1) != 1) {
     result.changes.push_back(StrCat(who, " ignores the factor of proportional"));
   }
   config.factor.reset();
-  return absl::OkStatus();
 }
 
 // Plain rotation, whatever the rope_type.
-absl::Status DropScaling(std::string_view who, CompatConfig& result) {
+void DropScaling(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
-  if (config.rope_type == RopeType::kDefault) return absl::OkStatus();
+  if (config.rope_type == RopeType::kDefault) return;
   result.changes.push_back(
       StrCat(who, " ignores rope_type ", Name(config.rope_type), " for this model"));
   config = WithoutScaling(config);
-  return absl::OkStatus();
 }
 
 absl::Status DropAllButLongrope(std::string_view who, CompatConfig& result) {
   if (IsLongrope(result)) return absl::OkStatus();
   if (result.model_type.empty()) return NotChecked("this model");  // hardly a Phi-3
-  return DropScaling(who, result);
+  DropScaling(who, result);
+  return absl::OkStatus();
 }
 
 // Plain rotation for the types of which llama.cpp's converter writes nothing that counts.
-absl::Status DropUnwrittenButLlama3(std::string_view who, CompatConfig& result) {
+void DropUnwrittenButLlama3(std::string_view who, CompatConfig& result) {
   const RopeConfig& config = result.config;
   const bool unwritten = FollowsLength(config) || config.rope_type == RopeType::kNtk ||
                          IsLongrope(result) || (IsYarn(result) && !config.factor.has_value());
-  return unwritten ? DropScaling(who, result) : absl::OkStatus();
+  if (unwritten) DropScaling(who, result);
 }
 
-absl::Status DropUnwritten(std::string_view who, CompatConfig& result) {
-  return result.config.rope_type == RopeType::kLlama3 ? DropScaling(who, result)
-                                                      : DropUnwrittenButLlama3(who, result);
+void DropUnwritten(std::string_view who, CompatConfig& result) {
+  if (result.config.rope_type == RopeType::kLlama3) return DropScaling(who, result);
+  DropUnwrittenButLlama3(who, result);
 }
 
 // linear of every rope_type that has a factor.
-absl::Status LinearOfFactor(std::string_view who, CompatConfig& result) {
+void LinearOfFactor(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   const std::optional<double> factor = config.factor;
-  if (config.rope_type == RopeType::kLinear) return absl::OkStatus();
-  ROPE_RETURN_IF_ERROR(DropScaling(who, result));
-  if (!factor.has_value()) return absl::OkStatus();
+  if (config.rope_type == RopeType::kLinear) return;
+  DropScaling(who, result);
+  if (!factor.has_value()) return;
   config.rope_type = RopeType::kLinear;
   config.factor = factor;
   result.changes.push_back(StrCat(who, " makes linear of the factor"));
-  return absl::OkStatus();
 }
 
 // The engine does not find rope_theta, and takes its default.
 template <int64_t kTheta>
-absl::Status DefaultTheta(std::string_view who, CompatConfig& result) {
-  if (result.config.rope_theta == kTheta) return absl::OkStatus();
+void DefaultTheta(std::string_view who, CompatConfig& result) {
+  if (result.config.rope_theta == kTheta) return;
   result.config.rope_theta = kTheta;
   result.changes.push_back(StrCat(who, " uses rope_theta ", kTheta, " for this model, always"));
-  return absl::OkStatus();
 }
 
 // A quarter of the channels turns, whatever partial_rotary_factor says.
-absl::Status TurnAQuarter(std::string_view who, CompatConfig& result) {
+void TurnAQuarter(std::string_view who, CompatConfig& result) {
   constexpr double kFraction = 0.25;
   RopeConfig& config = result.config;
-  if (config.partial_rotary_factor == kFraction) return absl::OkStatus();
+  if (config.partial_rotary_factor == kFraction) return;
   config.partial_rotary_factor = kFraction;
   config.rotary_dim.reset();
   result.changes.push_back(StrCat(who,
                                   " turns a quarter of the channels: it reads "
                                   "partial_rotary_factor at the top level only"));
-  return absl::OkStatus();
 }
 
 // yarn: fields that the engine does not read. kAnswer: Lacks or NotChecked.
@@ -281,102 +270,88 @@ absl::Status RefuseBetaZero(std::string_view, CompatConfig& result) {
   return Lacks("beta_fast or beta_slow of 0: it divides by them");
 }
 
-absl::Status DropBetas(std::string_view who, CompatConfig& result) {
+void DropBetas(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
-  if (!IsYarn(result) || (BetaFast(config) == 32 && BetaSlow(config) == 1)) {
-    return absl::OkStatus();
-  }
+  if (!IsYarn(result) || (BetaFast(config) == 32 && BetaSlow(config) == 1)) return;
   config.beta_fast = 32;
   config.beta_slow = 1;
   result.changes.push_back(
       StrCat(who, " uses beta_fast 32 and beta_slow 1 for this model, whatever the config says"));
-  return absl::OkStatus();
 }
 
-absl::Status DropTruncate(std::string_view who, CompatConfig& result) {
-  if (!IsYarn(result) || result.config.truncate.value_or(true)) return absl::OkStatus();
+void DropTruncate(std::string_view who, CompatConfig& result) {
+  if (!IsYarn(result) || result.config.truncate.value_or(true)) return;
   result.config.truncate = true;
   result.changes.push_back(StrCat(who, " rounds the ramp's edges regardless of truncate"));
-  return absl::OkStatus();
 }
 
-absl::Status DropAttentionFactor(std::string_view who, CompatConfig& result) {
-  if (!IsYarn(result) || !result.config.attention_factor.has_value()) return absl::OkStatus();
+void DropAttentionFactor(std::string_view who, CompatConfig& result) {
+  if (!IsYarn(result) || !result.config.attention_factor.has_value()) return;
   result.config.attention_factor.reset();
   result.changes.push_back(StrCat(who, " ignores attention_factor"));
-  return absl::OkStatus();
 }
 
-absl::Status DropAttnFactor(std::string_view who, CompatConfig& result) {
-  if (!IsYarn(result) || !result.config.attn_factor.has_value()) return absl::OkStatus();
+void DropAttnFactor(std::string_view who, CompatConfig& result) {
+  if (!IsYarn(result) || !result.config.attn_factor.has_value()) return;
   if (*result.config.attn_factor != 1 && !result.config.attention_factor.has_value()) {
     result.changes.push_back(StrCat(who, " ignores attn_factor"));
   }
   result.config.attn_factor.reset();
-  return absl::OkStatus();
 }
 
 // yarn: mscale and mscale_all_dim. Let g(m) be 0.1 m ln(factor) + 1. Hugging Face's attention
 // factor is g(mscale) / g(mscale_all_dim) if both are set and not 0, else g(1).
 // The engine's attention factor is always g(1).
-absl::Status DropMscale(std::string_view who, CompatConfig& result) {
+void DropMscale(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
-  if (!IsYarn(result)) return absl::OkStatus();
+  if (!IsYarn(result)) return;
   if (HasMscale(config) && HasAllDim(config) && !config.attention_factor.has_value()) {
     result.changes.push_back(StrCat(who, " ignores mscale and mscale_all_dim for this model"));
   }
   config.mscale.reset();
   config.mscale_all_dim.reset();
-  return absl::OkStatus();
 }
 
 // An absent mscale is 1, an absent mscale_all_dim is 0: DeepSeek's formula.
-absl::Status MscaleOneAllDimZero(std::string_view who, CompatConfig& result) {
-  if (!IsYarn(result)) return absl::OkStatus();
+void MscaleOneAllDimZero(std::string_view who, CompatConfig& result) {
+  if (!IsYarn(result)) return;
   const double mscale = result.config.mscale.value_or(1);
   const double all_dim = result.config.mscale_all_dim.value_or(0);
   FixMscale(mscale, all_dim,
             StrCat(who, " reads mscale as ", mscale, " and mscale_all_dim as ", all_dim), result);
-  return absl::OkStatus();
 }
 
 // A 0 counts as set.
-absl::Status MscaleZeroCounts(std::string_view who, CompatConfig& result) {
+void MscaleZeroCounts(std::string_view who, CompatConfig& result) {
   const RopeConfig& config = result.config;
-  if (!IsYarn(result) || !config.mscale.has_value() || !config.mscale_all_dim.has_value()) {
-    return absl::OkStatus();
-  }
+  if (!IsYarn(result) || !config.mscale.has_value() || !config.mscale_all_dim.has_value()) return;
   FixMscale(*config.mscale, *config.mscale_all_dim,
             StrCat(who, " uses a mscale or mscale_all_dim of 0 like any other number"), result);
-  return absl::OkStatus();
 }
 
 // mscale is 1, or equal to mscale_all_dim, if mscale_all_dim is set and not 0.
-absl::Status MscaleIsOne(std::string_view who, CompatConfig& result) {
-  if (!IsYarn(result) || !HasAllDim(result.config)) return absl::OkStatus();
+void MscaleIsOne(std::string_view who, CompatConfig& result) {
+  if (!IsYarn(result) || !HasAllDim(result.config)) return;
   FixMscale(1, *result.config.mscale_all_dim,
             StrCat(who, " reads mscale as 1 if mscale_all_dim is set"), result);
-  return absl::OkStatus();
 }
 
-absl::Status MscaleIsAllDim(std::string_view who, CompatConfig& result) {
-  if (!IsYarn(result) || !HasAllDim(result.config)) return absl::OkStatus();
+void MscaleIsAllDim(std::string_view who, CompatConfig& result) {
+  if (!IsYarn(result) || !HasAllDim(result.config)) return;
   const double all_dim = *result.config.mscale_all_dim;
   FixMscale(all_dim, all_dim,
             StrCat(who, " reads mscale as equal to mscale_all_dim, for this model"), result);
-  return absl::OkStatus();
 }
 
 // yarn with mrope: four times the original length places the ramp; no mscale.
-absl::Status MropeRampOfFourLengths(std::string_view who, CompatConfig& result) {
+void MropeRampOfFourLengths(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
-  if (!IsYarn(result) || !config.mrope.has_value()) return absl::OkStatus();
+  if (!IsYarn(result) || !config.mrope.has_value()) return;
   config.factor = EffectiveFactor(config);
   config.original_max_position_embeddings = 4 * *OriginalLength(config);
   result.changes.push_back(
       StrCat(who, " places the ramp of yarn with mrope by four times the original length, ",
              *config.original_max_position_embeddings));
-  return absl::OkStatus();
 }
 
 absl::Status RefuseMropeMscale(std::string_view, CompatConfig& result) {
@@ -384,6 +359,13 @@ absl::Status RefuseMropeMscale(std::string_view, CompatConfig& result) {
   if (!IsYarn(result) || !config.mrope.has_value()) return absl::OkStatus();
   if (!config.mscale.has_value() && !config.mscale_all_dim.has_value()) return absl::OkStatus();
   return Lacks("mscale and mscale_all_dim with mrope");
+}
+
+// A step that every config allows.
+template <void (*kStep)(std::string_view, CompatConfig&)>
+absl::Status Always(std::string_view who, CompatConfig& result) {
+  kStep(who, result);
+  return absl::OkStatus();
 }
 
 // The words of engines.json.
@@ -395,35 +377,35 @@ constexpr NamedStep kSteps[] = {{"ClaimNoDynamic", ClaimNoDynamic},
                                 {"ClaimNoLongrope", ClaimNoLongrope},
                                 {"ClaimNoYarnWithoutFactor", YarnWithoutFactor<NotChecked>},
                                 {"ClaimNothingButYarn", ClaimNothingButYarn},
-                                {"DecideByBatch", DecideByBatch},
-                                {"DefaultTheta10000", DefaultTheta<10000>},
-                                {"DefaultTheta1000000", DefaultTheta<1000000>},
+                                {"DecideByBatch", Always<DecideByBatch>},
+                                {"DefaultTheta10000", Always<DefaultTheta<10000>>},
+                                {"DefaultTheta1000000", Always<DefaultTheta<1000000>>},
                                 {"DropAllButLongrope", DropAllButLongrope},
-                                {"DropAttentionFactor", DropAttentionFactor},
-                                {"DropAttnFactor", DropAttnFactor},
-                                {"DropBetas", DropBetas},
-                                {"DropMscale", DropMscale},
-                                {"DropProportionalFactor", DropProportionalFactor},
-                                {"DropScaling", DropScaling},
-                                {"DropTruncate", DropTruncate},
-                                {"DropUnwritten", DropUnwritten},
-                                {"DropUnwrittenButLlama3", DropUnwrittenButLlama3},
-                                {"DynamicBaseOfFactor", DynamicBaseOfFactor},
-                                {"DynamicUnscaled", DynamicUnscaled},
-                                {"LinearOfFactor", LinearOfFactor},
-                                {"LongropeByContext", LongropeByContext},
-                                {"LongropeFactorOfLengths", LongropeFactorOfLengths},
-                                {"MropeRampOfFourLengths", MropeRampOfFourLengths},
-                                {"MscaleIsAllDim", MscaleIsAllDim},
-                                {"MscaleIsOne", MscaleIsOne},
-                                {"MscaleOneAllDimZero", MscaleOneAllDimZero},
-                                {"MscaleZeroCounts", MscaleZeroCounts},
+                                {"DropAttentionFactor", Always<DropAttentionFactor>},
+                                {"DropAttnFactor", Always<DropAttnFactor>},
+                                {"DropBetas", Always<DropBetas>},
+                                {"DropMscale", Always<DropMscale>},
+                                {"DropProportionalFactor", Always<DropProportionalFactor>},
+                                {"DropScaling", Always<DropScaling>},
+                                {"DropTruncate", Always<DropTruncate>},
+                                {"DropUnwritten", Always<DropUnwritten>},
+                                {"DropUnwrittenButLlama3", Always<DropUnwrittenButLlama3>},
+                                {"DynamicBaseOfFactor", Always<DynamicBaseOfFactor>},
+                                {"DynamicUnscaled", Always<DynamicUnscaled>},
+                                {"LinearOfFactor", Always<LinearOfFactor>},
+                                {"LongropeByContext", Always<LongropeByContext>},
+                                {"LongropeFactorOfLengths", Always<LongropeFactorOfLengths>},
+                                {"MropeRampOfFourLengths", Always<MropeRampOfFourLengths>},
+                                {"MscaleIsAllDim", Always<MscaleIsAllDim>},
+                                {"MscaleIsOne", Always<MscaleIsOne>},
+                                {"MscaleOneAllDimZero", Always<MscaleOneAllDimZero>},
+                                {"MscaleZeroCounts", Always<MscaleZeroCounts>},
                                 {"RefuseBetaZero", RefuseBetaZero},
                                 {"RefuseFourthAxis", RefuseFourthAxis},
                                 {"RefuseModel", RefuseModel},
                                 {"RefuseMropeMscale", RefuseMropeMscale},
                                 {"RefuseYarnWithoutFactor", YarnWithoutFactor<Lacks>},
-                                {"TurnAQuarter", TurnAQuarter},
+                                {"TurnAQuarter", Always<TurnAQuarter>},
                                 {"YarnOfEveryType", YarnOfEveryType<false>},
                                 {"YarnOfEveryTypeWithDefaults", YarnOfEveryType<true>}};
 
@@ -519,7 +501,6 @@ absl::StatusOr<CompatConfig> Convert(const EngineVersions& versions, const Engin
                          .model_type = names.model_type,
                          .max_model_len = max_model_len};
   const auto& [engine, who, first, last, entries] = versions;
-  ROPE_RETURN_IF_ERROR(CheckOldName(engine, first, names));
   const bool own = entry.families.empty() || !entry.Covers(Family::kTransformers);
   ROPE_RETURN_IF_ERROR(ReadFile({engine, who, first, own && engine != "hf"}, names, result));
   for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(who, result));

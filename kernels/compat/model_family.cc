@@ -19,6 +19,7 @@
 #include "kernels/config/embedded_data.h"
 #include "kernels/config/model_types.h"
 #include "kernels/error.h"
+#include "kernels/status_macros.h"
 
 namespace rope::kernels {
 
@@ -234,22 +235,6 @@ absl::Status ReadByOlder(const FileReader& reader, const ModelNames& names, Comp
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status ReadFile(const FileReader& reader, const ModelNames& names, CompatConfig& result) {
-  if (reader.engine == "llamacpp" && names.replaced != nullptr) {
-    result.config = *names.replaced;
-    result.changes.push_back(StrCat(reader.who, " reads rope_parameters, and not rope_scaling"));
-  }
-  if (reader.own && names.stated_channels.has_value()) {
-    result.config.rotary_dim = names.stated_channels;
-    result.config.partial_rotary_factor.reset();
-    result.changes.push_back(StrCat(reader.who, " turns the ", *names.stated_channels,
-                                    " channels that the file states"));
-  }
-  return ReadByOlder(reader, names, result);
-}
-
 // Of transformers 5.23.0 only models/{phi3,phi4_multimodal}/configuration_*.py know su, and make
 // longrope of it after the original length at the top level was looked for. vLLM has needed
 // Transformers 5 since 0.25.0, and SGLang since 0.5.12 or before.
@@ -267,6 +252,23 @@ absl::Status CheckOldName(std::string_view engine, std::string_view version,
       StrCat("rope_type su ",
              known ? "without original_max_position_embeddings beside it" : "for this model",
              ": Transformers 5 refuses the file; longrope is its new name"));
+}
+
+}  // namespace
+
+absl::Status ReadFile(const FileReader& reader, const ModelNames& names, CompatConfig& result) {
+  ROPE_RETURN_IF_ERROR(CheckOldName(reader.engine, reader.version, names));
+  if (reader.engine == "llamacpp" && names.replaced != nullptr) {
+    result.config = *names.replaced;
+    result.changes.push_back(StrCat(reader.who, " reads rope_parameters, and not rope_scaling"));
+  }
+  if (reader.own && names.stated_channels.has_value()) {
+    result.config.rotary_dim = names.stated_channels;
+    result.config.partial_rotary_factor.reset();
+    result.changes.push_back(StrCat(reader.who, " turns the ", *names.stated_channels,
+                                    " channels that the file states"));
+  }
+  return ReadByOlder(reader, names, result);
 }
 
 namespace {

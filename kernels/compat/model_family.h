@@ -91,14 +91,10 @@ struct FileReader {
 };
 
 // Changes `result` to what `reader` finds in the file, where it has another order of lookups than
-// the newest transformers. INVALID_ARGUMENT: it refuses the file.
-absl::Status ReadFile(const FileReader& reader, const ModelNames& names, CompatConfig& result);
-
-// Whether `engine` in `version` takes the file's rope_type, if that is su, longrope's old name.
-// INVALID_ARGUMENT: it does not; UNIMPLEMENTED: that was not checked. Both say what, as Convert of
+// the newest transformers. INVALID_ARGUMENT: it refuses the file, or its rope_type, if that is su,
+// longrope's old name. UNIMPLEMENTED: that was not checked. Both say what, as Convert of
 // engine_table.h does.
-absl::Status CheckOldName(std::string_view engine, std::string_view version,
-                          const ModelNames& names);
+absl::Status ReadFile(const FileReader& reader, const ModelNames& names, CompatConfig& result);
 
 // How an engine has the pairs of q and k.
 struct EnginePairs {

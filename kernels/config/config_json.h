@@ -3,7 +3,7 @@
 //
 // A composite file is read by its text_config, or by the sub-config that the caller names
 // (config_json_document.h). A params.json of Mistral is read as the config.json that says the same
-// (mistral_params.h).
+// (placement.h).
 //
 // Supported spellings are the old one (rope_scaling, type, a separate base for sliding layers in
 // rope_local_base_freq, local_rope_theta or swa_rope_theta) and the new one (rope_parameters,

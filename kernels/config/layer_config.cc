@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/config/kept_bytes.h"
-
 namespace rope::kernels {
 
 bool LayerTypes::Add(std::string_view type) {

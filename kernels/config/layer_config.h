@@ -1,5 +1,5 @@
 // LayerTypes: the type of each layer of a model, one byte a layer. LayerConfig: the embedding of
-// one layer of a config.json.
+// one layer of a config.json. KeptBytes: the memory that a value keeps outside of itself.
 //
 // Threading:  Values; const access from any thread.
 // Limits:     64 different types, of at most 128 bytes each.
@@ -104,6 +104,38 @@ struct LayerConfig {
   // Bytes in memory outside of the object.
   int64_t KeptBytes() const;
 };
+
+inline int64_t KeptBytes(const std::string& text) {
+  const bool inside = text.capacity() <= std::string().capacity();
+  return inside ? 0 : static_cast<int64_t>(text.capacity() + 1);
+}
+
+inline int64_t KeptBytes(const std::vector<bool>& flags) {
+  return static_cast<int64_t>(flags.capacity() / 8);
+}
+
+template <typename T>
+int64_t KeptBytes(const std::vector<T>& values) {
+  return static_cast<int64_t>(values.capacity() * sizeof(T));
+}
+
+inline int64_t KeptBytes(const std::vector<std::string>& texts) {
+  auto bytes = static_cast<int64_t>(texts.capacity() * sizeof(std::string));
+  for (const std::string& text : texts) bytes += KeptBytes(text);
+  return bytes;
+}
+
+inline int64_t KeptBytes(const std::vector<Remark>& remarks) {
+  auto bytes = static_cast<int64_t>(remarks.capacity() * sizeof(Remark));
+  for (const Remark& remark : remarks) bytes += KeptBytes(remark.text) + KeptBytes(remark.field);
+  return bytes;
+}
+
+inline int64_t KeptBytes(const RopeConfig& config) {
+  return KeptBytes(config.short_factor) + KeptBytes(config.long_factor) +
+         KeptBytes(config.inv_freq) +
+         (config.mrope.has_value() ? KeptBytes(config.mrope->axes) : 0);
+}
 
 }  // namespace rope::kernels
 

@@ -248,10 +248,6 @@ bool StatesParameters(const Json& config) {
                         [&](std::string_view key) { return HasValue(config, key); });
 }
 
-bool HasBlock(const Json& config, std::string_view key) {
-  return HasValue(config, key) && !config.at(key).empty();
-}
-
 bool HasObjects(const Json& block) {
   return block.is_object() &&
          absl::c_any_of(block, [](const Json& each) { return each.is_object(); });

@@ -34,9 +34,6 @@ bool HasValue(const nlohmann::json& object, std::string_view key);
 // Whether `config` has a key of rope parameters.
 bool StatesParameters(const nlohmann::json& config);
 
-// Whether `config` has such an object, neither null nor empty.
-bool HasBlock(const nlohmann::json& config, std::string_view key);
-
 // Whether a value of `block` is an object: parameters by layer type.
 bool HasObjects(const nlohmann::json& block);
 

@@ -1,5 +1,6 @@
-// Placement: where a config class of transformers looks for rope parameters, and what it makes of
-// those that stand elsewhere. Internal to config_json.
+// What a file is before it is read: a config of another project becomes the config.json that says
+// the same, and keys stand where the config class of transformers looks for them. Internal to
+// config_json.
 //
 // Threading:  Pure functions; any thread.
 // Source:     transformers 5.23.0, modeling_rope_utils.py, RotaryEmbeddingConfigMixin, and the
@@ -12,9 +13,17 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/config/remark.h"
 
 namespace rope::kernels {
+
+// Rewrites `file` if it is Mistral's params.json, the config beside consolidated weights, whose
+// pairs are interleaved, or TensorRT-LLM's config.json of a checkpoint. A note says so.
+// Invalid values are left for the reader of a config.json, which names them by its own keys.
+// INVALID_ARGUMENT names a format that is known and not read: Meta's params.json, TensorRT-LLM's
+// config.json of an engine, Megatron's arguments.
+absl::StatusOr<std::vector<Remark>> ReadForeignFormat(nlohmann::json& file);
 
 // A key that the config class does not read, taken out of the file.
 struct UnreadKey {

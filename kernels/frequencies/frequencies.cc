@@ -7,7 +7,7 @@
 
 #include "absl/hash/hash.h"
 #include "kernels/check.h"
-#include "kernels/config/kept_bytes.h"
+#include "kernels/config/layer_config.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/frequencies/eager_rows.h"

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "kernels/check.h"
+#include "kernels/dtype/element.h"
 #include "kernels/status_macros.h"
 
 namespace rope::kernels {
@@ -65,6 +67,12 @@ absl::StatusOr<int64_t> AppendMropeRows(TableCache& cache, const Frequencies& fr
 
 namespace {
 
+// The angle position * inv_freq.
+struct PositionAngle {
+  int64_t position = 0;
+  InverseFrequency inv_freq = 0;
+};
+
 PositionAngle At(const RowPlacement& placement, size_t token, size_t column) {
   const auto axis =
       placement.mrope == nullptr
@@ -73,14 +81,15 @@ PositionAngle At(const RowPlacement& placement, size_t token, size_t column) {
   return {placement.positions[axis][token], placement.inv_freq[column]};
 }
 
-}  // namespace
-
-// Subtracting the angles would round them first.
+// cos and sin of to - from, right to 1e-15. Subtracting the angles would round them first.
+// REQUIRES: as ExactCosSin, of both.
 CosSin CosSinOfDifference(const PositionAngle& to, const PositionAngle& from) {
   const CosSin a = ExactCosSin(to.position, to.inv_freq, 1);
   const CosSin b = ExactCosSin(from.position, from.inv_freq, 1);
   return {.cos = a.cos * b.cos + a.sin * b.sin, .sin = a.sin * b.cos - a.cos * b.sin};
 }
+
+}  // namespace
 
 void AppendDifferenceRows(const RowPlacement& to, const RowPlacement& from, double multiplier,
                           TokenRows& rows) {
@@ -102,6 +111,81 @@ void AppendDifferenceRows(const RowPlacement& to, const RowPlacement& from, doub
     rows.rows.push_back({page.get(), static_cast<int64_t>(token)});
   }
   rows.pages.push_back(std::move(page));
+}
+
+namespace {
+
+CosSin At(const RowSource& source, size_t column, int64_t position, int64_t from_position) {
+  const std::vector<InverseFrequency>& inv_freq = source.frequencies->inv_freq;
+  if (column >= inv_freq.size()) return CosSin();
+  if (source.from == nullptr) return CosSinAt(*source.frequencies, column, position);
+  const CosSin turn = CosSinOfDifference({position, inv_freq[column]},
+                                         {from_position, source.from->inv_freq[column]});
+  return {.cos = source.multiplier * turn.cos, .sin = source.multiplier * turn.sin};
+}
+
+}  // namespace
+
+void ReadRow(const RowSource& source, int64_t position, int64_t from_position,
+             std::vector<CosSin>& row) {
+  row.resize(static_cast<size_t>(source.columns));
+  for (size_t j = 0; j < row.size(); ++j) row[j] = At(source, j, position, from_position);
+}
+
+int ArraysOf(RowLayout layout) {
+  return layout == RowLayout::kCosSin || layout == RowLayout::kDuplicated ? 2 : 1;
+}
+
+std::vector<int64_t> RowShape(RowLayout layout, int64_t columns) {
+  switch (layout) {
+    case RowLayout::kCosSin:
+      return {columns};
+    case RowLayout::kCosSinCache:
+    case RowLayout::kDuplicated:
+      break;
+    case RowLayout::kComplex:
+      return {columns, 2};
+  }
+  return {2 * columns};
+}
+
+int64_t RowBytes(const RowFormat& format, int64_t columns) {
+  const int64_t element =
+      format.dtype.has_value() ? ElementBytes(*format.dtype) : static_cast<int64_t>(sizeof(double));
+  return (format.layout == RowLayout::kCosSin ? 1 : 2) * columns * element;
+}
+
+void WriteRow(const RowFormat& format, absl::Span<const CosSin> row,
+              const std::array<char*, 2>& out) {
+  const size_t n = row.size();
+  const auto set = [&](size_t array, size_t index, double value) {
+    if (!format.dtype.has_value()) {
+      std::memcpy(out[array] + index * sizeof(value), &value, sizeof(value));
+      return;
+    }
+    const size_t offset = index * static_cast<size_t>(ElementBytes(*format.dtype));
+    WriteElement(value, *format.dtype, reinterpret_cast<uint8_t*>(out[array] + offset));
+  };
+  for (size_t j = 0; j < n; ++j) {
+    switch (format.layout) {
+      case RowLayout::kDuplicated:
+        set(0, n + j, row[j].cos);
+        set(1, n + j, row[j].sin);
+        [[fallthrough]];
+      case RowLayout::kCosSin:
+        set(0, j, row[j].cos);
+        set(1, j, row[j].sin);
+        break;
+      case RowLayout::kCosSinCache:
+        set(0, j, row[j].cos);
+        set(0, n + j, row[j].sin);
+        break;
+      case RowLayout::kComplex:
+        set(0, 2 * j, row[j].cos);
+        set(0, 2 * j + 1, row[j].sin);
+        break;
+    }
+  }
 }
 
 }  // namespace rope::kernels

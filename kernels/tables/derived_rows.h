@@ -1,17 +1,19 @@
-// Rows that are made for one call: of three axes of positions, and of differences between
-// positions.
+// Rows that are made for one call: of three axes of positions, of differences between positions,
+// and in double.
 #ifndef ROPE_KERNELS_TABLES_DERIVED_ROWS_H_
 #define ROPE_KERNELS_TABLES_DERIVED_ROWS_H_
 
 #include <array>
 #include <cstdint>
-#include <limits>
+#include <memory>
+#include <optional>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/config/rope_config.h"
+#include "kernels/dtype/dtype.h"
+#include "kernels/frequencies/cos_sin.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/table_cache.h"
 #include "kernels/tables/table_page.h"
@@ -33,14 +35,6 @@ absl::StatusOr<int64_t> AppendMropeRows(TableCache& cache, const Frequencies& fr
                                         const Mrope& mrope,
                                         absl::Span<const absl::Span<const int64_t>> positions,
                                         int64_t& build_budget, TokenRows& rows);
-// The same for all tokens.
-inline absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies,
-                                    const Mrope& mrope,
-                                    absl::Span<const absl::Span<const int64_t>> positions,
-                                    TokenRows& rows) {
-  int64_t build_budget = std::numeric_limits<int64_t>::max();
-  return AppendMropeRows(cache, frequencies, mrope, positions, build_budget, rows).status();
-}
 
 // Rows that move rotated vectors from one position, or one embedding, to another.
 //
@@ -62,19 +56,59 @@ struct RowPlacement {
   const Mrope* mrope = nullptr;
 };
 
-// The angle position * inv_freq.
-struct PositionAngle {
-  int64_t position = 0;
-  InverseFrequency inv_freq = 0;
-};
-
-// cos and sin of to - from, right to 1e-15. REQUIRES: as ExactCosSin, of both.
-CosSin CosSinOfDifference(const PositionAngle& to, const PositionAngle& from);
-
 // Appends one row per token to `rows`, multiplied by `multiplier`. The rows are in one new page.
 // REQUIRES: both placements have the same number of frequencies and of tokens.
 void AppendDifferenceRows(const RowPlacement& to, const RowPlacement& from, double multiplier,
                           TokenRows& rows);
+
+// Rows in double: for programs that keep tables of their own, and for Describe.
+//
+//   RowSource --ReadRow(position)--> cos and sin in double --WriteRow--> arrays of a layout
+//
+// Threading:  Pure functions; any thread.
+// Precision:  cos and sin are the exact values of the formulas, rounded once to double; those of a
+//             move between two embeddings are right to 1e-15. WriteRow rounds them once more, to
+//             nearest.
+
+// What the rows of a table are.
+struct RowSource {
+  // Of ForSeqLen: rows of positions. Of ForDifferences: rows of differences of positions.
+  std::shared_ptr<const Frequencies> frequencies;
+  // Null, except for moves between two embeddings: column j then turns by position * inv_freq[j] of
+  // `frequencies` minus from_position * inv_freq[j] of `from`. Both are of ForDifferences.
+  std::shared_ptr<const Frequencies> from = nullptr;
+  double multiplier = 1;  // of moves between two embeddings
+  int64_t columns = 0;    // rotary_dim/2; columns that `frequencies` omits do not turn
+};
+
+// Replaces `row` by the columns of one row. `from_position` is used if source.from is set.
+void ReadRow(const RowSource& source, int64_t position, int64_t from_position,
+             std::vector<CosSin>& row);
+
+// The layouts of rows with n columns.
+enum class RowLayout {
+  kCosSin,       // two arrays [rows, n]: cos, sin
+  kCosSinCache,  // one array [rows, 2n]: n cosines, then n sines
+  kDuplicated,   // two arrays [rows, 2n]: cos, sin, each row's n numbers twice
+  kComplex,      // one array [rows, n, 2]: cos and sin of each column
+};
+
+struct RowFormat {
+  RowLayout layout = RowLayout::kCosSin;
+  std::optional<DType> dtype = {};  // fp32, fp16 or bf16; unset: double
+};
+
+// The number of arrays: 1 or 2.
+int ArraysOf(RowLayout layout);
+// The shape of a row in each array: without the axis of rows.
+std::vector<int64_t> RowShape(RowLayout layout, int64_t columns);
+// Bytes of a row in each array.
+int64_t RowBytes(const RowFormat& format, int64_t columns);
+
+// Writes a row, little-endian, to out[0] and, with two arrays, out[1].
+// REQUIRES: RowBytes(format, row.size()) bytes at each.
+void WriteRow(const RowFormat& format, absl::Span<const CosSin> row,
+              const std::array<char*, 2>& out);
 
 }  // namespace rope::kernels
 

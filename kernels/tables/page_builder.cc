@@ -14,12 +14,9 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <utility>
 #include <vector>
-
-#include "kernels/error.h"
 
 namespace rope::kernels {
 namespace {
@@ -83,21 +80,6 @@ int64_t BuildBytes(const Frequencies& frequencies, int64_t rows) {
   const int64_t row_bytes =
       2 * std::max(columns, kBuildColumnsMin) * static_cast<int64_t>(sizeof(float));
   return rows * row_bytes * (frequencies.eager.has_value() ? kEagerRowFactor : 1);
-}
-
-absl::Status NoMemoryForPage(const Frequencies& frequencies) {
-  return MakeError(Reason::kBudgetFull, "positions",
-                   StrCat("rows of ", frequencies.inv_freq.size(), " pairs"),
-                   "memory for a page of them, which is short");
-}
-
-absl::StatusOr<std::shared_ptr<TablePage>> TryBuild(const PageBuilder& builder,
-                                                    const Frequencies& frequencies, int64_t first) {
-  try {
-    return builder(frequencies, first);
-  } catch (const std::bad_alloc&) {
-    return NoMemoryForPage(frequencies);
-  }
 }
 
 std::shared_ptr<TablePage> BuildRows(const Frequencies& frequencies,

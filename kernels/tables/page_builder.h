@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/frequencies/frequencies.h"
@@ -31,13 +30,6 @@ int64_t BuildBytes(const Frequencies& frequencies, int64_t rows);
 // Tests pass other builders to the table cache.
 using PageBuilder =
     std::function<absl::StatusOr<std::shared_ptr<TablePage>>(const Frequencies&, int64_t first)>;
-
-// RESOURCE_EXHAUSTED, kBudgetFull: an allocation for a page of these frequencies failed.
-absl::Status NoMemoryForPage(const Frequencies& frequencies);
-
-// The builder's page, or NoMemoryForPage.
-absl::StatusOr<std::shared_ptr<TablePage>> TryBuild(const PageBuilder& builder,
-                                                    const Frequencies& frequencies, int64_t first);
 
 // The rows of single positions, each computed from its position.
 std::shared_ptr<TablePage> BuildRows(const Frequencies& frequencies,

@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/inlined_vector.h"
 #include "kernels/check.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 
 namespace rope::kernels {
@@ -87,6 +88,23 @@ void AppendRowsOf(PageRun& run, TokenRows& rows) {
     rows.rows.push_back({run.built.get(), position - run.page * kPageRows});
   }
   rows.pages.push_back(std::move(run.built));
+}
+
+// RESOURCE_EXHAUSTED, kBudgetFull: an allocation for a page of these frequencies failed.
+absl::Status NoMemoryForPage(const Frequencies& frequencies) {
+  return MakeError(Reason::kBudgetFull, "positions",
+                   StrCat("rows of ", frequencies.inv_freq.size(), " pairs"),
+                   "memory for a page of them, which is short");
+}
+
+// The builder's page, or NoMemoryForPage.
+absl::StatusOr<std::shared_ptr<TablePage>> TryBuild(const PageBuilder& builder,
+                                                    const Frequencies& frequencies, int64_t first) {
+  try {
+    return builder(frequencies, first);
+  } catch (const std::bad_alloc&) {
+    return NoMemoryForPage(frequencies);
+  }
 }
 
 // The rows behind the first `first`.

@@ -50,14 +50,13 @@ absl::StatusOr<std::vector<std::string>> ReadTexts(const Json& object, const cha
   return texts;
 }
 
-absl::StatusOr<std::optional<int64_t>> ReadLimit(const Json& object, const char* key,
-                                                 const std::string& path) {
+absl::StatusOr<int64_t> ReadLimit(const Json& object, const char* key, const std::string& path) {
   const auto found = object.find(key);
-  if (found == object.end()) return std::optional<int64_t>();
+  if (found == object.end()) return Account::kNoLimit;
   if (!found->is_number_integer() || found->get<int64_t>() < 0) {
     return Wrong(absl::StrCat(path, ".", key), Shown(*found), "a number, 0 or more");
   }
-  return std::optional<int64_t>(found->get<int64_t>());
+  return found->get<int64_t>();
 }
 
 absl::Status CheckKeys(const Json& object, const std::set<std::string>& known,
@@ -99,11 +98,6 @@ const char* Name(Right right) {
 class AccessParser {
  public:
   using List = Access::List;
-  struct Limits {
-    std::shared_ptr<Account> account;
-    int64_t requests;
-    int64_t bytes;
-  };
 
   explicit AccessParser(Accounts& accounts) : accounts_(accounts) {}
 
@@ -137,8 +131,6 @@ class AccessParser {
     }
     return list_;
   }
-  // Limits of the identities, to be set once the whole file is right.
-  const std::vector<Limits>& limits() const { return limits_; }
 
  private:
   absl::Status ReadIdentity(const Json& object, const std::string& path) {
@@ -159,11 +151,9 @@ class AccessParser {
       return Wrong(absl::StrCat(path, ".name"), identity->name, "each name once");
     }
     ROPE_ASSIGN_OR_RETURN(identity->rights, ReadRights(object, path));
-    ROPE_ASSIGN_OR_RETURN(const auto requests, ReadLimit(object, "max_requests", path));
-    ROPE_ASSIGN_OR_RETURN(const auto bytes, ReadLimit(object, "max_bytes", path));
+    ROPE_ASSIGN_OR_RETURN(identity->requests_max, ReadLimit(object, "max_requests", path));
+    ROPE_ASSIGN_OR_RETURN(identity->bytes_max, ReadLimit(object, "max_bytes", path));
     identity->account = accounts_.Of(absl::StrCat("id:", identity->name));
-    limits_.push_back({identity->account, requests.value_or(Account::kNoLimit),
-                       bytes.value_or(Account::kNoLimit)});
     list_->identities.push_back(identity);
     return ReadCredentials(object, path, identity);
   }
@@ -223,7 +213,6 @@ class AccessParser {
   const std::shared_ptr<List> list_ = std::make_shared<List>();
   std::set<std::string> names_;
   std::set<Access::Digest> digests_;
-  std::vector<Limits> limits_;
 };
 
 absl::StatusOr<std::unique_ptr<Access>> Access::Load(const std::string& path, Accounts& accounts) {
@@ -234,10 +223,9 @@ absl::StatusOr<std::unique_ptr<Access>> Access::Load(const std::string& path, Ac
 
 absl::StatusOr<LogLine> Access::Read() {
   ROPE_ASSIGN_OR_RETURN(const std::string text, ReadFile("--access_file", path_, kFileBytesMax));
-  AccessParser parser(accounts_);
-  ROPE_ASSIGN_OR_RETURN(std::shared_ptr<const List> list, parser.Parse(text));
-  for (const auto& [account, requests, bytes] : parser.limits()) {
-    account->SetLimits(requests, bytes);
+  ROPE_ASSIGN_OR_RETURN(std::shared_ptr<const List> list, AccessParser(accounts_).Parse(text));
+  for (const IdentityPtr& identity : list->identities) {
+    identity->account->SetLimits(identity->requests_max, identity->bytes_max);
   }
   LogLine line("access file: read again,");
   line.Number("identities", static_cast<int64_t>(list->identities.size()));

@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +52,9 @@ struct Identity {
   std::string name;
   uint32_t rights = 0;               // of Right
   std::shared_ptr<Account> account;  // of the owner "id:NAME", never null
+  // Bounds of the account, which it has once the whole file is right.
+  int64_t requests_max = Account::kNoLimit;
+  int64_t bytes_max = Account::kNoLimit;
 
   bool May(Right right) const { return (rights & static_cast<uint32_t>(right)) != 0; }
 };

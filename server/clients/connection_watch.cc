@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "server/limits.h"
-#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
@@ -20,8 +20,6 @@ constexpr absl::Duration kQuietPeriod = absl::Seconds(1);
 constexpr int64_t kTakenBytesMin = 64 * limits::kKiB;
 // Fewer are no part of an attack.
 constexpr int64_t kLostCallsMin = 32;
-
-constexpr std::string_view kReasonNames[] = {"lost_calls", "untaken_replies", "no_call", "idle"};
 
 // HTTP/2's GOAWAY (RFC 9113, section 6.8). All calls count as seen.
 std::string GoAwayFrame(std::string_view reason, bool is_idle) {
@@ -39,10 +37,6 @@ std::string GoAwayFrame(std::string_view reason, bool is_idle) {
 }
 
 }  // namespace
-
-std::string_view ConnectionWatch::NameOf(CloseReason reason) {
-  return kReasonNames[static_cast<size_t>(reason)];
-}
 
 absl::Duration ConnectionWatch::Look(absl::Time now) {
   const int64_t version = connections_.version();
@@ -142,17 +136,7 @@ void ConnectionWatch::Close(Connection& connection, CloseReason reason) {
   const std::string frame = has_call ? "" : GoAwayFrame(NameOf(reason), is_idle);
   // Through TLS only gRPC can send one.
   if (!connection.ShutDown(connection.name().empty() ? frame : "")) return;
-  closed_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
-  LogLimited(LogKind::kConnection, is_idle ? spdlog::level::info : spdlog::level::warn,
-             LogLine("connection closed:")
-                 .Word("owner", connection.owner())
-                 .Word("reason", NameOf(reason)));
-}
-
-std::array<int64_t, ConnectionWatch::kReasonCount> ConnectionWatch::closed() const {
-  std::array<int64_t, kReasonCount> closed;
-  std::ranges::transform(closed_, closed.begin(), [](const auto& count) { return count.load(); });
-  return closed;
+  connections_.CountClosed(connection.owner(), reason);
 }
 
 }  // namespace rope::server

@@ -12,19 +12,15 @@
 //
 // A client without a call gets the reason in HTTP/2's GOAWAY.
 //
-// Threading:  Confined to one thread. closed() on any.
+// Threading:  Confined to one thread.
 // Ownership:  The constructor's arguments must outlive it.
 // Limits:     What gRPC does before a call reaches the server is not seen: a flood of headers or
 //             frames is a proxy's to stop (deploy/README.md).
 #ifndef ROPE_SERVER_CLIENTS_CONNECTION_WATCH_H_
 #define ROPE_SERVER_CLIENTS_CONNECTION_WATCH_H_
 
-#include <array>
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <string_view>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -36,12 +32,6 @@ class ConnectionWatch {
  public:
   static constexpr int64_t kLostCallsMax = 1000;
   static constexpr absl::Duration kUntaken = absl::Seconds(5);
-
-  // Why a connection was shut down. The values are indexes of closed().
-  enum class CloseReason { kLostCalls, kUntakenReplies, kNoCall, kIdle };
-  static constexpr size_t kReasonCount = 4;
-  // The label of a metric.
-  static std::string_view NameOf(CloseReason reason);
 
   struct Options {
     absl::Duration handshake_timeout = absl::InfiniteDuration();
@@ -58,9 +48,6 @@ class ConnectionWatch {
   // Looks at all connections. Returns the time until the next look is due: a tenth of a second
   // while there are calls, else a second.
   absl::Duration Look(absl::Time now);
-
-  // Connections that were shut down, by CloseReason.
-  std::array<int64_t, kReasonCount> closed() const;
 
  private:
   // Shuts down what has cancelled too much in the window, and begins a new one after a second.
@@ -79,7 +66,6 @@ class ConnectionWatch {
   Connections::List open_;
   int64_t version_ = -1;  // of open_
   absl::Time window_began_ = absl::InfinitePast();
-  std::array<std::atomic<int64_t>, kReasonCount> closed_ = {};
 };
 
 }  // namespace rope::server

@@ -7,15 +7,48 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
+#include "server/clock.h"
 #include "server/error.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
+
+constexpr std::string_view kReasonNames[kCloseReasonCount] = {
+    "lost_calls",         "untaken_replies", "no_call",      "idle",
+    "client_without_tls", "client_with_tls", "tls_handshake"};
+
+// "Handshake failed with fatal error SSL_ERROR_SSL: error:0A0000C7:SSL routines::REASON."
+constexpr absl::string_view kFailureLine = "Handshake failed with fatal error ";
+constexpr size_t kFailuresMax = 64;
+
+struct FailedHandshakes {
+  proto::Mutex mutex;
+  std::deque<std::pair<absl::Time, std::string>> causes ABSL_GUARDED_BY(mutex);  // oldest first
+};
+
+FailedHandshakes& FailuresOfProcess() {
+  static auto* const failures = new FailedHandshakes;  // owned by the process
+  return *failures;
+}
+
+// The oldest cause of the last second, which is then forgotten. Empty: there is none.
+std::string TakeFailure() {
+  FailedHandshakes& failures = FailuresOfProcess();
+  proto::MutexLock lock(&failures.mutex);
+  while (!failures.causes.empty()) {
+    const auto [at, cause] = std::move(failures.causes.front());
+    failures.causes.pop_front();
+    if (SteadyClock().Now() - at < absl::Seconds(1)) return cause;
+  }
+  return {};
+}
 
 // Takes what has come and was not read. Bounded, because the client may go on sending.
 void DropReceived(int socket) {
@@ -27,6 +60,10 @@ void DropReceived(int socket) {
 }
 
 }  // namespace
+
+std::string_view NameOf(CloseReason reason) {
+  return kReasonNames[static_cast<size_t>(reason)];
+}
 
 Connection::Counts Connection::counts() const {
   const auto now = [](const Count& count) { return count.load(std::memory_order_relaxed); };
@@ -81,7 +118,7 @@ absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string&
   {
     proto::WriterMutexLock lock(&mutex_);
     connection = std::make_shared<Connection>(
-        Connection::About{++last_id_, fd, std::move(account), is_unix, is_proxy, name}, totals_,
+        Connection::About{++last_id_, std::move(account), is_unix, is_proxy, name}, totals_,
         std::move(socket));
     const auto named = by_name_.find(name);
     if (named != by_name_.end() && open_.contains(named->second->id())) {
@@ -103,6 +140,10 @@ absl::StatusOr<Connections::Place> Connections::Enter(int fd, const std::string&
 
 void Connections::Leave(Connection& connection) {
   connection.End();
+  if (!connection.name().empty() && connection.counts().calls == 0) {
+    const std::string cause = TakeFailure();
+    if (!cause.empty()) CountClosed(connection.owner(), CloseReason::kTlsHandshake, cause);
+  }
   proto::WriterMutexLock lock(&mutex_);
   open_.erase(connection.id());
   ++version_;
@@ -128,6 +169,33 @@ Connections::List Connections::Open() const {
   open.reserve(open_.size());
   for (const auto& [id, connection] : open_) open.push_back(connection);
   return open;
+}
+
+void Connections::CountClosed(const std::string& owner, CloseReason reason,
+                              const std::string& cause) {
+  closed_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  const bool is_idle = reason == CloseReason::kNoCall || reason == CloseReason::kIdle;
+  LogLine line("connection closed:");
+  line.Word("owner", owner).Word("reason", NameOf(reason));
+  if (!cause.empty()) line.Text("cause", cause);
+  LogLimited(LogKind::kConnection, is_idle ? spdlog::level::info : spdlog::level::warn,
+             std::move(line));
+}
+
+bool Connections::NoteFailedHandshake(absl::string_view line) {
+  if (!absl::ConsumePrefix(&line, kFailureLine)) return false;
+  FailedHandshakes& failures = FailuresOfProcess();
+  proto::MutexLock lock(&failures.mutex);
+  if (failures.causes.size() == kFailuresMax) failures.causes.pop_front();
+  absl::ConsumeSuffix(&line, ".");
+  failures.causes.emplace_back(SteadyClock().Now(), line.substr(line.rfind(':') + 1));
+  return true;
+}
+
+std::vector<std::pair<std::string_view, int64_t>> Connections::closed() const {
+  std::vector<std::pair<std::string_view, int64_t>> closed;
+  for (size_t i = 0; i < closed_.size(); ++i) closed.emplace_back(kReasonNames[i], closed_[i]);
+  return closed;
 }
 
 }  // namespace rope::server

@@ -12,12 +12,15 @@
 // Threading:  Thread-safe. Counts are relaxed: a reader may see one change before another.
 // Ownership:  Connections must outlive each Place. Calls and Places share a Connection, which owns
 //             a second descriptor of the socket until its Place ends.
-// Limits:     One connection for each descriptor that the process may open, and those of Account.
+// Limits:     64 failed handshakes wait for the end of their connection, in the whole process.
+//             One connection for each descriptor that the process may open, and those of Account.
 #ifndef ROPE_SERVER_CLIENTS_CONNECTIONS_H_
 #define ROPE_SERVER_CLIENTS_CONNECTIONS_H_
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -39,6 +42,21 @@
 #include "server/clients/regions.h"
 
 namespace rope::server {
+
+// Why the server closed a connection.
+enum class CloseReason {
+  kLostCalls,  // these four: connection_watch.h
+  kUntakenReplies,
+  kNoCall,
+  kIdle,
+  kClientWithoutTls,  // where TLS is on
+  kClientWithTls,     // where it is off
+  kTlsHandshake,      // gRPC's failed
+};
+inline constexpr size_t kCloseReasonCount = 7;
+
+// The label of a metric.
+std::string_view NameOf(CloseReason reason);
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
@@ -65,7 +83,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   struct About {
     uint64_t id = 0;
-    int fd = -1;  // which gRPC has
     std::shared_ptr<Account> account = {};
     bool is_unix = true;
     bool is_proxy = false;
@@ -81,7 +98,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Grows from connection to connection.
   uint64_t id() const { return about_.id; }
-  int fd() const { return about_.fd; }
   const std::string& name() const { return about_.name; }
   const std::shared_ptr<Account>& account() const { return about_.account; }
   const std::string& owner() const { return account()->owner(); }
@@ -168,6 +184,15 @@ class Connections {
   std::shared_ptr<Connection> Of(absl::string_view peer) const;
   // All that have a place, the oldest first.
   List Open() const;
+  // Counts a connection that the server closes, and logs it: those without a call at level info,
+  // others as warnings. `cause`: what the reason does not say.
+  void CountClosed(const std::string& owner, CloseReason reason, const std::string& cause = "");
+  // Connections that the server closed, with the name of each reason.
+  std::vector<std::pair<std::string_view, int64_t>> closed() const;
+  // gRPC logs a failed handshake just before it closes the connection, and names no peer: the next
+  // connection with TLS that ends without a call, within a second, gets the cause. Returns whether
+  // `line` of gRPC's log is about a handshake.
+  static bool NoteFailedHandshake(absl::string_view line);
   // Changes when Open does.
   int64_t version() const { return version_.load(std::memory_order_acquire); }
 
@@ -180,7 +205,8 @@ class Connections {
   RegionTotals& totals_;
   const std::vector<std::string> proxies_;
   const std::shared_ptr<Connection> unknown_;
-  std::atomic<int64_t> version_ = 0;  // written under mutex_ alone
+  std::array<std::atomic<int64_t>, kCloseReasonCount> closed_ = {};  // by CloseReason
+  std::atomic<int64_t> version_ = 0;                                 // written under mutex_ alone
   mutable proto::SharedMutex mutex_;
   absl::flat_hash_map<int, std::shared_ptr<Connection>> by_descriptor_
       ABSL_GUARDED_BY(mutex_);  // also those that have ended

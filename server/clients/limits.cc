@@ -79,10 +79,12 @@ MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_byt
   shares.receive = memory_bytes / 16 * 3;
   shares.transport = memory_bytes;
   shares.pool = std::min(limits::kPooledBytesMax, memory_bytes / 16);
-  shares.tables = table_bytes.value_or(std::min(limits::kTableCacheBytes, memory_bytes / 24));
+  shares.tables =
+      table_bytes.value_or(std::min(limits::kTableCacheBytes, memory_bytes / limits::kTablePart));
   shares.specs = std::min(limits::kSpecBytesMax, memory_bytes / 32);
   shares.prepared = std::min(limits::kPreparedBytesMax, memory_bytes / 64);
-  shares.message = message_bytes.value_or(std::min(limits::kMessageBytesMax, memory_bytes / 8));
+  shares.message = message_bytes.value_or(
+      std::min(limits::kMessageBytesMax, memory_bytes / limits::kMessagePart));
   return shares;
 }
 

@@ -21,6 +21,9 @@ inline constexpr int64_t kWatchesMax = 1024;
 inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
 inline constexpr int64_t kPreparedBytesMax = 16 * kMiB;
 inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
+// --memory_bytes divided by these: the most that a message may take, and that tables do by default.
+inline constexpr int64_t kMessagePart = 8;
+inline constexpr int64_t kTablePart = 24;
 // The smallest --memory_bytes: the program itself, and messages of some MiB.
 inline constexpr int64_t kMemoryBytesMin = 64 * kMiB;
 inline constexpr int64_t kMemoryBytesCeiling = int64_t{1} << 47;
@@ -49,26 +52,27 @@ int64_t AvailableMemory(const std::string& cgroup_root = "/sys/fs/cgroup",
 // stacks, the kernel's buffers and pages of client memory that the server touches first.
 int64_t DefaultMemoryBytes(int64_t available);
 
-// The default of --shared_memory_bytes: what `memory_bytes` leaves of the available memory, at most
-// 16 GiB. The memory is the clients', but pages that they have not touched are charged to the
-// server when a request touches them.
+// The default of --shared_memory_bytes: what `memory_bytes` leaves of the available memory. It is
+// the clients', but pages that they have not touched are charged to the server when a request
+// touches them.
 int64_t DefaultSharedMemoryBytes(int64_t available, int64_t memory_bytes);
 
-// The default of --session_memory_bytes: half of all shared memory, at most 4 GiB.
+// The default of --session_memory_bytes: half of all shared memory.
 int64_t DefaultSessionMemoryBytes(int64_t shared_memory_bytes);
 
 // Shares of --memory_bytes. The remainder is for memory that belongs to no share.
 struct MemoryShares {
   int64_t requests = 0;  // a half: requests from their message to the end of their reply
   int64_t receive = 0;   // three sixteenths: messages that are being read
-  int64_t pool = 0;      // a sixteenth, at most 1 GiB: free buffers kept for reuse
-  int64_t tables = 0;    // --table_cache_bytes, or a 24th, at most 256 MiB
-  int64_t specs = 0;     // a 32nd, at most 64 MiB: resolved specs
-  int64_t prepared = 0;  // a 64th, at most 16 MiB: prepared requests
+  // These four have bounds above, by default; so has `message`.
+  int64_t pool = 0;      // a sixteenth: free buffers kept for reuse
+  int64_t tables = 0;    // --table_cache_bytes, or the part of kTablePart
+  int64_t specs = 0;     // a 32nd: resolved specs
+  int64_t prepared = 0;  // a 64th: prepared requests
   // Received bytes that gRPC holds: a backstop over the shares above, as large as all of
   // --memory_bytes.
   int64_t transport = 0;
-  int64_t message = 0;  // --max_message_bytes, or an eighth, at most 256 MiB
+  int64_t message = 0;  // --max_message_bytes, or the part of kMessagePart
 };
 MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_bytes,
                           std::optional<int64_t> message_bytes);

@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "kernels/tables/exact_rows.h"
+#include "kernels/tables/derived_rows.h"
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
-#include "server/models/model.h"
+#include "server/models/model_registry.h"
 #include "server/request/array_reader.h"
 #include "server/request/limits.h"
 #include "server/request/positions.h"
@@ -148,8 +148,7 @@ absl::StatusOr<int64_t> ReadSeqLen(bool is_set, int64_t seq_len, absl::string_vi
 
 // The memory of a call: its arrays, twice while the answer is encoded, and two positions for each
 // row.
-absl::Status AdmitRows(int64_t rows, int64_t row_bytes, int64_t reply_bytes_max,
-                       AdmitTables admit) {
+absl::Status AdmitRows(int64_t rows, int64_t row_bytes, int64_t reply_bytes_max, AdmitReply admit) {
   ROPE_RETURN_IF_ERROR(CheckAtMost(rows, kTablesRowsMax, "positions", " rows", " in one call"));
   const int64_t bytes_max = std::min(kTablesBytesMax, reply_bytes_max);
   if (row_bytes > bytes_max / rows) {
@@ -279,7 +278,7 @@ class TablesAnswer {
 absl::StatusOr<Steps<v1::GetTablesResponse>> GetTables(const v1::GetTablesRequest& request,
                                                        const proto::SplitMessage& payloads,
                                                        ModelRegistry& registry,
-                                                       int64_t reply_bytes_max, AdmitTables admit) {
+                                                       int64_t reply_bytes_max, AdmitReply admit) {
   ROPE_ASSIGN_OR_RETURN(auto entry, registry.Find(request.rope()));
   ROPE_ASSIGN_OR_RETURN(const Embedding rope, ResolveEmbedding(entry, request, "rope"));
   TablesPlan plan;

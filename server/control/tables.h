@@ -5,16 +5,16 @@
 //
 // Threading:  Functions only; the registry is thread-safe.
 // Ownership:  Steps own all that they need; they keep no reference to the request.
-// Precision:  kernels/tables/exact_rows.h.
+// Precision:  kernels/tables/derived_rows.h.
 #ifndef ROPE_SERVER_CONTROL_TABLES_H_
 #define ROPE_SERVER_CONTROL_TABLES_H_
 
 #include <cstdint>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/tables.pb.h"
+#include "server/control/describe.h"
 #include "server/engine/side_thread.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
@@ -27,9 +27,6 @@ namespace rope::server {
 inline constexpr int64_t kTablesRowsMax = 64 * 1024;
 inline constexpr int64_t kTablesBytesMax = 16 * limits::kMiB;
 
-// Acquires memory for the answer.
-using AdmitTables = absl::FunctionRef<absl::Status(int64_t bytes)>;
-
 // Checks a request, reads its positions, and returns the steps of its answer. `admit` is called
 // once, before anything that grows with the number of rows is allocated.
 // INVALID_ARGUMENT, NOT_FOUND: as ModelRegistry::Find; a layer that does not rotate, and what
@@ -40,7 +37,7 @@ using AdmitTables = absl::FunctionRef<absl::Status(int64_t bytes)>;
 absl::StatusOr<Steps<v1::GetTablesResponse>> GetTables(const v1::GetTablesRequest& request,
                                                        const proto::SplitMessage& payloads,
                                                        ModelRegistry& registry,
-                                                       int64_t reply_bytes_max, AdmitTables admit);
+                                                       int64_t reply_bytes_max, AdmitReply admit);
 
 }  // namespace rope::server
 

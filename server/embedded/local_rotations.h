@@ -19,7 +19,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "client/codec/codec.h"
-#include "client/codec/kept_request.h"
 #include "client/memory/region.h"
 #include "proto/mutex.h"
 #include "rope/async.h"

@@ -15,7 +15,7 @@
 #include "proto/mutex.h"
 #include "server/clients/limits.h"
 #include "server/clients/peers.h"
-#include "server/grpc/unary_call.h"
+#include "server/grpc/queue_call.h"
 #include "server/limits.h"
 #include "server/request/request.h"
 #include "server/telemetry/process.h"

@@ -52,22 +52,31 @@
 #include "absl/types/span.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
-#include "server/engine/limits.h"
+#include "server/engine/job_tiler.h"
 #include "server/engine/session_queue.h"
+#include "server/limits.h"
 #include "server/request/request.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::server {
+namespace limits {
+
+// Requests that gather before they run on the thread that received them: enough to wake clients
+// together, few enough that the first of them does not wait long.
+inline constexpr int64_t kGatheredRequestsMax = 8;
+
+}  // namespace limits
 
 class Batcher {
  public:
   struct Options {
     int64_t direct_bytes_max = std::numeric_limits<int64_t>::max();
     int64_t gathered_requests_max = limits::kGatheredRequestsMax;
-    int64_t gathered_bytes_max = limits::kGatheredBytesMax;
-    int64_t bytes_max = limits::kBatchBytesMax;
-    int64_t tokens_max = limits::kBatchTokensMax;
-    int64_t requests_max = limits::kBatchRequestsMax;
+    int64_t gathered_bytes_max = 256 * limits::kKiB;
+    // A batch keeps every core busy, and delays the next batch only by milliseconds.
+    int64_t bytes_max = 32 * limits::kMiB;
+    int64_t tokens_max = 64 * 1024;
+    int64_t requests_max = 256;
     int64_t slice_bytes_max = limits::kSliceBytesMax;
     int64_t jobs_max = limits::kJobsMax;
     // Direct batches that may run at the same time: the device's threads.

@@ -12,7 +12,6 @@
 #include "kernels/tables/page_builder.h"
 #include "proto/wire/message_split.h"
 #include "server/engine/job_tiler.h"
-#include "server/engine/limits.h"
 #include "server/error.h"
 #include "server/request/device_plan.h"
 #include "server/request/explicit_rows.h"
@@ -78,7 +77,9 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   if (IsNeedsSideThread(status)) {  // which plans from the beginning
     request->plan = Plan();         // what it holds, no permit counts any more
     request->permit.Shrink(admitted);
-    return PlanLater(request);
+    const uint64_t session = request->arrival.session;
+    side_thread_.StartRequest(session, std::make_unique<Planning>(*this, std::move(request)));
+    return absl::OkStatus();
   }
   ROPE_RETURN_IF_ERROR(status);
   return batcher_.Enqueue(request);
@@ -102,12 +103,6 @@ absl::Status Engine::MakePlan(Request& request, bool may_take_long) {
   request.run.enqueued = clock_.Now();
   request.stages.validate =
       Microseconds(request.run.enqueued - request.arrival.received) - request.stages.decode;
-  return absl::OkStatus();
-}
-
-absl::Status Engine::PlanLater(std::unique_ptr<Request>& request) {
-  const uint64_t session = request->arrival.session;
-  side_thread_.StartRequest(session, std::make_unique<Planning>(*this, std::move(request)));
   return absl::OkStatus();
 }
 
@@ -161,6 +156,8 @@ namespace {
 
 // The largest estimate. A few of them add up without overflow.
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
+// Up to this size, a permit counts only frequencies made for lengths; SpecCache counts the others.
+constexpr int64_t kUncountedFrequencyBytes = 16 * limits::kKiB;
 
 int64_t Product(int64_t a, int64_t b) {
   const auto product = kernels::CheckedMultiply(a, b);
@@ -250,7 +247,7 @@ int64_t RunningBytes(const v1::RotateRequest& fixed, const v1::RotateRequest& va
 int64_t PlannedBytes(const Plan& plan) {
   // Embeddings of many channels may be in no cache, so that the plan alone keeps them.
   const int64_t kept = FrequencyBytes(plan);
-  const int64_t frequencies = kept > limits::kUncountedFrequencyBytes ? kept : plan.frequency_bytes;
+  const int64_t frequencies = kept > kUncountedFrequencyBytes ? kept : plan.frequency_bytes;
   if (!plan.rotates || plan.row_sets.empty() || plan.row_sets.front().runs.empty()) {
     return frequencies;
   }

@@ -23,7 +23,6 @@
 #include "server/clock.h"
 #include "server/engine/batcher.h"
 #include "server/engine/device_rotation.h"
-#include "server/engine/limits.h"
 #include "server/engine/side_thread.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
@@ -32,6 +31,17 @@
 #include "server/request/request.h"
 
 namespace rope::server {
+
+namespace limits {
+
+// A result of at least this size overwrites the received bytes. A smaller result would keep alive
+// received buffers that are larger than itself.
+inline constexpr int64_t kOverwriteBytesMin = 64 * kKiB;
+// The rows that one token may build and no permit counts: two pages of a head of 128 channels, so
+// that a decode token does not count a page that the table cache counts already.
+inline constexpr int64_t kUncountedBuildBytes = 64 * kKiB;
+
+}  // namespace limits
 
 class Engine {
  public:
@@ -57,8 +67,6 @@ class Engine {
   absl::Status PlanOrEnqueue(std::unique_ptr<Request>& request);
   // Plans the request, enqueues it on its device and calls `done`.
   absl::Status EnqueueOnDevice(std::unique_ptr<Request>& request);
-  // Hands the request to the side thread.
-  absl::Status PlanLater(std::unique_ptr<Request>& request);
   // Fills everything that the batcher needs. NeedsSideThread, unless it may take long: planning
   // takes longer than rotating a slice.
   absl::Status MakePlan(Request& request, bool may_take_long);

@@ -4,15 +4,65 @@
 #include <array>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/backend/rotate_job.h"
+#include "kernels/backends.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/derived_rows.h"
 #include "server/engine/job_tiler.h"
-#include "server/engine/limits.h"
 #include "server/error.h"
+#include "server/limits.h"
 
 namespace rope::server {
+
+DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host,
+                           std::unique_ptr<kernels::Backend> accelerator)
+    : host_(std::move(host)), accelerator_(std::move(accelerator)) {}
+
+absl::StatusOr<std::unique_ptr<DeviceRouter>> DeviceRouter::Create(
+    const std::string& device, const kernels::BackendOptions& options) {
+  const bool is_cuda = device == "cuda";
+  ROPE_ASSIGN_OR_RETURN(
+      auto host, kernels::CreateBackend(is_cuda || device == "auto" ? "cpu" : device, options));
+  std::unique_ptr<kernels::Backend> accelerator;
+  if (is_cuda) {
+    ROPE_ASSIGN_OR_RETURN(accelerator, kernels::CreateBackend(device, options));
+  }
+  return std::make_unique<DeviceRouter>(std::move(host), std::move(accelerator));
+}
+
+absl::StatusOr<std::string_view> DeviceRouter::Rotate(absl::Span<const kernels::RotateJob> jobs) {
+  if (accelerator_ != nullptr && !faulted_.load(std::memory_order_relaxed)) {
+    const absl::Status status = accelerator_->Rotate(jobs);
+    if (status.ok()) return accelerator_->name();
+    const proto::Reason reason = proto::PartsOf(status).reason;
+    if (reason == proto::Reason::kDeviceFault && !faulted_.exchange(true) && on_fault_) {
+      on_fault_(accelerator_->name(), status);
+    }
+    if (reason != proto::Reason::kNotBuilt) return status;
+  }
+  ROPE_RETURN_IF_ERROR(host_->Rotate(jobs));
+  return host_->name();
+}
+
+std::vector<DeviceRouter::Device> DeviceRouter::list() const {
+  std::vector<Device> devices;
+  if (accelerator_ != nullptr) {
+    std::string detail = accelerator_->detail();
+    if (faulted_.load(std::memory_order_relaxed)) {
+      absl::StrAppend(&detail, "; failed, not used any more");
+    }
+    devices.push_back({std::string(accelerator_->name()), detail});
+  }
+  devices.push_back({std::string(host_->name()), host_->detail()});
+  return devices;
+}
+
 namespace {
+
+// Bytes of table rows that a batch may build, but always those of one token: 64 separate pages of a
+// head of 128 channels, which take 4 to 8 ms. No permit counts them: few batches run at a time.
+constexpr int64_t kBatchBuildBytesMax = 2 * limits::kMiB;
 
 template <typename T>
 absl::Span<const T> Between(const std::vector<T>& values, int64_t begin, int64_t end) {
@@ -190,7 +240,7 @@ void Executor::RunAll(absl::Span<Slice> slices) {
   Jobs jobs;
   std::vector<SliceJobs> parts;
   JobTiler cutter;
-  int64_t build_budget = limits::kBatchBuildBytesMax;
+  int64_t build_budget = kBatchBuildBytesMax;
   for (Slice& slice : slices) {
     Request& request = *slice.request;
     const Plan& plan = request.plan;

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
-#include "server/engine/limits.h"
 #include "server/error.h"
 
 namespace rope::server {
@@ -391,6 +390,9 @@ JobRuns JobRunsOf(const TensorPlan& tensor) {
   return {layout.heads, std::min(run, layout.post)};  // tokens inside heads: each head has its jobs
 }
 
+// The kTokenBytesMax of a tensor whose channels are not adjacent: a slice of it is copied first.
+constexpr int64_t kGatheredTokenBytesMax = limits::kSliceBytesMax;
+
 // Of all results that the reply has as numbers.
 absl::Status CheckNumbers(const Plan& plan) {
   int64_t elements = 0;
@@ -407,12 +409,11 @@ absl::Status CheckTokenBytes(const Plan& plan) {
                                    " bytes for each token"));
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const int64_t bytes = plan.tensors[i].token_bytes();
-    if (!plan.tensors[i].IsGathered() || bytes <= limits::kGatheredTokenBytesMax) continue;
-    return MakeError(
-        Reason::kLimitExceeded, absl::StrCat("tensors[", i, "].array.strides"),
-        absl::StrCat("a channel stride of ", plan.tensors[i].strides->channel, " and ", bytes,
-                     " bytes for each token"),
-        absl::StrCat("a channel stride of 1, or at most ", limits::kGatheredTokenBytesMax));
+    if (!plan.tensors[i].IsGathered() || bytes <= kGatheredTokenBytesMax) continue;
+    return MakeError(Reason::kLimitExceeded, absl::StrCat("tensors[", i, "].array.strides"),
+                     absl::StrCat("a channel stride of ", plan.tensors[i].strides->channel, " and ",
+                                  bytes, " bytes for each token"),
+                     absl::StrCat("a channel stride of 1, or at most ", kGatheredTokenBytesMax));
   }
   return absl::OkStatus();
 }

@@ -30,9 +30,23 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/backend/rotate_job.h"
+#include "server/limits.h"
 #include "server/request/request.h"
 
 namespace rope::server {
+namespace limits {
+
+// The part of a large request that one batch takes, so that it cannot hold up a small one.
+inline constexpr int64_t kSliceBytesMax = 8 * kMiB;
+// Jobs of a batch, each a rectangle of tokens and heads with 210 bytes. A token may need up to
+// kJobsMax jobs.
+inline constexpr int64_t kJobsMax = 64 * 1024;
+// Elements of all results that a reply has as numbers, encoded in one step: 4 milliseconds.
+inline constexpr int64_t kReplyNumbersMax = 256 * 1024;
+// Bytes of one token in all tensors; a slice has at least one token.
+inline constexpr int64_t kTokenBytesMax = 64 * kMiB;
+
+}  // namespace limits
 
 // Fills `jobs` of the plan. RESOURCE_EXHAUSTED: a token is too large for a slice, which has at
 // least one; the results have too many numbers. REQUIRES: the plan's tensors have their strides.

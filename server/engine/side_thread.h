@@ -27,7 +27,6 @@
 #include "proto/mutex.h"
 #include "server/clients/account.h"
 #include "server/clock.h"
-#include "server/engine/limits.h"
 #include "server/engine/session_queue.h"
 
 namespace rope::server {

@@ -16,10 +16,16 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "rope/v1/rotate.pb.h"
-#include "server/grpc/limits.h"
 #include "server/limits.h"
 
 namespace rope::server {
+namespace limits {
+
+// Replies of a stream that are sent together if the next one is ready. gRPC is told to buffer this
+// much before it writes: a third of what a socket takes at once.
+inline constexpr int64_t kJoinedBytesMax = 64 * kKiB;
+
+}  // namespace limits
 
 // The time left until the deadline of a call; infinite if the client has set none. Measured by the
 // steady clock from which gRPC computed the deadline.

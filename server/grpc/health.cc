@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/limits.h"
 #include "server/grpc/rope_codec.h"
 #include "server/request/request.h"
 

@@ -20,7 +20,6 @@
 #include "proto/mutex.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
-#include "server/grpc/unary_call.h"
 
 namespace rope::server {
 

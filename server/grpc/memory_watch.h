@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "server/clients/buffer_pool.h"
 #include "server/clock.h"
-#include "server/grpc/queue_call.h"
+#include "server/grpc/poll_loop.h"
 
 namespace rope::server {
 

@@ -2,13 +2,129 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
 #include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "kernels/check.h"
 
 namespace rope::server {
+namespace {
+
+// How long ends of reads count for their owner.
+constexpr absl::Duration kEndsKept = absl::Seconds(1);
+
+}  // namespace
+
+// The reads form a doubly linked list through their calls, ordered by the time at which they began:
+// Enter appends to the newest end, so a walk from oldest_ can stop at the first that began too
+// late. Enter and Leave are O(1) and allocate nothing, because every message pays for them.
+
+void MessageReads::Enter(Entry& entry, absl::string_view owner, bool is_open_stream) {
+  entry.owner_ = owner;
+  entry.is_open_stream_ = is_open_stream;
+  entry.began_ = clock_.Now();
+  entry.ended_at_ = absl::InfiniteFuture();
+  proto::MutexLock lock(&mutex_);
+  ROPE_CHECK(!entry.entered_);
+  entry.entered_ = true;
+  entry.older_ = newest_;
+  entry.newer_ = nullptr;
+  (newest_ == nullptr ? oldest_ : newest_->newer_) = &entry;
+  newest_ = &entry;
+  if (!is_open_stream) count_.fetch_add(1, std::memory_order_relaxed);
+  has_new_.store(true, std::memory_order_relaxed);
+}
+
+void MessageReads::Leave(Entry& entry) {
+  proto::MutexLock lock(&mutex_);
+  ROPE_CHECK(entry.entered_);
+  entry.entered_ = false;
+  (entry.older_ == nullptr ? oldest_ : entry.older_->newer_) = entry.newer_;
+  (entry.newer_ == nullptr ? newest_ : entry.newer_->older_) = entry.older_;
+  if (!entry.is_open_stream_) count_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+int64_t MessageReads::CountAll() const {
+  int64_t all = 0;
+  proto::MutexLock lock(&mutex_);
+  for (const Entry* entry = oldest_; entry != nullptr; entry = entry->newer_) ++all;
+  return all;
+}
+
+int64_t MessageReads::EndSince(absl::Time before, const absl::Status& status) {
+  int64_t ended = 0;
+  proto::MutexLock lock(&mutex_);
+  for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before; entry = entry->newer_) {
+    if (entry->is_open_stream_ || entry->read_ended()) continue;
+    End(*entry, status);
+    if (++ended == kEndedAtOnce) break;
+  }
+  return ended;
+}
+
+void MessageReads::CancelEnded(absl::Time ended_before) {
+  proto::MutexLock lock(&mutex_);
+  for (Entry* entry = oldest_; entry != nullptr; entry = entry->newer_) {
+    if (entry->ended_at_ >= ended_before) continue;
+    entry->ended_at_ = clock_.Now();
+    entry->CancelRead();
+  }
+}
+
+int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
+                                     const absl::Status& status) {
+  proto::MutexLock lock(&mutex_);
+  std::erase_if(ends_, [forgotten = clock_.Now() - kEndsKept](const auto& ends) {
+    return ends.second.last < forgotten;
+  });
+  const int64_t ended = EndOfGreediest(before, wanted, of_anybody, /*streams=*/false, status);
+  if (ended > 0 || !of_anybody) return ended;
+  return EndOfGreediest(before, wanted, of_anybody, /*streams=*/true, status);
+}
+
+int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
+                                     bool streams, const absl::Status& status) {
+  struct Owner {
+    absl::Duration took;
+    std::deque<Entry*> late = {};
+  };
+  const absl::Time now = clock_.Now();
+  absl::flat_hash_map<absl::string_view, Owner> owners;  // names of calls and of ends_
+  if (!of_anybody) {
+    for (const auto& [owner, ends] : ends_) owners[owner].took = ends.took;
+  }
+  for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before; entry = entry->newer_) {
+    if (entry->is_open_stream_ != streams || entry->read_ended()) continue;
+    Owner& owner = owners[entry->owner_];
+    owner.took += now - entry->began_;
+    owner.late.push_back(entry);
+  }
+  int64_t ended = 0;
+  for (; ended < std::min(wanted, kEndedAtOnce); ++ended) {
+    const auto greediest =
+        std::ranges::max_element(owners, {}, [](const auto& owner) { return owner.second.took; });
+    if (greediest == owners.end() || greediest->second.late.empty()) break;
+    auto& [name, owner] = *greediest;
+    Entry& oldest = *owner.late.front();
+    owner.late.pop_front();
+    const absl::Duration took = now - oldest.began_;
+    if (of_anybody) owner.took -= took;
+    Ends& ends = ends_[std::string(name)];
+    ends.took += took;
+    ends.last = now;
+    End(oldest, status);
+  }
+  return ended;
+}
+
+void MessageReads::End(Entry& entry, const absl::Status& status) {
+  entry.ended_at_ = clock_.Now();
+  entry.EndRead(status);
+}
 
 PollLoop::PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin, OnIdle on_idle)
     : spin_(spin), on_idle_(std::move(on_idle)) {

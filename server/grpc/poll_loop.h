@@ -1,4 +1,5 @@
-// The completion queue of calls: the calls in flight and the thread that takes their events.
+// The completion queue of calls: the calls in flight, the messages that are being read, and the
+// thread that takes their events.
 #ifndef ROPE_SERVER_GRPC_POLL_LOOP_H_
 #define ROPE_SERVER_GRPC_POLL_LOOP_H_
 
@@ -10,14 +11,19 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
+#include "server/clock.h"
 
 namespace rope::server {
 
@@ -82,6 +88,94 @@ class CallsInFlight {
   proto::CondVar none_;  // count_ has become 0, or stopped_ true
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// MessageReads: the messages that are being read. gRPC reports a message only when it is complete,
+// so a client that sends half of one holds memory. A call enters before it asks gRPC to read, and
+// leaves when the message has come.
+//
+// Threading:  Thread-safe. The lock is held while a call is ended, which calls gRPC; gRPC never
+//             calls back. So a call that has left is never ended.
+// Ownership:  Refers to entries between Enter and Leave.
+class MessageReads {
+ public:
+  // A call whose message is being read.
+  class Entry {
+   public:
+    virtual ~Entry() = default;
+
+   protected:
+    // The message did not come in time: ends the RPC. Called under the lock, on any thread.
+    virtual void EndRead(const absl::Status& status) = 0;
+    // The client has not taken that end in time: cancels the RPC. As EndRead.
+    virtual void CancelRead() = 0;
+    // Whether EndRead has run. REQUIRES: not in the list.
+    bool read_ended() const { return ended_at_ < absl::InfiniteFuture(); }
+
+   private:
+    friend class MessageReads;
+    absl::string_view owner_;
+    bool is_open_stream_ = false;
+    bool entered_ = false;
+    absl::Time began_;
+    absl::Time ended_at_ = absl::InfiniteFuture();  // when EndRead was called
+    Entry* older_ = nullptr;
+    Entry* newer_ = nullptr;
+  };
+
+  // Calls that are ended under one lock.
+  static constexpr int64_t kEndedAtOnce = 64;
+
+  explicit MessageReads(const Clock& clock) : clock_(clock) {}
+
+  const Clock& clock() const { return clock_; }
+
+  // `owner`: of the call, valid until Leave. `is_open_stream`: the client may legally send nothing.
+  // Such a read is never late.
+  void Enter(Entry& entry, absl::string_view owner, bool is_open_stream);
+  void Leave(Entry& entry);
+
+  // The number of all reads, open streams included.
+  int64_t CountAll() const;
+  // The number of reads whose message must come.
+  int64_t count() const { return count_.load(); }
+  // Returns whether a read was entered since the last call that returned true. A new one may be
+  // done by now, so the caller should poll its queue again.
+  bool HasNew() {
+    return has_new_.load(std::memory_order_relaxed) &&
+           has_new_.exchange(false, std::memory_order_relaxed);
+  }
+  // Ends calls whose read began before `before`, with `status`: a bounded number, the oldest first.
+  // Returns the number.
+  int64_t EndSince(absl::Time before, const absl::Status& status);
+  // Ends up to `wanted` calls whose read began before `before`: the oldest of the owner whose reads
+  // have taken the most time together. Calls that ended so count for a second more, since who
+  // begins again at once has none that is old. Ends nothing if that owner has no such call. With
+  // `of_anybody`, ranks owners by the calls that are open now, and ends streams only if there is no
+  // other call.
+  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
+                         const absl::Status& status);
+  // Cancels the calls that were ended before `ended_before` and are still here.
+  void CancelEnded(absl::Time ended_before);
+
+ private:
+  // The reads of an owner that EndOfGreediest has ended.
+  struct Ends {
+    absl::Duration took;  // together
+    absl::Time last;
+  };
+
+  void End(Entry& entry, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody, bool streams,
+                         const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock& clock_;
+  std::atomic<int64_t> count_ = 0;
+  std::atomic<bool> has_new_ = false;
+  mutable proto::Mutex mutex_;
+  Entry* oldest_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Entry* newest_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::map<std::string, Ends> ends_ ABSL_GUARDED_BY(mutex_);  // by owner, of a second
 };
 
 // PollLoop: threads that own one completion queue each and run its events. After the last event a

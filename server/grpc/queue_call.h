@@ -1,5 +1,5 @@
-// What every call of a completion queue has: RawService gives its messages as bytes, CallArming
-// asks gRPC for the next one, MessageReads bounds the time of its messages, QueueCall is its base.
+// Calls of a completion queue: RawService gives their messages as bytes, CallArming asks gRPC for
+// the next one, QueueCall is the base of all, and UnaryCall is the unary one.
 #ifndef ROPE_SERVER_GRPC_QUEUE_CALL_H_
 #define ROPE_SERVER_GRPC_QUEUE_CALL_H_
 
@@ -12,23 +12,20 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "google/protobuf/descriptor.h"
 #include "kernels/check.h"
-#include "proto/mutex.h"
 #include "server/clients/access.h"
+#include "server/clients/account.h"
 #include "server/clients/connections.h"
-#include "server/clock.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
 #include "server/request/request.h"
@@ -44,6 +41,11 @@ namespace rope::server {
 
 using RawContext = grpc::GenericServerContext;
 using RawStream = grpc::GenericServerAsyncReaderWriter;
+
+// Calls of each method that are armed on each queue.
+namespace limits {
+inline constexpr int kArmedCalls = 4;
+}
 
 // Asks gRPC for the next call of a method.
 using RequestCall =
@@ -117,94 +119,6 @@ class CallArming final : public std::enable_shared_from_this<CallArming> {
   const int wanted_;
   const Make make_;
   int armed_ = 0;
-};
-
-// MessageReads: the messages that are being read. gRPC reports a message only when it is complete,
-// so a client that sends half of one holds memory. A call enters before it asks gRPC to read, and
-// leaves when the message has come.
-//
-// Threading:  Thread-safe. The lock is held while a call is ended, which calls gRPC; gRPC never
-//             calls back. So a call that has left is never ended.
-// Ownership:  Refers to entries between Enter and Leave.
-class MessageReads {
- public:
-  // A call whose message is being read.
-  class Entry {
-   public:
-    virtual ~Entry() = default;
-
-   protected:
-    // The message did not come in time: ends the RPC. Called under the lock, on any thread.
-    virtual void EndRead(const absl::Status& status) = 0;
-    // The client has not taken that end in time: cancels the RPC. As EndRead.
-    virtual void CancelRead() = 0;
-    // Whether EndRead has run. REQUIRES: not in the list.
-    bool read_ended() const { return ended_at_ < absl::InfiniteFuture(); }
-
-   private:
-    friend class MessageReads;
-    absl::string_view owner_;
-    bool is_open_stream_ = false;
-    bool entered_ = false;
-    absl::Time began_;
-    absl::Time ended_at_ = absl::InfiniteFuture();  // when EndRead was called
-    Entry* older_ = nullptr;
-    Entry* newer_ = nullptr;
-  };
-
-  // Calls that are ended under one lock.
-  static constexpr int64_t kEndedAtOnce = 64;
-
-  explicit MessageReads(const Clock& clock) : clock_(clock) {}
-
-  const Clock& clock() const { return clock_; }
-
-  // `owner`: of the call, valid until Leave. `is_open_stream`: the client may legally send nothing.
-  // Such a read is never late.
-  void Enter(Entry& entry, absl::string_view owner, bool is_open_stream);
-  void Leave(Entry& entry);
-
-  // The number of all reads, open streams included.
-  int64_t CountAll() const;
-  // The number of reads whose message must come.
-  int64_t count() const { return count_.load(); }
-  // Returns whether a read was entered since the last call that returned true. A new one may be
-  // done by now, so the caller should poll its queue again.
-  bool HasNew() {
-    return has_new_.load(std::memory_order_relaxed) &&
-           has_new_.exchange(false, std::memory_order_relaxed);
-  }
-  // Ends calls whose read began before `before`, with `status`: a bounded number, the oldest first.
-  // Returns the number.
-  int64_t EndSince(absl::Time before, const absl::Status& status);
-  // Ends up to `wanted` calls whose read began before `before`: the oldest of the owner whose reads
-  // have taken the most time together. Calls that ended so count for a second more, since who
-  // begins again at once has none that is old. Ends nothing if that owner has no such call. With
-  // `of_anybody`, ranks owners by the calls that are open now, and ends streams only if there is no
-  // other call.
-  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
-                         const absl::Status& status);
-  // Cancels the calls that were ended before `ended_before` and are still here.
-  void CancelEnded(absl::Time ended_before);
-
- private:
-  // The reads of an owner that EndOfGreediest has ended.
-  struct Ends {
-    absl::Duration took;  // together
-    absl::Time last;
-  };
-
-  void End(Entry& entry, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody, bool streams,
-                         const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  const Clock& clock_;
-  std::atomic<int64_t> count_ = 0;
-  std::atomic<bool> has_new_ = false;
-  mutable proto::Mutex mutex_;
-  Entry* oldest_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  Entry* newest_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::map<std::string, Ends> ends_ ABSL_GUARDED_BY(mutex_);  // by owner, of a second
 };
 
 // QueueCall: one RPC with bytes in and bytes out, from being armed to being freed.
@@ -340,6 +254,62 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
   CallEvent<QueueCall> read_{this, &QueueCall::Read};
   CallEvent<QueueCall> written_{this, &QueueCall::OnWritten};
   CallEvent<QueueCall> done_{this, &QueueCall::Done};
+};
+
+// ServiceCall: one unary call, whatever brought it. UnaryCall is one of gRPC; embedded/ has others.
+class ServiceCall : public virtual IncomingCall {
+ public:
+  // The message, which the handler may clear.
+  virtual grpc::ByteBuffer& request() = 0;
+  // Sends the answer. The handler must not touch the call afterwards. `permit` is released when the
+  // caller has taken the reply or has gone.
+  virtual void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,
+                      Permit permit = {}) = 0;
+};
+
+// UnaryCall: one unary RPC with bytes in and bytes out, from being armed to being freed. One class
+// for every unary method; only the handler differs.
+//
+//   arrived: starts the read -> read: runs the handler -> Finish (any thread, once) -> ended
+//   arrived -> EndRead (the message did not come in time): as Finish with an error
+//
+// Three events release the call: its read, its last step, and gRPC's done notification.
+//
+// Threading:  Steps run on the queue's thread; Finish may run on any.
+// Ownership:  Owns itself from Arm on. Holds the permit of its reply until the client has taken it.
+class UnaryCall final : public QueueCall, public ServiceCall {
+ public:
+  // Must lead to one Finish, now or later, on any thread.
+  using Handler = std::function<void(ServiceCall&)>;
+
+  struct Method : QueueCall::Method {
+    Handler handler;
+  };
+
+  // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
+  // not started.
+  static void Arm(const Method& method, CallQueue& queue, int calls);
+
+  grpc::ByteBuffer& request() override { return message_; }
+  void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,
+              Permit permit = {}) override;
+
+ private:
+  friend class CallArming;
+
+  UnaryCall(const Method& method, std::shared_ptr<CallArming> arming)
+      : QueueCall(method, std::move(arming), /*releases=*/3), method_(method) {}
+
+  void OnArrived() override { StartRead(); }
+  void OnRead(bool ok) override;
+  void OnEnded(bool ok) override;
+  void OnDone() override { ReleaseAndCount(); }
+  void EndRead(const absl::Status& status) override { FinishWithoutMessage(status); }
+  void ReleaseAndCount();
+
+  const Method& method_;
+  Permit permit_;  // of the reply
+  bool is_counted_ = false;
 };
 
 }  // namespace rope::server

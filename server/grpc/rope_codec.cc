@@ -13,35 +13,24 @@
 #include "proto/wire/wire_cursor.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/limits.h"
 #include "server/request/limits.h"
 #include "server/request/reply.h"
 
 namespace rope::server {
 namespace {
 
-constexpr proto::SplitOptions kSplitOptions = {
-    .skeleton_bytes_max = limits::kSkeletonBytesMax,
-    .repeated_messages_max = limits::kRepeatedMessagesMax,
-    .fields_max = limits::kFieldsMax};
+// Elements of one repeated message field are bounded before parsing, far above every legal count.
+// Fields take some 50 nanoseconds each; numbers of a packed array are one. A config has up to as
+// many if its factors for 65,536 channels are not packed.
+constexpr proto::SplitOptions kSplitOptions = {.skeleton_bytes_max = limits::kSkeletonBytesMax,
+                                               .repeated_messages_max = 1024,
+                                               .fields_max = 256 * 1024};
 
 // An encoded message up to this size is copied into its slice; a larger one belongs to it.
 constexpr size_t kCopiedBytesMax = 4096;
 constexpr size_t kSmallTensors = 2;  // q and k
 using Views = absl::InlinedVector<std::string_view, 4>;
 using Slices = std::vector<grpc::Slice>;
-
-// A message that gRPC has given to its request.
-class ReceivedMessage final : public ReceivedBytes {
- public:
-  absl::Status Take(grpc::ByteBuffer& bytes) { return received_.Take(bytes); }
-  const Slices& slices() const { return received_.slices(); }
-  // The memory is writable and nobody else reads it, but grpc::Slice shows it as const.
-  char* Overwritable(std::string_view part) override { return const_cast<char*>(part.data()); }
-
- private:
-  ReceivedSlices received_;
-};
 
 // A message in one piece.
 class ReceivedString final : public ReceivedBytes {
@@ -93,7 +82,7 @@ grpc::Slice SliceOf(const std::string& bytes) {
 // slices, which alone can be overwritten. gRPC frees each of them as soon as its parts are sent.
 template <typename ReplySlices>
 void AddOverwritten(const Request& request, size_t tensor, ReplySlices& slices) {
-  const Slices& received = static_cast<const ReceivedMessage&>(*request.decoded.bytes).slices();
+  const Slices& received = static_cast<const ReceivedSlices&>(*request.decoded.bytes).slices();
   auto slice = received.begin();
   for (const std::string_view fragment : request.plan.tensors[tensor].input.fragments) {
     const auto* const begin = reinterpret_cast<const uint8_t*>(fragment.data());
@@ -202,7 +191,7 @@ absl::StatusOr<Decoded> DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_b
                                       Arrival& arrival) {
   const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
   ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
-  auto received = std::make_unique<ReceivedMessage>();
+  auto received = std::make_unique<ReceivedSlices>();
   ROPE_RETURN_IF_ERROR(received->Take(bytes));
   const Views views = ViewsOf(received->slices());
   return Decode(views, std::move(received), arrival);
@@ -212,7 +201,7 @@ absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& byt
                                                            int64_t message_bytes_max,
                                                            proto::StreamMessage& message,
                                                            Arrival& arrival) {
-  auto received = std::make_unique<ReceivedMessage>();
+  auto received = std::make_unique<ReceivedSlices>();
   ROPE_RETURN_IF_ERROR(received->Take(bytes));
   ROPE_RETURN_IF_ERROR(proto::ReadStreamMessage(ViewsOf(received->slices()), message));
   if (message.sequence == 0) return InvalidField("sequence", "nothing", "a number > 0");

@@ -53,11 +53,13 @@ absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, int64_t message_by
 // The slices of a received message. They are freed by the ByteBuffer that they came in: ~Slice
 // itself, as the last owner of received memory, ends the process in gRPC 1.51 while the
 // ResourceQuota is full (it wakes the quota without the ExecCtx that ~ByteBuffer has).
-class ReceivedSlices {
+class ReceivedSlices final : public ReceivedBytes {
  public:
   // Clears `bytes`.
   absl::Status Take(grpc::ByteBuffer& bytes);
   const std::vector<grpc::Slice>& slices() const { return slices_; }
+  // The memory is writable and nobody else reads it, but grpc::Slice shows it as const.
+  char* Overwritable(std::string_view part) override { return const_cast<char*>(part.data()); }
 
  private:
   grpc::ByteBuffer owner_;  // outlives slices_

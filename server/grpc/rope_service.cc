@@ -4,11 +4,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
-#include "server/grpc/limits.h"
+#include "server/limits.h"
+#include "server/models/model_registry.h"
 #include "server/request/limits.h"
 
 namespace rope::server {
 namespace {
+
+// A message of the control plane: two config_json of the largest size, with room.
+constexpr int64_t kControlMessageBytesMax = 4 * limits::kMiB;
+static_assert(2 * limits::kConfigJsonBytesMax < kControlMessageBytesMax);
+static_assert(limits::kConfigJsonBytesMax < limits::kSkeletonBytesMax);
+// Messages and replies of the control plane up to this size are not admitted: gRPC's own call is as
+// large.
+constexpr int64_t kControlSmallBytes = 4 * limits::kKiB;
 
 Right RightOf(Method method) {
   switch (method) {
@@ -270,8 +279,8 @@ Arrival RopeService::Receive(ServiceCall& call) {
 absl::Status RopeService::AdmitMessage(ControlCall& control) {
   const int64_t bytes = control.arrival.message_bytes;
   ROPE_RETURN_IF_ERROR(
-      CheckAtMost(bytes, limits::kControlMessageBytesMax, "request", " bytes", " of this method"));
-  if (bytes <= limits::kControlSmallBytes) return absl::OkStatus();
+      CheckAtMost(bytes, kControlMessageBytesMax, "request", " bytes", " of this method"));
+  if (bytes <= kControlSmallBytes) return absl::OkStatus();
   return control.permit.Admit(*control.arrival.account, bytes * (1 + limits::kSkeletonFactor),
                               "request");
 }
@@ -279,7 +288,7 @@ absl::Status RopeService::AdmitMessage(ControlCall& control) {
 absl::Status RopeService::AdmitAndEncode(const google::protobuf::Message& response,
                                          ControlCall& control, grpc::ByteBuffer& reply) {
   const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
-  if (bytes > limits::kControlSmallBytes) {
+  if (bytes > kControlSmallBytes) {
     ROPE_RETURN_IF_ERROR(
         control.permit.Admit(*control.arrival.account, bytes - control.permit.bytes(), "reply"));
   }

@@ -26,7 +26,6 @@
 #include "server/grpc/queue_call.h"
 #include "server/grpc/rope_codec.h"
 #include "server/grpc/stream_call.h"
-#include "server/grpc/unary_call.h"
 #include "server/request/request.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/request_record.h"

@@ -3,11 +3,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/engine/batcher.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/limits.h"
+#include "server/limits.h"
 #include "server/request/request.h"
 
 namespace rope::server {
+namespace {
+
+// A stream reads no more while this much is unanswered or not taken by the client: enough for many
+// prefills in flight, little enough for many clients that never read.
+constexpr int64_t kBytesMax = 64 * limits::kMiB;
+constexpr int64_t kRequestsMax = 1024;
+// Errors that the client has not taken. No permit counts their 1.2 KiB each.
+constexpr int64_t kErrorsMax = 64;
+
+}  // namespace
 
 // Lock order: OpenStreams::mutex_ -> StreamCall::mutex_ -> MessageReads::mutex_ (server/README.md).
 //
@@ -183,9 +194,8 @@ void StreamCall::Drain() {
 //   finish: once, when no more messages come, all are answered, and all answers are written
 void StreamCall::Advance() {
   if (finishing_) return;
-  const bool may_read = !closed_ && !draining_ && !gone_ && held_ < limits::kStreamRequestsMax &&
-                        held_bytes_ < limits::kStreamBytesMax &&
-                        unadmitted_ < limits::kUnadmittedRepliesMax;
+  const bool may_read = !closed_ && !draining_ && !gone_ && held_ < kRequestsMax &&
+                        held_bytes_ < kBytesMax && unadmitted_ < kErrorsMax;
   if (may_read && !reading_ && !deferred_) {
     reading_ = true;
     StartRead(/*is_open_stream=*/true);
@@ -201,14 +211,14 @@ void StreamCall::Advance() {
 }
 
 // A buffer hint tells gRPC to keep the message until the next write. It is given only if the next
-// reply is ready, and for fewer than kJoinedAnswersMax replies and kJoinedBytesMax bytes in a row.
+// reply is ready, and for fewer replies in a row than gather, and fewer bytes than kJoinedBytesMax.
 void StreamCall::WriteFirst() {
   const grpc::ByteBuffer& bytes = replies_.front().bytes;
   joined_bytes_ += static_cast<int64_t>(bytes.Length());
   grpc::WriteOptions options;
   // Never hint the first message: gRPC would not send it together with the headers.
   const bool may_wait = std::exchange(has_written_, true) && replies_.size() > 1 &&
-                        ++joined_ < limits::kJoinedAnswersMax &&
+                        ++joined_ < limits::kGatheredRequestsMax &&
                         joined_bytes_ < limits::kJoinedBytesMax;
   if (may_wait) {
     options.set_buffer_hint();

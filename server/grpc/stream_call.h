@@ -12,9 +12,9 @@
 // Ownership:  Owns itself from Arm on, until gRPC is done with it and every message is answered.
 // Errors:     The stream ends OK when its client has closed and all messages are answered, and
 //             UNAVAILABLE after Drain. Answers for a client that has gone are dropped.
-// Limits:     Flow control: while kStreamBytesMax bytes or kStreamRequestsMax messages are not
-//             answered and taken by the client, or kUnadmittedRepliesMax errors are not taken, the
-//             stream reads no more. A client that does not read its answers delays only itself.
+// Limits:     Flow control: while 64 MiB or 1024 messages are not answered and taken by the client,
+//             or 64 errors are not taken, the stream reads no more. A client that does not read its
+//             answers delays only itself.
 #ifndef ROPE_SERVER_GRPC_STREAM_CALL_H_
 #define ROPE_SERVER_GRPC_STREAM_CALL_H_
 

@@ -208,7 +208,9 @@ HelloReader::Next HelloReader::Look(int socket, Speaks speaks) const {
   const ssize_t got = recv(socket, first.data(), first.size(), MSG_PEEK | MSG_DONTWAIT);
   if (got < 0) return Failed();
   if (got == 0) return Next::kClose;
-  if (speaks == Speaks::kTls) return first[0] == kTlsFirstByte ? Next::kPlain : Next::kClose;
+  const bool is_tls = first[0] == kTlsFirstByte;
+  if (speaks == Speaks::kTls) return is_tls ? Next::kPlain : Next::kNoTls;
+  if (is_tls) return Next::kTls;
   if (speaks == Speaks::kHttp2OrHello && first[0] == proto::kHelloFirstByte) return Next::kHello;
   const std::string_view bytes(first.data(), static_cast<size_t>(got));
   const bool is_part = bytes.size() < kHttp2Preface.size() && kHttp2Preface.starts_with(bytes);
@@ -394,7 +396,10 @@ void Listener::OnPending(uint64_t number) {
   if (next == HelloReader::Next::kWait) return;
   PendingConnection taken = std::move(connection);
   pending_.erase(found);
-  if (next == HelloReader::Next::kClose) return;
+  using Next = HelloReader::Next;
+  if (next == Next::kTls) connections_.CountClosed(taken.owner, CloseReason::kClientWithTls);
+  if (next == Next::kNoTls) connections_.CountClosed(taken.owner, CloseReason::kClientWithoutTls);
+  if (next == Next::kClose || next == Next::kNoTls) return;
   epoll_ctl(events_.get(), EPOLL_CTL_DEL, taken.socket.get(), nullptr);
   const auto entered = Enter(taken);
   if (!entered.ok()) {

@@ -31,7 +31,6 @@
 #include "proto/mutex.h"
 #include "server/clients/connections.h"
 #include "server/ipc/ring.h"
-#include "server/limits.h"
 
 namespace rope::server {
 
@@ -67,8 +66,10 @@ class HelloReader {
   enum class Next {
     kWait,   // more bytes must come
     kPlain,  // for gRPC: HTTP/2's whole preface, or neither; all bytes are still in the socket
+    kTls,    // the same, but the client speaks TLS and should not: gRPC's answer tells it
+    kNoTls,  // the client does not speak TLS and should
     kHello,  // bytes() is complete
-    kClose,  // the client has gone, or does not speak TLS
+    kClose,  // the client has gone
   };
   enum class Speaks { kHttp2, kHttp2OrHello, kTls };
 
@@ -105,7 +106,7 @@ class Listener {
   struct Options {
     int64_t pending_connections_max = 512;
     // How long a connection may stay pending. A real client sends its preface when it connects.
-    absl::Duration handshake_timeout = limits::kHandshakeTimeout;
+    absl::Duration handshake_timeout = absl::Minutes(1);
     std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
     // Clients begin with TLS, which gRPC does. Not for Unix sockets.
     bool tls = false;

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "server/limits.h"
-#include "server/models/limits.h"
 
 namespace rope::server::limits {
 
@@ -46,7 +45,6 @@ inline constexpr int64_t kFrequencyBytesMax = 16 * kMiB;
 inline constexpr int64_t kPreparedMax = 4096;
 
 static_assert(kSkeletonBytesMax < kMessageBytesMax);
-static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
 
 }  // namespace rope::server::limits
 

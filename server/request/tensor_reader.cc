@@ -13,7 +13,7 @@
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
-#include "server/models/model.h"
+#include "server/models/model_registry.h"
 #include "server/request/array_reader.h"
 #include "server/request/limits.h"
 #include "server/request/pages.h"

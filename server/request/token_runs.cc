@@ -10,7 +10,7 @@
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/models/model.h"
+#include "server/models/model_registry.h"
 #include "server/request/limits.h"
 
 namespace rope::server {

@@ -5,7 +5,7 @@
 #include "absl/algorithm/container.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/models/model.h"
+#include "server/models/model_registry.h"
 #include "server/request/explicit_rows.h"
 #include "server/request/limits.h"
 #include "server/request/positions.h"

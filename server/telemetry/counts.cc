@@ -1,5 +1,8 @@
 #include "server/telemetry/counts.h"
 
+#include <limits>
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
 #include "kernels/config/presets.h"
@@ -7,6 +10,7 @@
 namespace rope::server {
 namespace {
 
+constexpr BucketBounds kDurationBuckets(kDurationBounds);
 constexpr BucketBounds kCallDurationBuckets(kGrpcDurationBounds);
 constexpr BucketBounds kCallBytesBuckets(kGrpcSizeBounds);
 
@@ -20,6 +24,35 @@ std::string OperationName(int operation) {
 }
 
 }  // namespace
+
+Histogram::Histogram() : Histogram(kDurationBuckets, 1e9) {}
+
+int64_t Histogram::count() const {
+  int64_t count = 0;
+  for (const std::atomic<int64_t>& bucket : counts_) {
+    count += bucket.load(std::memory_order_relaxed);
+  }
+  return count;
+}
+
+// A bucket counts all values up to its bound.
+prometheus::ClientMetric Histogram::Read(
+    std::vector<prometheus::ClientMetric::Label> labels) const {
+  prometheus::ClientMetric metric;
+  metric.label = std::move(labels);
+  auto& buckets = metric.histogram.bucket;
+  const absl::Span<const int64_t> bounds = buckets_.bounds();
+  uint64_t count = 0;
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    count += static_cast<uint64_t>(counts_[i].load(std::memory_order_relaxed));
+    buckets.push_back({count, i < bounds.size() ? static_cast<double>(bounds[i]) / per_unit_
+                                                : std::numeric_limits<double>::infinity()});
+  }
+  metric.histogram.sample_count = count;
+  metric.histogram.sample_sum =
+      static_cast<double>(sum_.load(std::memory_order_relaxed)) / per_unit_;
+  return metric;
+}
 
 CallCounts::Counts::Counts()
     : duration(kCallDurationBuckets, 1e9),

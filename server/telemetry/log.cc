@@ -22,7 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
-#include "server/telemetry/limits.h"
 
 namespace rope::server {
 namespace {
@@ -315,7 +314,7 @@ LogOutput::LogOutput(int fd, LogFormat format)
 LogOutput::~LogOutput() {
   logger_->set_level(spdlog::level::off);  // the logger would throw without its queue
   logger_->flush();
-  sink_->AwaitFlush(std::chrono::milliseconds(limits::kLogEndMs));
+  sink_->AwaitFlush(std::chrono::seconds(1));
   sink_->Close();
   process_format = LogFormat::kLogfmt;
 }

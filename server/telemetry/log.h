@@ -25,6 +25,15 @@ class thread_pool;
 }
 
 namespace rope::server {
+namespace limits {
+
+// Lines of one kind (such as a method and code) that clients cause, of about 200 bytes each.
+inline constexpr int64_t kLogLinesPerSecond = 20;
+inline constexpr int64_t kLogBurstLines = 20;  // one second of lines
+// Lines that wait for the output: one second of fifty kinds at their limit, about half a MiB.
+inline constexpr int64_t kLogQueueLines = 1024;
+
+}  // namespace limits
 
 // Returns `text` in double quotes, so that any text stays one field of one line. Quotes,
 // backslashes, control characters, invisible characters and invalid UTF-8 become C escapes (\n, or
@@ -140,7 +149,7 @@ class LogSink;
 //             the output and then does nothing.
 // Limits:     limits::kLogQueueLines lines wait. A line is one write of at most PIPE_BUF bytes, so
 //             that a pipe with room accepts it whole; longer lines are truncated. The destructor
-//             takes at most kLogEndMs. Lines that the descriptor has not accepted by then are
+//             takes at most a second. Lines that the descriptor has not accepted by then are
 //             dropped. No write begins after it, but one to a terminal may still block.
 class LogOutput {
  public:

@@ -101,10 +101,6 @@ void CollectTableCache(const Gauges& gauges, Families& families) {
   AddCounter(families, "rope_table_cache_builds_total", "Table pages built", cache.builds);
   AddCounter(families, "rope_table_cache_evictions_total",
              "Table pages dropped to stay within the budget", cache.evictions);
-  AddGauge(families, "rope_table_cache_bytes", "Bytes of table pages and their bookkeeping held",
-           cache.bytes);
-  AddGauge(families, "rope_table_cache_budget_bytes", "Bytes that the table cache may hold",
-           gauges.table_cache_budget_bytes);
   AddGauge(families, "rope_table_cache_pages", "Table pages held", cache.pages);
   AddGauge(families, "rope_table_cache_tables", "Embeddings with at least one table page held",
            cache.tables);
@@ -137,8 +133,8 @@ void CollectConnections(const Gauges& gauges, Families& families) {
     closed.push_back(ValueOf(count, {{"reason", std::string(reason)}}));
   }
   families.push_back({"rope_connections_closed_total",
-                      "Connections that the server closed because of their cost, by reason",
-                      MetricType::Counter, std::move(closed)});
+                      "Connections that the server closed, by reason", MetricType::Counter,
+                      std::move(closed)});
   if (!gauges.certificate_expiry.has_value()) return;
   AddGauge(families, "rope_tls_certificate_expiry_timestamp_seconds",
            "When the server's certificate ends, in seconds since 1970",
@@ -229,20 +225,12 @@ Families Metrics::Collect(const Gauges& gauges) const {
   CollectRequests(families);
   AddGauge(families, "rope_requests_in_flight", "Rotate requests admitted and not yet answered",
            gauges.requests_in_flight);
-  AddGauge(families, "rope_admitted_bytes", "Bytes of input and output of the requests in flight",
-           gauges.admitted_bytes);
   AddGauge(families, "rope_streams", "Open RotateStream calls", gauges.streams);
   CollectBatches(families);
   CollectTableCache(gauges, families);
   AddGauge(families, "rope_models", "Models that requests can name", gauges.models);
   AddGauge(families, "rope_regions", "Memory regions that are registered", gauges.regions);
   AddGauge(families, "rope_rings", "Connections with a ring", gauges.rings);
-  AddGauge(families, "rope_region_bytes",
-           "Bytes of the files of memory regions, including unregistered ones in use",
-           gauges.region_bytes);
-  AddCounter(families, "rope_region_rejections_total",
-             "Refused registrations of memory regions, including those by hello",
-             gauges.regions_rejected);
   CollectBudgets(gauges, families);
   CollectConnections(gauges, families);
   CollectLogDrops(gauges, families);

@@ -17,7 +17,6 @@
 #include "absl/time/time.h"
 #include "kernels/tables/table_cache.h"
 #include "server/telemetry/counts.h"
-#include "server/telemetry/histogram.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {
@@ -81,16 +80,12 @@ struct BudgetUse {
 // Values read at the moment of a scrape.
 struct Gauges {
   int64_t requests_in_flight = 0;
-  int64_t admitted_bytes = 0;
   int64_t streams = 0;
   int64_t models = 0;
   int64_t regions = 0;
-  int64_t region_bytes = 0;
-  int64_t regions_rejected = 0;
   int64_t rings = 0;
   bool draining = false;
   kernels::TableCache::Statistics table_cache;
-  int64_t table_cache_budget_bytes = 0;
   std::vector<BudgetUse> budgets;
   std::array<int64_t, kLogDropCount> log_drops = {};                     // by LogDrop
   std::vector<std::pair<std::string_view, int64_t>> connections_closed;  // by reason
@@ -149,7 +144,7 @@ class Metrics {
   // One for each device, then one for "other"; never resized.
   std::deque<PerDevice> devices_;
   std::array<CallCounts, kMethodCount> calls_;  // by Method
-  std::array<DurationHistogram, 4> stages_;     // decode, validate, queue, execute
+  std::array<Histogram, 4> stages_;             // decode, validate, queue, execute
   CallCounts unknown_calls_;
   RequestCounts stream_requests_;
   RequestCounts ring_requests_;
@@ -157,7 +152,7 @@ class Metrics {
   RotationCounts rotations_;
   Histogram batch_requests_;
   Histogram batch_bytes_;
-  DurationHistogram batch_duration_;
+  Histogram batch_duration_;
 };
 
 }  // namespace rope::server

@@ -14,11 +14,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "server/telemetry/limits.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::server {
 namespace {
+
+// Connections that are read at the same time, by one thread each. A connection whose request is not
+// complete holds its thread until the timeout. A scrape waits while all threads are held.
+constexpr char kThreads[] = "16";
+constexpr char kRequestTimeoutMs[] = "1000";  // enough to resend a lost packet
 
 // The serializer writes 16 digits, which is one too few for this bound of gRPC's: a sum over
 // services by `le` would not find it.
@@ -27,14 +31,11 @@ std::string PrometheusText(const std::vector<prometheus::MetricFamily>& families
                              {{"le=\"0.0005999999999999999\"", "le=\"0.0006\""}});
 }
 
-// Starts the library's threads. A connection occupies a thread from its first byte to its answer;
-// half a request occupies it until the timeout. Null: the library cannot listen.
+// Starts the library's threads. Null: the library cannot listen.
 mg_context* Start(const std::string& address) {
-  const std::string threads = absl::StrCat(limits::kMetricsThreads);
-  const std::string timeout = absl::StrCat(limits::kMetricsRequestMs);
   // Names and values, then null.
-  const char* options[] = {"listening_ports",    address.c_str(), "num_threads", threads.c_str(),
-                           "request_timeout_ms", timeout.c_str(), nullptr};
+  const char* options[] = {"listening_ports",    address.c_str(),   "num_threads", kThreads,
+                           "request_timeout_ms", kRequestTimeoutMs, nullptr};
   const mg_callbacks callbacks{};
   return mg_start(&callbacks, nullptr, options);
 }

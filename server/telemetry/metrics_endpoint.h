@@ -10,8 +10,8 @@
 // Ownership:  Everything that Sources refers to must outlive the endpoint.
 // Errors:     UNAVAILABLE: the server cannot listen on the address. To clients: 404 for any other
 //             path.
-// Limits:     A connection that sends half a request occupies a thread for kMetricsRequestMs. While
-//             kMetricsThreads are occupied, a request waits for a free thread.
+// Limits:     There are 16 threads. A connection occupies one from its first byte to its answer, or
+//             for a second with half a request. A request waits for a free thread.
 #ifndef ROPE_SERVER_TELEMETRY_METRICS_ENDPOINT_H_
 #define ROPE_SERVER_TELEMETRY_METRICS_ENDPOINT_H_
 

@@ -16,7 +16,7 @@
 #include "kernels/backend/backend.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
-#include "server/engine/limits.h"
+#include "server/engine/job_tiler.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/raw_client.h"
 #include "tests/bench/servers.h"

@@ -23,7 +23,6 @@
 #include "server/clients/regions.h"
 #include "server/clock.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 #include "server/grpc/reflection.h"

@@ -56,7 +56,7 @@ def promtool(*arguments, page=""):
 
 
 def names_of_codes():
-    source = (ROOT / "client/codec/status.cc").read_text()
+    source = (ROOT / "client/error.cc").read_text()
     return set(re.findall(r'"([A-Z_]+)"', re.search(r"kCodeNames.*?};", source, re.DOTALL)[0]))
 
 

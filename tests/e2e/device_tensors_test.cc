@@ -135,7 +135,9 @@ class DeviceTensorsTest : public FakeCudaTest {
     request.tensors[0].output = in_place ? memory.data() : other.data();
     const auto reply = client().Enqueue(request, Queue());
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
-    if (reply.ok()) EXPECT_EQ(reply->device, "cuda:0");
+    if (reply.ok()) {
+      EXPECT_EQ(reply->device, "cuda:0");
+    }
     Wait();
     return (in_place ? memory : other).bytes(input.size());
   }
@@ -214,7 +216,9 @@ TEST_F(DeviceTensorsTest, UniformMoveNeedsNoTable) {
     const int64_t before = fake_cuda::Counts().launches;
     const std::vector<uint8_t> moved = OnGpu(request, true);
     EXPECT_EQ(moved, OnCpu(request));
-    if (by == 300) EXPECT_EQ(fake_cuda::Counts().launches, before + 1) << "one for all layers";
+    if (by == 300) {
+      EXPECT_EQ(fake_cuda::Counts().launches, before + 1) << "one for all layers";
+    }
   }
   EXPECT_EQ(fake_cuda::Counts().device_bytes, 0);
 }

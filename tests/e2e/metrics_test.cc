@@ -196,12 +196,13 @@ TEST(MetricsTest, AnsweredRequestsMoveEveryMetricOfTheirPath) {
   EXPECT_EQ(after.Value("rope_table_cache_hits_total"), kRequests - 1);
   EXPECT_EQ(after.Value("rope_table_cache_pages"), 1);
   EXPECT_EQ(after.Value("rope_table_cache_tables"), 1);
-  EXPECT_GT(after.Value("rope_table_cache_bytes"), 0);
+  EXPECT_GT(after.Value(R"(rope_budget_used{budget="table_bytes"})"), 0);
   EXPECT_GT(after.Value("rope_models"), 0);
   EXPECT_EQ(after.Value("rope_requests_in_flight"), 0);
   EXPECT_EQ(after.Value("rope_streams"), 0);
   // The bytes of a reply count until the server learns that the client has taken it.
-  while (Scrape(port).Value("rope_admitted_bytes") != 0) std::this_thread::yield();
+  while (Scrape(port).Value(R"(rope_budget_used{budget="request_bytes"})") != 0)
+    std::this_thread::yield();
   EXPECT_EQ(after.Value("rope_draining"), 0);
   EXPECT_EQ(after.Value(R"(rope_device_faults_total{device="cpu"})"), 0);
   EXPECT_GT(after.Value("process_resident_memory_bytes"), 1 << 20);

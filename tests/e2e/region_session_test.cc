@@ -21,6 +21,7 @@ namespace {
 
 constexpr double kClose = 2e-6;
 const Sample kSample;
+constexpr char kRegionBytes[] = R"(rope_budget_used{budget="region_bytes"})";
 
 grpc::Status Unregister(v1::RopeService::Stub& stub, uint64_t id) {
   grpc::ClientContext context;
@@ -67,9 +68,9 @@ class RegionSessionTest : public ::testing::Test {
   double Value(const char* metric) { return Scrape(MetricsPort(server_)).Value(metric); }
   // Returns once the server has released everything that other clients left.
   void AwaitRegionBytes(double bytes) {
-    while (Value("rope_region_bytes") != bytes) {
+    while (Value(kRegionBytes) != bytes) {
     }
-    EXPECT_EQ(Value("rope_region_bytes"), bytes);
+    EXPECT_EQ(Value(kRegionBytes), bytes);
   }
 
   const std::string path_ = TemporaryFolder() + "/s";
@@ -110,7 +111,7 @@ TEST_F(RegionSessionTest, RegionsGoWithTheirConnection) {
     RegionClient first(path_, 8192);
     RegionClient second(path_, 16384);
     EXPECT_EQ(Value("rope_regions"), 2);
-    EXPECT_EQ(Value("rope_region_bytes"), 8192 + 16384);
+    EXPECT_EQ(Value(kRegionBytes), 8192 + 16384);
   }
   AwaitRegionBytes(0);
   EXPECT_EQ(Value("rope_regions"), 0);

@@ -22,6 +22,7 @@
 #include "server/ipc/ring.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/shared_memory.h"
+#include "tests/support/test_clients.h"
 
 namespace rope::server {
 namespace {
@@ -33,6 +34,7 @@ using ::rope::testing::FuzzRandom;
 using ::rope::testing::FuzzRounds;
 using ::rope::testing::FuzzSeed;
 using ::rope::testing::SharedMemory;
+using ::rope::testing::TestClients;
 
 constexpr uint64_t kRounds = 40000;
 constexpr uint64_t kRings = 400;
@@ -44,8 +46,10 @@ class HostileClient {
   explicit HostileClient(uint64_t seed) : random_(seed) {}
 
   proto::Ring& shared() const { return *memory_.As<proto::Ring>(); }
-  std::shared_ptr<Ring> NewRing() const {
-    return std::make_shared<Ring>(1, Ring::MapMemory(memory_.Dup(), memory_.bytes()).value());
+  std::shared_ptr<Ring> NewRing() {
+    constexpr uint64_t kSession = 1;
+    return std::make_shared<Ring>(clients_.Of(kSession).shared_from_this(),
+                                  Ring::MapMemory(memory_.Dup(), memory_.bytes()).value());
   }
 
   // A request as the rules say, except that its slot may be in use.
@@ -111,6 +115,7 @@ class HostileClient {
     return near + static_cast<uint32_t>(random_.Below(3)) - 1;
   }
 
+  TestClients clients_;
   const SharedMemory memory_ = SharedMemory::Memfd(sizeof(proto::Ring));
   FuzzRandom random_;
 };

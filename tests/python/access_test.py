@@ -335,6 +335,33 @@ def test_slow_handshakes_are_closed_in_time_and_delay_nobody(tmp_path, authority
         assert raised(ConnectionError, plain_text, (host, port))
 
 
+def test_wrong_handshakes_have_a_line_with_the_peer_and_a_count(tmp_path, authority, certificate):
+    with serving(tmp_path, *certificate, f"--tls_client_ca={authority.cert}",
+                 f"--listen=unix:{tmp_path}/s") as server:
+        address = ("127.0.0.1", int(server.address.rpartition(":")[2]))
+        assert raised(ConnectionError, plain_text, address)
+        closed_once(server, "ip:loopback reason=client_without_tls")
+        context = ssl.create_default_context(cafile=authority.cert)
+        with contextlib.suppress(OSError), socket.create_connection(address, 10) as connection, \
+                context.wrap_socket(connection, server_hostname="rope.test") as secure:
+            secure.recv(1)  # TLS 1.3 lets a client begin before its certificate is looked at
+        closed_once(server, "ip:loopback reason=tls_handshake",
+                    ' cause="peer did not return a certificate"')
+        assert "Handshake failed" not in server.log.read_text(), "a second line"
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(f"{tmp_path}/s")
+            connection.sendall(client_hello())
+            closed_once(server, f"uid:{os.getuid()} reason=client_with_tls")
+
+
+def closed_once(server, owner_and_reason, cause=""):
+    line = f" warning connection closed: owner={owner_and_reason}{cause}\n"
+    server.until_logged(re.escape(line))
+    assert server.log.read_text().count(owner_and_reason) == 1
+    reason = owner_and_reason.rpartition("=")[2]
+    assert server.metric(f'rope_connections_closed_total{{reason="{reason}"}}') == 1
+
+
 def plain_text(address):
     with socket.create_connection(address) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")

@@ -10,6 +10,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/lint/diff.h"
 #include "kernels/config/config_json.h"
+#include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
@@ -77,61 +78,55 @@ void PrintDifference(const LayerDifference& difference, double error) {
                PositionText(difference));
 }
 
-// A side of the comparison: one file or one engine is that of both. The outer status: the file
-// cannot be read, or there is no such engine.
+// A side of the comparison: one file or one engine is that of both.
 Result<DiffSide> ReadSide(const Arguments& arguments, size_t which) {
   const std::vector<std::string>& paths = arguments.positional();
   const std::vector<std::string> engines = arguments.Texts("engine");
   const Result<std::string> text = ReadConfig(paths[std::min(which, paths.size() - 1)]);
-  if (!text.ok()) return text.status();
+  // Of every config that cannot be compared the code is printed, of a GGUF file too.
+  if (!text.ok()) return Status(text.status().code(), text.status().message());
   const std::string engine = engines.empty() ? "" : engines[std::min(which, engines.size() - 1)];
   return SideOf(*text, arguments.Text("sub_config"), engine);
 }
 
-// A config that cannot be compared, like wrong usage, has status 2.
-int FailToRead(const Status& status) {
-  Fail(status);
-  return kExitUsage;
+Result<int> RunDiff(const Arguments& arguments) {
+  const std::vector<std::string>& paths = arguments.positional();
+  const size_t engines = arguments.Texts("engine").size();
+  if (engines > 2) return Misused(absl::StrCat("--engine: got ", engines, ", want one or two"));
+  if (paths.size() != 2 && (paths.size() != 1 || engines != 2)) {
+    return Misused(
+        absl::StrCat("diff: got ", paths.size(), " files, want two: A B; or one and --engine=A,B"));
+  }
+  const double error = arguments.Number("error").value_or(kErrorDefault);
+  if (!(error > 0)) return Misused(absl::StrCat("--error: got ", error, ", want more than 0"));
+  ROPE_ASSIGN_OR_RETURN(const DiffSide a, ReadSide(arguments, 0));
+  ROPE_ASSIGN_OR_RETURN(const DiffSide b, ReadSide(arguments, 1));
+  ROPE_ASSIGN_OR_RETURN(const std::vector<LayerDifference> differences, Diff(a, b, error));
+  if (arguments.Has("json")) {
+    absl::PrintF("%s", DiffJson(differences));
+  } else {
+    for (const LayerDifference& difference : differences) PrintDifference(difference, error);
+  }
+  return std::ranges::all_of(differences, &LayerDifference::equal) ? kExitOk : kExitFailed;
 }
 
 }  // namespace
 
-std::vector<Flag> DiffFlags() {
-  return {
-      {"error", FlagKind::kNumber, "E",
-       "Print the first position whose cos or sin differ by more. Default 1e-3."},
-      {"engine", FlagKind::kTexts, "NAME[@VERSION]",
-       "Compare what this engine makes of both; two, with a comma: A's and B's."},
-      {"sub_config", FlagKind::kText, "NAME",
-       "Compare the configs of this path inside both files: vision_config."},
-      {"json", FlagKind::kSwitch, "", "Print an array with an object for each layer type."},
-  };
-}
-
-int RunDiff(const Arguments& arguments) {
-  const std::vector<std::string>& paths = arguments.positional();
-  const size_t engines = arguments.Texts("engine").size();
-  if (engines > 2) return Misuse(absl::StrCat("--engine: got ", engines, ", want one or two"));
-  if (paths.size() != 2 && (paths.size() != 1 || engines != 2)) {
-    return Misuse(
-        absl::StrCat("diff: got ", paths.size(), " files, want two: A B; or one and --engine=A,B"));
-  }
-  const double error = arguments.Number("error").value_or(kErrorDefault);
-  if (!(error > 0)) return Misuse(absl::StrCat("--error: got ", error, ", want more than 0"));
-  const Result<DiffSide> a = ReadSide(arguments, 0);
-  if (!a.ok()) return FailToRead(a.status());
-  const Result<DiffSide> b = ReadSide(arguments, 1);
-  if (!b.ok()) return FailToRead(b.status());
-  const Result<std::vector<LayerDifference>> differences = Diff(*a, *b, error);
-  if (!differences.ok()) return FailToRead(differences.status());
-  if (arguments.Has("json")) {
-    absl::PrintF("%s", DiffJson(*differences));
-  } else {
-    for (const LayerDifference& difference : *differences) PrintDifference(difference, error);
-  }
-  const bool equal = std::all_of(differences->begin(), differences->end(),
-                                 [](const LayerDifference& layer) { return layer.equal; });
-  return equal ? kExitOk : kExitFailed;
+Command DiffCommand() {
+  return {"diff",
+          "A [B]",
+          "Compares the rotations of two config.json files, or of two engines, without a server.",
+          {{"error", FlagKind::kNumber, "E",
+            "Print the first position whose cos or sin differ by more. Default 1e-3."},
+           {"engine", FlagKind::kTexts, "NAME[@VERSION]",
+            "Compare what this engine makes of both; two, with a comma: A's and B's."},
+           {"sub_config", FlagKind::kText, "NAME",
+            "Compare the configs of this path inside both files: vision_config."},
+           {"json", FlagKind::kSwitch, "", "Print an array with an object for each layer type."}},
+          &RunDiff,
+          Command::Asks::kNobody,
+          "Exit status 0: the rotations are equal; 1: they differ; 2: a config cannot be read, or "
+          "wrong usage."};
 }
 
 }  // namespace rope::client

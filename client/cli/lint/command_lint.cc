@@ -10,7 +10,7 @@
 #include "client/cli/lint/config_files.h"
 #include "client/cli/lint/lint.h"
 #include "client/cli/lint/lint_output.h"
-#include "client/cli/lint/rules.h"
+#include "kernels/status_macros.h"
 #include "proto/nearest_name.h"
 
 namespace rope::client {
@@ -80,61 +80,38 @@ Status Ignore(const std::vector<std::string>& rules, std::vector<FileReport>& re
 Status ApplyBaseline(const Arguments& arguments, std::vector<FileReport>& reports) {
   if (arguments.Has("baseline")) {
     const std::string path = arguments.Text("baseline");
-    const Result<std::string> text = ReadFile(path, kBaselineBytesMax);
-    if (!text.ok()) return text.status();
-    const Result<Baseline> baseline = ParseBaseline(*text);
-    if (!baseline.ok()) {
-      return Misused(absl::StrCat(path, ": ", baseline.status().message()));
-    }
+    ROPE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kBaselineBytesMax));
+    const Result<Baseline> baseline = ParseBaseline(text);
+    if (!baseline.ok()) return Misused(absl::StrCat(path, ": ", baseline.status().message()));
     RemoveKnown(*baseline, reports);
   }
   if (!arguments.Has("write_baseline")) return {};
-  const Status written =
-      WriteFile(arguments.Text("write_baseline"), BaselineText(BaselineOf(reports)), "");
-  if (!written.ok()) return written;
+  ROPE_RETURN_IF_ERROR(
+      WriteFile(arguments.Text("write_baseline"), BaselineText(BaselineOf(reports)), ""));
   for (FileReport& report : reports) report.findings.clear();
   return {};
 }
 
-}  // namespace
-
-std::vector<Flag> LintFlags() {
-  return {
-      {"engine", FlagKind::kText, "NAME[@VERSION]", "Only the readings of this engine."},
-      {"sub_config", FlagKind::kText, "NAME",
-       "Only the config of this path inside each file: vision_config."},
-      {"fail_on", FlagKind::kText, "error|warning|reading|note",
-       "The lightest finding that fails. Default error: the config is refused."},
-      {"ignore", FlagKind::kTexts, "RULE", "No findings of these rules: A,B; more than once."},
-      {"baseline", FlagKind::kText, "FILE", "No findings that this file has."},
-      {"write_baseline", FlagKind::kText, "FILE", "Write the findings there, and count none."},
-      {"json", FlagKind::kSwitch, "", "Print an array with an object for each file."},
-      {"sarif", FlagKind::kSwitch, "", "Print SARIF 2.1.0, for GitHub code scanning."},
-  };
-}
-
-int RunLint(const Arguments& arguments) {
-  if (arguments.positional().empty()) return Misuse("lint: got no file, want CONFIG...");
+Result<int> RunLint(const Arguments& arguments) {
+  if (arguments.positional().empty()) return Misused("lint: got no file, want CONFIG...");
   if (arguments.Has("json") && arguments.Has("sarif")) {
-    return Misuse("--json: got it and --sarif, want one of them");
+    return Misused("--json: got it and --sarif, want one of them");
   }
-  const Result<kernels::EngineVersion> filter = FilterOf(arguments);
-  if (!filter.ok()) return Misuse(filter.status().message());
-  const Result<Weight> fail_on = ChoiceOf<Weight>(arguments, "fail_on",
-                                                  {{"", Weight::kError},
-                                                   {"error", Weight::kError},
-                                                   {"warning", Weight::kWarning},
-                                                   {"reading", Weight::kReading},
-                                                   {"note", Weight::kNote}});
-  if (!fail_on.ok()) return Misuse(fail_on.status().message());
+  ROPE_ASSIGN_OR_RETURN(const kernels::EngineVersion filter, FilterOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(const Weight fail_on, ChoiceOf<Weight>(arguments, "fail_on",
+                                                               {{"", Weight::kError},
+                                                                {"error", Weight::kError},
+                                                                {"warning", Weight::kWarning},
+                                                                {"reading", Weight::kReading},
+                                                                {"note", Weight::kNote}}));
   if (arguments.Has("baseline") && arguments.Has("write_baseline")) {
-    return Misuse("--baseline: got it and --write_baseline, want one of them");
+    return Misused("--baseline: got it and --write_baseline, want one of them");
   }
   std::vector<FileReport> reports =
-      LintAll(arguments.positional(), *filter, arguments.Text("sub_config"));
-  Status status = Ignore(arguments.Texts("ignore"), reports);
-  if (status.ok()) status = ApplyBaseline(arguments, reports);
-  if (!status.ok()) return Misuse(status.message());
+      LintAll(arguments.positional(), filter, arguments.Text("sub_config"));
+  ROPE_RETURN_IF_ERROR(Ignore(arguments.Texts("ignore"), reports));
+  const Status applied = ApplyBaseline(arguments, reports);
+  if (!applied.ok()) return Misused(applied.message());
   const std::string text = arguments.Has("json")    ? LintJson(reports)
                            : arguments.Has("sarif") ? LintSarif(reports)
                                                     : LintPage(reports);
@@ -142,7 +119,29 @@ int RunLint(const Arguments& arguments) {
   for (const FileReport& report : reports) {
     if (!report.unreadable.empty()) absl::FPrintF(stderr, "ropectl: %s\n", report.unreadable);
   }
-  return ExitOf(reports, *fail_on);
+  return ExitOf(reports, fail_on);
+}
+
+}  // namespace
+
+Command LintCommand() {
+  return {"lint",
+          "CONFIG...",
+          "Checks config.json files, and folders of them, without a server.",
+          {{"engine", FlagKind::kText, "NAME[@VERSION]", "Only the readings of this engine."},
+           {"sub_config", FlagKind::kText, "NAME",
+            "Only the config of this path inside each file: vision_config."},
+           {"fail_on", FlagKind::kText, "error|warning|reading|note",
+            "The lightest finding that fails. Default error: the config is refused."},
+           {"ignore", FlagKind::kTexts, "RULE", "No findings of these rules: A,B; more than once."},
+           {"baseline", FlagKind::kText, "FILE", "No findings that this file has."},
+           {"write_baseline", FlagKind::kText, "FILE", "Write the findings there, and count none."},
+           {"json", FlagKind::kSwitch, "", "Print an array with an object for each file."},
+           {"sarif", FlagKind::kSwitch, "", "Print SARIF 2.1.0, for GitHub code scanning."}},
+          &RunLint,
+          Command::Asks::kNobody,
+          "Exit status 0: no finding of the weight --fail_on or heavier; 1: findings; 2: a file "
+          "cannot be read, or wrong usage."};
 }
 
 }  // namespace rope::client

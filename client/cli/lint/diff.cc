@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/json_text.h"
+#include "client/cli/arguments.h"
 #include "client/error.h"
 #include "kernels/compat/attention_scale.h"
 #include "kernels/compat/model_family.h"

@@ -21,17 +21,75 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/local_describe.h"
 #include "client/error.h"
+#include "kernels/check.h"
 #include "kernels/compat/attention_scale.h"
 #include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/config_json_document.h"
+#include "kernels/config/embedded_data.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/describe.h"
 #include "kernels/frequencies/frequencies.h"
 #include "proto/error.h"
 
 namespace rope::client {
+namespace {
+
+// In the order of Weight.
+constexpr absl::string_view kWeights[] = {"note", "reading", "warning", "error"};
+
+Weight WeightNamed(const std::string& name) {
+  const auto* const found = std::find(std::begin(kWeights), std::end(kWeights), name);
+  ROPE_CHECK(found != std::end(kWeights));
+  return static_cast<Weight>(found - std::begin(kWeights));
+}
+
+// The rules of rules.json.
+std::vector<Rule> ReadRules() {
+  std::vector<Rule> rules;
+  const nlohmann::json data = nlohmann::json::parse(kernels::kRulesJson);
+  for (const char* const part : {"refusals", "remarks", "others"}) {
+    for (const nlohmann::json& rule : data.at(part)) {
+      rules.push_back({rule.at("id"), WeightNamed(rule.at("weight")), rule.at("summary")});
+    }
+  }
+  std::ranges::stable_sort(rules, std::greater<>(), &Rule::weight);
+  return rules;
+}
+
+}  // namespace
+
+absl::string_view Name(Weight weight) {
+  return kWeights[static_cast<size_t>(weight)];
+}
+
+absl::Span<const Rule> Rules() {
+  static const std::vector<Rule> rules = ReadRules();
+  return rules;
+}
+
+const Rule* FindRule(absl::string_view id) {
+  const absl::Span<const Rule> rules = Rules();
+  const auto* const found =
+      std::find_if(rules.begin(), rules.end(), [id](const Rule& rule) { return rule.id == id; });
+  return found == rules.end() ? nullptr : found;
+}
+
+const Rule& RuleOf(absl::string_view id) {
+  const Rule* const rule = FindRule(id);
+  ROPE_CHECK(rule != nullptr);
+  return *rule;
+}
+
+const Rule& RuleOf(kernels::RemarkKind kind) {
+  const std::string_view id = kernels::Name(kind);
+  return RuleOf(absl::string_view(id.data(), id.size()));
+}
+
+std::string HelpLink(const Rule& rule) {
+  return absl::StrCat("client/cli/lint/RULES.md#", rule.id);
+}
 
 int64_t FileReport::CountOf(Weight weight) const {
   return std::ranges::count_if(
@@ -265,10 +323,6 @@ bool HasVersion(absl::string_view versions, const std::string& version) {
   return kernels::IsBetween(ends.front(), version, ends.back());
 }
 
-absl::string_view View(std::string_view text) {
-  return {text.data(), text.size()};
-}
-
 bool Passes(const Finding& finding, const kernels::EngineVersion& filter) {
   if (!filter.engine.empty() && finding.engine != filter.engine) return false;
   return filter.version.empty() || HasVersion(finding.version, filter.version);
@@ -293,7 +347,8 @@ Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
               return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
             });
   if (readable) return *filter;
-  return InvalidField("engine", text, absl::StrCat("a version such as ", View(newest->last)));
+  return InvalidField("engine", text,
+                      absl::StrCat("a version such as ", std::string(newest->last)));
 }
 
 namespace {

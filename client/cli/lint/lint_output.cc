@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "client/cli/json_text.h"
+#include "client/cli/arguments.h"
 #include "proto/version.h"
 
 namespace rope::client {

@@ -16,8 +16,6 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_text.h"
-#include "client/cli/npy.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
@@ -324,7 +322,7 @@ Json ReportOf(const LoadPlan& plan, const LoadResult& result) {
           {"heads", plan.heads},
           {"kv_heads", plan.kv_heads},
           {"head_dim", plan.head_dim},
-          {"dtype", std::string(NameOf(plan.dtype))},
+          {"dtype", Name(plan.dtype)},
           {"device", result.device},
           {"seconds", result.seconds},
           {"answered", result.latencies_us.size()},
@@ -350,7 +348,7 @@ void PrintText(const LoadPlan& plan, const LoadResult& result, const Json& repor
   };
   absl::PrintF("%s, %d in flight, %d tokens of %d + %d heads of %d (%s), on %s\n",
                Name(plan.transport), plan.concurrency, plan.tokens, plan.heads, plan.kv_heads,
-               plan.head_dim, NameOf(plan.dtype), result.device);
+               plan.head_dim, Name(plan.dtype), result.device);
   absl::PrintF("requests    %d answered, %d failed, in %.3f s\n", result.latencies_us.size(),
                report.at("failed").get<int64_t>(), result.seconds);
   absl::PrintF("throughput  %.1f requests/s, %.1f tokens/s, %.3f GB/s in and as much out\n",
@@ -362,37 +360,40 @@ void PrintText(const LoadPlan& plan, const LoadResult& result, const Json& repor
   if (!result.first_error.empty()) absl::PrintF("first error %s\n", result.first_error);
 }
 
-}  // namespace
-
-std::vector<Flag> LoadFlags() {
-  return WithRopeFlags({
-      {"tokens", FlagKind::kInteger, "N", "Tokens of a request. Default 1."},
-      {"heads", FlagKind::kInteger, "N", "Heads of q. Default 32."},
-      {"kv_heads", FlagKind::kInteger, "N", "Heads of k, 0: no k. Default 8."},
-      {"head_dim", FlagKind::kInteger, "N", "Channels of a head. Default 128."},
-      {"dtype", FlagKind::kText, "DTYPE", "fp32, fp16 or bf16. Default bf16."},
-      {"transport", FlagKind::kText, "NAME",
-       "inline (default), staged, ring, memfd: a thread and a connection for each"},
-      {"concurrency", FlagKind::kInteger, "N", "of N in flight, in place with the last two."},
-      {"duration", FlagKind::kDuration, "DURATION", "How long. Default 10s; or"},
-      {"requests", FlagKind::kInteger, "N", "so many requests."},
-      kJsonFlag,
-  });
-}
-
-int RunLoadCommand(const Arguments& arguments) {
-  const Result<LoadPlan> plan = PlanOf(arguments);
-  if (!plan.ok()) return FailOrMisuse(plan.status());
-  const Result<LoadResult> result = RunLoad(
-      *plan, [&arguments](const ConnectOptions& options) { return ConnectTo(arguments, options); });
-  if (!result.ok()) return Fail(result.status());
-  const Json report = ReportOf(*plan, *result);
+Result<int> RunLoadCommand(const Arguments& arguments) {
+  ROPE_ASSIGN_OR_RETURN(const LoadPlan plan, PlanOf(arguments));
+  ROPE_ASSIGN_OR_RETURN(const LoadResult result,
+                        RunLoad(plan, [&arguments](const ConnectOptions& options) {
+                          return ConnectTo(arguments, options);
+                        }));
+  const Json report = ReportOf(plan, result);
   if (arguments.Has("json")) {
     absl::PrintF("%s", JsonText(report));
   } else {
-    PrintText(*plan, *result, report);
+    PrintText(plan, result, report);
   }
-  return result->errors.empty() ? kExitOk : kExitFailed;
+  return result.errors.empty() ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+Command LoadCommand() {
+  return {
+      "load", "", "Sends one request over and over and measures.",
+      WithRopeFlags({
+          {"tokens", FlagKind::kInteger, "N", "Tokens of a request. Default 1."},
+          {"heads", FlagKind::kInteger, "N", "Heads of q. Default 32."},
+          {"kv_heads", FlagKind::kInteger, "N", "Heads of k, 0: no k. Default 8."},
+          {"head_dim", FlagKind::kInteger, "N", "Channels of a head. Default 128."},
+          {"dtype", FlagKind::kText, "DTYPE", "fp32, fp16 or bf16. Default bf16."},
+          {"transport", FlagKind::kText, "NAME",
+           "inline (default), staged, ring, memfd: a thread and a connection for each"},
+          {"concurrency", FlagKind::kInteger, "N", "of N in flight, in place with the last two."},
+          {"duration", FlagKind::kDuration, "DURATION", "How long. Default 10s; or"},
+          {"requests", FlagKind::kInteger, "N", "so many requests."},
+          kJsonFlag,
+      }),
+      &RunLoadCommand};
 }
 
 }  // namespace rope::client

@@ -1,9 +1,5 @@
-// Load generator: repeats one request, with a given number in flight.
-//
-// inline: for each request in flight a thread, a connection and synchronous calls.
-// staged: the same; the bytes are copied to memory shared with the server instead of sent.
-// ring, memfd: the same with tensors in shared memory, rotated in place without the attention
-//   factor. With ring, calls need no RPC.
+// Load generator: repeats one request, with a given number in flight, each on a thread and a
+// connection of its own. README.md of cli says how each transport travels.
 //
 // Each request in flight is a separate sequence, whose position advances by its number of tokens
 // with every call. Nothing is retried, so every failure is counted.

@@ -105,8 +105,8 @@ class Client {
   Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis = {},
                                    const CallOptions& options = {}) const;
 
-  // The same of a rope.v1.PrepareRequest as JSON, with the field names of proto/rope/v1. Other than
-  // there, its values are refused. INVALID_ARGUMENT: also, JSON that is malformed, or has a field
+  // Prepare, of a rope.v1.PrepareRequest as JSON with the field names of proto/rope/v1. Values in
+  // it are refused, not ignored. INVALID_ARGUMENT: also, JSON that is malformed, or has a field
   // that the request does not have; output.in_place.
   Result<PreparedRotation> PrepareJson(const std::string& request,
                                        const CallOptions& options = {}) const;

@@ -59,13 +59,6 @@ struct HeadRange {
   int64_t end = 0;
 };
 
-inline bool operator==(const HeadRange& a, const HeadRange& b) {
-  return a.role == b.role && a.begin == b.begin && a.end == b.end;
-}
-inline bool operator!=(const HeadRange& a, const HeadRange& b) {
-  return !(a == b);
-}
-
 // A row-major array that accompanies the tensors: cos, sin, angles, norm weights.
 struct ArrayView {
   DType dtype = DType::kFloat32;
@@ -120,7 +113,7 @@ struct TensorView {
   std::vector<int64_t> strides = {};
   // Layout of the result: the same letters in any order, D last. Empty: as `layout`.
   std::string output_layout = {};
-  // The same of `output`, in the order of the result's axes: 1 for D, and a place for each element.
+  // Strides of `output`, in the order of the result's axes: 1 for D, and a place for each element.
   // With the strides of `data` and its address, the tensor is rotated in place; what lies in the
   // gaps stays as it was. Empty: packed. INVALID_ARGUMENT: strides without an output.
   std::vector<int64_t> output_strides = {};

@@ -1,9 +1,8 @@
-#include "client/codec/control_messages.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "client/codec/messages.h"
 #include "grpc/health/v1/health.pb.h"
 #include "tests/support/status_matchers.h"
 

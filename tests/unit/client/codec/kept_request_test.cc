@@ -1,4 +1,4 @@
-#include "client/codec/kept_request.h"
+#include "client/codec/codec.h"
 
 #include <gtest/gtest.h>
 

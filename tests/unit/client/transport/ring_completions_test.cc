@@ -1,5 +1,3 @@
-#include "client/transport/ring_completions.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/transport/ring.h"
 #include "tests/support/matchers.h"
 #include "tests/unit/client/transport/ring_server.h"
 

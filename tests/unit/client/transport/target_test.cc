@@ -1,9 +1,8 @@
-#include "client/transport/target.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 
+#include "client/transport/channel.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::client {

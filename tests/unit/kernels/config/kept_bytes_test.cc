@@ -1,5 +1,3 @@
-#include "kernels/config/kept_bytes.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
@@ -7,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/config/config_json.h"
+#include "kernels/config/layer_config.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {

@@ -19,7 +19,8 @@ TEST(AppendMropeRowsTest, TokensOfOnePositionShareTheCachedRows) {
   const std::vector<int64_t> text = {10, 11};
   const absl::Span<const int64_t> axes[] = {text, text, text};
   TokenRows rows;
-  ASSERT_THAT(AppendMropeRows(cache, frequencies, mrope, axes, rows), IsOk());
+  int64_t budget = kLargeBudget;
+  ASSERT_THAT(AppendMropeRows(cache, frequencies, mrope, axes, budget, rows), IsOk());
   const TokenRows plain = Rows(cache, frequencies, text);
   EXPECT_EQ(rows.rows[1].page, plain.rows[1].page);
   EXPECT_EQ(rows.rows[1].index, plain.rows[1].index);

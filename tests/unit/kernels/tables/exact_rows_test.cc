@@ -1,11 +1,10 @@
-#include "kernels/tables/exact_rows.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
 #include "kernels/dtype/element.h"
+#include "kernels/tables/derived_rows.h"
 #include "tests/support/matchers.h"
 
 namespace rope::kernels {

@@ -14,7 +14,6 @@ namespace {
 using ::rope::testing::FakeClock;
 using ::rope::testing::TestClients;
 using ::rope::testing::TestConnection;
-using CloseReason = ConnectionWatch::CloseReason;
 
 constexpr absl::Duration kStep = absl::Milliseconds(100);
 constexpr absl::Duration kHandshake = absl::Seconds(10);
@@ -35,19 +34,21 @@ class ConnectionWatchTest : public ::testing::Test {
       watch_.Look(clock_.Now());
     }
   }
-  int64_t Closed(CloseReason reason) const { return watch_.closed()[static_cast<size_t>(reason)]; }
+  int64_t Closed(CloseReason reason) const {
+    return connections_.closed()[static_cast<size_t>(reason)].second;
+  }
 
   TestClients clients_;
   FakeClock& clock_ = clients_.clock;
   Connections& connections_ = clients_.connections;
-  int with_memory_ = -1;  // the descriptor of a connection
+  uint64_t with_memory_ = 0;  // the id of a connection; 0: of none
   bool needs_memory_ = false;
   ConnectionWatch watch_{
       connections_,
       {.handshake_timeout = kHandshake,
        .idle_timeout = kIdle,
        .has_memory =
-           [this](const Connection& connection) { return connection.fd() == with_memory_; },
+           [this](const Connection& connection) { return connection.id() == with_memory_; },
        .needs_memory = [this] { return needs_memory_; }}};
   TestConnection tcp_{connections_, "ip:loopback", TestConnection::Transport::kTcp};
   TestConnection other_{connections_, "ip:192.0.2.7", TestConnection::Transport::kTcp};
@@ -133,7 +134,7 @@ TEST_F(ConnectionWatchTest, ClosesTheOwnerThatTakesTheFewestReplies) {
 
 TEST_F(ConnectionWatchTest, ClosesAConnectionWithoutAFirstCall) {
   tcp_.connection()->BeginCall();
-  with_memory_ = other_.connection()->fd();
+  with_memory_ = other_.connection()->id();
   PassIdly(kHandshake - absl::Seconds(1));
   EXPECT_FALSE(unix_.IsClosed());
   PassIdly(absl::Seconds(1));
@@ -171,7 +172,7 @@ TEST_F(ConnectionWatchTest, ClosesAConnectionThatIsIdle) {
     connection->connection()->BeginCall();
     connection->connection()->EndCall();
   }
-  with_memory_ = other_.connection()->fd();
+  with_memory_ = other_.connection()->id();
   PassIdly(kIdle);
   unix_.connection()->BeginCall();
   unix_.connection()->EndCall();

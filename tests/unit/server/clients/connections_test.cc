@@ -52,14 +52,14 @@ TEST(ConnectionsTest, ConnectionWithTlsIsNamedByItsAddress) {
   auto v4 = enter(17, "ipv4:127.0.0.1:4000");
   ASSERT_THAT(v4, IsOk());
   ASSERT_OK(v6, enter(18, "ipv6:[::1]:4000"));
-  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 17);
-  EXPECT_EQ(connections.Of("ipv6:%5B::1%5D:4000")->fd(), 18);
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->id(), 1);
+  EXPECT_EQ(connections.Of("ipv6:%5B::1%5D:4000")->id(), 2);
   EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4001")->owner(), "unknown");
   *v4 = Connections::Place();
-  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 17) << "its last calls may end later";
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->id(), 1) << "its last calls may end later";
   ASSERT_OK(next, enter(17, "ipv4:127.0.0.1:4002"));
   EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->owner(), "unknown");
-  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4002")->fd(), 17);
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4002")->id(), 3);
 }
 
 TEST(ConnectionsTest, NameThatIsTakenAgainIsOfTheLaterConnection) {
@@ -75,9 +75,9 @@ TEST(ConnectionsTest, NameThatIsTakenAgainIsOfTheLaterConnection) {
       << "both are open";
   *first = Connections::Place();
   ASSERT_OK(second, enter(18, "ipv4:127.0.0.1:4000"));
-  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 18);
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000"), *second);
   ASSERT_OK(third, enter(17, "ipv4:127.0.0.1:4001"));
-  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 18) << "17 had that name before";
+  EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000"), *second) << "17 had that name before";
 }
 
 TEST(ConnectionsTest, ProxiesAreOwnersByName) {

@@ -10,10 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/engine/limits.h"
 #include "server/limits.h"
-#include "server/models/limits.h"
-#include "server/models/model.h"
+#include "server/models/model_registry.h"
 #include "server/request/limits.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/received_request.h"

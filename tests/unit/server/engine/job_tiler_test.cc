@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "server/engine/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 

@@ -16,7 +16,6 @@
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 #include "server/grpc/rope_codec.h"
-#include "server/grpc/unary_call.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_clients.h"

@@ -1,4 +1,3 @@
-#include "server/grpc/unary_call.h"
 
 #include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
@@ -15,7 +14,6 @@
 #include "proto/mutex.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
-#include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/queue_call.h"
 #include "server/request/request.h"

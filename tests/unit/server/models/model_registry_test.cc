@@ -10,8 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/limits.h"
-#include "server/models/model.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {

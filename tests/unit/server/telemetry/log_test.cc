@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "proto/ipc/file_descriptor.h"
-#include "server/telemetry/limits.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/matchers.h"
 

@@ -180,34 +180,25 @@ TEST_F(MetricsTest, DeviceFaultsAreCounted) {
 TEST_F(MetricsTest, GaugesAreShownAsTheyAreGiven) {
   Gauges gauges;
   gauges.requests_in_flight = 11;
-  gauges.admitted_bytes = 12;
   gauges.models = 13;
   gauges.streams = 14;
   gauges.regions = 15;
-  gauges.region_bytes = 16;
-  gauges.regions_rejected = 17;
   gauges.draining = true;
   gauges.table_cache = {
       .hits = 1, .misses = 2, .builds = 3, .evictions = 4, .bytes = 5, .tables = 6, .pages = 7};
-  gauges.table_cache_budget_bytes = 8;
   gauges.log_drops = {21, 22};
   const Exposition page(TextOf(metrics_, gauges));
   EXPECT_EQ(page.Value("rope_requests_in_flight"), 11);
-  EXPECT_EQ(page.Value("rope_admitted_bytes"), 12);
   EXPECT_EQ(page.Value("rope_models"), 13);
   EXPECT_EQ(page.Value("rope_streams"), 14);
   EXPECT_EQ(page.Value("rope_regions"), 15);
-  EXPECT_EQ(page.Value("rope_region_bytes"), 16);
-  EXPECT_EQ(page.Value("rope_region_rejections_total"), 17);
   EXPECT_EQ(page.Value("rope_draining"), 1);
   EXPECT_EQ(page.Value("rope_table_cache_hits_total"), 1);
   EXPECT_EQ(page.Value("rope_table_cache_misses_total"), 2);
   EXPECT_EQ(page.Value("rope_table_cache_builds_total"), 3);
   EXPECT_EQ(page.Value("rope_table_cache_evictions_total"), 4);
-  EXPECT_EQ(page.Value("rope_table_cache_bytes"), 5);
   EXPECT_EQ(page.Value("rope_table_cache_tables"), 6);
   EXPECT_EQ(page.Value("rope_table_cache_pages"), 7);
-  EXPECT_EQ(page.Value("rope_table_cache_budget_bytes"), 8);
   EXPECT_EQ(page.Value(R"(rope_log_lines_dropped_total{reason="rate_limit"})"), 21);
   EXPECT_EQ(page.Value(R"(rope_log_lines_dropped_total{reason="output"})"), 22);
   EXPECT_EQ(Value("rope_draining"), 0);

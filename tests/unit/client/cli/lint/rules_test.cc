@@ -1,4 +1,4 @@
-#include "client/cli/lint/rules.h"
+#include "client/cli/lint/lint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
