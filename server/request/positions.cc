@@ -7,6 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/request/array_reader.h"
 #include "server/request/limits.h"
