@@ -97,6 +97,17 @@ Result<PreparedRotation> Client::PrepareJson(const std::string& request,
   return connection_->PrepareJson(request, options);
 }
 
+Result<RotateReply> Client::Enqueue(const RotateRequest& request, const DeviceQueue& queue) const {
+  if (is_of_parent()) return MadeByParent();
+  return connection_->Enqueue(request, queue);
+}
+
+Result<RotateReply> Connection::Enqueue(const RotateRequest& /*request*/,
+                                        const DeviceQueue& /*queue*/) {
+  return MakeError(Reason::kNotBuilt, "Enqueue", "a connection to a server",
+                   "an engine in this process: inproc:, or rope::embedded");
+}
+
 Call Client::RotateAsync(const RotateRequest& request, RotateCallback callback,
                          const CallOptions& options) const {
   if (is_of_parent()) {

@@ -164,8 +164,10 @@ absl::Status Core::Build() {
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   prepared_ =
       std::make_unique<PreparedRotations>(PreparedRotations::Options{.bytes_max = shares.prepared});
+  device_executor_ = std::make_unique<kernels::DeviceExecutor>(options_.device_table_bytes);
   engine_ = std::make_unique<Engine>(*registry_, *prepared_, *batcher_, clock_,
-                                     Engine::Options{.reply_bytes_max = shares.message});
+                                     Engine::Options{.reply_bytes_max = shares.message},
+                                     DeviceRotation{device_executor_.get(), tables_.get()});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, calls_, instance_id_,
                          shares.message, options_.logs_requests});

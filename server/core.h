@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "kernels/backend/cuda/device_executor.h"
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
 #include "server/clients/access.h"
@@ -48,7 +49,8 @@ class Core {
     RegionTotals::Options shared_memory = {};
     int64_t max_connections = 0;  // of all clients
     std::vector<std::string> trusted_proxies = {};
-    std::string access_file = {};  // empty: every client has every right
+    std::string access_file = {};    // empty: every client has every right
+    int64_t device_table_bytes = 0;  // of each GPU, for calls whose tensors lie there
     // The device determines direct_slots.
     Batcher::Options batches = {};
     DeviceRouter::OnFault on_fault = {};
@@ -118,6 +120,7 @@ class Core {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<PreparedRotations> prepared_;
+  std::unique_ptr<kernels::DeviceExecutor> device_executor_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RopeService> rope_service_;
 };

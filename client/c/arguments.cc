@@ -78,13 +78,37 @@ ArrayView ArrayOf(const DlpackView& view) {
   return array;
 }
 
+// What a call says of a GPU. Values that no argument gave are unset.
+struct GpuArguments {
+  std::optional<int> device = {};
+  std::string host = {};  // the first tensor in host memory
+  std::optional<int64_t> positions_max = {};
+  std::optional<int64_t> prepares_only = {};
+  uint32_t* positions_outside = nullptr;
+};
+
+// Notes where a tensor lies. All that lie on a GPU lie on the same one.
+Status NoteDevice(std::optional<int> cuda, const std::string& name, GpuArguments* gpu) {
+  if (!cuda.has_value()) {
+    if (gpu->host.empty()) gpu->host = name;
+    return {};
+  }
+  if (*cuda == gpu->device.value_or(*cuda)) {
+    gpu->device = cuda;
+    return {};
+  }
+  return InvalidField(name + ".device", absl::StrCat("memory of CUDA device ", *cuda),
+                      absl::StrCat("memory of CUDA device ", *gpu->device, ", as those before"));
+}
+
 // `operand`: a tensor (TensorView) or its result (WantedTensor), as it was prepared. `pool_bytes`:
 // of a pool of pages, however its axes are cut; 0: it is none.
 template <typename Operand>
 Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& tensor,
-                  const std::string& name, OpenAxis* open, void** memory) {
+                  const std::string& name, OpenAxis* open, GpuArguments* gpu, void** memory) {
   DlpackView view;
-  ROPE_RETURN_IF_ERROR(ReadDlpack(WithFloat8(tensor, operand.dtype), name, &view));
+  ROPE_RETURN_IF_ERROR(ReadDlpack(WithFloat8(tensor, operand.dtype), name, &view, true));
+  ROPE_RETURN_IF_ERROR(NoteDevice(view.cuda, name, gpu));
   if (view.dtype != operand.dtype) {
     return InvalidField(name + ".dtype", Name(view.dtype), Name(operand.dtype));
   }
@@ -130,6 +154,43 @@ Status SetNumber(const DLTensor& tensor, const std::string& name, int64_t value,
   return InvalidField(name, value, "a number of 32 bits");
 }
 
+// Positions that lie on a GPU: nothing reads them here.
+Status SetDeviceIds(const DLTensor& tensor, const std::string& name, GpuArguments* gpu,
+                    Positions* positions) {
+  if (positions->device_ids != nullptr) return GivenTwice(name);
+  void* memory = nullptr;
+  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
+  ROPE_RETURN_IF_ERROR(NoteDevice(tensor.device.device_id, name, gpu));
+  positions->device_ids = memory;
+  positions->device_id_bytes = tensor.dtype.bits / 8;
+  positions->position_ids_shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+  return {};
+}
+
+// Sets an argument about a GPU, if `name` is one.
+Status ReadGpuArgument(const DLTensor& tensor, const std::string& name, GpuArguments* gpu,
+                       bool* is_known) {
+  *is_known = true;
+  if (name == "positions_outside") {
+    void* memory = nullptr;
+    if (tensor.device.device_type != kDLCUDA || tensor.dtype.bits != 32) {
+      return InvalidField(name, "another tensor", "an integer of 32 bits in memory of the GPU");
+    }
+    ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
+    ROPE_RETURN_IF_ERROR(NoteDevice(tensor.device.device_id, name, gpu));
+    gpu->positions_outside = static_cast<uint32_t*>(memory);
+    return {};
+  }
+  std::optional<int64_t>* const number = name == "positions_max"   ? &gpu->positions_max
+                                         : name == "prepares_only" ? &gpu->prepares_only
+                                                                   : nullptr;
+  *is_known = number != nullptr;
+  if (!*is_known) return {};
+  std::vector<int64_t> values;
+  ROPE_RETURN_IF_ERROR(ReadIntegers(tensor, name, &values));
+  return SetNumber(tensor, name, values.empty() ? 0 : values[0], number);
+}
+
 // `member`: what follows "positions" or "reposition.from" in the name.
 Status ReadPositions(const DLTensor& tensor, const std::string& name, std::string_view member,
                      Positions* positions) {
@@ -154,11 +215,17 @@ Status ReadPositions(const DLTensor& tensor, const std::string& name, std::strin
 }
 
 Status ReadArgument(const Preparation& preparation, const rope_argument& argument, OpenAxis* open,
-                    client::RotateRequest* call) {
+                    GpuArguments* gpu, client::RotateRequest* call) {
   ROPE_RETURN_IF_ERROR(CheckGiven({{argument.name, "arguments.name"}}));
   ROPE_RETURN_IF_ERROR(CheckGiven({{argument.tensor, argument.name}}));
   const std::string name = argument.name;
   std::string_view rest = name;
+  bool is_known = false;
+  ROPE_RETURN_IF_ERROR(ReadGpuArgument(*argument.tensor, name, gpu, &is_known));
+  if (is_known) return {};
+  if (name == "positions" && argument.tensor->device.device_type == kDLCUDA) {
+    return SetDeviceIds(*argument.tensor, name, gpu, &call->positions);
+  }
   if (Take("positions", &rest)) {
     return ReadPositions(*argument.tensor, name, rest, &call->positions);
   }
@@ -195,15 +262,16 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
   if (!index.has_value() || !(is_output || rest.empty())) return Unknown(name);
   const Preparation::Tensor& tensor = preparation.tensors()[*index];
   client::TensorView& view = call->tensors[*index];
+  if (argument.tensor->device.device_type == kDLCUDA) view.memory = client::Memory::kCuda;
   if ((is_output ? view.output : view.data) != nullptr) return GivenTwice(name);
   const bool is_paged = tensor.view.paged.has_value();
   if (is_output) {
     return ReadMemory(tensor.wanted, is_paged ? tensor.wanted.output_bytes : 0, *argument.tensor,
-                      name, open, &view.output);
+                      name, open, gpu, &view.output);
   }
   void* memory = nullptr;
-  Status status =
-      ReadMemory(tensor.view, is_paged ? tensor.bytes : 0, *argument.tensor, name, open, &memory);
+  Status status = ReadMemory(tensor.view, is_paged ? tensor.bytes : 0, *argument.tensor, name, open,
+                             gpu, &memory);
   view.data = memory;
   return status;
 }
@@ -211,13 +279,24 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
 }  // namespace
 
 Status ReadArguments(const client::PreparedRotation& rotation, const rope_argument* arguments,
-                     size_t count, client::RotateRequest* call) {
+                     size_t count, client::RotateRequest* call, std::optional<DeviceQueue>* queue) {
   const Preparation& preparation = *client::PreparedState::Of(rotation)->preparation;
   const std::vector<Preparation::Tensor>& tensors = preparation.tensors();
   call->tensors.resize(tensors.size());
   OpenAxis open = {.letter = preparation.message().open_axis()};
+  GpuArguments gpu;
   for (size_t i = 0; i < count; ++i) {
-    ROPE_RETURN_IF_ERROR(ReadArgument(preparation, arguments[i], &open, call));
+    ROPE_RETURN_IF_ERROR(ReadArgument(preparation, arguments[i], &open, &gpu, call));
+  }
+  if (gpu.device.has_value()) {
+    if (!gpu.host.empty()) {
+      return InvalidField(gpu.host + ".device", "host memory",
+                          absl::StrCat("memory of CUDA device ", *gpu.device, ", as others"));
+    }
+    *queue = {.device = *gpu.device,
+              .positions_max = gpu.positions_max.value_or(0),
+              .positions_outside = gpu.positions_outside,
+              .prepares_only = gpu.prepares_only.value_or(0) != 0};
   }
   call->prepared = open.length.has_value() ? rotation.WithLength(*open.length) : rotation;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -356,6 +435,7 @@ Status ReadOptions(const char* json, embedded::Options* engine, client::ConnectO
   return Reader(json)
       .Read("threads", &engine->threads)
       .Read("memory_bytes", &engine->memory_bytes)
+      .Read("device_table_bytes", &engine->device_table_bytes)
       .Read("models", &engine->models)
       .Read("arena_bytes", &options->arena_bytes)
       .End();

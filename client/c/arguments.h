@@ -5,16 +5,19 @@
 #define ROPE_CLIENT_C_ARGUMENTS_H_
 
 #include <cstddef>
+#include <optional>
 
 #include "rope/client.h"
+#include "rope/device.h"
 #include "rope/embedded.h"
 #include "rope/rope.h"
 
 namespace rope::c {
 
-// Fills `call`, which borrows the memory of the arguments. INVALID_ARGUMENT: as rope_rotate.
+// Fills `call`, which borrows the memory of the arguments, and, if one of them lies on a GPU,
+// `queue`, but for its stream. INVALID_ARGUMENT: as rope_rotate.
 Status ReadArguments(const client::PreparedRotation& rotation, const rope_argument* arguments,
-                     size_t count, client::RotateRequest* call);
+                     size_t count, client::RotateRequest* call, std::optional<DeviceQueue>* queue);
 
 // These read a JSON object with the names of the C++ options (rope/options.h and rope/embedded.h).
 // Null is the defaults. INVALID_ARGUMENT, of "options" or "options.NAME": malformed JSON, another

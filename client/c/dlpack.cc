@@ -119,8 +119,10 @@ DLTensor WithFloat8(DLTensor tensor, DType dtype) {
   return tensor;
 }
 
-Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view) {
-  ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
+Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view,
+                  bool may_be_cuda) {
+  const bool is_cuda = may_be_cuda && tensor.device.device_type == kDLCUDA;
+  if (!is_cuda) ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
   const auto* type =
       std::find_if(std::begin(kTypes), std::end(kTypes), [&tensor](const TypeOfDType& known) {
         return known.code == tensor.dtype.code && known.bits == tensor.dtype.bits;
@@ -130,6 +132,7 @@ Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* v
                    "float of 16, 32 or 64 bits, bfloat of 16, float8 e4m3fn or e5m2");
   }
   *view = {.dtype = type->dtype, .rank = tensor.ndim, .shape = tensor.shape};
+  if (is_cuda) view->cuda = tensor.device.device_id;
   ROPE_RETURN_IF_ERROR(CheckAxes(tensor, name, 1));
   ROPE_RETURN_IF_ERROR(MemoryOf(tensor, client::ElementBytes(type->dtype), name, &view->data));
   if (HasStrides(tensor, {})) return {};
@@ -141,22 +144,26 @@ Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* v
   return {};
 }
 
-Status ReadIntegers(const DLTensor& tensor, const std::string& name, std::vector<int64_t>* values) {
-  ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
+Status FindIntegers(const DLTensor& tensor, const std::string& name, void** memory) {
   const uint8_t bits = tensor.dtype.bits;
   if (tensor.dtype.code != kDLInt || (bits != 32 && bits != 64) || tensor.dtype.lanes != 1) {
     return BadType(tensor.dtype, name, "integers of 32 or 64 bits");
   }
-  void* memory = nullptr;
   ROPE_RETURN_IF_ERROR(CheckAxes(tensor, name, 0));
-  ROPE_RETURN_IF_ERROR(MemoryOf(tensor, bits / 8, name, &memory));
-  if (!HasStrides(tensor, {})) {
-    return InvalidField(name + ".strides", "other strides", "packed integers");
-  }
+  ROPE_RETURN_IF_ERROR(MemoryOf(tensor, bits / 8, name, memory));
+  if (HasStrides(tensor, {})) return {};
+  return InvalidField(name + ".strides", "other strides", "packed integers");
+}
+
+Status ReadIntegers(const DLTensor& tensor, const std::string& name, std::vector<int64_t>* values) {
+  void* memory = nullptr;
+  ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
+  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
   size_t count = 1;
   for (int32_t i = 0; i < tensor.ndim; ++i) count *= static_cast<size_t>(tensor.shape[i]);
   values->resize(count);
-  bits == 32 ? CopyIntegers<int32_t>(memory, values) : CopyIntegers<int64_t>(memory, values);
+  tensor.dtype.bits == 32 ? CopyIntegers<int32_t>(memory, values)
+                          : CopyIntegers<int64_t>(memory, values);
   return {};
 }
 

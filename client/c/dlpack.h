@@ -1,5 +1,5 @@
-// Reads tensors that DLPack describes (rope/dlpack.h), for C and Python: host memory, 1 to 8 axes,
-// types with one lane, elements aligned.
+// Reads tensors that DLPack describes (rope/dlpack.h), for C and Python: host memory, or that of a
+// GPU where a function says so; 1 to 8 axes, types with one lane, elements aligned.
 //
 // Threading:  Functions only.
 // Ownership:  A view borrows memory, shape and strides of the tensor.
@@ -25,14 +25,16 @@ struct DlpackView {
   int32_t rank = 0;
   const int64_t* shape = nullptr;
   const int64_t* strides = nullptr;  // null: packed
+  std::optional<int> cuda = {};      // the number of the GPU that has it; unset: host memory
 };
 
 // Libraries that have no type for fp8 say uint8, which then stands for `dtype`.
 DLTensor WithFloat8(DLTensor tensor, client::DType dtype);
 
 // `name` is that of the tensor, for errors. Floats of 16, 32 and 64 bits, bfloat of 16, float8
-// e4m3fn and e5m2.
-Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view);
+// e4m3fn and e5m2. `may_be_cuda`: memory of a GPU is accepted.
+Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view,
+                  bool may_be_cuda = false);
 
 // The axis whose length each call of a prepared rotation chooses, up to the one that was prepared.
 struct OpenAxis {
@@ -48,7 +50,10 @@ bool HasShape(const DlpackView& view, const std::string& layout, const std::vect
 // nothing. REQUIRES: ReadDlpack has read it.
 bool HasStrides(const DLTensor& tensor, const std::vector<int64_t>& strides);
 
-// Packed integers of 32 or 64 bits; no axes are allowed.
+// Where packed integers of 32 or 64 bits lie, in host memory or in that of a GPU; no axes are
+// allowed.
+Status FindIntegers(const DLTensor& tensor, const std::string& name, void** memory);
+// The integers themselves, of host memory.
 Status ReadIntegers(const DLTensor& tensor, const std::string& name, std::vector<int64_t>* values);
 
 }  // namespace rope::c

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -150,13 +151,18 @@ rope_error* rope_rotate(const rope_prepared* prepared, const rope_argument* argu
   const auto call_it = [&]() -> Status {
     ROPE_RETURN_IF_ERROR(CheckGiven({{prepared, "prepared"}}));
     if (argument_count > 0) ROPE_RETURN_IF_ERROR(CheckGiven({{arguments, "arguments"}}));
-    if (stream != nullptr) {
+    rope::client::RotateRequest call;
+    std::optional<rope::DeviceQueue> queue;
+    ROPE_RETURN_IF_ERROR(
+        rope::c::ReadArguments(prepared->rotation, arguments, argument_count, &call, &queue));
+    if (stream != nullptr && !queue.has_value()) {
       return rope::client::InvalidField("stream", "a stream", "null, for tensors in host memory");
     }
-    rope::client::RotateRequest call;
-    ROPE_RETURN_IF_ERROR(
-        rope::c::ReadArguments(prepared->rotation, arguments, argument_count, &call));
     began = true;
+    if (queue.has_value()) {
+      queue->stream = stream;
+      return prepared->client.Enqueue(call, *queue).status();
+    }
     return prepared->client.Rotate(call, prepared->options).status();
   };
   return Guarded(call_it, &began);

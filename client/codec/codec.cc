@@ -16,6 +16,7 @@
 #include "client/error.h"
 #include "kernels/status_macros.h"
 #include "proto/error.h"
+#include "proto/ipc/process_memory.h"
 #include "proto/ipc/ring.h"
 #include "proto/wire/message_join.h"
 
@@ -262,6 +263,10 @@ Status PlaceTensors(const Region& region, Route route, Encoding& encoding) {
   }
   if (region.ids != nullptr) encoded.region_id = region.ids->Acquire();
   encoding.placement = PlacementOf(region, encoding.places);
+  if (region.is_device && !encoding.placement.has_outputs) {
+    return InvalidField("tensors", "an output that overlaps another tensor on the GPU",
+                        "outputs of their own, or exactly in place");
+  }
   if (pool != nullptr && !encoding.placement.has_outputs) {  // one would overwrite an input
     OwnOutputs(*pool, /*is_staged=*/true, encoding);
     encoding.placement = PlacementOf(region, encoding.places);
@@ -315,6 +320,13 @@ void SetPlaces(const Encoding& encoding, v1::RotateRequest& head) {
   }
 }
 
+// Names the positions that lie on the device of the region.
+void SetDeviceIds(const RotateRequest& request, const Encoding& encoding, v1::RotateRequest& head) {
+  if (request.positions.device_ids == nullptr) return;
+  SetSpan(encoding, {.offset = proto::ProcessMemoryOffset(request.positions.device_ids)},
+          *head.mutable_positions()->mutable_position_ids()->mutable_region());
+}
+
 // Joins the message with the bytes of the tensors that are not in the region.
 std::vector<proto::MessagePart> JoinWhole(const Encoding& encoding, v1::RotateRequest& head) {
   std::vector<v1::Tensor*> tensors(encoding.places.size());
@@ -343,8 +355,9 @@ CallMessage NewMessage() {
 bool HasStartOnly(const Positions& positions) {
   return positions.start.has_value() && positions.starts.empty() &&
          positions.position_ids.empty() && positions.position_ids_shape.empty() &&
-         positions.cu_seqlens.empty() && positions.seq_lens.empty() &&
-         !positions.cp_size.has_value() && !positions.cp_rank.has_value();
+         positions.device_ids == nullptr && positions.cu_seqlens.empty() &&
+         positions.seq_lens.empty() && !positions.cp_size.has_value() &&
+         !positions.cp_rank.has_value();
 }
 
 // A decode step has a start and nothing else. A start of 0 is written too: it is of a oneof.
@@ -495,6 +508,7 @@ Status FillPrepared(const RotateRequest& request, const std::vector<Preparation:
   }
   SetRows(encoding, has_shapes, head);
   SetPlaces(encoding, head);
+  SetDeviceIds(request, encoding, head);
   return {};
 }
 
@@ -535,6 +549,30 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region&
   }
   ROPE_ASSIGN_OR_RETURN(auto message, JoinPrepared(encoding, request, tensors));
   return Encoded(std::move(encoding), std::move(message), route, borrowed);
+}
+
+// Either all tensors lie on the region's device, with their outputs, or none does.
+Status CheckDevices(const RotateRequest& request, const Region& region) {
+  for (size_t i = 0; i < request.tensors.size(); ++i) {
+    const TensorView& tensor = request.tensors[i];
+    const bool is_on_gpu = tensor.memory == Memory::kCuda;
+    if (is_on_gpu && !region.is_device) {
+      return InvalidField(absl::StrCat("tensors[", i, "].memory"), "memory of a GPU",
+                          "host memory, or Client::Enqueue in process");
+    }
+    if (!is_on_gpu && region.is_device) {
+      return InvalidField(absl::StrCat("tensors[", i, "].memory"), "host memory",
+                          "memory of the GPU for each tensor");
+    }
+    if (!is_on_gpu || tensor.output != nullptr) continue;
+    return InvalidField(absl::StrCat("tensors[", i, "].output"), "null", "memory of the GPU");
+  }
+  const bool moves = request.reposition.has_value();
+  if (moves && request.reposition->from.device_ids != nullptr) {
+    return InvalidField("reposition.from.device_ids", "positions on a GPU", "reposition.by");
+  }
+  if (region.is_device || request.positions.device_ids == nullptr) return {};
+  return InvalidField("positions.device_ids", "positions on a GPU", "Client::Enqueue in process");
 }
 
 // These two fill the message of a whole request, but for places and rows.
@@ -603,6 +641,7 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
   ROPE_RETURN_IF_ERROR(PlaceTensors(region, route, encoding));
   SetRows(encoding, /*has_shapes=*/true, head);
   SetPlaces(encoding, head);
+  SetDeviceIds(request, encoding, head);
   if (encoding.writes_strides() && encoding.wants_strides()) {
     const std::vector<WantedTensor>& wanted = encoding.encoded.wanted;
     SetOutputStrides(
@@ -616,6 +655,7 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
                                    BorrowedSlices& borrowed) {
+  ROPE_RETURN_IF_ERROR(CheckDevices(request, region));
   if (!request.prepared.has_value()) return EncodeWhole(request, region, route, borrowed);
   ROPE_RETURN_IF_ERROR(CheckPreparedCall(request));
   if (std::ranges::any_of(request.tensors, HasStrides)) {

@@ -10,7 +10,8 @@
 //
 // Threading:  Functions only.
 // Errors:     Encoding: as messages.h; INVALID_ARGUMENT: a tensor of pages outside the region, or
-//             with a result outside it. Decoding: INTERNAL if the reply is not a RotateResponse
+//             with a result outside it; tensors on a device and in host memory together, or for
+//             a region of the other kind. Decoding: INTERNAL if the reply is not a RotateResponse
 //             that answers the request (no output is written then); else the status in the reply's
 //             `error`.
 #ifndef ROPE_CLIENT_CODEC_CODEC_H_

@@ -441,15 +441,27 @@ Status SetArray(const std::string& field, const ArrayView& view, v1::Array& arra
 }
 
 Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message) {
-  const bool has_ids = !positions.position_ids.empty() || !positions.position_ids_shape.empty();
+  const bool on_device = positions.device_ids != nullptr;
+  const bool has_ids =
+      !positions.position_ids.empty() || (!on_device && !positions.position_ids_shape.empty());
   ROPE_RETURN_IF_ERROR(CheckOneOf(field, {{"start", positions.start.has_value()},
                                           {"starts", !positions.starts.empty()},
-                                          {"position_ids", has_ids}}));
+                                          {"position_ids", has_ids},
+                                          {"device_ids", on_device}}));
   if (positions.start.has_value()) message.set_start(*positions.start);
   if (!positions.starts.empty()) SetIntegers(positions.starts, *message.mutable_starts());
   if (has_ids) {
     SetIntegers(positions.position_ids, *message.mutable_position_ids(),
                 positions.position_ids_shape);
+  }
+  if (on_device) {
+    const int32_t bytes = positions.device_id_bytes;
+    if (bytes != 4 && bytes != 8) {
+      return InvalidField(absl::StrCat(field, ".device_id_bytes"), bytes, "4 or 8");
+    }
+    v1::Array& ids = *message.mutable_position_ids();
+    ids.set_dtype(bytes == 4 ? v1::DTYPE_INT32 : v1::DTYPE_INT64);
+    SetShape(positions.position_ids_shape, ids);
   }
   if (!positions.cu_seqlens.empty()) {
     SetIntegers(positions.cu_seqlens, *message.mutable_cu_seqlens());

@@ -86,6 +86,7 @@ struct Region {
   std::shared_ptr<ArenaMemory> memory = nullptr;
   std::shared_ptr<RegionIds> ids = nullptr;  // null: no region is registered with the server
   bool is_staging = false;
+  bool is_device = false;  // all memory of the process's GPUs
   // Set if the region is all memory of the process; `memory` is null then. Results without an
   // output get memory from here.
   std::shared_ptr<OutputPool> process_outputs = nullptr;

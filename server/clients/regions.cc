@@ -86,6 +86,11 @@ std::unique_ptr<Region> Region::OfProcess() {
       Kind::kProcess, proto::kProcessMemoryBytes, proto::ProcessMemory()));
 }
 
+std::unique_ptr<Region> Region::OfDevices() {
+  return std::unique_ptr<Region>(  // owned by the result
+      new Region(Kind::kDevice, proto::kProcessMemoryBytes, nullptr));
+}
+
 Region::~Region() {
   if (kind_ == Kind::kMemfd) munmap(mapped_, bytes_);
 }
@@ -184,12 +189,16 @@ absl::StatusOr<uint64_t> Regions::RegisterProcess() {
   return Insert(Region::OfProcess());
 }
 
+absl::StatusOr<uint64_t> Regions::RegisterDevices() {
+  return Insert(Region::OfDevices());
+}
+
 std::vector<Regions::Listed> Regions::List() const {
   std::vector<Listed> listed;
   proto::MutexLock lock(&mutex_);
   for (const auto& [id, registered] : regions_) {
     const Region& region = *registered.name->region();
-    if (region.kind() != Region::Kind::kProcess) listed.push_back({id, region.bytes()});
+    if (region.kind() == Region::Kind::kMemfd) listed.push_back({id, region.bytes()});
   }
   return listed;
 }
@@ -205,7 +214,7 @@ absl::StatusOr<std::shared_ptr<const Region>> Regions::Find(uint64_t id,
 
 absl::StatusOr<uint64_t> Regions::Insert(std::unique_ptr<Region> region) {
   const auto bytes =
-      static_cast<int64_t>(region->kind() == Region::Kind::kProcess ? 0 : region->bytes());
+      static_cast<int64_t>(region->kind() == Region::Kind::kMemfd ? region->bytes() : 0);
   if (is_proxy_) {
     return MakeError(Reason::kPermission, "region", "a client of a proxy",
                      "a connection of the client's own");

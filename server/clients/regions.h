@@ -1,10 +1,12 @@
 // The memory regions that a connection has registered, by id.
 //
-// Region: memory of a client on this host that requests read from and write to, in place. Two
+// Region: memory of a client on this host that requests read from and write to, in place. Three
 // kinds:
 //
 //   memfd    sealed against shrinking, so that access through its mapping can never raise SIGBUS
 //   process  all memory of this process, for a caller in it; it counts no bytes
+//   device   all memory of GPUs that this process can name, for a caller in it; it counts no bytes,
+//            and no thread of the host reads it
 //
 // Threading:  Immutable. If the client writes to the bytes while a request uses them, values may be
 //             torn; nothing else can go wrong.
@@ -38,20 +40,21 @@ namespace rope::server {
 
 class Region {
  public:
-  enum class Kind { kMemfd, kProcess };
+  enum class Kind { kMemfd, kProcess, kDevice };
 
   // Maps the whole `file`, whose size must be `bytes`.
   static absl::StatusOr<std::unique_ptr<Region>> MapMemfd(proto::FileDescriptor file,
                                                           uint64_t bytes);
-  // Offsets are as proto/ipc/process_memory.h says.
+  // Offsets of both are as proto/ipc/process_memory.h says.
   static std::unique_ptr<Region> OfProcess();
+  static std::unique_ptr<Region> OfDevices();
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
   Kind kind() const { return kind_; }
   uint64_t bytes() const { return bytes_; }
-  // The address of its first byte.
+  // The address of its first byte. Null: of a device, which no pointer of the host leads to.
   char* mapped() const { return mapped_; }
 
   // OUT_OF_RANGE: [offset, offset + count) passes the end. `field` names the span in the message.
@@ -160,8 +163,10 @@ class Regions {
 
   // Registers the memory that the connection brings; returns the region's id.
   absl::StatusOr<uint64_t> RegisterMemfd(proto::FileDescriptor file, uint64_t bytes);
-  // Registers all memory of this process, for a caller in it. The region is not listed.
+  // Register all memory of this process, and of its devices, for a caller in it. These regions are
+  // not listed.
   absl::StatusOr<uint64_t> RegisterProcess();
+  absl::StatusOr<uint64_t> RegisterDevices();
   // Unregisters all, when the connection has ended.
   void Close();
 

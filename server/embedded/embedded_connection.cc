@@ -62,6 +62,11 @@ Result<RotateReply> EmbeddedConnection::Rotate(const RotateRequest& request,
   return rotations_->Rotate(request, DeadlineOf(options), NotCancelled());
 }
 
+Result<RotateReply> EmbeddedConnection::Enqueue(const RotateRequest& request,
+                                                const DeviceQueue& queue) {
+  return rotations_->Rotate(request, DeadlineOf({}), NotCancelled(), queue);
+}
+
 client::Call EmbeddedConnection::RotateAsync(const RotateRequest& request,
                                              client::RotateCallback callback,
                                              const CallOptions& options) {

@@ -30,6 +30,8 @@ class EmbeddedConnection final : public client::MessageConnection {
                                      const client::CallOptions& options) override;
   client::Call RotateAsync(const client::RotateRequest& request, client::RotateCallback callback,
                            const client::CallOptions& options) override;
+  Result<client::RotateReply> Enqueue(const client::RotateRequest& request,
+                                      const DeviceQueue& queue) override;
   Status Fence(const client::CallOptions& options) override;
   Result<client::ServingStatus> Health(const std::string& service,
                                        const client::CallOptions& options) override;

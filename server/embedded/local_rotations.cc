@@ -24,12 +24,16 @@ LocalService::Cancelled NotCancelled() {
 LocalRotations::LocalRotations(std::shared_ptr<LocalService> service, int64_t pooled_bytes)
     : service_(std::move(service)),
       region_({.ids = std::make_shared<client::RegionIds>(service_->region_id()),
-               .process_outputs = client::OutputPool::Make(pooled_bytes)}) {}
+               .process_outputs = client::OutputPool::Make(pooled_bytes)}),
+      devices_({.ids = std::make_shared<client::RegionIds>(service_->device_region_id()),
+                .is_device = true,
+                .process_outputs = region_.process_outputs}) {}
 
 Result<RotateReply> LocalRotations::Rotate(const RotateRequest& request, SteadyTime deadline,
-                                           const LocalService::Cancelled& cancelled) {
+                                           const LocalService::Cancelled& cancelled,
+                                           const std::optional<DeviceQueue>& queue) {
   try {
-    return RotateWithin(request, deadline, cancelled);
+    return RotateWithin(request, deadline, cancelled, queue);
   } catch (const std::bad_alloc&) {  // encoding it, or memory for its results
     return client::ToStatus(server::OutOfMemory());
   }
@@ -37,24 +41,28 @@ Result<RotateReply> LocalRotations::Rotate(const RotateRequest& request, SteadyT
 
 // An id that the engine has forgotten: nothing has run, and the request goes whole.
 Result<RotateReply> LocalRotations::RotateWithin(const RotateRequest& request, SteadyTime deadline,
-                                                 const LocalService::Cancelled& cancelled) {
-  Result<RotateReply> reply = RotateOnce(request, /*is_forgotten=*/false, deadline, cancelled);
+                                                 const LocalService::Cancelled& cancelled,
+                                                 const std::optional<DeviceQueue>& queue) {
+  Result<RotateReply> reply =
+      RotateOnce(request, /*is_forgotten=*/false, deadline, cancelled, queue);
   const bool by_id = request.prepared.has_value();
   if (reply.ok() || !by_id || !client::IsForgotten(reply.status())) return reply;
-  reply = RotateOnce(request, /*is_forgotten=*/true, deadline, cancelled);
+  reply = RotateOnce(request, /*is_forgotten=*/true, deadline, cancelled, queue);
   if (reply.ok()) PrepareAgain(*request.prepared, deadline);
   return reply;
 }
 
 Result<RotateReply> LocalRotations::RotateOnce(const RotateRequest& request, bool is_forgotten,
                                                SteadyTime deadline,
-                                               const LocalService::Cancelled& cancelled) {
+                                               const LocalService::Cancelled& cancelled,
+                                               const std::optional<DeviceQueue>& queue) {
   client::BorrowedSlices none;
+  const client::Region& region = queue.has_value() ? devices_ : region_;
   const auto encode = is_forgotten ? &client::EncodeWhole : &client::EncodeRotate;
-  Result<client::EncodedRotate> encoded = encode(request, region_, client::Route::kInProcess, none);
+  Result<client::EncodedRotate> encoded = encode(request, region, client::Route::kInProcess, none);
   if (!encoded.ok()) return encoded.status();
   Result<RotateReply> reply = service_->Rotate(
-      *std::move(encoded->call), std::move(encoded->wanted), TimeLeft(deadline), cancelled);
+      *std::move(encoded->call), std::move(encoded->wanted), TimeLeft(deadline), cancelled, queue);
   if (!reply.ok()) return reply;
   for (size_t i = 0; i < encoded->owned.size(); ++i) {
     client::RotatedTensor& tensor = reply->tensors[i];

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "client/memory/region.h"
 #include "proto/mutex.h"
 #include "rope/async.h"
+#include "rope/device.h"
 #include "server/embedded/local_service.h"
 
 namespace rope::embedded {
@@ -32,8 +34,10 @@ class LocalRotations {
  public:
   LocalRotations(std::shared_ptr<LocalService> service, int64_t pooled_bytes);
 
+  // With a queue as Client::Enqueue.
   Result<client::RotateReply> Rotate(const client::RotateRequest& request, SteadyTime deadline,
-                                     const LocalService::Cancelled& cancelled);
+                                     const LocalService::Cancelled& cancelled,
+                                     const std::optional<DeviceQueue>& queue = {});
   // Frees the idle memory of replies; from now on none is kept.
   void Close() { region_.process_outputs->Close(); }
   LocalService& service() { return *service_; }
@@ -43,14 +47,17 @@ class LocalRotations {
  private:
   Result<client::RotateReply> RotateOnce(const client::RotateRequest& request, bool is_forgotten,
                                          SteadyTime deadline,
-                                         const LocalService::Cancelled& cancelled);
+                                         const LocalService::Cancelled& cancelled,
+                                         const std::optional<DeviceQueue>& queue);
   Result<client::RotateReply> RotateWithin(const client::RotateRequest& request,
                                            SteadyTime deadline,
-                                           const LocalService::Cancelled& cancelled);
+                                           const LocalService::Cancelled& cancelled,
+                                           const std::optional<DeviceQueue>& queue);
   void PrepareAgain(const client::PreparedRotation& rotation, SteadyTime deadline);
 
   const std::shared_ptr<LocalService> service_;
   const client::Region region_;
+  const client::Region devices_;
 };
 
 // CallbackThread: the calls that nobody waits for, and the thread that makes them.

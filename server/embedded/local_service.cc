@@ -119,7 +119,9 @@ client::RotateReply ReplyOf(const server::Request& finished,
     const server::TensorPlan& plan = finished.plan.tensors[i];
     if (!kernels::IsFloat8(plan.output_dtype)) continue;
     tensor.fp8_scale = plan.output_scale;
-    tensor.saturated = finished.run.SaturatedOf(i)->load(std::memory_order_relaxed);
+    const std::atomic<int64_t>* const saturated = finished.run.SaturatedOf(i);
+    if (saturated == nullptr) continue;  // no device counts them
+    tensor.saturated = saturated->load(std::memory_order_relaxed);
   }
   return reply;
 }
@@ -127,10 +129,12 @@ client::RotateReply ReplyOf(const server::Request& finished,
 // A rotation.
 class RotateCall final : public server::InProcessCall {
  public:
-  RotateCall(client::CallMessage message, std::vector<client::WantedTensor> wanted, Ending& ending,
+  RotateCall(client::CallMessage message, std::vector<client::WantedTensor> wanted,
+             const std::optional<DeviceQueue>& queue, Ending& ending,
              server::Connection& connection)
       : message_(std::move(message)),
         wanted_(std::move(wanted)),
+        queue_(queue),
         ending_(ending),
         connection_(connection) {}
 
@@ -140,6 +144,7 @@ class RotateCall final : public server::InProcessCall {
   server::Decoded TakeRequest() override {
     return {std::move(message_.arena), message_.head, std::move(message_.split)};
   }
+  std::optional<DeviceQueue> queue() const override { return queue_; }
   void Answer(std::unique_ptr<server::Request> finished, const absl::Status& status) override {
     status_ = status;
     if (status.ok()) reply_ = ReplyOf(*finished, std::move(wanted_));
@@ -153,6 +158,7 @@ class RotateCall final : public server::InProcessCall {
  private:
   client::CallMessage message_;
   std::vector<client::WantedTensor> wanted_;
+  const std::optional<DeviceQueue>& queue_;
   Ending& ending_;
   server::Connection& connection_;
   absl::Status status_;
@@ -187,6 +193,9 @@ absl::Status LocalService::Build(const Options& options) {
         "memory_bytes", options.memory_bytes,
         absl::StrCat("0, or ", server::limits::kMemoryBytesMin, " or more"));
   }
+  if (options.device_table_bytes < 0) {
+    return server::InvalidField("device_table_bytes", options.device_table_bytes, "0 or more");
+  }
   const int64_t memory_bytes = options.memory_bytes > 0
                                    ? options.memory_bytes
                                    : server::DefaultMemoryBytes(server::AvailableMemory());
@@ -197,6 +206,7 @@ absl::Status LocalService::Build(const Options& options) {
   }
   core.shares = server::DivideMemory(memory_bytes, std::nullopt, std::nullopt);
   core.shared_memory.enabled = true;
+  core.device_table_bytes = options.device_table_bytes;
   // A request of several slices goes to the batch thread, so that callers work for themselves.
   core.batches.direct_bytes_max =
       std::min(core.batches.direct_bytes_max, core.batches.slice_bytes_max);
@@ -205,6 +215,7 @@ absl::Status LocalService::Build(const Options& options) {
   connection_ = std::make_unique<server::Connection>(
       server::Connection::About{.id = 1, .account = std::move(account)}, core_->region_totals());
   ROPE_ASSIGN_OR_RETURN(region_id_, connection_->regions().RegisterProcess());
+  ROPE_ASSIGN_OR_RETURN(device_region_id_, connection_->regions().RegisterDevices());
   services_ = core_->HealthNames();
   return absl::OkStatus();
 }
@@ -228,10 +239,10 @@ Result<grpc::ByteBuffer> LocalService::Call(server::Method method, grpc::ByteBuf
 
 Result<client::RotateReply> LocalService::Rotate(client::CallMessage message,
                                                  std::vector<client::WantedTensor> wanted,
-                                                 absl::Duration timeout,
-                                                 const Cancelled& cancelled) noexcept {
+                                                 absl::Duration timeout, const Cancelled& cancelled,
+                                                 const std::optional<DeviceQueue>& queue) noexcept {
   Ending ending(timeout, cancelled);
-  RotateCall call(std::move(message), std::move(wanted), ending, *connection_);
+  RotateCall call(std::move(message), std::move(wanted), queue, ending, *connection_);
   core_->rope_service().RotateInProcess(call);
   RunWhatIsLeft();
   if (Status status = StatusAtEnd(ending, call.status()); !status.ok()) return status;

@@ -14,12 +14,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/codec/codec.h"
+#include "rope/device.h"
 #include "rope/embedded.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
@@ -47,12 +49,15 @@ class LocalService {
                                 absl::Duration timeout, const Cancelled& cancelled) noexcept;
 
   // The same for a rotation, whose message and answer are never bytes.
+  // With a queue its tensors lie on that device, and it ends when it is enqueued there.
   Result<client::RotateReply> Rotate(client::CallMessage message,
                                      std::vector<client::WantedTensor> wanted,
-                                     absl::Duration timeout, const Cancelled& cancelled) noexcept;
+                                     absl::Duration timeout, const Cancelled& cancelled,
+                                     const std::optional<DeviceQueue>& queue = {}) noexcept;
 
-  // The id under which messages name the memory of this process.
+  // The ids under which messages name the memory of this process, and of its devices.
   uint64_t region_id() const { return region_id_; }
+  uint64_t device_region_id() const { return device_region_id_; }
   // Whether the engine's health would know the service.
   bool HasService(const std::string& name) const;
 
@@ -66,6 +71,7 @@ class LocalService {
   std::unique_ptr<server::Connection> connection_;  // of all clients of this engine
   std::vector<std::string> services_;
   uint64_t region_id_ = 0;
+  uint64_t device_region_id_ = 0;
 };
 
 }  // namespace rope::embedded

@@ -13,6 +13,7 @@
 #include "proto/wire/message_split.h"
 #include "server/engine/job_tiler.h"
 #include "server/error.h"
+#include "server/request/device_plan.h"
 #include "server/request/explicit_rows.h"
 #include "server/request/limits.h"
 #include "server/request/pages.h"
@@ -48,12 +49,13 @@ class Engine::Planning final : public SideThread::Work {
 };
 
 Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Batcher& batcher,
-               const Clock& clock, const Options& options)
+               const Clock& clock, const Options& options, const DeviceRotation& devices)
     : registry_(registry),
       prepared_(prepared),
       batcher_(batcher),
       clock_(clock),
       options_(options),
+      devices_(devices),
       side_thread_(clock) {}
 
 absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
@@ -69,6 +71,7 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   if (!id.empty()) {
     ROPE_ASSIGN_OR_RETURN(request->prepared, prepared_.Find(id));
   }
+  if (request->arrival.queue.has_value()) return EnqueueOnDevice(request);
   const int64_t admitted = request->permit.bytes();
   const absl::Status status = MakePlan(*request, /*may_take_long=*/false);
   if (IsNeedsSideThread(status)) {  // which plans from the beginning
@@ -80,6 +83,19 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   }
   ROPE_RETURN_IF_ERROR(status);
   return batcher_.Enqueue(request);
+}
+
+absl::Status Engine::EnqueueOnDevice(std::unique_ptr<Request>& request) {
+  ROPE_RETURN_IF_ERROR(MakePlan(*request, /*may_take_long=*/true));
+  ROPE_RETURN_IF_ERROR(WithinMemory([&]() -> absl::Status {
+    ROPE_ASSIGN_OR_RETURN(request->run.device,
+                          devices_.Enqueue(request->plan, *request->arrival.queue));
+    return absl::OkStatus();
+  }));
+  request->stages.execute = Microseconds(clock_.Now() - request->run.enqueued);
+  const Request::Done done = std::move(request->done);
+  done(std::move(request), absl::OkStatus());
+  return absl::OkStatus();
 }
 
 absl::Status Engine::MakePlan(Request& request, bool may_take_long) {
@@ -112,10 +128,12 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   ROPE_RETURN_IF_ERROR(request.permit.Grow(PagesBytes(call, plan), "paged_tokens"));
   ROPE_RETURN_IF_ERROR(PlanElements(fixed, call, source, plan));
   ROPE_RETURN_IF_ERROR(source.Place());
+  const Ropes& ropes = request.prepared != nullptr ? request.prepared->ropes : own;
+  if (request.arrival.queue.has_value()) return PlanDevice(fixed, call, ropes, source, plan);
+  ROPE_RETURN_IF_ERROR(CheckOnHost(plan));
   SetDestinations(*request.decoded.bytes, options_.overwritten_min, plan);
   ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(fixed, call, plan), "request"));
   ROPE_RETURN_IF_ERROR(BoundJobs(plan));
-  const Ropes& ropes = request.prepared != nullptr ? request.prepared->ropes : own;
   ROPE_RETURN_IF_ERROR(PlanPositions(fixed, call, ropes, source, plan));
   ROPE_RETURN_IF_ERROR(CheckReplyBytes(request));
   return request.permit.Grow(PlannedBytes(plan), "positions");

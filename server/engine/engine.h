@@ -5,7 +5,8 @@
 //   3. The request is planned on the caller's thread. If planning finds that it would take longer
 //      than rotating a slice, the side thread plans it instead.
 //   4. Each step of planning grows the request's permit before the step takes memory.
-//   5. The batcher takes the request.
+//   5. The batcher takes the request. One whose tensors lie on a device is enqueued on its caller's
+//      stream instead, on this thread, and is then done.
 //
 // Threading:  Thread-safe.
 // Ownership:  Submit takes the request if and only if it returns OK; `done` then runs exactly once,
@@ -21,6 +22,7 @@
 #include "absl/status/status.h"
 #include "server/clock.h"
 #include "server/engine/batcher.h"
+#include "server/engine/device_rotation.h"
 #include "server/engine/side_thread.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
@@ -48,9 +50,9 @@ class Engine {
     int64_t overwritten_min = limits::kOverwriteBytesMin;  // of a result, SetDestinations
   };
 
-  // All must outlive the engine.
+  // All must outlive the engine. `devices`: with nothing, no request may have a queue.
   Engine(ModelRegistry& registry, PreparedRotations& prepared, Batcher& batcher, const Clock& clock,
-         const Options& options);
+         const Options& options, const DeviceRotation& devices = {});
 
   absl::Status Submit(std::unique_ptr<Request>& request);
 
@@ -63,6 +65,8 @@ class Engine {
 
   // Finds the prepared request, and plans on this thread or on the side thread.
   absl::Status PlanOrEnqueue(std::unique_ptr<Request>& request);
+  // Plans the request, enqueues it on its device and calls `done`.
+  absl::Status EnqueueOnDevice(std::unique_ptr<Request>& request);
   // Fills everything that the batcher needs. NeedsSideThread, unless it may take long: planning
   // takes longer than rotating a slice.
   absl::Status MakePlan(Request& request, bool may_take_long);
@@ -76,6 +80,7 @@ class Engine {
   Batcher& batcher_;
   const Clock& clock_;
   const Options options_;
+  const DeviceRotation devices_;
   SideThread side_thread_;  // last: it uses everything else
 };
 

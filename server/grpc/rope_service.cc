@@ -259,6 +259,7 @@ void RopeService::RotateInProcess(InProcessCall& call) {
   Decoded decoded = call.TakeRequest();
   Arrival arrival = ArrivalOf(call, static_cast<int64_t>(decoded.message().ByteSizeLong()),
                               Transport::kInProcess);
+  arrival.queue = call.queue();
   TakeId(decoded.message().request_id(), arrival);
   if (arrival.id.empty()) arrival.id = MakeId();
   Submit(std::move(arrival), std::move(decoded),

@@ -94,7 +94,8 @@ absl::StatusOr<proto::FragmentedBytes> ReadBytes(const v1::Array& array, int64_t
       return InvalidField(absl::StrCat(path, ".shape"), Brackets(array.shape()),
                           "an extent in bytes that fits 63 bits");
     }
-    part = {nullptr, array.region().region_id(), array.region().offset(), *want};
+    part = {nullptr, array.region().region_id(), array.region().offset(), *want,
+            part.may_lie_on_device};
     absl::StatusOr<proto::FragmentedBytes> found = source.Find(part, "region");
     if (!found.ok()) return Prefixed(absl::StrCat(path, "."), found.status());
     return found;
@@ -309,6 +310,7 @@ absl::StatusOr<TensorBytes> ReadTensorBytes(const v1::Array& array, kernels::DTy
                                             int64_t count, ArraySource& source,
                                             absl::string_view path) {
   TensorBytes result;
+  result.part.may_lie_on_device = true;
   ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
   const int64_t element_bytes = kernels::ElementBytes(dtype);
   if (CameAsBytes(array)) {

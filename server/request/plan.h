@@ -14,7 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/backend/rotate_job.h"
+#include "kernels/check.h"
 #include "kernels/frequencies/frequencies.h"
+#include "proto/ipc/process_memory.h"
 #include "proto/wire/message_split.h"
 #include "proto/wire/wire_cursor.h"
 #include "server/clients/regions.h"
@@ -29,9 +31,19 @@ struct RegionPart {
   uint64_t id = 0;
   uint64_t offset = 0;  // in the region
   int64_t bytes = 0;
+  bool may_lie_on_device = false;  // its reader reads no byte
 
-  // The address of the part. REQUIRES: it has a region.
-  char* mapped() const { return region->mapped() + offset; }
+  // The address of the part. REQUIRES: it has a region, not of a device.
+  char* mapped() const {
+    ROPE_CHECK(region->mapped() != nullptr);
+    return region->mapped() + offset;
+  }
+  bool IsOnDevice() const { return region != nullptr && region->kind() == Region::Kind::kDevice; }
+  // For kernels of the device. REQUIRES: it lies there.
+  void* device_address() const {
+    ROPE_CHECK(IsOnDevice());
+    return reinterpret_cast<void*>(proto::kProcessMemoryBegin + offset);
+  }
 };
 
 // Whether two parts share a byte.
@@ -62,8 +74,8 @@ class ArraySource {
   }
 
   // Finds the region of `part` by its id, and returns the part's bytes, which are valid while
-  // part.region is held. `field` names the part. INVALID_ARGUMENT: this array may not be in a
-  // region.
+  // part.region is held. `field` names the part. Memory of a device has no bytes here.
+  // INVALID_ARGUMENT: this array may not be in a region, or not on a device.
   virtual absl::StatusOr<proto::FragmentedBytes> Find(RegionPart& /*part*/,
                                                       absl::string_view field) {
     return InvalidField(field, "a region", "raw or numbers");
@@ -200,6 +212,16 @@ struct MoveTable {
   std::shared_ptr<const std::vector<float>> copied;  // rows that could not be used where they are
 };
 
+// The positions of tensors on a device, which no thread of the host walks over.
+struct DevicePositions {
+  std::optional<int64_t> move;  // the difference of all tokens; excludes the others
+  std::vector<int64_t> starts;  // of each sequence
+  RegionPart ids;               // of each token, on the device; no region: none
+  bool wide = false;            // they are int64, not int32
+  bool by_batch = false;        // [B, S]; else one list for every sequence
+  int64_t table_rows = 0;       // the model's own length; 0: unknown
+};
+
 // The validated request. The executor needs nothing else.
 struct Plan {
   // False: the thread that received the request plans it. Planning then returns NeedsSideThread
@@ -220,6 +242,8 @@ struct Plan {
   std::shared_ptr<const kernels::TablePage> rows;
   // A move by the caller's table, from row from_positions[0][t] to row positions[0][t].
   std::shared_ptr<MoveTable> table;
+  // Set: all tensors lie on a device. Positions by token are empty, and each row set is one run.
+  std::optional<DevicePositions> device;
   std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope
   std::shared_ptr<const kernels::Mrope> mrope;         // set: positions has three rows
   std::array<std::vector<int64_t>, 3> from_positions;  // of runs with `from`, and of a table

@@ -7,6 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/request/array_reader.h"
 #include "server/request/limits.h"
@@ -344,6 +345,45 @@ absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPla
     from.sequence[at] = to.sequence[at] = i.b;
   });
   return absl::OkStatus();
+}
+
+absl::Status ReadDevicePositions(const v1::Positions& message, ArraySource& source,
+                                 const Layout& layout, DevicePositions& positions) {
+  constexpr absl::string_view kPath = "positions";
+  ROPE_RETURN_IF_ERROR(CheckAlternatives(message, kPath));
+  for (const auto& [is_set, field] :
+       {std::pair(message.has_cu_seqlens(), "cu_seqlens"),
+        std::pair(message.has_cp_size(), "cp_size"), std::pair(message.has_cp_rank(), "cp_rank")}) {
+    if (!is_set) continue;
+    return MakeError(Reason::kNotBuilt, absl::StrCat(kPath, ".", field),
+                     "it with tensors on a device", "position_ids in memory of the device");
+  }
+  if (!message.has_position_ids()) {
+    const int64_t sequences = layout.Has('T') ? 1 : layout.Length('B');
+    ROPE_ASSIGN_OR_RETURN(positions.starts, ReadStarts(message, source, sequences, kPath));
+    return absl::OkStatus();
+  }
+  const v1::Array& ids = message.position_ids();
+  const std::string field = absl::StrCat(kPath, ".position_ids");
+  positions.wide = ids.dtype() == v1::DTYPE_INT64;
+  if (!ids.has_region()) {
+    return MakeError(Reason::kNotBuilt, field, "ids in host memory with tensors on a device",
+                     "start, starts, or ids in memory of the device");
+  }
+  if (!positions.wide && ids.dtype() != v1::DTYPE_INT32) {
+    return InvalidField(field + ".dtype", proto::DTypeName(ids.dtype()),
+                        "DTYPE_INT32 or DTYPE_INT64");
+  }
+  ROPE_ASSIGN_OR_RETURN(const IdShape shape,
+                        MatchIdShape(ids.shape(), layout, /*multimodal=*/false, field));
+  positions.by_batch = shape.by_batch;
+  const int64_t each = layout.Has('T') ? layout.Length('T') : layout.Length('S');
+  const int64_t count = shape.by_batch ? each * layout.Length('B') : each;
+  positions.ids = {nullptr, ids.region().region_id(), ids.region().offset(),
+                   count * (positions.wide ? 8 : 4), /*may_lie_on_device=*/true};
+  ROPE_RETURN_IF_ERROR(source.Find(positions.ids, field).status());
+  if (positions.ids.IsOnDevice()) return absl::OkStatus();
+  return InvalidField(field, "a region in host memory", "memory of the device");
 }
 
 absl::Status CheckPosition(int64_t position, absl::string_view field) {

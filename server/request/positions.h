@@ -41,6 +41,11 @@ absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message, Array
                                              const Layout& layout, bool multimodal,
                                              absl::string_view path);
 
+// The positions of tensors on a device: start or starts, or position_ids in memory of the device,
+// which nothing here reads. UNIMPLEMENTED: others.
+absl::Status ReadDevicePositions(const v1::Positions& message, ArraySource& source,
+                                 const Layout& layout, DevicePositions& positions);
+
 // The moves of Reposition.by, as positions before and after of which the smaller one is 0. `first`:
 // the plan's first tensor, whose pages may have a move each.
 absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPlan& first,

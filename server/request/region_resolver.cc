@@ -130,9 +130,13 @@ absl::StatusOr<proto::FragmentedBytes> RegionResolver::Find(RegionPart& part,
   ROPE_ASSIGN_OR_RETURN(part.region, request_.arrival.connection->regions().Find(part.id, field));
   ROPE_RETURN_IF_ERROR(
       part.region->CheckSpan(part.offset, static_cast<uint64_t>(part.bytes), field));
+  if (part.IsOnDevice() && !part.may_lie_on_device) {
+    return InvalidField(field, "memory of a device", "host memory");
+  }
   proto::FragmentedBytes found;
   found.bytes = part.bytes;
-  if (part.bytes > 0) found.fragments.emplace_back(part.mapped(), static_cast<size_t>(part.bytes));
+  if (part.bytes > 0 && !part.IsOnDevice())
+    found.fragments.emplace_back(part.mapped(), static_cast<size_t>(part.bytes));
   return found;
 }
 
@@ -168,7 +172,8 @@ absl::Status RegionResolver::Place() {
                             ReadOutputStrides(output.strides(i), tensor, field));
       ROPE_RETURN_IF_ERROR(CheckStrides(tensor, field));
     }
-    tensor.place = {nullptr, regions[i].region_id(), regions[i].offset(), PlaceBytes(tensor)};
+    tensor.place = {nullptr, regions[i].region_id(), regions[i].offset(), PlaceBytes(tensor),
+                    /*may_lie_on_device=*/true};
     if (const auto found = Find(tensor.place, "output.regions"); !found.ok()) {
       return proto::WithField(absl::StrCat("output.regions[", i, "]"), found.status());
     }

@@ -278,6 +278,44 @@ absl::Status PrepareReposition(const RopeEntries& layers, Ropes& ropes, Plan& pl
   return CheckSameGeometry(*ropes.from_entry, *ropes.from_resolved, *ropes.entry, *ropes.resolved);
 }
 
+absl::Status PlanDeviceRotation(v1::Operation operation, const Ropes& ropes,
+                                std::optional<int64_t> length, Plan& plan) {
+  const kernels::ResolvedRope& resolved = *ropes.resolved;
+  const auto refuse = [](absl::string_view field, absl::string_view got, absl::string_view want) {
+    return MakeError(Reason::kNotBuilt, field, absl::StrCat(got, " with tensors on a device"),
+                     want);
+  };
+  if (ropes.layers.differ()) return refuse("rope.first_layer", "it", "a request for each layer");
+  if (resolved.DependsOnSide()) return refuse("rope", "xpos", "an embedding without it");
+  if (!plan.row_sets.empty()) return absl::OkStatus();
+  if (!length.has_value()) {
+    return refuse("positions.seq_lens", "nothing for frequencies that follow the length",
+                  "one length for all sequences");
+  }
+  const auto runs_of = [&](const kernels::RowUse& use) {
+    return OneRun(FrequenciesOf(operation, use, plan)(resolved, *length), plan);
+  };
+  MakeRowSets(resolved, operation, runs_of, plan);
+  for (const RowSet& set : plan.row_sets) {
+    if (set.runs.empty() || set.runs.front().frequencies->cacheable) continue;
+    return refuse("rope", "frequencies of this length alone", "a length within the model's own");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanDeviceMove(const Ropes& ropes, int64_t difference, Plan& plan) {
+  const kernels::ResolvedRope& resolved = *ropes.resolved;
+  if (ropes.layers.differ()) {
+    return MakeError(Reason::kNotBuilt, "rope.first_layer", "it with tensors on a device",
+                     "a request for each layer");
+  }
+  const auto runs_of = [&](const kernels::RowUse& use) {
+    return OneRun(resolved.ForDifferences(1, use.side), plan);
+  };
+  MakeRowSets(resolved, v1::OPERATION_REPOSITION, runs_of, plan);
+  return CheckDistances(resolved, {&difference, 1});
+}
+
 absl::Status PlanReposition(const Ropes& ropes, TokenPositions from, TokenPositions to,
                             Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();

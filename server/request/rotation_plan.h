@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,6 +42,13 @@ absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers,
 // Fills the rest of a prepared plan. A layer that does not rotate changes nothing.
 absl::Status PlanRotation(v1::Operation operation, const Ropes& ropes, TokenPositions positions,
                           Plan& plan);
+
+// Fills the row sets of a plan for tensors on a device, each as one run: of a rotation at `length`,
+// and of a move of all tokens by one difference within one embedding. UNIMPLEMENTED: embeddings
+// that no resident table serves.
+absl::Status PlanDeviceRotation(v1::Operation operation, const Ropes& ropes,
+                                std::optional<int64_t> length, Plan& plan);
+absl::Status PlanDeviceMove(const Ropes& ropes, int64_t difference, Plan& plan);
 
 // PlanReposition: moves tensors that are already rotated to other positions or another embedding.
 //

@@ -3,6 +3,10 @@
 //   prepared/decode_token_ring    the call through the ring, prepared against whole
 //   embedded/prepared_token       the prepared call in process, against the ring
 //   embedded/c_prepared_token     the same call by the C API, against C++
+//   embedded/device_enqueue       the same of tensors on a GPU, with positions there, up to the
+//                                 launch: time of the host, over a driver without a device
+#include <dlfcn.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "client/codec/codec.h"
 #include "client/memory/arena_memory.h"
+#include "kernels/backend/cuda/cuda_driver.h"
 #include "kernels/check.h"
 #include "rope/client.h"
 #include "rope/embedded.h"
@@ -172,6 +177,39 @@ Measurement EmbeddedCToken() {
           .ratio = seconds[0] / seconds[1]};
 }
 
+// Work that waits in a stream goes with it: nothing computes.
+Measurement DeviceEnqueue() {
+  using kernels::Cuda;
+  if (dlopen(ROPE_BINARY_DIR "/tests/fake_cuda/libcuda.so.1", RTLD_NOW) == nullptr) {
+    return {.unit = "us", .yardstick = "a build without CUDA's kernels", .measured = false};
+  }
+  void* context = nullptr;
+  void* memory = nullptr;
+  const auto ok = [](kernels::CudaError error) {
+    ROPE_CHECK(error == kernels::CudaError::kSuccess);
+  };
+  ok(Cuda().cuDevicePrimaryCtxRetain(&context, 0));
+  ok(Cuda().cuCtxSetCurrent(context));
+  ok(Cuda().cuMemAlloc(&memory, 3 * 8192));
+  char* const q = static_cast<char*>(memory);
+  const client::Client client = embedded::Connect({.threads = 1}).value();
+  const RotateRequest whole = DecodeToken(q, q + 8192);
+  RotateRequest call = CallOf(client.Prepare(whole).value(), whole);
+  for (client::TensorView& tensor : call.tensors) tensor.memory = client::Memory::kCuda;
+  call.positions = {.position_ids_shape = {1}, .device_ids = q + 2 * 8192};
+  const std::vector<double> seconds =
+      MedianSeconds({[&] {
+                      CUstream_st* stream = nullptr;
+                      ok(Cuda().cuStreamCreate(&stream, kernels::kCudaStreamNonBlocking));
+                      const DeviceQueue queue{.stream = stream, .positions_max = 4096};
+                      for (int i = 0; i < kCalls; ++i) ROPE_CHECK(client.Enqueue(call, queue).ok());
+                      ok(Cuda().cuStreamDestroy(stream));
+                    }},
+                    301);
+  ok(Cuda().cuMemFree(memory));
+  return {.value = seconds[0] / kCalls * 1e6, .unit = "us", .yardstick = "the driver is a fake"};
+}
+
 }  // namespace
 
 std::vector<Row> PreparedRows() {
@@ -180,6 +218,7 @@ std::vector<Row> PreparedRows() {
       {"prepared/decode_token_ring", "<= 1", DecodeTokenRing},
       {"embedded/prepared_token", "<= 0.6", EmbeddedToken},
       {"embedded/c_prepared_token", "<= 1.25", EmbeddedCToken},
+      {"embedded/device_enqueue", "<= 4", DeviceEnqueue},
   };
 }
 

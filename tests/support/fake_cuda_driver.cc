@@ -23,6 +23,7 @@
 struct CUstream_st {
   rope::proto::Mutex mu;
   std::vector<std::function<void()>> queue ABSL_GUARDED_BY(mu);
+  bool is_captured ABSL_GUARDED_BY(mu) = false;  // the queue is a graph
 };
 
 namespace rope::testing {
@@ -57,6 +58,7 @@ struct State {
   int64_t pinned_limit ABSL_GUARDED_BY(mu) = kNoLimit;
   std::string broken_kernel ABSL_GUARDED_BY(mu);
   int64_t tests ABSL_GUARDED_BY(mu) = 1;  // counts Reset
+  int64_t captures ABSL_GUARDED_BY(mu) = 0;
 };
 
 State& TheState() {
@@ -64,7 +66,8 @@ State& TheState() {
   return state;
 }
 
-thread_local int64_t has_context = 0;  // State::tests when this thread made the context current
+thread_local int64_t has_context = 0;      // State::tests when this thread made the context current
+thread_local std::vector<int64_t> pushed;  // of the contexts before
 
 // SIGUSR1: from the next launch on the device is lost.
 std::atomic<bool> lost{false};
@@ -75,8 +78,15 @@ bool Contains(std::string_view text, std::string_view part) {
 }
 
 bool NeedsContext(std::string_view function) {
+  if (function == "cuStreamIsCapturing") return false;
   return Contains(function, "cuMem") || Contains(function, "cuStream") ||
          Contains(function, "cuModule") || function == "cuLaunchKernel";
+}
+
+// What breaks a capture that is under way.
+bool BreaksCapture(std::string_view function) {
+  return Contains(function, "cuMemAlloc") || Contains(function, "Synchronize") ||
+         Contains(function, "cuModuleLoad");
 }
 
 // What a function that releases something releases, it releases whatever it returns.
@@ -101,6 +111,7 @@ CudaError Enter(const std::string& function) {
     return error;
   }
   if (NeedsContext(function) && has_context != state.tests) return kInvalidContext;
+  if (state.captures > 0 && BreaksCapture(function)) return CudaError::kCaptureUnsupported;
   return CudaError::kSuccess;
 }
 
@@ -131,6 +142,7 @@ CudaError Allocate(void** address, size_t bytes, bool pinned) {
       static_cast<char*>(std::aligned_alloc(256, std::max<size_t>(bytes + 255, 1) / 256 * 256));
   std::memset(data, 0x5a, std::min<size_t>(bytes, kPoisonedBytes));
   state.allocations[data] = {static_cast<int64_t>(bytes), pinned};
+  ++state.counts.allocations;
   (pinned ? state.counts.pinned_bytes : state.counts.device_bytes) += static_cast<int64_t>(bytes);
   *address = data;
   return CudaError::kSuccess;
@@ -160,6 +172,7 @@ void CheckCopy(const void* target, const void* source, int64_t bytes) {
 }
 
 void Enqueue(CUstream_st* stream, std::function<void()> work) {
+  if (stream == nullptr) return work();
   rope::proto::MutexLock lock(&stream->mu);
   stream->queue.push_back(std::move(work));
 }
@@ -200,6 +213,10 @@ std::function<void()> RectangleLaunch(const std::string& name, const kernels::Cu
       if (job.first_block == kernels::kCudaNoBlock) continue;
       CheckJobIsReached(job, work.rows != nullptr ? work.row_count : 0);
     }
+    if (work.positions != nullptr) {
+      CheckReached(work.positions, work.jobs[0].tokens * (work.wide_positions != 0 ? 8 : 4));
+    }
+    if (work.positions_outside != nullptr) CheckReached(work.positions_outside, 4);
     RunCudaRectangleOnCpu(name, blocks, threads, work);
   };
 }
@@ -235,6 +252,36 @@ CudaError cuCtxSetCurrent(void* context) {
   ROPE_CHECK(context == &TheState());
   rope::proto::MutexLock lock(&TheState().mu);
   has_context = TheState().tests;
+  return CudaError::kSuccess;
+}
+CudaError cuCtxPushCurrent(void* context) {
+  pushed.push_back(has_context);
+  return cuCtxSetCurrent(context);
+}
+CudaError cuCtxPopCurrent(void** context) {
+  ROPE_CHECK(!pushed.empty());
+  *context = &TheState();
+  has_context = pushed.back();
+  pushed.pop_back();
+  return CudaError::kSuccess;
+}
+// Of the two that the backend asks for, in its order.
+CudaError cuPointerGetAttributes(unsigned count, int* attributes, void** values, void* address) {
+  ROPE_CHECK(count == 2 && attributes[0] == kernels::kCudaMemoryType &&
+             attributes[1] == kernels::kCudaDeviceOrdinal);
+  State& state = TheState();
+  rope::proto::MutexLock lock(&state.mu);
+  const Allocation* const found = Find(state, address, 1);
+  const bool is_device = found != nullptr && !found->pinned;
+  *static_cast<unsigned*>(values[0]) = is_device ? kernels::kCudaDeviceMemory : 0;
+  *static_cast<int*>(values[1]) = is_device ? 0 : -1;
+  return CudaError::kSuccess;
+}
+CudaError cuStreamIsCapturing(CUstream_st* stream, int* state) {
+  *state = 0;
+  if (stream == nullptr) return CudaError::kSuccess;
+  rope::proto::MutexLock lock(&stream->mu);
+  *state = stream->is_captured ? 1 : 0;
   return CudaError::kSuccess;
 }
 CudaError cuGetErrorString(CudaError error, const char** words) {
@@ -281,6 +328,10 @@ CudaError cuStreamDestroy(CUstream_st* stream) {
   return CudaError::kSuccess;
 }
 CudaError cuStreamSynchronize(CUstream_st* stream) {
+  {
+    rope::proto::MutexLock lock(&TheState().mu);
+    ++TheState().counts.waits;
+  }
   if (stream == nullptr) return CudaError::kSuccess;
   std::vector<std::function<void()>> queue;
   {
@@ -405,6 +456,26 @@ void BreakKernel(const std::string& name) {
   State& state = TheState();
   rope::proto::MutexLock lock(&state.mu);
   state.broken_kernel = name;
+}
+
+void BeginCapture(CUstream_st* stream) {
+  ROPE_CHECK(cuStreamSynchronize(stream) == CudaError::kSuccess);
+  rope::proto::MutexLock state_lock(&TheState().mu);
+  ++TheState().captures;
+  rope::proto::MutexLock lock(&stream->mu);
+  stream->is_captured = true;
+}
+
+Graph EndCapture(CUstream_st* stream) {
+  rope::proto::MutexLock state_lock(&TheState().mu);
+  --TheState().captures;
+  rope::proto::MutexLock lock(&stream->mu);
+  stream->is_captured = false;
+  return std::exchange(stream->queue, {});
+}
+
+void Replay(const Graph& graph, CUstream_st* stream) {
+  for (const std::function<void()>& node : graph) Enqueue(stream, node);
 }
 
 }  // namespace fake_cuda

@@ -40,6 +40,7 @@
 #include "rope/async.h"
 #include "rope/connection.h"
 #include "rope/describe.h"
+#include "rope/device.h"
 #include "rope/options.h"
 #include "rope/prepared.h"
 #include "rope/rotate.h"
@@ -117,6 +118,22 @@ class Client {
   // The same with a future instead of a callback.
   std::future<Result<RotateReply>> RotateFuture(const RotateRequest& request,
                                                 const CallOptions& options = {}) const;
+
+  // Experimental: no GPU has run it yet. Rotates tensors in memory of a GPU, each with `memory`
+  // kCuda and an `output`, in an engine of this process: the work is enqueued on the queue's
+  // stream, and the call returns at once. It neither waits nor allocates, but for the first call of
+  // a GPU, which loads and checks the kernels, and of a table (DeviceQueue::positions_max), which
+  // is then built and stays as long as the engine. After them a stream may be captured: a graph
+  // reads the positions that lie on the GPU again in each replay, and goes before the engine.
+  // Nobody checks positions on the GPU: outside of the table a token takes its last row, and
+  // counts. The reply's stage times are those of the host; elements that saturate are not counted.
+  // INVALID_ARGUMENT: also, host memory; memory of another device. UNIMPLEMENTED: a connection to a
+  // server; a build without kernels; rows, norm weights, slots, a channel stride other than 1,
+  // conversions, sizes that are no multiples of 16 bytes. UNAVAILABLE: no driver, no GPU, CUDA that
+  // was started before this process was forked. FAILED_PRECONDITION: a capture before the first
+  // call. OUT_OF_RANGE: a start past the table. RESOURCE_EXHAUSTED:
+  // embedded::Options::device_table_bytes. INTERNAL: a GPU that fails or that computes wrongly.
+  Result<RotateReply> Enqueue(const RotateRequest& request, const DeviceQueue& queue) const;
 
   // Waits until the server has finished with the arena for every call that began before the fence,
   // on any thread. This includes calls that ended early (DEADLINE_EXCEEDED, CANCELLED): after OK

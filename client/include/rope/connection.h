@@ -17,6 +17,7 @@
 #include "rope/arena.h"
 #include "rope/async.h"
 #include "rope/describe.h"
+#include "rope/device.h"
 #include "rope/options.h"
 #include "rope/prepared.h"
 #include "rope/rotate.h"
@@ -42,6 +43,8 @@ class Connection {
                                                const CallOptions& options) = 0;
   virtual Call RotateAsync(const RotateRequest& request, RotateCallback callback,
                            const CallOptions& options) = 0;
+  // UNIMPLEMENTED, unless overridden: only an engine in this process shares its GPUs.
+  virtual Result<RotateReply> Enqueue(const RotateRequest& request, const DeviceQueue& queue);
   virtual Status Fence(const CallOptions& options) = 0;
 
   virtual Result<std::string> CallJson(const std::string& method, const std::string& request,

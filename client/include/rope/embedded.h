@@ -5,8 +5,9 @@
 //
 // A call runs on the calling thread, or on the engine's thread for batches if its tensors are
 // large; large tensors also use the workers of the CPU backend. Tensors are read and written where
-// they lie: there is no arena to fill and nothing to stage. The GPU is not used: for tensors in
-// host memory it is slower than the CPU.
+// they lie: there is no arena to fill and nothing to stage. For tensors in host memory the GPU is
+// not used: it is slower than the CPU. Tensors in memory of a GPU are enqueued on a stream of the
+// caller's (Client::Enqueue); CUDA is loaded with the first of these calls.
 //
 // Threading:  Thread-safe. Besides the workers, an engine has one thread for batches and one for
 //             what takes long; a client has one for callbacks, which starts with the first
@@ -43,6 +44,8 @@ struct Options {
   // that the process may use.
   int64_t memory_bytes = 0;
   std::vector<ModelConfig> models = {};
+  // Bounds the tables on each GPU together (DeviceQueue::positions_max), 0 or more.
+  int64_t device_table_bytes = int64_t{256} << 20;
 };
 
 // A client of a new engine. Of `options`, arena_bytes and pooled_bytes count.

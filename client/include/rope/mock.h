@@ -43,6 +43,7 @@ class MockConnection : public Connection {
               (override));
   MOCK_METHOD(Call, RotateAsync, (const RotateRequest&, RotateCallback, const CallOptions&),
               (override));
+  MOCK_METHOD(Result<RotateReply>, Enqueue, (const RotateRequest&, const DeviceQueue&), (override));
   MOCK_METHOD(Status, Fence, (const CallOptions&), (override));
   MOCK_METHOD(Result<std::string>, CallJson,
               (const std::string&, const std::string&, const CallOptions&), (override));

@@ -59,7 +59,8 @@ rope_error* rope_connect(const char* target, const char* options, rope_client** 
 // A client of a new engine in this process. `options` is null or a JSON object with the names of
 // embedded::Options in embedded.h, and the client's arena_bytes:
 //
-//   {"threads": 0, "memory_bytes": 0, "arena_bytes": 0, "models": {"NAME": "a config.json"}}
+//   {"threads": 0, "memory_bytes": 0, "device_table_bytes": 268435456, "arena_bytes": 0,
+//    "models": {"NAME": "a config.json"}}
 //
 // INVALID_ARGUMENT: also, a model's config with an error.
 rope_error* rope_connect_embedded(const char* options, rope_client** client);
@@ -107,7 +108,8 @@ void rope_prepared_free(rope_prepared* prepared);
 //                      it the tensor is rotated in place: then its result has its type, layout and
 //                      strides
 //   positions          no axes: the position of the first token of every sequence, from which later
-//                      tokens count up; else of each token: [S], [B, S] or [T], or with a leading 3
+//                      tokens count up; else of each token: [S], [B, S] or [T], or with a leading
+//                      3. Beside tensors on a GPU those of each token lie there too, without the 3
 //   positions.starts, positions.cu_seqlens, positions.seq_lens, positions.cp_size,
 //   positions.cp_rank  as rope.v1.Positions explains them; the last two have no axes
 //   reposition.from    and reposition.from.starts and so on: with OPERATION_REPOSITION
@@ -117,6 +119,9 @@ void rope_prepared_free(rope_prepared* prepared);
 //   tensors[I].paged_tokens.pages, .slots, .target_slots
 //                      as many as rope.v1.PagedTokens explains, in any shape
 //   open_axis          no axes: the length of the open axis, where no tensor has it
+//   positions_max, prepares_only, positions_outside
+//                      beside tensors on a GPU, as device.h explains DeviceQueue: two numbers
+//                      without axes, and one int32 in memory of the GPU
 typedef struct rope_argument {
   const char* name;
   const DLTensor* tensor;
@@ -124,8 +129,12 @@ typedef struct rope_argument {
 
 // Rotates: gives the prepared rotation the tensors of one call, and blocks until the results are
 // there. Tensors lie in host memory (kDLCPU), aligned to their elements; of fp8, uint8 is the type
-// that was prepared. `stream` is null; it is for tensors on a device. Positions and slots are
-// packed, of 32 or 64 bits.
+// that was prepared. `stream` is null. Positions and slots are packed, of 32 or 64 bits.
+//
+// Experimental: in process, all tensors may lie in memory of one GPU (kDLCUDA). The work is then
+// enqueued on `stream`, a cudaStream_t or CUstream of that GPU (null: the legacy default stream),
+// and the call returns at once; the memory stays until the work has run. Errors and captures are
+// those of Client::Enqueue in client.h.
 // INVALID_ARGUMENT: the field is the name of an argument that is unknown or given twice, or its
 // .device, .dtype, .shape, .strides or .data: it is what was prepared, but for the open axis, which
 // is up to its length in all tensors alike. Else as Client::Rotate in client.h.

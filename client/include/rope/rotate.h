@@ -18,8 +18,8 @@
 
 namespace rope::client {
 
-// Positions of the tokens: 0 to 2^30. Set exactly one of `start`, `starts` and `position_ids`; only
-// RotateRequest::rows allows none. `cu_seqlens` may accompany each of the three.
+// Positions of the tokens: 0 to 2^30. Set exactly one of `start`, `starts`, `position_ids` and
+// `device_ids`; only RotateRequest::rows allows none. `cu_seqlens` may accompany the first three.
 struct Positions {
   std::optional<int64_t> start =
       {};  // of the first token of every sequence; later tokens count up from it
@@ -28,6 +28,11 @@ struct Positions {
   // Shape of position_ids: {S}, {B, S} or {T}; with a leading 3 for three-axis positions (t, h, w).
   // Empty: one dimension.
   std::vector<int64_t> position_ids_shape = {};
+  // Of each token, in memory of the GPU, packed integers of device_id_bytes bytes, 4 or 8; with
+  // their position_ids_shape of one axis or two. Only in Client::Enqueue, which does not read them:
+  // they may change until the work runs.
+  const void* device_ids = nullptr;
+  int32_t device_id_bytes = 8;
   std::vector<int64_t> cu_seqlens = {};  // packed sequences: offset of each first token, then T
   // Final sequence length for dynamic and longrope: one value for all sequences or one for each.
   // Empty: the largest position + 1.
@@ -72,7 +77,7 @@ struct Rows {
 struct RotateRequest {
   // From Client::Prepare: the request is the prepared one with the values of this call, which are
   // request_id, labels, positions, reposition->from and by, the elements of rows, and `data`,
-  // `output` and the pages or slots of each tensor. A
+  // `memory`, `output` and the pages or slots of each tensor. A
   // tensor's strides replace both that were prepared; the call is then sent whole, as one without
   // a preparation. INVALID_ARGUMENT: any other field is set.
   std::optional<PreparedRotation> prepared = {};

@@ -29,6 +29,9 @@ constexpr const char* Name(DType dtype) {
   return kNames[static_cast<int>(dtype)];
 }
 
+// Where a tensor lies: in host memory, or in memory of a GPU, for Client::Enqueue.
+enum class Memory { kHost, kCuda };
+
 // Query or key.
 enum class Role { kQ, kK };
 
@@ -98,6 +101,7 @@ struct TensorView {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
+  Memory memory = Memory::kHost;  // of `data` and `output`
   // Destination of the rotated tensor. May be `data` itself if the result fits there. Null: the
   // reply allocates memory (RotatedTensor::owned). INVALID_ARGUMENT: it shares a byte with the
   // output of another tensor of the request.

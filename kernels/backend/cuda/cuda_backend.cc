@@ -228,6 +228,7 @@ class CudaBackend : public Backend {
 // Takes all memory, and runs every kernel.
 absl::StatusOr<std::unique_ptr<Backend>> Start(const CudaShapes& shapes) {
   ROPE_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open());
+  ROPE_RETURN_IF_ERROR(device.MakeCurrent());
   absl::StatusOr<Lane> lane = MakeLane();
   if (!lane.ok()) {
     return NoCudaDevice(
@@ -235,7 +236,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Start(const CudaShapes& shapes) {
                         MemoryWords(), kCudaLaneBytes >> 20, std::string(lane.status().message())));
   }
   auto backend = std::make_unique<CudaBackend>(std::move(device), *std::move(lane), shapes);
-  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend, shapes.rectangles));
+  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend, /*has_lists=*/true, shapes.rectangles));
   return backend;
 }
 

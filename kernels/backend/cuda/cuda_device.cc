@@ -21,6 +21,9 @@ absl::Status Started(CudaError error, const char* call, std::string words,
   switch (error) {
     case CudaError::kSuccess:
       return absl::OkStatus();
+    case CudaError::kNotInitialized:  // the driver lives in the process that has started it
+      words = "CUDA was started before this process was forked; spawn it instead";
+      break;
     case CudaError::kNoDevice:
     case CudaError::kInvalidDevice:
       words = "the NVIDIA driver sees no GPU";
@@ -38,50 +41,55 @@ absl::Status Started(CudaError error, const char* call, std::string words,
 #define ROPE_CUDA_START(name, parameters, ...) \
   ROPE_RETURN_IF_ERROR(Started(Cuda().name parameters, #name, __VA_ARGS__))
 
-absl::StatusOr<std::string> Describe(int device) {
-  constexpr char kWords[] = "GPU 0 does not answer";
+absl::StatusOr<std::string> Describe(int device, const std::string& gpu) {
+  const std::string words = gpu + " does not answer";
   char name[256] = {};
   size_t bytes = 0;
   int major = 0, minor = 0, multiprocessors = 0;
-  ROPE_CUDA_START(cuDeviceGetName, (name, sizeof(name), device), kWords);
-  ROPE_CUDA_START(cuDeviceTotalMem, (&bytes, device), kWords);
-  ROPE_CUDA_START(cuDeviceGetAttribute, (&major, kCudaCapabilityMajor, device), kWords);
-  ROPE_CUDA_START(cuDeviceGetAttribute, (&minor, kCudaCapabilityMinor, device), kWords);
-  ROPE_CUDA_START(cuDeviceGetAttribute, (&multiprocessors, kCudaMultiprocessors, device), kWords);
+  ROPE_CUDA_START(cuDeviceGetName, (name, sizeof(name), device), words);
+  ROPE_CUDA_START(cuDeviceTotalMem, (&bytes, device), words);
+  ROPE_CUDA_START(cuDeviceGetAttribute, (&major, kCudaCapabilityMajor, device), words);
+  ROPE_CUDA_START(cuDeviceGetAttribute, (&minor, kCudaCapabilityMinor, device), words);
+  ROPE_CUDA_START(cuDeviceGetAttribute, (&multiprocessors, kCudaMultiprocessors, device), words);
   return absl::StrFormat("%s, compute capability %d.%d, %d multiprocessors, %d MiB", name, major,
                          minor, multiprocessors, bytes >> 20);
 }
 
 }  // namespace
 
-absl::StatusOr<CudaDevice> CudaDevice::Open() {
+absl::StatusOr<CudaDevice> CudaDevice::Open(int ordinal) {
   ROPE_RETURN_IF_ERROR(FindCudaDriver().status());
-  constexpr char kDriver[] = "the NVIDIA driver does not start";
+  const std::string gpu = StrCat("GPU ", ordinal);
   int device = 0;
-  ROPE_CUDA_START(cuInit, (0), kDriver);
-  ROPE_CUDA_START(cuDeviceGet, (&device, 0), kDriver);
+  ROPE_CUDA_START(cuInit, (0), "the NVIDIA driver does not start");
+  const CudaError found = Cuda().cuDeviceGet(&device, ordinal);
+  if (found == CudaError::kInvalidDevice && ordinal != 0) {
+    return NoCudaDevice(StrCat("the NVIDIA driver sees no ", gpu));
+  }
+  ROPE_RETURN_IF_ERROR(Started(found, "cuDeviceGet", "the NVIDIA driver does not start"));
   CudaDevice result;
-  ROPE_ASSIGN_OR_RETURN(result.detail_, Describe(device));
-  constexpr char kContext[] = "GPU 0 gives this process no context: ";
-  ROPE_CUDA_START(cuDevicePrimaryCtxRetain, (&result.context_, device), kContext, result.detail_);
-  ROPE_CUDA_START(cuCtxSetCurrent, (result.context_), kContext, result.detail_);
-  ROPE_RETURN_IF_ERROR(result.LoadKernels());
+  result.name_ = StrCat("cuda:", ordinal);
+  ROPE_ASSIGN_OR_RETURN(result.detail_, Describe(device, gpu));
+  ROPE_CUDA_START(cuDevicePrimaryCtxRetain, (&result.context_, device),
+                  gpu + " gives this process no context: ", result.detail_);
+  const CudaCurrent current(result.context_);
+  if (!current.status().ok()) return NoCudaDevice(std::string(current.status().message()));
+  ROPE_RETURN_IF_ERROR(result.LoadKernels(gpu + " does not load the kernels: "));
   return result;
 }
 
-absl::Status CudaDevice::LoadKernels() {
-  constexpr char kWords[] = "GPU 0 does not load the kernels: ";
+absl::Status CudaDevice::LoadKernels(const std::string& words) {
   void* module = nullptr;
-  ROPE_CUDA_START(cuModuleLoadData, (&module, kCudaPtx), kWords, detail_);
+  ROPE_CUDA_START(cuModuleLoadData, (&module, kCudaPtx), words, detail_);
   module_.reset(module);
   void** function = lists_.data();
   for (const char* name : {"RotateVector", "RotateScalar", "RotateFused"}) {
-    ROPE_CUDA_START(cuModuleGetFunction, (function++, module, name), kWords, detail_);
+    ROPE_CUDA_START(cuModuleGetFunction, (function++, module, name), words, detail_);
   }
   for (uint32_t kernel = 0; kernel < kCudaRectangleKernels; ++kernel) {
     const std::string name = CudaRectangleName(kernel);
     if (name.empty()) continue;
-    ROPE_CUDA_START(cuModuleGetFunction, (&rectangles_[kernel], module, name.c_str()), kWords,
+    ROPE_CUDA_START(cuModuleGetFunction, (&rectangles_[kernel], module, name.c_str()), words,
                     detail_);
   }
   return absl::OkStatus();
@@ -91,14 +99,15 @@ absl::Status CudaDevice::MakeCurrent() const {
   return CudaStatus(Cuda().cuCtxSetCurrent(context_), "cuCtxSetCurrent");
 }
 
+CudaError CudaDevice::Launch(const CudaRectangleLaunch& launch, CUstream_st* stream) const {
+  void* parameters[] = {const_cast<CudaRectangle*>(&launch.work)};  // the driver copies it
+  return Cuda().cuLaunchKernel(rectangles_[launch.kernel], launch.blocks.x, launch.blocks.y,
+                               launch.blocks.z, launch.threads.x, launch.threads.y,
+                               launch.threads.z, 0, stream, parameters, nullptr);
+}
+
 CudaError CudaDevice::Launch(const CudaPlan& plan, const CudaJob* jobs, CUstream_st* stream) const {
-  if (plan.rectangle.has_value()) {
-    CudaRectangleLaunch launch = *plan.rectangle;
-    void* parameters[] = {&launch.work};
-    return Cuda().cuLaunchKernel(rectangles_[launch.kernel], launch.blocks.x, launch.blocks.y,
-                                 launch.blocks.z, launch.threads.x, launch.threads.y,
-                                 launch.threads.z, 0, stream, parameters, nullptr);
-  }
+  if (plan.rectangle.has_value()) return Launch(*plan.rectangle, stream);
   for (const CudaLaunch& launch : plan.launches) {
     const CudaJob* list = jobs + launch.first_job;
     uint32_t count = launch.jobs;
@@ -184,10 +193,13 @@ absl::Status Try(Backend& backend, const Trial& trial) {
 
 }  // namespace
 
-absl::Status CheckCudaBackend(Backend& backend, bool has_rectangles) {
-  ROPE_RETURN_IF_ERROR(Try(backend, {.kernel = "RotateVector", .jobs = 2}));
-  ROPE_RETURN_IF_ERROR(Try(backend, {.kernel = "RotateScalar", .head_dim = 6}));
-  ROPE_RETURN_IF_ERROR(Try(backend, {.kernel = "RotateFused", .ops = CudaOps::kFused, .jobs = 2}));
+absl::Status CheckCudaBackend(Backend& backend, bool has_lists, bool has_rectangles) {
+  const Trial lists[] = {{.kernel = "RotateVector", .jobs = 2},
+                         {.kernel = "RotateScalar", .head_dim = 6},
+                         {.kernel = "RotateFused", .ops = CudaOps::kFused, .jobs = 2}};
+  for (const Trial& trial : lists) {
+    if (has_lists) ROPE_RETURN_IF_ERROR(Try(backend, trial));
+  }
   if (!has_rectangles) return absl::OkStatus();
   for (const CudaOps ops : {CudaOps::kTurn, CudaOps::kStepwise, CudaOps::kFused}) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16,

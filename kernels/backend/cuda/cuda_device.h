@@ -1,5 +1,5 @@
-// CudaDevice: the first GPU, its context, and this build's kernels in it. CheckCudaBackend: whether
-// the kernels compute what they should.
+// CudaDevice: a GPU, its context, and this build's kernels in it. CudaCurrent: a context on this
+// thread. CheckCudaBackend: whether the kernels compute what they should.
 //
 // Threading:  Any thread; several threads at once on different streams.
 // Errors:     Open: UNAVAILABLE. Launch returns a CudaError, success included.
@@ -23,12 +23,13 @@ extern const char* const kCudaPtx;
 
 class CudaDevice {
  public:
-  // Loads the kernels into the primary context of the first GPU, which stays for the life of the
-  // process and is then current on this thread. UNAVAILABLE: the driver or the GPU is missing or
-  // too old; the message says which.
-  static absl::StatusOr<CudaDevice> Open();
+  // Loads the kernels into the primary context of the GPU, which stays for the life of the process.
+  // UNAVAILABLE: the driver or the GPU is missing or too old; the message says which.
+  static absl::StatusOr<CudaDevice> Open(int ordinal = 0);
 
+  const std::string& name() const { return name_; }      // "cuda:0"
   const std::string& detail() const { return detail_; }  // for people
+  void* context() const { return context_; }
 
   // Makes the context current on this thread: before anything else, and before the device goes.
   absl::Status MakeCurrent() const;
@@ -38,11 +39,13 @@ class CudaDevice {
   // Neither allocates nor synchronises, so a stream in capture mode records kernel nodes of a
   // graph.
   CudaError Launch(const CudaPlan& plan, const CudaJob* jobs, CUstream_st* stream) const;
+  CudaError Launch(const CudaRectangleLaunch& launch, CUstream_st* stream) const;
 
  private:
   CudaDevice() = default;
-  absl::Status LoadKernels();
+  absl::Status LoadKernels(const std::string& words);
 
+  std::string name_;
   std::string detail_;
   void* context_ = nullptr;
   std::unique_ptr<void, CudaRelease<&CudaDriver::cuModuleUnload>> module_;
@@ -50,9 +53,28 @@ class CudaDevice {
   std::array<void*, kCudaRectangleKernels> rectangles_ = {};
 };
 
-// Runs each kernel of a backend once and compares the results. `has_rectangles`: it plans them, and
-// has fp8 inputs then. Returns the backend's error; kInternal (backend.h) if a result is wrong.
-absl::Status CheckCudaBackend(Backend& backend, bool has_rectangles);
+// Has a context current on this thread for its own life, and then again the one before.
+class CudaCurrent {
+ public:
+  explicit CudaCurrent(void* context)
+      : status_(CudaStatus(Cuda().cuCtxPushCurrent(context), "cuCtxPushCurrent")) {}
+  ~CudaCurrent() {
+    void* context = nullptr;
+    if (status_.ok()) static_cast<void>(Cuda().cuCtxPopCurrent(&context));
+  }
+  CudaCurrent(const CudaCurrent&) = delete;
+  CudaCurrent& operator=(const CudaCurrent&) = delete;
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const absl::Status status_;
+};
+
+// Runs each kernel of a backend once and compares the results. `has_lists`: it has the kernels over
+// lists; `has_rectangles`: those over rectangles, and fp8 inputs. Returns the backend's error;
+// kInternal (backend.h) if a result is wrong.
+absl::Status CheckCudaBackend(Backend& backend, bool has_lists, bool has_rectangles);
 
 }  // namespace rope::kernels
 

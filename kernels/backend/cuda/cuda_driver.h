@@ -30,12 +30,15 @@ namespace rope::kernels {
 enum class CudaError : int {
   kSuccess = 0,
   kOutOfMemory = 2,
+  kNotInitialized = 3,
   kStubLibrary = 34,
   kNoDevice = 100,
   kInvalidDevice = 101,
   kNoBinaryForGpu = 209,
   kInvalidPtx = 218,
   kUnsupportedPtxVersion = 222,
+  kCaptureUnsupported = 900,  // the first error about captures
+  kCaptureWrongThread = 908,  // the last one
 };
 
 // CUdevice_attribute.
@@ -45,8 +48,15 @@ inline constexpr int kCudaCapabilityMinor = 76;
 
 inline constexpr unsigned kCudaStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 
+// CUpointer_attribute, and CUmemorytype.
+inline constexpr int kCudaMemoryType = 2;
+inline constexpr int kCudaDeviceOrdinal = 9;
+inline constexpr unsigned kCudaDeviceMemory = 2;
+
 // F(name, parameters)
 #define ROPE_CUDA_FUNCTIONS(F)                                                                     \
+  F(cuCtxPopCurrent, (void** context))                                                             \
+  F(cuCtxPushCurrent, (void* context))                                                             \
   F(cuCtxSetCurrent, (void* context))                                                              \
   F(cuDeviceGet, (int* device, int ordinal))                                                       \
   F(cuDeviceGetAttribute, (int* value, int attribute, int device))                                 \
@@ -68,8 +78,10 @@ inline constexpr unsigned kCudaStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
   F(cuModuleGetFunction, (void** function, void* module, const char* name))                        \
   F(cuModuleLoadData, (void** module, const void* image))                                          \
   F(cuModuleUnload, (void* module))                                                                \
+  F(cuPointerGetAttributes, (unsigned count, int* attributes, void** values, void* address))       \
   F(cuStreamCreate, (CUstream_st * *stream, unsigned flags))                                       \
   F(cuStreamDestroy, (CUstream_st * stream))                                                       \
+  F(cuStreamIsCapturing, (CUstream_st * stream, int* state))                                       \
   F(cuStreamSynchronize, (CUstream_st * stream))
 
 struct CudaDriver {

@@ -192,13 +192,14 @@ __device__ __forceinline__ double InverseSquareRoot(double value) {
   return root;
 }
 
-// Turns the pair (a, b).
+// Turns the pair (a, b). The products with cos are rounded first, as on the CPU: so both give the
+// same bits where the CPU adds and multiplies in one step.
 template <typename T>
 __device__ __forceinline__ void Turn(T& a, T& b, float cos, float sin) {
   const float wide_a = Widen(a);
   const float wide_b = Widen(b);
-  a = Narrow<T>(MultiplyAddRounded(wide_a, cos, -MultiplyRounded(wide_b, sin)));
-  b = Narrow<T>(MultiplyAddRounded(wide_b, cos, MultiplyRounded(wide_a, sin)));
+  a = Narrow<T>(MultiplyAddRounded(-wide_b, sin, MultiplyRounded(wide_a, cos)));
+  b = Narrow<T>(MultiplyAddRounded(wide_a, sin, MultiplyRounded(wide_b, cos)));
 }
 
 // Turns the pair (a, b) and rounds each product and each sum to T.

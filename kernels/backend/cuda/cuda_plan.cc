@@ -276,6 +276,12 @@ std::string CudaRectangleName(uint32_t kernel) {
          (kernel % 2 == 0 ? "Half" : "Interleaved");
 }
 
+std::optional<CudaRectangleLaunch> PlanCudaRectangle(std::vector<CudaJob> jobs,
+                                                     const CudaShapes& shapes) {
+  for (CudaJob& job : jobs) job = Normalized(job);
+  return RectangleOf(jobs, shapes);
+}
+
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
   std::vector<CudaJob> all;
   std::vector<CudaJob> groups[3];

@@ -92,6 +92,11 @@ CudaJob CudaSettings(const RotateJob& job);
 
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes = {});
 
+// The launch of jobs that are one rectangle; unset: they are none. REQUIRES: each has something to
+// do.
+std::optional<CudaRectangleLaunch> PlanCudaRectangle(std::vector<CudaJob> jobs,
+                                                     const CudaShapes& shapes = {});
+
 }  // namespace rope::kernels
 
 #endif  // ROPE_KERNELS_BACKEND_CUDA_CUDA_PLAN_H_

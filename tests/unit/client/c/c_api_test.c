@@ -409,8 +409,7 @@ static void test_refused_arguments(const rope_client* client) {
     uint8_t code, bits;
     uint16_t lanes;
     int64_t offset, tokens;
-  } tensors[] = {{"q.device", kDLCUDA, 3, kDLFloat, 32, 1, 0, 3},
-                 {"q.device", kDLROCM, 3, kDLFloat, 32, 1, 0, 3},
+  } tensors[] = {{"q.device", kDLROCM, 3, kDLFloat, 32, 1, 0, 3},
                  {"q.dtype", kDLCPU, 3, kDLInt, 32, 1, 0, 3},
                  {"q.dtype", kDLCPU, 3, kDLFloat, 16, 1, 0, 3}, /* not as prepared */
                  {"q.dtype.lanes", kDLCPU, 3, kDLFloat, 32, 2, 0, 3},
@@ -428,7 +427,11 @@ static void test_refused_arguments(const rope_client* client) {
     q.tensor.byte_offset = (uint64_t)tensors[i].offset;
     CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &q})), tensors[i].field);
   }
-  array q = floats(values, TOKENS), none = floats(NULL, TOKENS);
+  array q = floats(values, TOKENS), none = floats(NULL, TOKENS), gpu = q, other = q;
+  gpu.tensor.device.device_type = other.tensor.device.device_type = kDLCUDA;
+  other.tensor.device.device_id = 1;
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &q}, {"q.output", &gpu})), "q.device");
+  CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &gpu}, {"q.output", &other})), "q.output.device");
   CHECK_REFUSED(rotate(prepared, ARGUMENTS({"q", &none})), "q.data");
   CHECK_REFUSED(rotate(prepared, ARGUMENTS({"positions", &q})), "positions.dtype");
   const int64_t backwards[] = {-HEADS * DIM, DIM, 1}, gaps[] = {2 * HEADS * DIM, DIM, 1};

@@ -71,9 +71,9 @@ TEST_F(CudaDeviceTest, DeviceWithoutRoomForAContextIsUnavailable) {
 TEST_F(CudaDeviceTest, DeviceThatFailsAtTheStartIsUnavailable) {
   for (const char* function :
        {"cuInit", "cuDeviceGet", "cuDeviceGetName", "cuDeviceTotalMem", "cuDeviceGetAttribute",
-        "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuModuleLoadData", "cuModuleGetFunction",
-        "cuMemAlloc", "cuMemAllocHost", "cuStreamCreate", "cuMemsetD8Async", "cuMemcpyAsync",
-        "cuLaunchKernel", "cuStreamSynchronize"}) {
+        "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuModuleLoadData", "cuModuleGetFunction",
+        "cuCtxSetCurrent", "cuMemAlloc", "cuMemAllocHost", "cuStreamCreate", "cuMemsetD8Async",
+        "cuMemcpyAsync", "cuLaunchKernel", "cuStreamSynchronize"}) {
     for (const CudaError error : {kLaunchFailed, kInvalidValue}) {
       for (const bool stays : {false, true}) {
         EXPECT_THAT(CreateWith(function, error, stays), IsUnavailable(function)) << function;
@@ -87,6 +87,7 @@ TEST_F(CudaDeviceTest, OnlyAnErrorThatStaysIsALostDevice) {
   const auto expect = [](Reason reason, CudaError error, bool stays) {
     {
       ASSERT_OK(device, CudaDevice::Open());
+      ASSERT_THAT(device->MakeCurrent(), IsOk());
       fake_cuda::Fail("cuStreamSynchronize", 1, error, stays);
       const absl::Status status = CudaStatus(Cuda().cuStreamSynchronize(nullptr), "a call");
       EXPECT_EQ(proto::PartsOf(status).reason, reason) << status;

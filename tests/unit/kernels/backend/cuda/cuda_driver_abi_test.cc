@@ -26,6 +26,7 @@ ROPE_CUDA_FUNCTIONS(ROPE_CUDA_COMPARE)
 static_assert(sizeof(CudaError) == sizeof(CUresult));
 static_assert(static_cast<int>(CudaError::kSuccess) == CUDA_SUCCESS);
 static_assert(static_cast<int>(CudaError::kOutOfMemory) == CUDA_ERROR_OUT_OF_MEMORY);
+static_assert(static_cast<int>(CudaError::kNotInitialized) == CUDA_ERROR_NOT_INITIALIZED);
 static_assert(static_cast<int>(CudaError::kStubLibrary) == CUDA_ERROR_STUB_LIBRARY);
 static_assert(static_cast<int>(CudaError::kNoDevice) == CUDA_ERROR_NO_DEVICE);
 static_assert(static_cast<int>(CudaError::kInvalidDevice) == CUDA_ERROR_INVALID_DEVICE);
@@ -33,6 +34,13 @@ static_assert(static_cast<int>(CudaError::kNoBinaryForGpu) == CUDA_ERROR_NO_BINA
 static_assert(static_cast<int>(CudaError::kInvalidPtx) == CUDA_ERROR_INVALID_PTX);
 static_assert(static_cast<int>(CudaError::kUnsupportedPtxVersion) ==
               CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+static_assert(static_cast<int>(CudaError::kCaptureUnsupported) ==
+              CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+static_assert(static_cast<int>(CudaError::kCaptureWrongThread) ==
+              CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+static_assert(kCudaMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+static_assert(kCudaDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+static_assert(kCudaDeviceMemory == CU_MEMORYTYPE_DEVICE);
 static_assert(kCudaMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 static_assert(kCudaCapabilityMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 static_assert(kCudaCapabilityMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);

@@ -235,8 +235,8 @@ TEST(CudaRectangleTest, Float8IsTurnedInFloat32AndRoundedOnce) {
         const float c = tensors.rows()[token * 64 + i];
         const float s = tensors.rows()[token * 64 + 32 + i];
         uint8_t want[2];
-        WriteElement(std::fma(a, c, -(b * s)), dtype, &want[0]);
-        WriteElement(std::fma(b, c, a * s), dtype, &want[1]);
+        WriteElement(std::fma(-b, s, a * c), dtype, &want[0]);
+        WriteElement(std::fma(a, s, b * c), dtype, &want[1]);
         ExpectCode(dtype, output[first], want[0]);
         ExpectCode(dtype, output[second], want[1]);
       }

@@ -1,0 +1,294 @@
+#include "kernels/backend/cuda/device_executor.h"
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "kernels/backend/backend.h"
+#include "kernels/backend/cuda/cuda_device.h"
+#include "kernels/backend/cuda/cuda_driver.h"
+#include "kernels/backend/cuda/cuda_plan.h"
+#include "kernels/backend/cuda/device_tables.h"
+#include "kernels/check.h"
+#include "kernels/error.h"
+#include "kernels/status_macros.h"
+
+namespace rope::kernels {
+
+struct DeviceExecutor::Gpu {
+  explicit Gpu(int64_t table_bytes_max) : tables(table_bytes_max) {}
+
+  std::unique_ptr<const CudaDevice> device;
+  absl::Status checked;  // INTERNAL: a kernel failed or gave a wrong result
+  DeviceTables tables;
+};
+
+namespace {
+
+CUstream_st* StreamOf(const DeviceQueue& queue) {
+  return static_cast<CUstream_st*>(queue.stream);
+}
+
+// FAILED_PRECONDITION while the stream is captured: what is to be made takes memory or waits. A
+// stream that the driver does not know is refused later.
+absl::Status CheckNotCaptured(const DeviceQueue& queue, const char* what) {
+  int state = 0;
+  const CudaError error = Cuda().cuStreamIsCapturing(StreamOf(queue), &state);
+  const bool known = error == CudaError::kSuccess;
+  if (known ? state == 0
+            : error < CudaError::kCaptureUnsupported || error > CudaError::kCaptureWrongThread) {
+    return absl::OkStatus();
+  }
+  return MakeError(Reason::kWrongState, "stream",
+                   StrCat("a capture before the device has the ", what, " of this rotation"),
+                   "a call before the capture, such as one with prepares_only");
+}
+
+std::string TensorField(const DeviceJob& job) {
+  return StrCat("tensors[", job.tensor, "]");
+}
+
+// INVALID_ARGUMENT: `address` is not in memory of the queue's device.
+absl::Status CheckAddress(const void* address, const std::string& field, const CudaDevice& device,
+                          const DeviceQueue& queue) {
+  unsigned type = 0;
+  int ordinal = -1;
+  int attributes[] = {kCudaMemoryType, kCudaDeviceOrdinal};
+  void* values[] = {&type, &ordinal};
+  ROPE_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuPointerGetAttributes(2, attributes, values, const_cast<void*>(address)),
+                 "cuPointerGetAttributes"));
+  if (type == kCudaDeviceMemory && ordinal == queue.device) return absl::OkStatus();
+  const std::string got = type == kCudaDeviceMemory ? StrCat("memory of cuda:", ordinal)
+                                                    : std::string("an address in host memory");
+  return InvalidField(field, got, StrCat("memory of ", device.name(), ", the queue's device"));
+}
+
+absl::Status CheckAddresses(absl::Span<const DeviceJob> jobs, const CudaDevice& device,
+                            const DeviceQueue& queue) {
+  size_t tensors = 0;  // checked; their other jobs are in the same memory
+  const void* positions = nullptr;
+  for (const DeviceJob& job : jobs) {
+    if (positions == nullptr) positions = job.rows.positions;
+    if (job.tensor < tensors) continue;
+    tensors = job.tensor + 1;
+    ROPE_RETURN_IF_ERROR(CheckAddress(job.job.input, TensorField(job), device, queue));
+    if (job.job.output == job.job.input) continue;
+    ROPE_RETURN_IF_ERROR(CheckAddress(job.job.output, TensorField(job) + ".output", device, queue));
+  }
+  for (const auto& [address, field] :
+       {std::pair(positions, "positions.position_ids"),
+        std::pair(static_cast<const void*>(queue.positions_outside), "positions_outside")}) {
+    if (address != nullptr) ROPE_RETURN_IF_ERROR(CheckAddress(address, field, device, queue));
+  }
+  return absl::OkStatus();
+}
+
+CudaJob CudaJobOf(const RotateJob& job, const float* rows, const float* one_row) {
+  CudaJob result = CudaSettings(job);
+  result.input = job.input;
+  result.output = job.output;
+  result.rows = rows;
+  result.one_row = one_row;
+  result.input_token = job.input_strides.token;
+  result.input_head = job.input_strides.head;
+  result.output_token = job.output_strides.token;
+  result.output_head = job.output_strides.head;
+  result.tokens = static_cast<uint32_t>(job.tokens);
+  result.heads = static_cast<uint32_t>(job.heads);
+  return result;
+}
+
+// A backend of the kernels over rectangles, for their check: a job of a few bytes in host memory,
+// whose tokens share a row.
+class TrialBackend final : public Backend {
+ public:
+  // REQUIRES: the device outlives it, and its context is current as long.
+  explicit TrialBackend(const CudaDevice& device) : device_(device) {}
+
+  absl::Status Allocate() {
+    void* memory = nullptr;
+    ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAlloc(&memory, kBytes), "cuMemAlloc"));
+    memory_.reset(static_cast<char*>(memory));
+    ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAllocHost(&memory, kBytes), "cuMemAllocHost"));
+    pinned_.reset(static_cast<char*>(memory));
+    CUstream_st* stream = nullptr;
+    ROPE_RETURN_IF_ERROR(
+        CudaStatus(Cuda().cuStreamCreate(&stream, kCudaStreamNonBlocking), "cuStreamCreate"));
+    stream_.reset(stream);
+    return absl::OkStatus();
+  }
+
+  std::string_view name() const override { return "trial"; }
+  std::string detail() const override { return device_.detail(); }
+
+  absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
+    const RotateJob& job = jobs.front();
+    const auto bytes = static_cast<size_t>(job.bytes());
+    const RowRef& row = job.rows.front();
+    CudaJob planned = CudaJobOf(job, nullptr, row.page->Cos(row.index));
+    planned.input = planned.output = memory_.get();
+    const auto launch = PlanCudaRectangle({planned});
+    ROPE_CHECK(bytes <= kBytes && launch.has_value());
+    std::memcpy(pinned_.get(), job.input, bytes);
+    ROPE_RETURN_IF_ERROR(Copy(memory_.get(), pinned_.get(), bytes));
+    ROPE_RETURN_IF_ERROR(CudaStatus(device_.Launch(*launch, stream_.get()), "cuLaunchKernel"));
+    ROPE_RETURN_IF_ERROR(Copy(pinned_.get(), memory_.get(), bytes));
+    ROPE_RETURN_IF_ERROR(
+        CudaStatus(Cuda().cuStreamSynchronize(stream_.get()), "cuStreamSynchronize"));
+    std::memcpy(job.output, pinned_.get(), bytes);
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kBytes = 4096;
+
+  absl::Status Copy(char* to, const char* from, size_t bytes) {
+    return CudaStatus(Cuda().cuMemcpyAsync(to, from, bytes, stream_.get()), "cuMemcpyAsync");
+  }
+
+  const CudaDevice& device_;
+  CudaMemory memory_;
+  CudaPinnedMemory pinned_;
+  CudaStream stream_;
+};
+
+absl::Status CheckKernels(const CudaDevice& device) {
+  TrialBackend backend(device);
+  ROPE_RETURN_IF_ERROR(backend.Allocate());
+  return CheckCudaBackend(backend, /*has_lists=*/false, /*has_rectangles=*/true);
+}
+
+// Whether all tokens rotate by a row of the table.
+absl::Status CheckPositions(const DeviceJob& job, int64_t rows) {
+  const int64_t first = job.rows.first;
+  if (job.rows.positions != nullptr || (first >= 0 && first <= rows - job.job.tokens)) {
+    return absl::OkStatus();
+  }
+  return MakeError(Reason::kPositionOutOfRange, "positions", first + job.job.tokens - 1,
+                   StrCat("below the ", rows, " rows of the table on the device (positions_max)"));
+}
+
+void SetTable(const DeviceRows& rows, const DeviceTables::View& table, const DeviceQueue& queue,
+              CudaRectangle& work) {
+  work.first_row = rows.first;
+  work.row_step = 1;
+  work.row_count = table.count;
+  work.positions = rows.positions;
+  work.wide_positions = rows.wide ? 1 : 0;
+  work.positions_outside = queue.positions_outside;
+}
+
+absl::Status NoRectangle(const DeviceJob& job) {
+  return MakeError(Reason::kNotBuilt, TensorField(job),
+                   "sizes, strides, addresses or a conversion that the GPU's kernels do not take",
+                   "multiples of 16 bytes (fp8: 8), heads of at most 4096 bytes, moves of at most "
+                   "64 pairs, and results of the input's type without a scale of fp8");
+}
+
+// The launch of the first jobs of the list; sets how many those are.
+absl::StatusOr<CudaRectangleLaunch> PlanFirst(absl::Span<const DeviceJob> jobs,
+                                              const DeviceTables::View& table,
+                                              const DeviceQueue& queue, size_t& count) {
+  const DeviceRows& rows = jobs.front().rows;
+  std::vector<CudaJob> planned;
+  planned.reserve(kCudaTensors);
+  for (const DeviceJob& job : jobs) {
+    if (planned.size() == kCudaTensors || !(job.rows == rows)) break;
+    planned.push_back(CudaJobOf(job.job, table.rows, rows.one_row));
+  }
+  std::optional<CudaRectangleLaunch> launch = PlanCudaRectangle(planned);
+  count = planned.size();
+  if (!launch.has_value() && count > 1) {
+    count = 1;
+    launch = PlanCudaRectangle({planned.front()});
+  }
+  const bool has_row = rows.one_row == nullptr || (launch && launch->work.rows == nullptr);
+  if (!launch.has_value() || !has_row) return NoRectangle(jobs.front());
+  if (table.rows != nullptr) SetTable(rows, table, queue, launch->work);
+  return *launch;
+}
+
+}  // namespace
+
+DeviceExecutor::DeviceExecutor(int64_t table_bytes_max) : table_bytes_max_(table_bytes_max) {}
+
+DeviceExecutor::~DeviceExecutor() {
+  for (auto& [ordinal, gpu] : gpus_) {
+    const CudaCurrent current(gpu->device->context());
+    gpu.reset();
+  }
+}
+
+absl::StatusOr<DeviceExecutor::Gpu*> DeviceExecutor::FindOrOpen(const DeviceQueue& queue) {
+  {
+    const proto::ReaderMutexLock lock(&mutex_);
+    const auto found = gpus_.find(queue.device);
+    if (found != gpus_.end()) return found->second.get();
+  }
+  if (queue.device < 0) return InvalidField("device", queue.device, "the number of a GPU");
+  if (*kCudaPtx == '\0') {
+    return MakeError(Reason::kNotBuilt, "device", "memory of a GPU",
+                     "a build with CUDA's kernels; this one was built without kernels");
+  }
+  ROPE_RETURN_IF_ERROR(FindCudaDriver().status());
+  ROPE_RETURN_IF_ERROR(CheckNotCaptured(queue, "kernels"));
+  const proto::WriterMutexLock lock(&mutex_);
+  std::unique_ptr<Gpu>& place = gpus_[queue.device];
+  if (place != nullptr) return place.get();
+  const auto open = [&]() -> absl::Status {
+    ROPE_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(queue.device));
+    auto gpu = std::make_unique<Gpu>(table_bytes_max_);
+    gpu->device = std::make_unique<const CudaDevice>(std::move(device));
+    const CudaCurrent current(gpu->device->context());
+    ROPE_RETURN_IF_ERROR(current.status());
+    gpu->checked = CheckKernels(*gpu->device);
+    if (!absl::IsInternal(gpu->checked)) ROPE_RETURN_IF_ERROR(gpu->checked);
+    place = std::move(gpu);
+    return absl::OkStatus();
+  };
+  const absl::Status opened = open();
+  if (opened.ok()) return place.get();
+  gpus_.erase(queue.device);
+  return opened;
+}
+
+absl::StatusOr<std::string_view> DeviceExecutor::Enqueue(absl::Span<const DeviceJob> jobs,
+                                                         int64_t table_rows,
+                                                         const DeviceQueue& queue) {
+  ROPE_ASSIGN_OR_RETURN(Gpu* const gpu, FindOrOpen(queue));
+  ROPE_RETURN_IF_ERROR(gpu->checked);
+  const CudaDevice& device = *gpu->device;
+  const CudaCurrent current(device.context());
+  ROPE_RETURN_IF_ERROR(current.status());
+  ROPE_RETURN_IF_ERROR(CheckAddresses(jobs, device, queue));
+  absl::InlinedVector<CudaRectangleLaunch, 1> launches;
+  const Frequencies* found = nullptr;  // whose table `table` is
+  DeviceTables::View table;
+  for (size_t count = 0; !jobs.empty(); jobs.remove_prefix(count)) {
+    const Frequencies* const wanted = jobs.front().rows.frequencies;
+    if (wanted != nullptr && wanted != found) {
+      table = gpu->tables.Find(*wanted, table_rows);
+      if (table.rows == nullptr) {
+        ROPE_RETURN_IF_ERROR(CheckNotCaptured(queue, "table"));
+        ROPE_ASSIGN_OR_RETURN(table, gpu->tables.FindOrBuild(*wanted, table_rows));
+      }
+      found = wanted;
+    }
+    if (wanted != nullptr) ROPE_RETURN_IF_ERROR(CheckPositions(jobs.front(), table.count));
+    const DeviceTables::View none;
+    ROPE_ASSIGN_OR_RETURN(launches.emplace_back(),
+                          PlanFirst(jobs, wanted != nullptr ? table : none, queue, count));
+  }
+  if (queue.prepares_only) return device.name();
+  for (const CudaRectangleLaunch& launch : launches) {
+    absl::Status status = CudaStatus(device.Launch(launch, StreamOf(queue)), "cuLaunchKernel");
+    if (!status.ok()) return proto::MarkMayHaveExecuted(std::move(status));
+  }
+  return device.name();
+}
+
+}  // namespace rope::kernels
