@@ -4,13 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backends.h"
 #include "proto/error.h"
 #include "proto/mutex.h"
@@ -21,7 +26,6 @@
 #include "server/engine/side_thread.h"
 #include "server/error.h"
 #include "server/request/validate.h"
-#include "tests/support/fake_backend.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_clients.h"
@@ -31,7 +35,6 @@ namespace {
 
 using ::rope::testing::AddFloatTensor;
 using ::rope::testing::CutIntoPieces;
-using ::rope::testing::FakeBackend;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 using ::rope::testing::ViewsOf;
@@ -210,6 +213,29 @@ TEST(BoundJobsTest, LargeTokenIsRefusedAndASmallerOneIfItIsGathered) {
   plan = Packed(0, kHeads * 1000, 1, /*heads_inside=*/true, 256);
   EXPECT_THAT(BoundJobs(plan), IsOk()) << "no tokens";
 }
+
+// A backend that does not rotate: it counts jobs and returns the status that a test sets.
+class FakeBackend final : public kernels::Backend {
+ public:
+  explicit FakeBackend(std::string name = "fake") : name_(std::move(name)) {}
+
+  std::string_view name() const override { return name_; }
+  std::string detail() const override { return "rotates nothing"; }
+  absl::Status Rotate(absl::Span<const kernels::RotateJob> jobs) override {
+    ++calls;
+    jobs_seen += static_cast<int64_t>(jobs.size());
+    if (on_rotate) on_rotate(jobs);
+    return answer;
+  }
+
+  absl::Status answer;
+  std::function<void(absl::Span<const kernels::RotateJob>)> on_rotate;  // may be empty
+  int64_t calls = 0;
+  int64_t jobs_seen = 0;
+
+ private:
+  const std::string name_;
+};
 
 // A host and an accelerator that do not rotate.
 class DeviceRouterTest : public ::testing::Test {
