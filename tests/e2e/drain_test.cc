@@ -89,17 +89,6 @@ TEST(CommandLineTest, CudaWithoutAGpuIsAnErrorThatSaysWhy) {
       Exits(1, AllOf(HasSubstr("rope_server: "), HasSubstr("--device: "), HasSubstr("cuda"))));
 }
 
-TEST(CommandLineTest, AutoServesOnTheCpu) {
-  TestServer server({"--device=auto"});
-  const auto stub = server.NewStub();
-  EXPECT_TRUE(Serves(*stub));
-  grpc::ClientContext context;
-  v1::GetServerInfoResponse info;
-  ASSERT_TRUE(stub->GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());
-  ASSERT_EQ(info.devices_size(), 1);
-  EXPECT_EQ(info.devices(0).name(), "cpu");
-}
-
 TEST(CommandLineTest, AddressThatIsTakenIsAnError) {
   TestServer server;
   EXPECT_THAT(RunProgram({ServerProgram(), "--listen=" + server.address()}),

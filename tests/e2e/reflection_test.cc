@@ -93,19 +93,6 @@ class GrpcurlTest : public ::testing::Test {
   std::string program_;
 };
 
-TEST_F(GrpcurlTest, ListsTheServicesThroughReflection) {
-  EXPECT_THAT(
-      Run({server_.address(), "list"}),
-      Exits(0, AllOf(HasSubstr("rope.v1.RopeService"), HasSubstr("grpc.health.v1.Health"))));
-}
-
-TEST_F(GrpcurlTest, DescribesTheServiceAndItsMessages) {
-  EXPECT_THAT(Run({server_.address(), "describe", "rope.v1.RopeService"}),
-              Exits(0, HasSubstr("rpc Rotate ( .rope.v1.RotateRequest )")));
-  EXPECT_THAT(Run({server_.address(), "describe", "rope.v1.RotateRequest"}),
-              Exits(0, HasSubstr("repeated .rope.v1.Tensor tensors = 15")));
-}
-
 TEST_F(GrpcurlTest, TurnsOneZeroAtPositionOneIntoCosAndSin) {
   const Outcome outcome = Call("rope.v1.RopeService/Rotate", R"({
     "rope": {"config": {"head_dim": 2}, "pairing": "PAIRING_HALF"},

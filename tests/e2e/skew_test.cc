@@ -57,8 +57,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::util::MessageDifferencer;
 
-// --- calls of a program that uses the C++ client, with what each gives it as text: all methods, all
-// dtypes of tensors, prepared calls and errors ---
+// --- calls of a program that uses the C++ client, with what each gives it as text ---
 
 // One or more calls. Returns what a program of version 0.9.0 reads in the replies, a line a field.
 using SkewCall = std::function<std::string(const client::Client&)>;

@@ -8,8 +8,8 @@
 // Ownership:  Closes its connection when it goes.
 // Errors:     None. A lost connection and an ended stream are states, because tests ask for them.
 //             No function waits longer than its bound.
-// Limits:     Bytes of answers are counted and not kept. Headers are sent as literals without Huffman
-//             coding and without a dynamic table, and read from a peer that was told to keep none
+// Limits:     Bytes of answers are counted and not kept. Headers are sent as literals, without
+//             Huffman coding and a dynamic table, and read from a peer that was told to keep none
 //             (SETTINGS_HEADER_TABLE_SIZE = 0); Huffman-coded strings and values of the static
 //             table read as empty.
 #ifndef ROPE_TESTS_SUPPORT_HTTP2_PEER_H_

@@ -161,36 +161,6 @@ TEST_F(AccessTest, CertificateCountsBeforeTokenAndTokenBeforeUser) {
   }
 }
 
-TEST_F(AccessTest, EachRightIsOfItself) {
-  constexpr Right kAll[] = {Right::kRotate, Right::kDescribe, Right::kInspect};
-  for (const Right has : kAll) {
-    ASSERT_OK(access, Load(FileOf(WithToken("one", "t", absl::StrCat("\"", Name(has), "\"")))));
-    for (const Right needs : kAll) {
-      const auto admitted = (*access)->Admit({.token = "t"}, needs);
-      EXPECT_EQ(admitted.ok(), has == needs) << Name(has) << " " << Name(needs);
-      if (has == needs) continue;
-      EXPECT_THAT(admitted,
-                  StatusIs(absl::StatusCode::kPermissionDenied,
-                           HasSubstr(absl::StrCat("identity: got one, want one with the right \"",
-                                                  Name(needs), "\""))));
-    }
-  }
-  ASSERT_OK(access, Load(FileOf(WithToken("one", "t", ""))));
-  EXPECT_THAT((*access)->Admit({.token = "x"}, Right::kRotate),
-              StatusIs(absl::StatusCode::kUnauthenticated, ::testing::_));
-}
-
-TEST_F(AccessTest, ChangedFileIsReadAtTheNextLook) {
-  ASSERT_OK(access, Load(FileOf(WithToken("old", "a", "\"rotate\""))));
-  Write(FileOf(absl::StrCat(WithToken("new", "b", "\"rotate\""), ",",
-                            WithToken("more", "c", "\"rotate\""))));
-  EXPECT_EQ(Who(**access, {.token = "a"}), "old");
-  (*access)->file().Look();
-  EXPECT_EQ(Who(**access, {.token = "b"}), "new");
-  EXPECT_EQ(Who(**access, {.token = "c"}), "more");
-  EXPECT_THAT(Who(**access, {.token = "a"}), HasSubstr("a token that nobody has")) << "revoked";
-}
-
 TEST_F(AccessTest, FileThatIsWrongChangesNothing) {
   ASSERT_OK(access, Load(FileOf(WithToken("old", "a", "\"rotate\""))));
   Write("{");
@@ -339,15 +309,6 @@ TEST(ConnectionsTest, NameThatIsTakenAgainIsOfTheLaterConnection) {
   EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 18);
   ASSERT_OK(third, enter(17, "ipv4:127.0.0.1:4001"));
   EXPECT_EQ(connections.Of("ipv4:127.0.0.1:4000")->fd(), 18) << "17 had that name before";
-}
-
-TEST(ConnectionsTest, ProxiesAreOwnersByName) {
-  testing::TestClients clients({.connections = 4}, {}, {"uid:7", "ip:192.0.2.7"});
-  Connections& connections = clients.connections;
-  ASSERT_OK(proxy, Enter(connections, 5, "uid:7"));
-  ASSERT_OK(other, Enter(connections, 6, "uid:77"));
-  EXPECT_TRUE((*proxy)->is_proxy());
-  EXPECT_FALSE((*other)->is_proxy());
 }
 
 TEST(ConnectionsTest, OneOwnerLeavesPlacesAndAPlaceIsFreeOnceItsConnectionEnds) {

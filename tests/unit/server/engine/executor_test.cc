@@ -120,39 +120,6 @@ TEST(JobTilerShapeTest, OneBufferGivesOneJobForTokenMajorTensors) {
   EXPECT_EQ(tensor.jobs()[0].heads, 4);
 }
 
-TEST(JobTilerShapeTest, HeadsThatPassShareTheirRows) {
-  ASSERT_OK(layout, ParseLayout("SHD", {4, 2, 2}, 4, "t"));
-  const std::string bytes(64, 'x');
-  TensorPlan plan;
-  plan.layout = *layout;
-  plan.heads = {{0, 1, true}, {1, 2, false}};
-  plan.input.fragments = {std::string_view(bytes)};
-  plan.input.bytes = 64;
-  const std::vector<kernels::RowRef> rows(4);
-  std::string output(64, '\0');
-  JobTiler cutter;
-  Jobs jobs;
-  // The rows of the head that passes.
-  const auto cut = [&](int64_t begin, size_t tokens) {
-    JobTiler::Shared shared;
-    shared.begin = begin;
-    shared.end = begin + static_cast<int64_t>(tokens);
-    shared.rows[0] = absl::MakeConstSpan(rows).subspan(static_cast<size_t>(begin), tokens);
-    cutter.Cut(plan, output.data(), shared, nullptr, jobs);
-    return jobs.back().rows;
-  };
-  const absl::Span<const kernels::RowRef> shorter = cut(0, 3);
-  EXPECT_EQ(cut(0, 3).data(), shorter.data()) << "another tensor of the slice";
-  EXPECT_EQ(cut(3, 1).data(), shorter.data()) << "a slice with fewer tokens";
-  const absl::Span<const kernels::RowRef> longer = cut(0, 4);
-  EXPECT_EQ(cut(0, 3).data(), longer.data());
-  ASSERT_EQ(shorter.size(), 3U);
-  ASSERT_EQ(longer.size(), 4U);
-  for (const auto& list : {shorter, longer}) {
-    for (const kernels::RowRef& row : list) EXPECT_EQ(row.page, PassingRow().page);
-  }
-}
-
 // A packed plan of bf16 with these lengths of B, H and S.
 Plan Packed(int64_t b, int64_t h, int64_t s, bool heads_inside, int64_t head_dim = 2) {
   Plan plan;

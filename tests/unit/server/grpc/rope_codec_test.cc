@@ -202,23 +202,6 @@ TEST(EncodeSmallReplyTest, IsTheReplyInOnePieceAndWithinItsBound) {
             ReplyBytes(request->plan) + ReplyTextBytesMax(*request));
 }
 
-TEST(ErrorReplyTest, NamesTheRequest) {
-  const absl::Status status = MarkMayHaveExecuted(absl::UnavailableError("x: got 1, want 2"));
-  const v1::RotateResponse response = ErrorReply("mine", status);
-  EXPECT_EQ(response.request_id(), "mine");
-  EXPECT_TRUE(response.error().may_have_executed());
-}
-
-TEST(GrpcStatusTest, EveryCodeKeepsItsNumber) {
-  for (int code = 1; code <= 16; ++code) {
-    grpc::ServerContext context;
-    const grpc::Status status =
-        ToGrpcStatus(absl::Status(static_cast<absl::StatusCode>(code), "m"), context);
-    EXPECT_EQ(static_cast<int>(status.error_code()), code);
-    EXPECT_EQ(status.error_message(), "m");
-  }
-}
-
 // A character that no header may hold has three in a percent-encoded text.
 TEST(GrpcStatusTest, LongErrorsFitIntoTrailers) {
   grpc::ServerContext context;

@@ -33,7 +33,6 @@ namespace {
 
 using ::rope::testing::Exposition;
 using ::testing::DoubleEq;
-using ::testing::Optional;
 using ::testing::Pointwise;
 using ::testing::UnorderedElementsAre;
 
@@ -96,24 +95,6 @@ TEST(HistogramTest, EachValueFindsTheFirstBoundThatIsNotBelowIt) {
       }
     }
   }
-}
-
-TEST(HistogramTest, BucketsAddUpAndTheSumIsInUnits) {
-  constexpr int64_t kBounds[] = {0, 10, 20, 30};
-  const BucketBounds buckets(kBounds);
-  Histogram histogram(buckets, 10);
-  for (const int64_t value : {-5, 10, 11, 31, 20, 25}) histogram.Observe(value);
-  const auto read = histogram.Read({{"a", "b"}});
-  EXPECT_EQ(read.label.front().value, "b");
-  ASSERT_EQ(read.histogram.bucket.size(), 5U);
-  EXPECT_EQ(read.histogram.bucket[0].cumulative_count, 1U);
-  EXPECT_EQ(read.histogram.bucket[1].upper_bound, 1);
-  EXPECT_EQ(read.histogram.bucket[1].cumulative_count, 2U);
-  EXPECT_EQ(read.histogram.bucket[3].upper_bound, 3);
-  EXPECT_EQ(read.histogram.bucket[3].cumulative_count, 5U);
-  EXPECT_EQ(read.histogram.bucket[4].cumulative_count, 6U);
-  EXPECT_EQ(read.histogram.sample_count, 6U);
-  EXPECT_DOUBLE_EQ(read.histogram.sample_sum, 9.7);
 }
 
 std::string TextOf(const Metrics& metrics, const Gauges& gauges = {}) {
@@ -355,21 +336,11 @@ class ProcessorsTest : public ::testing::Test {
   const int unbounded_ = ProcessorCount("/nonexistent");
 };
 
-TEST(CpuMaxTest, QuotaOverPeriod) {
-  EXPECT_THAT(ParseCpuMax("150000 100000\n"), Optional(1.5));
-  EXPECT_THAT(ParseCpuMax("50000 100000"), Optional(0.5));
-}
-
 TEST(CpuMaxTest, NoBoundWithoutAQuota) {
   for (const char* text :
        {"max 100000\n", "", "100000", "a b", "0 100000", "-1 100000", "100000 0", "1 2 3"}) {
     EXPECT_THAT(ParseCpuMax(text), Eq(std::nullopt)) << text;
   }
-}
-
-TEST(CfsQuotaTest, MinusOneIsNoBound) {
-  EXPECT_THAT(ParseCfsQuota("-1\n", "100000\n"), Eq(std::nullopt));
-  EXPECT_THAT(ParseCfsQuota("200000\n", "100000\n"), Optional(2.0));
 }
 
 TEST_F(ProcessorsTest, WithoutFilesTheAffinityCounts) {
