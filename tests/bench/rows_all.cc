@@ -1,7 +1,13 @@
 // All rows, and the processes that they start.
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <string_view>
 
+#include "kernels/check.h"
 #include "server/process_setup.h"
+#include "server/server.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/modes.h"
 
@@ -14,6 +20,22 @@ std::vector<Row> AllRows() {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;
+}
+
+void ServeOwn(const std::string& path, bool batching) {
+  spdlog::set_level(spdlog::level::warn);
+  server::ServerOptions options;
+  options.listen = {"127.0.0.1:0", "unix:" + path};
+  server::Batcher::Options batches;
+  if (!batching) batches.requests_max = 1;
+  const server::SteadyClock clock;
+  const auto server = server::Server::Create(options, clock, batches);
+  ROPE_CHECK(server.ok());
+  for (const std::string& address : (*server)->addresses()) {
+    std::printf("listening on %s\n", address.c_str());
+  }
+  std::fflush(stdout);
+  while (true) pause();
 }
 
 void Prepare() {

@@ -1,4 +1,4 @@
-// The command-line tool against a real server.
+// ropectl against a real server, and the examples of the pages.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -10,16 +10,23 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
+#include <string>
 
+#include "absl/strings/str_replace.h"
 #include "client/cli/local_describe.h"
 #include "kernels/config/presets.h"
 #include "rope/client.h"
+#include "tests/support/matchers.h"
+#include "tests/support/metrics_page.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
+
+// The command-line tool against a real server.
 
 std::vector<std::string> GoldenFiles() {
   std::vector<std::string> files;
@@ -340,6 +347,297 @@ TEST_F(RopectlTest, InfoNamesTheTransportAndTheMemoryOfItsConnection) {
   TestServer sharing({"--listen=" + path, "--enable_shared_memory"});
   EXPECT_THAT(RunProgram({RopectlProgram(), "info", "--target=" + path}),
               Exits(0, HasSubstr("region      memfd, 67108864 bytes")));
+}
+
+// ropectl lint, diff and describe without a server, on real files.
+
+const std::string kConfigs = std::string(ROPE_SOURCE_DIR) + "/tests/conformance/configs";
+
+Outcome Ropectl(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), RopectlProgram());
+  return RunProgram(arguments);
+}
+
+std::string Written(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path) << text;
+  return path;
+}
+
+constexpr char kPlain[] = R"({"model_type": "llama", "head_dim": 64, "rope_theta": 10000,
+  "max_position_embeddings": 4096})";
+constexpr char kMscale[] = R"({"model_type": "deepseek_v2", "qk_rope_head_dim": 64,
+  "rope_theta": 10000, "max_position_embeddings": 163840,
+  "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096,
+    "mscale": 0.707}})";
+constexpr char kRefused[] = R"({"head_dim": 64, "rope_scaling": {"type": "linear"}})";
+
+TEST(OfflineTest, DescribeGivesTheServersAnswerForEveryConfig) {
+  TestServer server;
+  int answered = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kConfigs)) {
+    if (entry.path().extension() != ".json") continue;
+    for (const char* flag : {"--json", "--positions=0,7,1000000"}) {
+      const std::vector<std::string> here = {"describe", "--layer=0",
+                                             "--config=" + entry.path().string(), flag};
+      std::vector<std::string> there = here;
+      there.push_back("--target=" + server.address());
+      const Outcome local = Ropectl(here);
+      const Outcome remote = Ropectl(there);
+      ASSERT_EQ(local.status, remote.status) << entry.path() << local.output;
+      if (local.status != 0) continue;
+      ++answered;
+      EXPECT_EQ(local.output, remote.output) << entry.path();
+    }
+  }
+  EXPECT_GT(answered, 100);
+}
+
+TEST(OfflineTest, PresetAndFileNeedNoServerAndAnotherModelDoes) {
+  EXPECT_THAT(Ropectl({"describe", "--model=llama-3.1-8b"}), Exits(0, HasSubstr("llama3")));
+  const std::string path = Written(TemporaryFolder() + "/config.json", kMscale);
+  EXPECT_THAT(Ropectl({"describe", path}), Exits(0, HasSubstr("mscale without mscale_all_dim")));
+  const Outcome both = Ropectl({"describe", path, "--model=llama-3.1-8b"});
+  EXPECT_EQ(both.status, 2);
+  EXPECT_THAT(Ropectl({"describe", path, "--target=unix:/nonexistent/rope.sock"}),
+              Exits(1, HasSubstr("UNAVAILABLE")));
+  EXPECT_THAT(Ropectl({"describe", Written(TemporaryFolder() + "/x.json", kRefused)}),
+              Exits(1, AllOf(HasSubstr("INVALID_ARGUMENT: "), HasSubstr("factor: got nothing"))));
+}
+
+TEST(LintTest, StatusFollowsTheHeaviestFindingAndFailOn) {
+  const std::string folder = TemporaryFolder();
+  const std::string plain = Written(folder + "/plain.json", kPlain);
+  const std::string mscale = Written(folder + "/mscale.json", kMscale);
+  const std::string refused = Written(folder + "/refused.json", kRefused);
+  EXPECT_EQ(Ropectl({"lint", plain, "--fail_on=reading"}).status, 0);
+  EXPECT_EQ(Ropectl({"lint", mscale}).status, 0);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=warning"}).status, 1);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=reading"}).status, 1);
+  EXPECT_THAT(Ropectl({"lint", plain, refused}),
+              Exits(1, AllOf(HasSubstr(refused + ":1: error: "), HasSubstr("pairing"))))
+      << "with the table";
+  EXPECT_EQ(Ropectl({"lint", folder + "/none.json"}).status, 2);
+  EXPECT_EQ(Ropectl({"lint", refused, folder + "/none.json"}).status, 2);
+}
+
+TEST(LintTest, WrongUsageHasStatusTwo) {
+  const std::string plain = Written(TemporaryFolder() + "/plain.json", kPlain);
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"lint"},
+                                             {"lint", plain, "--fail_on=nothing"},
+                                             {"lint", plain, "--engine=abacus"},
+                                             {"lint", plain, "--engine=vllm@"},
+                                             {"lint", plain, "--engine=vllm@abc"},
+                                             {"lint", plain, "--engine=hf@5.x"},
+                                             {"lint", plain, "--ignore=near-mis-key"},
+                                             {"lint", plain, "--baseline=" + plain},
+                                             {"lint", plain, "--baseline=/nonexistent.json"},
+                                             {"lint", plain, "--write_baseline=/nonexistent/b"},
+                                             {"lint", plain, "--json", "--sarif"},
+                                             {"lint", plain, "--target=127.0.0.1:1"},
+                                             {"diff", plain},
+                                             {"diff", plain, plain, plain},
+                                             {"diff", plain, plain, "--error=0"}}) {
+    EXPECT_THAT(Ropectl(arguments), Exits(2, HasSubstr("ropectl: ")));
+  }
+  EXPECT_THAT(Ropectl({"lint", "--help"}).output, HasSubstr("Exit status 0"));
+  EXPECT_THAT(Ropectl({"diff", "--help"}).output, HasSubstr("Exit status 0"));
+}
+
+TEST(LintTest, IgnoredRulesAndTheBaselineAreNotCounted) {
+  const std::string folder = TemporaryFolder();
+  const std::string mscale = Written(folder + "/mscale.json", kMscale);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=warning", "--ignore=lone-mscale"}).status, 0);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note", "--ignore=lone-mscale"}).status, 1);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note", "--ignore=lone-mscale,rounded-ramp",
+                     "--ignore=default-assumed", "--ignore=read-differently",
+                     "--ignore=scaled-differently"})
+                .status,
+            0);
+  const std::string baseline = "--baseline=" + folder + "/baseline.json";
+  EXPECT_EQ(
+      Ropectl({"lint", mscale, "--fail_on=note", "--write_baseline=" + folder + "/baseline.json"})
+          .status,
+      0);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note", baseline}).status, 0);
+  // A new mistake is counted, and the lines before it may move.
+  Written(folder + "/mscale.json", "\n\n" + std::string(kMscale).insert(1, "\"rope_teta\": 1,"));
+  EXPECT_THAT(Ropectl({"lint", mscale, "--fail_on=warning", baseline}),
+              Exits(1, AllOf(HasSubstr("mscale.json:3: warning: key \"rope_teta\" is not read"),
+                             Not(HasSubstr("lone-mscale")))));
+}
+
+TEST(LintTest, HostileFilesAreFindingsAndNoCrash) {
+  const std::string folder = TemporaryFolder();
+  for (const std::string& text :
+       {std::string("{\"a\":"), std::string(), std::string("\xff\xfe\x00", 3),
+        std::string(1 << 20, '['), std::string(1 << 19, '[') + std::string(1 << 19, ']')}) {
+    const std::string path = Written(folder + "/config.json", text);
+    EXPECT_THAT(Ropectl({"lint", path}), Exits(1, HasSubstr("error: config_json: got")));
+    EXPECT_EQ(Ropectl({"diff", path, path}).status, 2);
+    EXPECT_EQ(Ropectl({"describe", path}).status, 1);
+  }
+  Written(folder + "/config.json", std::string((1 << 20) + 1, ' '));
+  EXPECT_THAT(Ropectl({"lint", folder}), Exits(2, HasSubstr("more than 1048576 bytes")));
+}
+
+TEST(LintTest, GgufFileIsRefusedWithTheProgramThatReadsIt) {
+  const std::string path = Written(TemporaryFolder() + "/model.gguf", "GGUF and more");
+  const std::vector<std::vector<std::string>> commands = {
+      {"lint", path}, {"diff", path, path}, {"describe", path}, {"describe", "--config=" + path}};
+  for (const std::vector<std::string>& command : commands) {
+    EXPECT_THAT(
+        Ropectl(command),
+        Exits(2, HasSubstr(path + ": got a GGUF file, want a config.json; `ropeserve lint`")));
+  }
+}
+
+TEST(OfflineTest, SubConfigIsChosenHereAsOnTheServer) {
+  TestServer server;
+  const std::string path =
+      Written(TemporaryFolder() + "/config.json",
+              R"({"model_type": "qwen2_5_vl", "head_dim": 128, "rope_theta": 1000000,
+          "vision_config": {"model_type": "qwen2_5_vl", "hidden_size": 1280, "num_heads": 16}})");
+  const std::vector<std::string> vision = {"describe", path, "--sub_config=vision_config"};
+  std::vector<std::string> asked = vision;
+  asked.push_back("--target=" + server.address());
+  for (const std::vector<std::string>& arguments : {vision, asked}) {
+    EXPECT_THAT(Ropectl(arguments), Exits(0, AllOf(HasSubstr("head_dim          80\n"),
+                                                   HasSubstr("theta             10000\n"))));
+  }
+  EXPECT_THAT(Ropectl({"describe", path}).output, HasSubstr("theta             1000000\n"));
+  EXPECT_THAT(Ropectl({"describe", path, "--sub_config=audio_config"}),
+              Exits(1, HasSubstr("want one of vision_config")));
+  EXPECT_EQ(Ropectl({"lint", path, "--sub_config=audio_config"}).status, 1);
+  EXPECT_EQ(Ropectl({"diff", path, path, "--sub_config=vision_config"}).status, 0);
+}
+
+TEST(DiffTest, StatusSaysWhetherFilesDifferOrAreUnreadable) {
+  const std::string folder = TemporaryFolder();
+  const std::string plain = Written(folder + "/plain.json", kPlain);
+  const std::string mscale = Written(folder + "/mscale.json", kMscale);
+  EXPECT_THAT(Ropectl({"diff", plain, plain}), Exits(0, HasSubstr("all layers: equal")));
+  EXPECT_EQ(Ropectl({"diff", plain, mscale}).status, 1);
+  EXPECT_EQ(Ropectl({"diff", plain, folder + "/none.json"}).status, 2);
+}
+
+// ropectl load against a real server.
+
+class LoadTest : public ::testing::Test {
+ protected:
+  Outcome Load(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {RopectlProgram(), "load"});
+    arguments.push_back("--target=" + server_.address());
+    return RunProgram(arguments);
+  }
+
+  TestServer server_;
+};
+
+TEST_F(LoadTest, FixedCountIsAnswered) {
+  const Outcome outcome = Load({"--transport=inline", "--requests=500", "--concurrency=8",
+                                "--tokens=2", "--dtype=fp32", "--model=llama-3.1-8b", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto json = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(json["transport"], "inline");
+  EXPECT_EQ(json["answered"], 500);
+  EXPECT_EQ(json["failed"], 0);
+  const double rate = 500 / json["seconds"].get<double>();
+  EXPECT_NEAR(json["requests_per_second"].get<double>(), rate, 1e-6 * rate);
+  EXPECT_NEAR(json["tokens_per_second"].get<double>(), 2 * rate, 1e-6 * rate);
+  const double gigabytes = rate * 2 * 40 * 128 * 4 / 1e9;
+  EXPECT_NEAR(json["gigabytes_per_second_in"].get<double>(), gigabytes, 1e-6 * gigabytes);
+  EXPECT_GT(json["latency_us"]["p50"].get<double>(), 0);
+  EXPECT_LE(json["latency_us"]["p50"].get<double>(), json["latency_us"]["max"].get<double>());
+}
+
+TEST_F(LoadTest, TransportThatIsNotBuiltYetIsRefusedByName) {
+  EXPECT_THAT(Load({"--requests=5", "--transport=cuda"}),
+              Exits(1, HasSubstr("UNIMPLEMENTED: --transport: got cuda")));
+}
+
+TEST_F(LoadTest, MemoryThatTheServerDoesNotShareHasStatusOne) {
+  Outcome outcome = Load({"--requests=5", "--transport=staged"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("want unix:PATH"));
+  outcome = Load({"--requests=5", "--transport=ring"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("want unix:PATH"));
+}
+
+TEST(SharedLoadTest, SharedMemoryAnswersTheSame) {
+  const std::string path = "unix:" + TemporaryFolder() + "/load.sock";
+  TestServer server({"--listen=" + path, "--enable_shared_memory"});
+  for (const std::string transport : {"staged", "ring", "memfd"}) {
+    const Outcome outcome =
+        RunProgram({RopectlProgram(), "load", "--target=" + path, "--transport=" + transport,
+                    "--requests=500", "--concurrency=4", "--tokens=16", "--json"});
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const auto json = nlohmann::json::parse(outcome.output);
+    EXPECT_EQ(json["transport"], transport);
+    EXPECT_EQ(json["answered"], 500);
+  }
+}
+
+// The README's examples are what the programs do.
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(std::string(ROPE_SOURCE_DIR "/") + path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(ReadmeTest, ClientExampleIsTheFileThatIsCompiled) {
+  const std::string example = ReadFile("client/quickstart/example.cc");
+  const std::string body = example.substr(example.find("#include"));
+  EXPECT_THAT(ReadFile("README.md"), HasSubstr("```cpp\n" + body + "```\n"));
+}
+
+TEST(ReadmeTest, ExampleInCIsTheFileThatIsCompiled) {
+  const std::string example = ReadFile("client/quickstart/c_example.c");
+  const std::string body = example.substr(example.find("#include"));
+  EXPECT_THAT(ReadFile("client/README.md"), HasSubstr("```c\n" + body + "```\n"));
+}
+
+TEST(ReadmeTest, ClientExamplesRun) {
+  TestServer server({"--device=cpu"});
+  const Outcome outcome = RunProgram({ROPE_BINARY_DIR "/bin/rope_example", server.address()});
+  EXPECT_EQ(RunProgram({ROPE_BINARY_DIR "/bin/rope_embedded_example"}).output, outcome.output);
+  for (const std::string& target : {std::string("inproc:"), server.address()}) {
+    EXPECT_EQ("cpu: " + RunProgram({ROPE_BINARY_DIR "/tests/rope_c_example", target}).output,
+              outcome.output);
+  }
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  // All channels are 1 and the first pair has frequency 1: cos p - sin p.
+  const double first = std::cos(100000.0) - std::sin(100000.0);
+  ASSERT_THAT(outcome.output, HasSubstr("cpu: "));
+  EXPECT_NEAR(std::stod(outcome.output.substr(5)), first, 3e-7);
+}
+
+// The lines of the example that client/README.md quotes.
+TEST(ReadmeTest, ExcerptIsOfTheFileThatIsCompiled) {
+  const std::string readme = ReadFile("client/README.md");
+  const size_t begin =
+      readme.find("```cpp\nauto connection = std::make_shared<rope::client::MockConnection>();");
+  ASSERT_NE(begin, std::string::npos);
+  const size_t text = begin + std::strlen("```cpp\n");
+  const std::string excerpt = readme.substr(text, readme.find("```", text) - text);
+  const std::string file = ReadFile("client/quickstart/mock_example.cc");
+  EXPECT_THAT(absl::StrReplaceAll(file, {{"\n  ", "\n"}}), HasSubstr("\n" + excerpt));
+}
+
+TEST(ReadmeTest, GrpcurlExampleIsTheOneThatQuickstartPrints) {
+  const std::string readme = ReadFile("README.md");
+  const std::string script = ReadFile("deploy/quickstart.sh");
+  for (const char* line :
+       {R"("rope": {"config": {"head_dim": 2}, "pairing": "PAIRING_HALF"},)",
+        R"("positions": {"position_ids": {"numbers": [1]}},)",
+        R"("array": {"dtype": "DTYPE_FP32", "shape": [1, 1, 2], "numbers": [1, 0]}}])"}) {
+    EXPECT_THAT(readme, HasSubstr(line));
+    EXPECT_THAT(script, HasSubstr(line));
+  }
 }
 
 }  // namespace

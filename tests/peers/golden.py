@@ -1,4 +1,4 @@
-"""Writes one golden file per rotary class, for tests/conformance/peer_golden_test.cc."""
+"""Writes one golden file per rotary class, for tests/conformance/golden_test.cc."""
 
 import json
 import pathlib

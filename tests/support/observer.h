@@ -6,6 +6,7 @@
 #define ROPE_TESTS_SUPPORT_OBSERVER_H_
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/support/process.h"
@@ -15,7 +16,9 @@ namespace rope::testing {
 class Observer {
  public:
   // Calls `target` for `seconds`.
-  Observer(const std::string& target, int seconds);
+  Observer(const std::string& target, int seconds)
+      : process_({RopectlProgram(), "load", "--target=" + target,
+                  "--duration=" + std::to_string(seconds) + "s", "--concurrency=1", "--json"}) {}
 
   struct Counts {
     int64_t answered = 0;
@@ -24,7 +27,14 @@ class Observer {
     double slowest_ms = 0;
   };
   // Waits for its end.
-  Counts Await();
+  Counts Await() {
+    const auto report = nlohmann::json::parse(process_.ReadAll(), nullptr, /*exceptions=*/false);
+    process_.Wait();
+    if (!report.is_object()) return {};
+    const auto& latency = report["latency_us"];
+    return {report["answered"], report["failed"], latency["p99"].get<double>() / 1000,
+            latency["max"].get<double>() / 1000};
+  }
 
  private:
   Process process_;

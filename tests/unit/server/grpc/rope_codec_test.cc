@@ -1,13 +1,17 @@
+// Messages and errors on the wire.
 #include "server/grpc/rope_codec.h"
 
+#include <gmock/gmock.h>
 #include <grpcpp/support/slice.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "proto/error.h"
 #include "server/engine/engine.h"
 #include "server/error.h"
+#include "server/grpc/grpc_status.h"
 #include "server/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
@@ -198,11 +202,19 @@ TEST(EncodeSmallReplyTest, IsTheReplyInOnePieceAndWithinItsBound) {
             ReplyBytes(request->plan) + ReplyTextBytesMax(*request));
 }
 
-TEST(ErrorReplyTest, NamesTheRequest) {
-  const absl::Status status = MarkMayHaveExecuted(absl::UnavailableError("x: got 1, want 2"));
-  const v1::RotateResponse response = ErrorReply("mine", status);
-  EXPECT_EQ(response.request_id(), "mine");
-  EXPECT_TRUE(response.error().may_have_executed());
+// A character that no header may hold has three in a percent-encoded text.
+TEST(GrpcStatusTest, LongErrorsFitIntoTrailers) {
+  grpc::ServerContext context;
+  const std::string longest(1 << 20, '\x01');
+  proto::ErrorParts parts = {.reason = Reason::kPositionOutOfRange,
+                             .field = longest,
+                             .got = longest,
+                             .want = longest,
+                             .retry_delay_ms = INT64_MAX,
+                             .may_have_executed = true};
+  const grpc::Status status = ToGrpcStatus(MakeError(parts), context);
+  EXPECT_LE(static_cast<int64_t>(status.error_message().size()), limits::kErrorBytesMax);
+  EXPECT_LT(status.error_message().size() * 3 + status.error_details().size() * 4 / 3, 8192U - 512);
 }
 
 }  // namespace

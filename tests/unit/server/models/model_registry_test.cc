@@ -88,16 +88,6 @@ TEST(EvictionTest, OldSpecsGoAndComeBack) {
   EXPECT_THAT(registry->Find(ById((*again)->config_id())), IsOk());
 }
 
-TEST(EvictionTest, LargeSpecsGoByTheirBytes) {
-  const auto registry = MakeRegistry();
-  ASSERT_OK(first, registry->Find(ByConfig(10000, 65536)));
-  // About 3 MiB of frequencies each, so that far fewer than kSpecsMax fill the budget.
-  for (int i = 1; i <= 24; ++i) {
-    ASSERT_THAT(registry->Find(ByConfig(10000 + i, 65536)), IsOk());
-  }
-  EXPECT_THAT(registry->Find(ById((*first)->config_id())), IsNotFound("rope.config_id"));
-}
-
 TEST(EvictionTest, PrecisionHfCountsItsTableOfEachDType) {
   for (const v1::Precision precision : {v1::PRECISION_EXACT, v1::PRECISION_HF}) {
     const auto registry = MakeRegistry();

@@ -117,18 +117,6 @@ TEST(TraceIdTest, HeaderIsReadAsW3CSays) {
   for (const auto& [header, expected] : cases) EXPECT_EQ(TraceIdOf(header), expected) << header;
 }
 
-TEST(QuotedTest, PlainTextIsQuotedAndSpacesAndEqualsSignsStay) {
-  EXPECT_EQ(Quoted(""), R"("")");
-  EXPECT_EQ(Quoted("4f2a-1"), R"("4f2a-1")");
-  EXPECT_EQ(Quoted("a b code=OK"), R"("a b code=OK")");
-}
-
-TEST(QuotedTest, TextCannotEndItsOwnField) {
-  EXPECT_EQ(Quoted(R"(" code=OK x=")"), R"("\" code=OK x=\"")");
-  EXPECT_EQ(Quoted(R"(\)"), R"("\\")");
-  EXPECT_EQ(Quoted(R"(\")"), R"("\\\"")");
-}
-
 TEST(QuotedTest, ControlCharactersAreEscaped) {
   EXPECT_EQ(Quoted("a\nb\r\tc"), R"("a\nb\x0d\x09c")");
   EXPECT_EQ(Quoted("\x1b[31mred"), R"("\x1b[31mred")");

@@ -1,19 +1,32 @@
+// What is counted of requests and of the process, and the page that shows it.
 #include "server/telemetry/metrics.h"
 
 #include <gtest/gtest.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <map>
 #include <sstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "server/telemetry/counts.h"
+#include "server/telemetry/counts.h"
+#include "server/telemetry/process.h"
 #include "tests/support/exposition.h"
 #include "tests/support/matchers.h"
+#include "tests/support/temporary_folder.h"
 
 namespace rope::server {
 namespace {
@@ -21,6 +34,68 @@ namespace {
 using ::rope::testing::Exposition;
 using ::testing::DoubleEq;
 using ::testing::Pointwise;
+using ::testing::UnorderedElementsAre;
+
+// {"model operation transport": count}.
+std::map<std::string, double> Read(const RotationCounts& counts) {
+  std::map<std::string, double> read;
+  for (const prometheus::ClientMetric& metric : counts.Read()) {
+    EXPECT_EQ(metric.label[0].name, "model");
+    EXPECT_EQ(metric.label[1].name, "operation");
+    EXPECT_EQ(metric.label[2].name, "transport");
+    const auto [at, is_new] = read.emplace(
+        absl::StrCat(metric.label[0].value, " ", metric.label[1].value, " ", metric.label[2].value),
+        metric.counter.value);
+    EXPECT_TRUE(is_new) << at->first;
+  }
+  return read;
+}
+
+TEST(RotationCountsTest, EachCombinationOfLabelsHasACounterOnceItHasCounted) {
+  const std::string known[] = {"llama-3.1-8b", "qwen", "mine"};
+  RotationCounts counts(known);
+  EXPECT_THAT(Read(counts), IsEmpty());
+  counts.Count({Transport::kInline, v1::OPERATION_ROTATE, "llama-3.1-8b"});
+  counts.Count({Transport::kInline, v1::OPERATION_UNSPECIFIED, "meta-llama/Llama-3.1-8B"});
+  counts.Count({Transport::kStream, v1::OPERATION_INVERSE, "llama-3.1-8B"});
+  counts.Count({Transport::kMemfd, v1::OPERATION_BACKWARD, "qwen"});
+  counts.Count({Transport::kMemfd, v1::OPERATION_REPOSITION, kConfigModel});
+  counts.Count({Transport::kRing, v1::OPERATION_ADD_SINUSOIDAL, kRowsModel});
+  counts.Count({Transport::kInProcess, v1::OPERATION_ROTATE, "mine"});
+  counts.Count({Transport::kInProcess, v1::OPERATION_ROTATE, "no model"});
+  EXPECT_THAT(Read(counts),
+              UnorderedElementsAre(
+                  Pair("llama-3.1-8b rotate inline", 2), Pair("llama-3.1-8b inverse stream", 1),
+                  Pair("qwen backward memfd", 1), Pair("(config) reposition memfd", 1),
+                  Pair("(rows) add_sinusoidal ring", 1), Pair("mine rotate in_process", 1)));
+}
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+TEST(HistogramTest, EachValueFindsTheFirstBoundThatIsNotBelowIt) {
+  const std::vector<std::vector<int64_t>> all = {
+      {},
+      {0},
+      {kMost},
+      {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, kMost},
+      {std::begin(kDurationBounds), std::end(kDurationBounds)},
+      {kGrpcDurationBounds.begin(), kGrpcDurationBounds.end()},
+      {kGrpcSizeBounds.begin(), kGrpcSizeBounds.end()}};
+  for (const std::vector<int64_t>& bounds : all) {
+    const BucketBounds buckets(bounds);
+    std::vector<int64_t> values = {0, kMost - 1, kMost};
+    for (int bits = 0; bits < 63; ++bits) values.push_back(int64_t{1} << bits);
+    values.insert(values.end(), bounds.begin(), bounds.end());
+    for (const int64_t value : values) {
+      for (const int64_t near :
+           {std::max<int64_t>(value, 1) - 1, value, std::min(value, kMost - 1) + 1}) {
+        EXPECT_EQ(buckets.Find(near),
+                  static_cast<size_t>(std::ranges::lower_bound(bounds, near) - bounds.begin()))
+            << near;
+      }
+    }
+  }
+}
 
 std::string TextOf(const Metrics& metrics, const Gauges& gauges = {}) {
   std::ostringstream text;
@@ -233,6 +308,100 @@ TEST_F(MetricsTest, ManyThreadsLoseNothingAndPagesReadMeanwhileAreWellFormed) {
   EXPECT_EQ(page.Value(OfCalls(absl::StrCat(kGrpcSent, "_sum"), rotate, "OK")),
             3 * kThreads * kEach);
   EXPECT_EQ(page.Value("rope_batch_requests_sum"), 3 * kThreads * kEach);
+}
+
+// A temporary cgroup folder.
+class ProcessorsTest : public ::testing::Test {
+ protected:
+  ProcessorsTest() { std::filesystem::create_directories(root_ + "/cpu"); }
+
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(root_ + "/" + name) << text;
+  }
+  void WriteV1(const std::string& quota, const std::string& period) const {
+    Write("cpu/cpu.cfs_quota_us", quota);
+    Write("cpu/cpu.cfs_period_us", period);
+  }
+
+  const std::string root_ = rope::testing::TemporaryFolder();
+  const int unbounded_ = ProcessorCount("/nonexistent");
+};
+
+TEST(CpuMaxTest, NoBoundWithoutAQuota) {
+  for (const char* text :
+       {"max 100000\n", "", "100000", "a b", "0 100000", "-1 100000", "100000 0", "1 2 3"}) {
+    EXPECT_THAT(ParseCpuMax(text), Eq(std::nullopt)) << text;
+  }
+}
+
+TEST_F(ProcessorsTest, WithoutFilesTheAffinityCounts) {
+  EXPECT_GE(unbounded_, 1);
+  EXPECT_EQ(ProcessorCount(root_), unbounded_);
+}
+
+TEST_F(ProcessorsTest, VersionTwoBounds) {
+  Write("cpu.max", "100000 100000\n");
+  EXPECT_EQ(ProcessorCount(root_), 1);
+  Write("cpu.max", "max 100000\n");
+  EXPECT_EQ(ProcessorCount(root_), unbounded_);
+}
+
+TEST_F(ProcessorsTest, VersionOneBounds) {
+  WriteV1("100000\n", "100000\n");
+  EXPECT_EQ(ProcessorCount(root_), 1);
+  WriteV1("-1\n", "100000\n");
+  EXPECT_EQ(ProcessorCount(root_), unbounded_);
+}
+
+TEST_F(ProcessorsTest, PartsOfAProcessorAreOneAndHugeQuotasAreTheAffinity) {
+  Write("cpu.max", "1000 100000\n");
+  EXPECT_EQ(ProcessorCount(root_), 1);
+  Write("cpu.max", "1e300 1\n");
+  EXPECT_EQ(ProcessorCount(root_), unbounded_);
+}
+
+// A folder with the files of /proc.
+class ProcessStatisticsTest : public ::testing::Test {
+ protected:
+  ProcessStatisticsTest() {
+    std::filesystem::create_directories(root_ + "/self/fd");
+    Write("/stat", "cpu  1 2 3\nbtime 1700000000\nprocesses 5\n");
+  }
+
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(root_ + name) << text;
+  }
+
+  const std::string root_ = rope::testing::TemporaryFolder();
+};
+
+TEST_F(ProcessStatisticsTest, FieldsAreThoseOfProc5WhateverTheProgramsName) {
+  const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  Write("/self/stat",
+        "7 (a b) c) S 4 5 6 7 8 9 10 11 12 13 250 50 16 17 18 19 20 21 1000 23 300 25 26\n");
+  for (const char* fd : {"/self/fd/0", "/self/fd/1", "/self/fd/2"}) Write(fd, "");
+  const auto statistics = ReadProcessStatistics(root_);
+  ASSERT_TRUE(statistics.has_value());
+  EXPECT_DOUBLE_EQ(statistics->cpu_seconds, 300 / ticks);
+  EXPECT_DOUBLE_EQ(statistics->start_time_seconds, 1700000000 + 1000 / ticks);
+  EXPECT_EQ(statistics->resident_bytes, 300 * sysconf(_SC_PAGESIZE));
+  EXPECT_EQ(statistics->open_fds, 3);
+}
+
+TEST_F(ProcessStatisticsTest, WhatIsNotProcGivesNothing) {
+  EXPECT_THAT(ReadProcessStatistics("/nowhere"), Eq(std::nullopt));
+  for (const char* stat : {"", "7 (name", "7 (name) S 4 5", "7 (name) S a b c"}) {
+    Write("/self/stat", stat);
+    EXPECT_THAT(ReadProcessStatistics(root_), Eq(std::nullopt)) << stat;
+  }
+}
+
+TEST(ReadProcessStatisticsTest, ThisProcessHasMemoryAndFiles) {
+  const auto statistics = ReadProcessStatistics();
+  if (!statistics.has_value()) GTEST_SKIP() << "this system has no Linux /proc";
+  EXPECT_GT(statistics->resident_bytes, 1 << 20);
+  EXPECT_GE(statistics->open_fds, 3);
+  EXPECT_GT(statistics->start_time_seconds, 1e9);
 }
 
 }  // namespace

@@ -1,14 +1,19 @@
-#include "server/options.h"
-
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include <exception>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <optional>
+#include <string>
 
+#include "absl/status/statusor.h"
+#include "server/error.h"
+#include "server/housekeeper.h"
 #include "server/limits.h"
+#include "server/options.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 
@@ -337,6 +342,56 @@ TEST(HelpTest, DefaultsAreTheRealOnes) {
   const auto in_mib = [](int64_t bytes) { return std::to_string(bytes / limits::kMiB) + "MiB"; };
   EXPECT_THAT(help, HasSubstr("Largest request (default " + in_mib(most.message)));
   EXPECT_THAT(help, HasSubstr("tables (default " + in_mib(most.tables)));
+}
+
+TEST(WithinMemoryTest, FailedAllocationIsAStatus) {
+  const auto fail = [] { std::rethrow_exception(std::make_exception_ptr(std::bad_alloc())); };
+  const auto status = WithinMemory([&] {
+    fail();
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(status, OutOfMemory());
+  const auto result = WithinMemory([&]() -> absl::StatusOr<int> {
+    fail();
+    return 7;
+  });
+  EXPECT_EQ(result.status(), OutOfMemory());
+  EXPECT_EQ(WithinMemory([]() -> absl::StatusOr<int> { return 7; }).value(), 7);
+}
+
+TEST(ShortTextTest, LeavesShortOnesAndCutsLongOnes) {
+  const auto max = static_cast<size_t>(limits::kErrorBytesMax);
+  const std::string fits(max, 'x');
+  EXPECT_EQ(ShortText(fits), fits);
+  const std::string cut = ShortText(fits + "y");
+  EXPECT_EQ(cut.size(), max);
+  EXPECT_THAT(cut, EndsWith("x..."));
+  EXPECT_EQ(ShortText("0123456789", 8), "01234...");
+}
+
+TEST(ShortTextTest, CutsBetweenCharacters) {
+  const auto max = static_cast<size_t>(limits::kErrorBytesMax);
+  for (size_t before = 0; before < 4; ++before) {
+    std::string message(before, 'x');
+    while (message.size() <= max) message += "\xE2\x82\xAC";  // a euro sign, three bytes
+    const std::string cut = ShortText(message);
+    EXPECT_LE(cut.size(), max);
+    EXPECT_EQ((cut.size() - before) % 3, 0U) << before;
+    EXPECT_THAT(cut, EndsWith("\xE2\x82\xAC..."));
+  }
+}
+
+TEST(HousekeeperTest, WakeHurriesTheFirstLookWhateverTheOthersDo) {
+  std::atomic<int> looks = 0;
+  proto::Notification second;
+  Housekeeper housekeeper({[&] {
+                             if (++looks == 2) second.Notify();
+                             return absl::Hours(1);
+                           },
+                           [] { return absl::Milliseconds(1); }});
+  while (looks == 0) std::this_thread::yield();
+  housekeeper.Wake();
+  EXPECT_TRUE(second.WaitForNotificationWithTimeout(std::chrono::seconds(30)));
 }
 
 }  // namespace
