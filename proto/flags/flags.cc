@@ -20,19 +20,15 @@ namespace {
 
 constexpr size_t kNameColumn = 40;
 
-std::vector<std::string> LongNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back(absl::StrCat("--", name));
-  }
-  return names;
-}
-
 // An argument that no flag takes.
 absl::Status Unknown(const CLI::App& app, const std::string& argument) {
   const std::string name = argument.substr(0, argument.find('='));
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& flag : option->get_lnames()) flags.push_back(absl::StrCat("--", flag));
+  }
   const std::string nearest =
-      absl::StartsWith(name, "-") ? NearestName(name, LongNames(app)) : std::string();
+      absl::StartsWith(name, "-") ? NearestName(name, flags) : std::string();
   return absl::InvalidArgumentError(absl::StrCat(
       "command line: got \"", argument, "\", want a flag that --help lists", DidYouMean(nearest)));
 }

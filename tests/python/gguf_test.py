@@ -14,7 +14,7 @@ import pytest
 
 import ropeserve as rs
 import ropeserve.gguf
-from ropeserve import _gguf_architectures as known
+from ropeserve._gguf_file import ARCHITECTURES
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
 
@@ -61,11 +61,11 @@ OTHERWISE = {"gptj", "bert"}
 
 def test_both_formats_name_the_same_models_without_rotation():
     types = json.loads((CONFIGS.parents[2] / "kernels/config/model_types.json").read_text())
-    for architecture, kind in known.ROPE.items():
+    for architecture, known in ARCHITECTURES.items():
         name = next((each for each in (architecture, architecture.replace("-", "_"))
                      if each in types), None)
         if name is not None and architecture not in OTHERWISE:
-            assert (kind == "none") == ("positions" in types[name]), architecture
+            assert (known.rope == "none") == ("positions" in types[name]), architecture
 
 
 LENGTHS = {".context_length": 131072, ".rope.scaling.original_context_length": 4096}
@@ -85,7 +85,7 @@ LLAMA_31 = {".context_length": 131072, ".rope.freq_base": 500000.0}
 def test_a_length_that_only_a_scaling_explains(small, architecture, keys, tensors, lost):
     notes = [note for note in rs.gguf.read(small(architecture, keys, tensors)).notes
              if note.rule == "lost-scaling"]
-    assert len(notes) == bool(lost) and all(lost in note.text and note.weight == "warning"
+    assert len(notes) == bool(lost) and all(lost in note.message and note.weight == "warning"
                                             for note in notes)
 
 
@@ -317,7 +317,7 @@ def test_scaling(small, architecture, keys, tensors, want):
 
 def test_a_multiplier_that_is_not_used_is_noted(small):
     note, = rs.gguf.read(small(keys=LOG)).notes
-    assert note.rule == "unused-setting" and "yarn_log_multiplier is not used" in note.text
+    assert note.rule == "unused-setting" and "yarn_log_multiplier is not used" in note.message
 
 
 # -- Layers ---------------------------------------------------------------------------------------

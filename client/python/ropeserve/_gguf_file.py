@@ -6,11 +6,14 @@ rope tensors' are loaded.
 """
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
 import math
 import os
+import pathlib
 import struct
-from typing import Any, Mapping
+from typing import Any, Mapping, TypeVar
 
 import numpy as np
 
@@ -27,10 +30,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def contents(path: str) -> tuple[Mapping[str, Any], dict[str, list[float]]]:
-    """The fields of one file, for Fields, and its rope tensors by name.
-
-    Raises: as gguf.read, without the path.
-    """
+    """The fields of one file, for Fields, and its rope tensors by name. Raises as gguf.read."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise invalid("file", "a folder or a device", "a regular file")
     try:
@@ -84,12 +84,10 @@ def _reader(path: str) -> Any:
             data = memoryview(self.data)
             for _ in range(count):
                 if offset + length.size > len(data):
-                    break
+                    raise invalid("gguf", f"{len(data)} bytes", f"at least {offset + length.size}")
                 offset += length.size + length.unpack_from(data, offset)[0]
-            else:
-                self._get(offset, np.uint8, 0)
-                return offset
-            raise invalid("gguf", f"{len(data)} bytes", f"at least {offset + length.size}")
+            self._get(offset, np.uint8, 0)
+            return offset
 
         def _build_tensors(self, start: int, fields: list[Any]) -> None:
             super()._build_tensors(start, [field for field in fields if field.name in TENSORS])
@@ -120,7 +118,49 @@ def shown(text: str) -> str:
     return f'"{clean}..."' if len(text) > 48 else f'"{clean}"'
 
 
-_NAMES = {bool: "bool", int: "integer", float: "number", str: "string"}
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """What llama.cpp knows by the architecture, and a file does not say; if unknown, no `rope`.
+
+    gguf_architectures.json has a row for each but dflash, whose pairing is that of another model.
+    Source: ggml-org/llama.cpp at 0c1e57098: llama_model_rope_type in src/llama-model.cpp, the names
+    in src/llama-arch.cpp, load_arch_hparams and the graphs in src/models/, the uses of permute and
+    _reverse_hf_permute in conversion/.
+    """
+
+    # "none"; "norm": turns interleaved pairs, the others half pairs; "neox"; "mrope": three axes in
+    # sections; "imrope": three interleaved axes; "norm or mrope", "neox or mrope": three axes if
+    # the file has rope.dimension_sections.
+    rope: str = ""
+    permuted: bool = False  # the conversion turns the checkpoint's half pairs into interleaved ones
+    # Linear attention: the default of full_attention_interval, whose last layer rotates. 0: none.
+    interval: int = 0
+    # rope.scaling.yarn_log_multiplier: mscale_all_dim is its value times the number; whether mscale
+    # is the same, or 1. The conversion of DeepSeek's models stores a tenth of mscale_all_dim.
+    log_multiplier: tuple[float, bool] | None = None
+    switched: bool = False  # rope.scaling.finetuned false means that no layer rotates
+
+    slides: bool = False  # layers differ; what follows is of such architectures
+    # Of each period one layer has full attention. 0: only as sliding_window_pattern lists them.
+    period: int = 0
+    full_first: bool = False    # the first layer of each period is full, not the last
+    needs_window: bool = False  # no layer slides if attention.sliding_window is absent
+    # The base of sliding layers if rope.freq_base_swa is absent. None: rope.freq_base.
+    sliding_base: float | None = None
+    sliding_scaled: bool = False   # scaling applies to sliding layers too
+    factors_on_full: bool = False  # rope_freqs applies to full layers only
+    half_on_full: bool = False     # full layers rotate half of rope.dimension_count
+    full_still: bool = False       # full layers do not rotate
+    still_of_four: int = -1        # nor does this one of every four layers
+    sliding_type: str = "sliding_attention"
+
+
+_TEXT = pathlib.Path(__file__).with_name("gguf_architectures.json").read_text()
+ARCHITECTURES = {name: Architecture(**row) for name, row in json.loads(_TEXT).items()}
+
+
+_T = TypeVar("_T")
+_NAMES = {bool: "a bool", int: "an integer", float: "a number", str: "a string"}
 
 
 class Fields:
@@ -132,14 +172,14 @@ class Fields:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
-        self.architecture = ""
-        name = self.string("general.architecture")
+        name = self.get("general.architecture", str)
         if name is None:
             part = "; the first part of a split model has it" if self.has("split.no") else ""
             raise invalid("general.architecture", "nothing", "the name of an architecture" + part)
         if not all(" " < c <= "~" for c in name):
             raise invalid("general.architecture", shown(name), "a name of printable characters")
         self.architecture = name
+        self.known = ARCHITECTURES.get(name, Architecture())
 
     def path(self, key: str) -> str:
         """The key as in the file."""
@@ -151,14 +191,16 @@ class Fields:
     def invalid(self, key: str, got: object, want: str) -> InvalidField:
         return invalid(self.path(key), f"{got:g}" if isinstance(got, float) else got, want)
 
-    def integer(self, key: str) -> int | None:
-        value: int | None = self._typed(key, "an integer", int)
+    def get(self, key: str, *kinds: type[_T]) -> _T | None:
+        """A value of one of these types: bool, int, float or str."""
+        value: _T | None = self.value(key)
+        if value is not None and type(value) not in kinds:
+            raise self._wrong(key, value, _NAMES[kinds[0]])
         return value
 
     def number(self, key: str) -> float | None:
         """An integer is a number too."""
-        value: float | None = self._typed(key, "a number", float, int)
-        return value
+        return self.get(key, float, int)
 
     def positive(self, key: str, otherwise: float) -> float:
         """A number above 0; `otherwise` where the key is absent."""
@@ -167,39 +209,21 @@ class Fields:
             raise self.invalid(key, value, "a finite number > 0")
         return otherwise if value is None else value
 
-    def boolean(self, key: str) -> bool | None:
-        value: bool | None = self._typed(key, "a bool", bool)
-        return value
-
-    def string(self, key: str) -> str | None:
-        value: str | None = self._typed(key, "a string", str)
-        return value
-
-    def is_list(self, key: str) -> bool:
-        return isinstance(self._value(key), list)
-
     def integers(self, key: str) -> list[int]:
         """A list of integers or bools; one value is a list of it. Empty if the key is absent."""
-        value = self._value(key)
+        value = self.value(key)
         numbers = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(number, int) for number in numbers):
             raise self._wrong(key, value, "integers")
         return [int(number) for number in numbers]
 
-    def _typed(self, key: str, want: str, *kinds: type) -> Any:
-        value = self._value(key)
-        if value is not None and type(value) not in kinds:
-            raise self._wrong(key, value, want)
-        return value
-
     def _wrong(self, key: str, value: Any, want: str) -> InvalidField:
         if isinstance(value, list):
-            kind = _NAMES[type(value[0])] if value else "value"
+            kind = _NAMES[type(value[0])].split()[1] if value else "value"
             return self.invalid(key, f"a list of {len(value)} {kind}s", want)
-        kind = _NAMES[type(value)]
-        return self.invalid(key, f"{'an' if kind == 'integer' else 'a'} {kind}", want)
+        return self.invalid(key, _NAMES[type(value)], want)
 
-    def _value(self, key: str) -> Any:
+    def value(self, key: str) -> Any:
         """A bool, int, float or str, or a list of them."""
         field = self._fields.get(self.path(key))
         if field is None:

@@ -18,8 +18,6 @@ from ._trial import (CHANGES_MAX, Explanation, Numbers, Order, Program, Sample, 
 from ._vectors import (INVERSE, MANY_ROUNDINGS, SOME_ROUNDINGS, TRANSPOSED, Cells, cells_of,
                        explain_repeated, explain_vectors, named_magnitudes)
 
-NOT_ROTATED = "not rotated at all"
-AHEAD_OF_NORM = "before was taken ahead of the norm"
 _SECONDS = 3              # changes of the config that a second one is tried beside
 _EPSILONS = (1e-6, 1e-5)  # of norms
 _NORM_ROUNDINGS = 8       # half units of a 16-bit type, of a norm and a rotation in it
@@ -44,17 +42,9 @@ def rows_of(total: int, most: int) -> np.ndarray:
     return np.arange(count) * total // count
 
 
-@dataclasses.dataclass(frozen=True)
-class _Change:
-    """One deviation of the program. Two of the same axis exclude each other.
-
-    Attributes:
-        fields: of Program, and `pairing` or `window` of its order of channels.
-    """
-
-    axis: str
-    words: str
-    fields: dict[str, Any]
+# One deviation of a program: in words, and as fields of Program, and `pairing` or `window` of its
+# order of channels. Two with the same first field exclude each other.
+_Change = tuple[str, dict[str, Any]]
 
 
 def _changes_of(sample: Sample, pairing: str, numbers: Numbers) -> list[_Change]:
@@ -68,15 +58,13 @@ def _changes_of(sample: Sample, pairing: str, numbers: Numbers) -> list[_Change]
     turns += [(INVERSE, 1 / (factor * factor))] if factor not in (0, 1) else []
     windows = {"start": 0, "end": last} if last > 0 else {}
     return [
-        _Change("pairing", f"pairing {other}", {"pairing": other}),
-        *(_Change("positions", words, {"shift": shift}) for words, shift in shifts.items()),
-        *(_Change("direction", words, {"inverse": True, "scale": scale}) for words, scale in turns),
-        *(_Change("magnitude", words, {"scale": value / factor})
-          for value, words in _magnitudes(sample, numbers)),
-        *(_Change("window", f"rotated channels at the {place} of the head", {"window": window})
+        (f"pairing {other}", {"pairing": other}),
+        *((words, {"shift": shift}) for words, shift in shifts.items()),
+        *((words, {"inverse": True, "scale": scale}) for words, scale in turns),
+        *((words, {"scale": value / factor}) for value, words in _magnitudes(sample, numbers)),
+        *((f"rotated channels at the {place} of the head", {"window": window})
           for place, window in windows.items() if window != numbers.window),
-        *(_Change("rounding" if "rounded" in fields else "angles", words, fields)
-          for words, fields in arithmetics(sample.dtype))]
+        *arithmetics(sample.dtype)]
 
 
 def _magnitudes(sample: Sample, numbers: Numbers) -> list[tuple[float, str]]:
@@ -92,16 +80,6 @@ def _magnitudes(sample: Sample, numbers: Numbers) -> list[tuple[float, str]]:
     is_named = any(abs(value - stretch) <= 1e-3 * stretch
                    for value in (factor, *(value for value, _ in wanted)))
     return wanted if is_named else [*wanted, (stretch, f"attention factor {stretch:.7g}")]
-
-
-def _merge(found: Iterable[Explanation], into: list[Explanation]) -> None:
-    """Adds each explanation whose changes no other one has, in any order."""
-    for new in found:
-        same = [i for i, each in enumerate(into) if sorted(each.changes) == sorted(new.changes)]
-        if not same:
-            into.append(new)
-        elif not into[same[0]].positions:
-            into[same[0]] = dataclasses.replace(into[same[0]], positions=new.positions)
 
 
 class Search:
@@ -129,25 +107,26 @@ class Search:
         self._believed = believed
         self._shape = believed.window, believed.pairs, sample.channels
         self._plain = plain_order(pairing, *self._shape)
-        self._variants = {believed.key: believed}  # then with one change, then with two
-        self._layers = layers
+        # Then with one change, then with two.
+        self._variants = {each.key: each for each in (believed, *layers)}
         self._orders: list[tuple[Order, Cells | None]] = []  # that keep the norms of pairs
         self._found: list[Explanation] = []
+        self._listed: list[Explanation] = []  # by lists of positions, where nothing else is found
 
     def run(self) -> tuple[Explanation, list[Explanation]]:
         """How the config fits, and what else explains the sample, with the fewest changes."""
         as_configured = Program(self._believed, self._plain).compare(self._whole)
         if self._whole.still.all():
-            error = np.abs(self._whole.after - self._whole.before)
-            self._found.append(Explanation((NOT_ROTATED,), max_error=float(error.max()), rms_error=
-                                           float(np.sqrt(np.square(error).mean()))))
+            nothing = Program(self._believed, self._plain, still=self._whole.still)
+            self._found.append(dataclasses.replace(nothing.compare(self._whole), ratio=0.0,
+                                                   changes=("not rotated at all",)))
         if not as_configured.explains:
             for order in orders_of(self._pairing, *self._shape):
                 if self._cells_of_probe(order) and cells_of(self._whole, order, MANY_ROUNDINGS):
                     self._orders.append((order, cells_of(self._whole, order, 0)))
             self._add_vectors(self._believed)
             self._add_settings()
-        found = [each for each in self._found if not _is_list(each)] or self._found
+        found = self._found or self._listed
         fewest = min((len(each.changes) for each in found), default=0)
         return as_configured, [each for each in found if len(each.changes) == fewest]
 
@@ -189,16 +168,25 @@ class Search:
             if is_many or numbers.pairs != order.before.shape[1]:
                 continue
             if numbers is self._believed:
-                _merge(explain_repeated([self._probe, self._whole], numbers, order), self._found)
+                self._add(explain_repeated([self._probe, self._whole], numbers, order))
             found = explain_vectors(self._whole, numbers, order, exact)
             if not found and numbers is self._believed:
                 rough = cells_of(self._whole, order, SOME_ROUNDINGS)
                 found = explain_vectors(self._whole, numbers, order, rough)
-            _merge(found, self._found)
+            self._add(found)
+
+    def _add(self, found: Iterable[Explanation]) -> None:
+        """Adds each explanation whose changes no other one has, in any order."""
+        for new in found:
+            into = self._listed if _is_list(new) else self._found
+            same = [i for i, each in enumerate(into) if sorted(each.changes) == sorted(new.changes)]
+            if not same:
+                into.append(new)
+            elif not into[same[0]].positions:
+                into[same[0]] = dataclasses.replace(into[same[0]], positions=new.positions)
 
     def _add_settings(self) -> None:
         """Other settings and behaviour: one change each, and then two."""
-        self._variants.update((each.key, each) for each in self._layers)
         self._add_changes_of(self._believed)
         for dtype in ("bf16", "fp16"):  # what a cast of a whole module does to its buffers
             narrow = rounded_to(self._believed.inv_freq, dtype)
@@ -207,26 +195,23 @@ class Search:
             self._variants.setdefault(made.key, made)
         # Another config is more plausible than the same numbers by other positions.
         found, self._found = self._found, []
-        _merge(self._explain(1), self._found)
-        _merge(found, self._found)
-        listed = [each for each in self._found if _is_list(each)]
-        self._found = [each for each in self._found if not _is_list(each)]
+        self._add(self._explain(1))
+        self._add(found)
         if not self._has_one_change():
             self._add_norm()
         # Without an order of channels that keeps norms there is no rotation to look for.
         if self._has_one_change() or not any(self._probed.values()):
-            self._found = self._found or listed
             return
         singles = list(self._variants.values())[1:]
-        _merge(self._explain(CHANGES_MAX), self._found)
+        self._add(self._explain(CHANGES_MAX))
         if not self._found:
             self._add_second_changes(singles)
-            _merge(self._explain(CHANGES_MAX), self._found)
+            self._add(self._explain(CHANGES_MAX))
         if not self._found:
+            listed = [*self._listed]
             for numbers in singles:
                 self._add_vectors(numbers)
-        if all(_is_list(each) for each in self._found):
-            self._found = listed or self._found
+            self._listed = listed or self._listed
 
     def _has_one_change(self) -> bool:
         return any(len(each.changes) == 1 for each in self._found)
@@ -242,7 +227,7 @@ class Search:
                     program) else None
                 if fit is not None:
                     found.append(dataclasses.replace(
-                        fit, changes=numbers.changes + tuple(each.words for each in chosen)))
+                        fit, changes=numbers.changes + tuple(words for words, _ in chosen)))
         kept: list[Explanation] = []
         for explanation in sorted(found, key=lambda each: len(each.changes)):
             if not any(set(each.changes) <= set(explanation.changes) for each in kept):
@@ -254,13 +239,13 @@ class Search:
         changes = _changes_of(self._thin, self._pairing, numbers) if most > 0 else []
         return [(), *((each,) for each in changes), *(
             (a, b) for i, a in enumerate(changes) for b in changes[i + 1:]
-            if most > 1 and a.axis != b.axis)]
+            if most > 1 and next(iter(a[1])) != next(iter(b[1])))]
 
     def _program(self, numbers: Numbers, changes: tuple[_Change, ...]) -> Program:
         fields: dict[str, Any] = {"pairing": self._pairing, "window": numbers.window}
-        for change in changes:
-            fields.update(change.fields)
-        fields["scale"] = math.prod(change.fields.get("scale", 1.0) for change in changes)
+        for _, changed in changes:
+            fields.update(changed)
+        fields["scale"] = math.prod(changed.get("scale", 1.0) for _, changed in changes)
         order = plain_order(fields.pop("pairing"), fields.pop("window"), numbers.pairs,
                             self._whole.channels)
         return Program(numbers, order, **fields)
@@ -274,8 +259,7 @@ class Search:
         off = cells.angles[0, 0] - (-turned if program.inverse else turned)
         off -= 2 * math.pi * np.round(off / (2 * math.pi))
         slack = cells.slack[0, 0] + ANGLE_SLACK * np.abs(turned)
-        if program.narrow:
-            slack = slack + half_unit(turned, program.narrow_to) * 2
+        slack = slack + half_unit(turned, program.narrow_to) * 2
         return bool((np.abs(off) <= slack).all())
 
     def _add_second_changes(self, singles: Sequence[Numbers]) -> None:
@@ -298,7 +282,7 @@ class Search:
         """An RMS norm of each head ahead of the rotation, with one weight for each channel."""
         sample, factor = self._whole, self._believed.factor
         back = Program(self._believed, self._plain, inverse=True, scale=1 / factor**2 if factor
-                       else 1).predict(dataclasses.replace(sample, before=sample.after))
+                       else 1).predicted(dataclasses.replace(sample, before=sample.after))[0]
         mean = np.square(sample.before).mean(axis=-1, keepdims=True)
         for epsilon in _EPSILONS:
             normed = sample.before / np.sqrt(mean + epsilon)
@@ -310,7 +294,8 @@ class Search:
                 fit = Program(self._believed, self._plain).compare(
                     dataclasses.replace(sample, before=ahead, input_error=error))
                 if fit.explains:
-                    self._found.append(dataclasses.replace(fit, changes=(AHEAD_OF_NORM,)))
+                    changes = ("before was taken ahead of the norm",)
+                    self._found.append(dataclasses.replace(fit, changes=changes))
                     return
 
 

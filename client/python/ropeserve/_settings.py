@@ -37,19 +37,12 @@ def as_config_json(config: Config) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Frequencies of the tensors.
+    """Frequencies of the tensors."""
 
-    Attributes:
-        inv_freq: [pairs], radians per position.
-        error: [pairs], radians by which an angle is off it, at most.
-        theta: 0: not known.
-        factor: divisor of the first frequency.
-    """
-
-    inv_freq: np.ndarray
-    error: np.ndarray
-    theta: float
-    factor: float
+    inv_freq: np.ndarray  # [pairs], radians per position
+    error: np.ndarray     # [pairs], radians by which an angle is off it, at most
+    theta: float          # 0: not known
+    factor: float         # divisor of the first frequency
 
 
 def estimate(sample: Sample, channels: np.ndarray, channels_after: np.ndarray) -> Estimate | None:
@@ -147,21 +140,18 @@ class Settings:
         original = config.get("original_max_position_embeddings")
         if factor is not None and self._type != "linear":
             ratios = [length / original] if length and original else []
-            yield from self._values("factor", "factor",
-                                    [*_FACTORS, *ratios, *self._slowest_factors()])
+            # Every scaling divides the last frequency by the whole factor.
+            unscaled = config["rope_theta"] ** (1 / self._pairs - 1)
+            slowest = [unscaled / max(abs(float(each.inv_freq[-1])), 1e-30)
+                       for each in self._estimates]
+            slowest = [snapped(each) for each in slowest if 1 < each < 1e6]
+            yield from self._values("factor", "factor", [*_FACTORS, *ratios, *slowest])
         if original is not None:
             lengths = [length, int(length / (factor or 1))] if length else []
             yield from self._values("original length", "original_max_position_embeddings",
                                     [*_LENGTHS, *lengths])
         for key, values in _BANDS.get(self._type, {}).items():
             yield from self._values(key, key, values)
-
-    def _slowest_factors(self) -> list[float]:
-        """Divisors of the last frequency, which every scaling divides by the whole factor."""
-        unscaled = self._config["rope_theta"] ** (1 / self._pairs - 1)
-        factors = [unscaled / max(abs(float(each.inv_freq[-1])), 1e-30)
-                   for each in self._estimates]
-        return [snapped(factor) for factor in factors if 1 < factor < 1e6]
 
     def _scalings(self) -> Iterator[tuple[str, Config]]:
         if self._type != "default":
@@ -194,7 +184,13 @@ class Settings:
         if self._type == "yarn":
             truncates = self._config.get("truncate", True)
             yield f"yarn truncate {str(not truncates).lower()}", self._with(truncate=not truncates)
-            yield RAMP_BY_TURNS, self._ramp_by_turns()
+            # llama3 has the ramp of yarn's paper. Its attention factor is not yarn's.
+            yield RAMP_BY_TURNS, {
+                **self._plain, "rope_type": "llama3", "factor": self._config.get("factor"),
+                "original_max_position_embeddings": self._config.get(
+                    "original_max_position_embeddings"),
+                "low_freq_factor": self._config.get("beta_slow", 1),
+                "high_freq_factor": self._config.get("beta_fast", 32)}
             yield "attention factor of yarn without mscale", self._with(
                 attention_factor=None, attn_factor=None, mscale=None, mscale_all_dim=None)
         if self._type == "longrope":
@@ -202,14 +198,6 @@ class Settings:
                 factors = self._config.get(f"{name}_factor")
                 yield f"longrope {name} factors", self._with(short_factor=factors,
                                                              long_factor=factors)
-
-    def _ramp_by_turns(self) -> Config:
-        """llama3 has the ramp of yarn's paper. Its attention factor is not yarn's."""
-        return {**self._plain, "rope_type": "llama3", "factor": self._config.get("factor"),
-                "original_max_position_embeddings": self._config.get(
-                    "original_max_position_embeddings"),
-                "low_freq_factor": self._config.get("beta_slow", 1),
-                "high_freq_factor": self._config.get("beta_fast", 32)}
 
     def _thetas(self) -> Iterator[tuple[str, Config]]:
         measured = [each.theta for each in self._estimates if each.theta > 0]

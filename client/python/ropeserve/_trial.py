@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from typing import Any, Sequence
 
 import numpy as np
@@ -43,32 +44,20 @@ class Explanation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sample:
-    """Vectors before and after a rotation. A row is one head of one sequence (and layer).
+    """Vectors before and after a rotation. A row is one head of one sequence (and layer)."""
 
-    Attributes:
-        before, after: [tokens, rows, channels], float64.
-        dtype: that `after` comes from: "fp32", "fp16" or "bf16".
-        positions: [tokens], as believed.
-        tokens, rows: where the sampled ones are in the whole tensor.
-        all_positions: of every token of the whole tensor.
-        rows_total: of the whole tensor.
-        heads: length of the axis H, else 1. Row r is of head r // head_stride % heads.
-        heads_before_tokens: in the layout.
-        input_error: [tokens, rows, channels], that `before` may have; None: it has none.
-    """
-
-    before: np.ndarray
-    after: np.ndarray
-    dtype: str
-    positions: np.ndarray
-    tokens: np.ndarray
-    rows: np.ndarray
-    all_positions: np.ndarray
-    rows_total: int
-    heads: int = 1
-    head_stride: int = 1
-    heads_before_tokens: bool = False
-    input_error: np.ndarray | None = None
+    before: np.ndarray         # [tokens, rows, channels], float64
+    after: np.ndarray          # the same
+    dtype: str                 # that `after` comes from: "fp32", "fp16" or "bf16"
+    positions: np.ndarray      # [tokens], as believed
+    tokens: np.ndarray         # where the sampled ones are in the whole tensor
+    rows: np.ndarray           # the same of rows
+    all_positions: np.ndarray  # of every token of the whole tensor
+    rows_total: int            # of the whole tensor
+    heads: int = 1             # length of the axis H, else 1
+    head_stride: int = 1       # row r is of head r // head_stride % heads
+    heads_before_tokens: bool = False      # in the layout
+    input_error: np.ndarray | None = None  # [tokens, rows, channels], that `before` may have
 
     @property
     def channels(self) -> int:
@@ -98,31 +87,21 @@ class Sample:
         return np.asarray(self.rows % self.head_stride + outer * self.head_stride)
 
     def part(self, tokens: np.ndarray, rows: np.ndarray) -> Sample:
-        """The vectors at these places of this sample."""
         chosen = np.ix_(tokens, rows)
-        error = None if self.input_error is None else self.input_error[chosen]
         return dataclasses.replace(
-            self, before=self.before[chosen], after=self.after[chosen], input_error=error,
+            self, before=self.before[chosen], after=self.after[chosen],
             positions=self.positions[tokens], tokens=self.tokens[tokens], rows=self.rows[rows])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Numbers:
-    """What a config means.
+    """What a config means."""
 
-    Attributes:
-        changes: in words, to the given config.
-        config: with all defaults filled in.
-        inv_freq: [pairs], radians per position; below 0 for a config that turns back.
-        factor: the attention factor.
-        window: the first channel that turns.
-    """
-
-    changes: tuple[str, ...]
-    config: dict[str, Any]
-    inv_freq: np.ndarray
-    factor: float
-    window: int
+    changes: tuple[str, ...]  # in words, to the given config
+    config: dict[str, Any]    # with all defaults filled in
+    inv_freq: np.ndarray      # [pairs], radians per position; below 0 for one that turns back
+    factor: float             # the attention factor
+    window: int               # the first channel that turns
 
     @property
     def pairs(self) -> int:
@@ -141,17 +120,12 @@ class Order:
     Half and interleaved code order the channels of a head differently. De-interleaving puts the
     even channels before the odd ones (0, 2, 4, ..., 1, 3, 5, ...); interleaving is the way back.
     A program may do so before it rotates, or leave its result that way.
-
-    Attributes:
-        changes: to the given pairing, in words.
-        before, after: [2, pairs], the two channels of each pair, by frequency.
-        still: [2, others], before and after, of the channels that do not turn.
     """
 
-    changes: tuple[str, ...]
-    before: np.ndarray
-    after: np.ndarray
-    still: np.ndarray
+    changes: tuple[str, ...]  # to the given pairing, in words
+    before: np.ndarray        # [2, pairs], the two channels of each pair, by frequency
+    after: np.ndarray         # the same, where they go
+    still: np.ndarray         # [2, others], before and after, of the channels that do not turn
 
 
 def other_pairing(pairing: str) -> str:
@@ -174,24 +148,20 @@ def orders_of(pairing: str, window: int, pairs: int, channels: int) -> list[Orde
     with fewer changes first. No two are equal."""
     made = []
     places = _reorderings(window, pairs, channels)
-    for chosen in (pairing, other_pairing(pairing)):
-        plain = plain_order(chosen, window, pairs, channels)
-        for input_words, source in places.items():
-            for output_words, target in places.items():
-                changes = [f"pairing {chosen}"] if chosen != pairing else []
-                changes += [f"input channels {input_words}"] if input_words else []
-                changes += [f"output channels {output_words}"] if output_words else []
-                goes_to = np.argsort(target)
-                still = np.stack([source[plain.still[0]], goes_to[plain.still[1]]])
-                made.append(Order(tuple(changes), source[plain.before], goes_to[plain.after],
-                                  still[:, np.argsort(still[1])]))
-    made = [order for order in made if len(order.changes) <= CHANGES_MAX]
-    made.sort(key=lambda order: len(order.changes))
+    for chosen, (taken, source), (left, target) in itertools.product(
+            (pairing, other_pairing(pairing)), places.items(), places.items()):
+        changes = [f"pairing {chosen}"] if chosen != pairing else []
+        changes += [f"input channels {taken}"] if taken else []
+        changes += [f"output channels {left}"] if left else []
+        plain, goes_to = plain_order(chosen, window, pairs, channels), np.argsort(target)
+        still = np.stack([source[plain.still[0]], goes_to[plain.still[1]]])
+        made.append(Order(tuple(changes), source[plain.before], goes_to[plain.after],
+                          still[:, np.argsort(still[1])]))
     different: dict[tuple[bytes, ...], Order] = {}
-    for order in made:
+    for order in sorted(made, key=lambda order: len(order.changes)):
         key = (order.before.tobytes(), order.after.tobytes(), order.still.tobytes())
         different.setdefault(key, order)
-    return list(different.values())
+    return [order for order in different.values() if len(order.changes) <= CHANGES_MAX]
 
 
 def _reorderings(window: int, pairs: int, channels: int) -> dict[str, np.ndarray]:
@@ -201,10 +171,8 @@ def _reorderings(window: int, pairs: int, channels: int) -> dict[str, np.ndarray
     if 2 * pairs != channels and channels % 2 == 0:
         parts.append(("of the whole head ", 0, channels // 2))
     for words, first, half in parts:
-        source = np.arange(channels)
-        index = np.arange(half)
-        source[first + index] = first + 2 * index
-        source[first + half + index] = first + 2 * index + 1
+        source, part = np.arange(channels), np.arange(first, first + 2 * half)
+        source[part] = np.concatenate([part[::2], part[1::2]])
         made[f"{words}de-interleaved"] = source
         made[f"{words}interleaved"] = np.argsort(source)
     return made
@@ -212,43 +180,30 @@ def _reorderings(window: int, pairs: int, channels: int) -> dict[str, np.ndarray
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """What a program did.
-
-    Attributes:
-        shift: was added to every position.
-        inverse: it turned the other way.
-        scale: multiplied cos and sin of each rotation, beside the attention factor.
-        times: rotations, one after the other.
-        float32_angles: it computed angles in float32.
-        narrow: what it rounded to `narrow_to` on the way to its angles: "positions"; "products" of
-            positions and frequencies; or "angles": positions, frequencies and products. Empty:
-            nothing.
-        rounded: the step that it rounded to `rounded_to`: "table" of cos and sin, "result" or
-            "throughout"; empty: none.
-        positions: [tokens, rows], in place of the sample's.
-        still: [tokens, rows], the vectors that it did not rotate.
-    """
+    """What a program did."""
 
     numbers: Numbers
     order: Order
-    shift: int = 0
-    inverse: bool = False
-    scale: float = 1.0
-    times: int = 1
-    float32_angles: bool = False
+    shift: int = 0         # was added to every position
+    inverse: bool = False  # it turned the other way
+    scale: float = 1.0     # multiplied cos and sin of each rotation, beside the attention factor
+    times: int = 1         # rotations, one after the other
+    # What it rounded on the way to its angles, which are float32 then: "positions"; "products" of
+    # positions and frequencies; or "angles": all of them. Empty: nothing, and angles are exact.
     narrow: str = ""
     narrow_to: str = "fp32"
+    # The step that it rounded: "table" of cos and sin, "result" or "throughout"; empty: none.
     rounded: str = ""
     rounded_to: str = "fp32"
-    positions: np.ndarray | None = None
-    still: np.ndarray | None = None
+    positions: np.ndarray | None = None  # [tokens, rows], in place of the sample's
+    still: np.ndarray | None = None      # [tokens, rows], the vectors that it did not rotate
 
     def compare(self, sample: Sample) -> Explanation:
         """How well the sample fits. The tolerance of a channel of the pair (a, b) is 1.5e-7 *
         multiplier * (|a| + |b|), plus half a unit of a 16-bit type; with angles in float32 plus
         two units of the angle; with repeated rotations as much for each of them. That of a channel
         that does not turn is half a unit of its type."""
-        predicted, tolerance = self._predicted(sample)
+        predicted, tolerance = self.predicted(sample)
         after = sample.after
         if self.rounded == "result":
             # A value that the type can represent may be off by half a unit of it.
@@ -269,11 +224,7 @@ class Program:
                 return None
         return found
 
-    def predict(self, sample: Sample) -> np.ndarray:
-        """What the program makes of `before`."""
-        return self._predicted(sample)[0]
-
-    def _predicted(self, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+    def predicted(self, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
         """What the program makes of `before`, and the tolerance of each element."""
         order, before = self.order, sample.before
         predicted, tolerance = np.empty_like(before), np.empty_like(before)
@@ -291,12 +242,11 @@ class Program:
             earlier = earlier + sample.input_error[..., order.before].sum(axis=-2)
         size = np.abs(a) + np.abs(b)
         allowed = ((TOLERANCE + slack) * size + earlier) * multiplier
-        products = [a * cos, -b * sin, a * sin, b * cos]
-        if self.rounded == "throughout":
-            products = [rounded_to(each, self.rounded_to) for each in products]
-        turned = [products[0] + products[1], products[2] + products[3]]
-        if self.rounded == "throughout":
-            turned = [rounded_to(each, self.rounded_to) for each in turned]
+
+        def step(values: np.ndarray) -> np.ndarray:
+            return rounded_to(values, self.rounded_to) if self.rounded == "throughout" else values
+
+        turned = step(step(a * cos) - step(b * sin)), step(step(a * sin) + step(b * cos))
         for channels, values in zip(order.after, turned):
             predicted[..., channels] = values
             tolerance[..., channels] = allowed
@@ -321,11 +271,10 @@ class Program:
             positions = narrow(positions)
         if self.narrow == "angles":
             inv_freq = narrow(inv_freq)
-        if self.float32_angles or self.narrow:
-            products = positions.astype(np.float32) * inv_freq.astype(np.float32)
-            return (products.astype(np.float64) if self.narrow in ("", "positions")
-                    else narrow(products))
-        return np.asarray(positions * inv_freq)
+        if not self.narrow:
+            return np.asarray(positions * inv_freq)
+        products = positions.astype(np.float32) * inv_freq.astype(np.float32)
+        return products.astype(np.float64) if self.narrow == "positions" else narrow(products)
 
     def _turns(self, sample: Sample) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """cos and sin of each vector's pairs, and the relative error that they may have."""
@@ -334,8 +283,7 @@ class Program:
             positions = (sample.positions + self.shift).astype(np.float64)[:, np.newaxis]
         positions = positions[..., np.newaxis]
         angles = self.angles(positions)
-        exact = not self.float32_angles and not self.narrow
-        slack = (_FLOAT64_UNIT if exact else ANGLE_SLACK) * np.abs(angles)
+        slack = (ANGLE_SLACK if self.narrow else _FLOAT64_UNIT) * np.abs(angles)
         if self.narrow in ("products", "angles"):
             # A product in float32 may round to the next number of the type.
             ends = [rounded_to(angles + each, self.narrow_to) for each in (slack, -slack)]
@@ -377,7 +325,8 @@ def half_unit(values: np.ndarray, dtype: str) -> np.ndarray:
 
 def arithmetics(dtype: str) -> list[tuple[str, dict[str, Any]]]:
     """Other arithmetic than exact one, in words and as attributes of Program."""
-    made: list[tuple[str, dict[str, Any]]] = [("angles in float32", {"float32_angles": True})]
+    made: list[tuple[str, dict[str, Any]]] = [
+        ("angles in float32", {"narrow": "positions", "narrow_to": "fp32"})]
     for narrow in ("bf16", "fp16"):
         ways = {"positions": f"positions in {narrow}", "angles": f"angles in {narrow}",
                 "products": f"products of positions and frequencies in {narrow}"}

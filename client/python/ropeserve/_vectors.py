@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Iterator, Sequence
 
@@ -28,18 +29,12 @@ _SEQUENCES_NAMED = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cells:
-    """What vectors say of a rotation in one order of channels, whatever the frequencies are.
+    """What vectors say of a rotation in one order of channels, whatever the frequencies are."""
 
-    Attributes:
-        angles, slack: [tokens, rows, pairs], by which each pair turned, and its largest error.
-        fits: [tokens, rows]: some rotation gives the vector. All that changed fit.
-        multiplier: on cos and sin: at least, and at most.
-    """
-
-    angles: np.ndarray
-    slack: np.ndarray
-    fits: np.ndarray
-    multiplier: tuple[float, float]
+    angles: np.ndarray  # [tokens, rows, pairs], by which each pair turned
+    slack: np.ndarray   # the same, its largest error
+    fits: np.ndarray    # [tokens, rows]: some rotation gives the vector. All that changed fit.
+    multiplier: tuple[float, float]  # on cos and sin: at least, and at most
 
 
 def cells_of(sample: Sample, order: Order, more: float) -> Cells | None:
@@ -120,12 +115,8 @@ class _Patterns:
         yield from self._by_sequence()
 
     def _common(self, tokens: Sequence[int], rows: Sequence[int]) -> Intervals:
-        """The positions that all vectors of these tokens and rows may have."""
-        shared = self._solved[tokens[0]][rows[0]]
-        for token in tokens:
-            for row in rows:
-                shared = common(shared, self._solved[token][row])
-        return shared
+        return functools.reduce(common, (self._solved[token][row]
+                                         for token in tokens for row in rows))
 
     def _right(self, index: int) -> int:
         """The right position of the token at `index`, also past the last one."""
@@ -133,7 +124,6 @@ class _Patterns:
         return int(self._sample.all_positions[index - past]) + past
 
     def _rules(self, tokens: Sequence[int], rows: Sequence[int]) -> list[Rule]:
-        """Rules for these tokens, over these rows."""
         indices = [int(self._sample.tokens[token]) for token in tokens]
         last = len(self._sample.all_positions) - 1
         return rules_of(indices, [self._right(index) for index in indices],

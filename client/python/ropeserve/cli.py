@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import sys
-from typing import Any, Sequence
+from typing import Any, Iterable, Sequence
 
 from . import __version__, _core
 from .client import own_engine
@@ -36,17 +36,15 @@ def _rope_of(arguments: argparse.Namespace) -> dict[str, Any]:
             if (value := getattr(arguments, name, None)) is not None}
 
 
-def _engine(name: str, version: str) -> str:
-    return f"{name} {version}" if version else name
-
-
 def _fail(error: Exception) -> int:
     print(f"ropeserve: {error}", file=sys.stderr)
     return 1
 
 
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
+def _print(arguments: argparse.Namespace, value: object, lines: Iterable[str]) -> None:
+    """Lines, or a value as JSON where that is asked for."""
+    for line in [json.dumps(value, indent=2)] if arguments.json else lines:
+        print(line)
 
 
 def _finding_line(file: str, finding: Finding) -> str:
@@ -63,13 +61,11 @@ def _lint(arguments: argparse.Namespace) -> int:
                                      sub_config=arguments.sub_config)))
         except (RopeError, OSError) as error:  # the others are linted all the same
             status = _fail(error)
-    if arguments.json:
-        _print_json([{"file": file, "findings": [dataclasses.asdict(each) for each in findings]}
-                     for file, findings in found])
-    else:
-        for file, findings in found:
-            print("\n".join(_finding_line(file, each) for each in findings) or
-                  f"{file}: no findings")
+    _print(arguments,
+           [{"file": file, "findings": [dataclasses.asdict(each) for each in findings]}
+            for file, findings in found],
+           ("\n".join(_finding_line(file, each) for each in findings) or f"{file}: no findings"
+            for file, findings in found))
     failing = WEIGHTS[:WEIGHTS.index(arguments.fail_on) + 1]
     fails = any(each.weight in failing for _, findings in found for each in findings)
     return 1 if fails else status
@@ -99,22 +95,18 @@ def _difference_lines(layer: LayerDifference, error: float) -> list[str]:
 
 def _diff(arguments: argparse.Namespace) -> int:
     layers = diff(arguments.a, arguments.b, error=arguments.error, sub_config=arguments.sub_config)
-    if arguments.json:
-        _print_json([dataclasses.asdict(layer) for layer in layers])
-    else:
-        print("\n".join(line for layer in layers
-                        for line in _difference_lines(layer, arguments.error)))
+    _print(arguments, [dataclasses.asdict(layer) for layer in layers],
+           (line for layer in layers for line in _difference_lines(layer, arguments.error)))
     return int(not all(layer.equal for layer in layers))
 
 
 def _description_lines(told: Description) -> list[str]:
     findings = [f"warning: {text}" for text in told.warnings]
-    for reading in told.readings:
-        engine = _engine(reading["engine"], reading["version"])
-        findings.append(f"{engine} reads this differently: {reading['difference']}")
-    for reading in told.scale_readings:
-        engine = _engine(reading["engine"], reading["version"])
-        findings.append(f"{engine} scales attention differently: {reading['difference']}")
+    for does, readings in (("reads this", told.readings),
+                           ("scales attention", told.scale_readings)):
+        for each in readings:
+            engine = f"{each['engine']} {each['version']}".rstrip()
+            findings.append(f"{engine} {does} differently: {each['difference']}")
     if not told.rotates:
         return ["This layer has no rotary embedding: tensors come back unchanged.", *findings]
     settings = {**told.config, "pairing": told.pairing or "not said: rotate needs it",
@@ -140,12 +132,11 @@ def _choices_of(rope: dict[str, Any]) -> list[dict[str, str]]:
 def _describe(arguments: argparse.Namespace) -> int:
     rope = {**named(arguments.config), **_rope_of(arguments)}
     told = [own_engine().describe(**{**rope, **each}) for each in _choices_of(rope)]
-    if arguments.json:
-        _print_json(told[0].json if len(told) == 1 else [each.json for each in told])
-        return 0
-    pages = [[f"{'layer type':<33} {each.layer_type}", *_description_lines(each)]
-             if len(told) > 1 else _description_lines(each) for each in told]
-    print("\n\n".join("\n".join(page) for page in pages))
+    pages = ["\n".join(_description_lines(each)) for each in told]
+    if len(told) > 1:
+        pages = [f"{'layer type':<33} {each.layer_type}\n{page}" for each, page in zip(told, pages)]
+    value = told[0].json if len(told) == 1 else [each.json for each in told]
+    _print(arguments, value, ["\n\n".join(pages)])
     return 0
 
 
@@ -157,10 +148,7 @@ def _diagnose(arguments: argparse.Namespace) -> int:
     found = diagnose(arguments.before, arguments.after, layout=arguments.layout,
                      start=arguments.start, positions=arguments.positions,
                      rotary_offset=arguments.rotary_offset, **rope)
-    if arguments.json:
-        _print_json(found.json)
-    else:
-        print(found)
+    _print(arguments, found.json, [str(found)])
     return int(not found.as_configured.explains)
 
 
@@ -177,8 +165,7 @@ def _positions(text: str) -> Any:
 
 def _plot(arguments: argparse.Namespace) -> int:
     from .plot import figure
-    made = figure(arguments.config, arguments.other, **_rope_of(arguments))
-    made.savefig(arguments.output)
+    figure(arguments.config, arguments.other, **_rope_of(arguments)).savefig(arguments.output)
     return 0
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
 from . import _core
 from .errors import InvalidField, invalid
 from .rope import path_of, read_config
-
-if TYPE_CHECKING:
-    from .gguf import GgufModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +72,11 @@ def with_integers(value: Any, name: str = "") -> Any:
     return int(value) if name in _INTEGERS else value
 
 
+def _fields_of(kind: type, reply: dict[str, Any]) -> dict[str, Any]:
+    """Of an answer what a dataclass has by the same name."""
+    return {key: value for key, value in reply.items() if key in kind.__annotations__}
+
+
 def _pairing_of(reply: dict[str, Any]) -> str | None:
     return {"PAIRING_HALF": "half", "PAIRING_INTERLEAVED": "interleaved"}.get(reply["pairing"])
 
@@ -83,22 +85,18 @@ def described(text: str, warnings: Sequence[str] = ()) -> Description:
     """`warnings`: those about the file that the config was read from."""
     reply = with_integers(json.loads(text))
     config = reply.get("config", {})  # none where the layer does not rotate
-    given = {key: value for key, value in config.items() if value != []}
     readings, scale_readings = (
         [{"engine": reading["implementation"], **reading} for reading in reply[name]]
         for name in ("readings", "scale_readings"))
-    rows = [{"position": row["position"], "cos": np.array(row["cos"]), "sin": np.array(row["sin"])}
-            for row in reply["rows"]]
-    return Description(
-        config_id=reply["config_id"], config=given,
-        pairing=_pairing_of(reply),
-        layer_type=reply["layer_type"], rotates=reply["rotates"], seq_len=reply["seq_len"],
-        depends_on_seq_len=reply["depends_on_seq_len"],
-        attention_factor=reply["attention_factor"],
-        inv_freq=np.array(reply["inv_freq"], np.float64),
-        wavelengths=np.array([float(value) for value in reply["wavelengths"]], np.float64),
-        warnings=[*warnings, *reply["warnings"]], readings=readings,
-        scale=reply.get("scale"), scale_readings=scale_readings, rows=rows, json=reply)
+    return Description(**{
+        "scale": None, **_fields_of(Description, reply),
+        "config": {key: value for key, value in config.items() if value != []},
+        "pairing": _pairing_of(reply), "inv_freq": np.array(reply["inv_freq"], np.float64),
+        "wavelengths": np.array(reply["wavelengths"], np.float64),
+        "warnings": [*warnings, *reply["warnings"]], "readings": readings,
+        "scale_readings": scale_readings, "json": reply, "rows": [
+            {"position": row["position"], "cos": np.array(row["cos"]), "sin": np.array(row["sin"])}
+            for row in reply["rows"]]})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,12 +154,12 @@ class Finding:
     weight: str
     rule: str
     message: str
-    field: str
-    line: int
-    sub_config: str
-    layer_types: list[str]
-    engine: str
-    version: str
+    field: str = ""
+    line: int = 1
+    sub_config: str = ""
+    layer_types: list[str] = dataclasses.field(default_factory=list)
+    engine: str = ""
+    version: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +188,9 @@ class LayerDifference:
     first_position: int | None
     searched_up_to: int | None
     note: str = ""
+
+
+WEIGHTS = ("error", "warning", "reading", "note")
 
 
 def named(config: object) -> dict[str, Any]:
@@ -224,34 +225,16 @@ def lint(config: object, *, engine: str | None = None,
     except InvalidField as error:
         if path is None:  # it is no config at all
             raise
-        return [_refusal(error)]
+        rule = "missing-value" if error.got == "nothing" else "invalid-value"
+        return [Finding("error", rule, str(error), error.field)]
     report = json.loads(_core.lint(path or "config.json", text, engine, sub_config or ""))[0]
     if "unreadable" in report:
         raise invalid("config", report["unreadable"], "a config.json")
-    found = [Finding(weight=each["weight"], rule=each["rule"], message=each["message"],
-                     field=each["field"], line=each["line"], sub_config=each["sub_config"],
-                     layer_types=each["layer_types"], engine=each.get("engine", ""),
-                     version=each.get("version", ""))
-             for each in report["findings"]]
-    return found if model is None else _with_notes(model, found)
-
-
-def _refusal(error: InvalidField) -> Finding:
-    rule = "missing-value" if error.got == "nothing" else "invalid-value"
-    return Finding(weight="error", rule=rule, message=str(error), field=error.field, line=1,
-                   sub_config="", layer_types=[], engine="", version="")
-
-
-WEIGHTS = ("error", "warning", "reading", "note")
-
-
-def _with_notes(model: GgufModel, found: list[Finding]) -> list[Finding]:
-    """The notes about a GGUF file, and the findings about the text that says the same."""
-    notes = [Finding(weight=note.weight, rule=note.rule, message=note.text, field="", line=1,
-                     sub_config="", layer_types=note.layer_types, engine="", version="")
-             for note in model.notes]
-    notes += [dataclasses.replace(finding, field="", line=1) for finding in found]
-    return sorted(notes, key=lambda finding: WEIGHTS.index(finding.weight))
+    found = [Finding(**_fields_of(Finding, each)) for each in report["findings"]]
+    if model is None:
+        return found
+    found = [*model.notes, *(dataclasses.replace(each, field="", line=1) for each in found)]
+    return sorted(found, key=lambda finding: WEIGHTS.index(finding.weight))
 
 
 def diff(a: object, b: object, *, error: float = 1e-3, sub_config: str | None = None,
@@ -278,11 +261,10 @@ def diff(a: object, b: object, *, error: float = 1e-3, sub_config: str | None = 
                                    engine_b or ""))
     differences = []
     for each in layers:
-        equal, note = (judged(each, model_a, model_b) if has_gguf
-                       else (each["equal"], each["note"]))
+        if has_gguf:
+            each["equal"], each["note"] = judged(each, model_a, model_b)
         first = each["first_position"] or {}
-        differences.append(LayerDifference(
-            layer_type=each["layer_type"], equal=equal, seq_len=each["seq_len"], a=each["a"],
-            b=each["b"], inv_freq=each["inv_freq"], first_position=first.get("position"),
-            searched_up_to=first.get("searched_up_to"), note=note))
+        differences.append(LayerDifference(**{
+            **each, "first_position": first.get("position"),
+            "searched_up_to": first.get("searched_up_to")}))
     return differences

@@ -6,22 +6,24 @@
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import math
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
+from . import _core
 from ._arrays import integer, integers, torch_of
 from ._search import Search, rows_of, tokens_of
 from ._settings import Config, as_config_json
 from ._trial import Explanation, Numbers, Sample, rounded_to
 from .client import Client, RopeArguments, _rope_of, own_engine
-from .configs import Description, diff
+from .configs import Description
 from .errors import InvalidField, RopeError, invalid
 from .rope import Rope
 
@@ -75,7 +77,11 @@ class Diagnosis:
             "tokens": self.tokens, "tokens_total": self.tokens_total, "rows": self.rows,
             "rows_total": self.rows_total, "explained": shown[0].explains,
             "as_configured": self.as_configured.explains, "facts": self.facts,
-            "read_as": self.read_as, "explanations": [_as_json(each) for each in shown],
+            "read_as": self.read_as, "explanations": [{
+                "changes": list(each.changes), "max_error": each.max_error,
+                "rms_error": each.rms_error, "max_error_over_tolerance": each.ratio,
+                "explains": each.explains,
+                **({"positions": each.positions} if each.positions else {})} for each in shown],
             "frequencies": None if self.frequencies is None else [
                 {"measured": None if math.isnan(measured) else measured, "config": config}
                 for measured, config in self.frequencies.tolist()]}
@@ -118,13 +124,6 @@ class Diagnosis:
 
 def _words_of(explanation: Explanation) -> str:
     return ", ".join(explanation.changes) or "as configured"
-
-
-def _as_json(explanation: Explanation) -> dict[str, Any]:
-    made = {"changes": list(explanation.changes), "max_error": explanation.max_error,
-            "rms_error": explanation.rms_error, "max_error_over_tolerance": explanation.ratio,
-            "explains": explanation.explains}
-    return {**made, "positions": explanation.positions} if explanation.positions else made
 
 
 def diagnose(before: Any, after: Any, *, layout: str, start: int | None = None,
@@ -191,14 +190,11 @@ def diagnose(before: Any, after: Any, *, layout: str, start: int | None = None,
         len(sample.rows), sample.rows_total, sample.channels)
 
 
-# ---- configs
-
 @functools.lru_cache(maxsize=64)
 def _description(arguments: tuple[tuple[str, Any], ...], seq_len: int,
                  head_dim: int | None) -> Description:
     """By the arguments of Rope. Kept, because a model has many tensors."""
-    return own_engine().describe(rope=Rope(**dict(arguments)), seq_len=seq_len,
-                                         head_dim=head_dim)
+    return own_engine().describe(rope=Rope(**dict(arguments)), seq_len=seq_len, head_dim=head_dim)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -208,8 +204,8 @@ def _candidate(config: str, seq_len: int) -> tuple[np.ndarray, float] | None:
     The row of position 1 has the frequencies as its angles. It takes a hundredth of the time of a
     description, and there are dozens of candidates."""
     try:
-        row = own_engine().tables(config=config, begin=1, end=2, layout="cos_sin",
-                                          dtype="fp64", seq_len=seq_len)
+        row = own_engine().tables(config=config, begin=1, end=2, layout="cos_sin", dtype="fp64",
+                                  seq_len=seq_len)
     except RopeError:
         return None
     return np.arctan2(row.sin[0], row.cos[0]), row.attention_factor
@@ -227,17 +223,14 @@ def _spec_of(rope: dict[str, Any], channels: int) -> Rope:
 
 def _described(client: Client | None, spec: Rope, seq_len: int, channels: int) -> Description:
     """Of what the caller named; by the engine in this process without a client."""
-    def describe(head_dim: int | None) -> Description:
-        if client is not None:
-            return client.describe(rope=spec, seq_len=seq_len, head_dim=head_dim)
-        return _description(tuple(spec._arguments.items()), seq_len, head_dim)
-
+    describe = (functools.partial(client.describe, rope=spec) if client is not None
+                else functools.partial(_description, tuple(spec._arguments.items())))
     try:
-        return describe(None)
+        return describe(seq_len=seq_len, head_dim=None)
     except InvalidField as error:
         if not error.field.endswith("head_dim") or error.got != "nothing":
             raise
-        return describe(channels)
+        return describe(seq_len=seq_len, head_dim=channels)
 
 
 def _numbers(inv_freq: np.ndarray, factor: float, config: Config,
@@ -252,8 +245,8 @@ def _numbers_of_layer(layer: Description, seq_len: int, offset: int | None = Non
     config = {key: value for key, value in layer.config.items() if key != "partial_rotary_factor"}
     fewer = {key: value for key, value in config.items() if key != "attention_factor"}
     computed = _candidate(as_config_json(fewer), seq_len)
-    is_same = computed is not None and computed[1] == layer.attention_factor
-    config = fewer if is_same else config
+    if computed is not None and computed[1] == layer.attention_factor:
+        config = fewer
     if offset is not None:
         config["rotary_offset"] = offset
     return _numbers(layer.inv_freq, layer.attention_factor, config, changes)
@@ -275,8 +268,8 @@ def _other_layers(client: Client | None, spec: Rope, own: str) -> list[tuple[str
     """The config's other layer types: the likeliest mistake where it has several."""
     given = spec._arguments
     names: list[str] = []
-    if (config := given["config"]) is not None:
-        names = [each.layer_type for each in diff(config, config, sub_config=given["sub_config"])]
+    if given["config"] is not None:
+        names = _core.layer_types(given["config"], given["sub_config"] or "")
     elif given["model"] is not None:
         models = (client or own_engine()).models()
         names = [name for each in models if each.name == given["model"]
@@ -284,8 +277,6 @@ def _other_layers(client: Client | None, spec: Rope, own: str) -> list[tuple[str
     return [(name, Rope(**{**given, "layer": None, "layer_type": name}))
             for name in names if name not in ("", own)]
 
-
-# ---- tensors
 
 def _from_file(value: Any, field: str) -> Any:
     """The array of a file, which is mapped, not read; another value as it is."""
@@ -388,18 +379,13 @@ def _sample(arrays: Sequence[np.ndarray], layout: str, positions: np.ndarray) ->
     before, after = (_wide(each.reshape(len(tokens), len(rows), -1), field)
                      for each, field in zip(chosen, ("before", "after")))
     head = letters.find("H")
-    return Sample(before, after, _narrowest(before, after, _dtype_of(arrays[1])), positions[tokens],
-                  tokens, rows, positions, rows_total, heads=1 if head < 0 else shape[head],
+    dtype = _dtype_of(arrays[1])  # elements in fp32 may come from a narrower one
+    narrow = [each for each in ("bf16", "fp16") if dtype == "fp32" and all(
+        (rounded_to(values, each) == values).all() for values in (before, after))]
+    return Sample(before, after, [*narrow, dtype][0], positions[tokens], tokens, rows, positions,
+                  rows_total, heads=1 if head < 0 else shape[head],
                   head_stride=1 if head < 0 else int(np.prod(shape[head + 1:])),
                   heads_before_tokens=0 <= layout.find("H") < axis)
-
-
-def _narrowest(before: np.ndarray, after: np.ndarray, dtype: str) -> str:
-    """The type that elements in fp32 come from."""
-    for narrow in ("bf16", "fp16") if dtype == "fp32" else ():
-        if all((rounded_to(each, narrow) == each).all() for each in (before, after)):
-            return narrow
-    return dtype
 
 
 def _fitted(arrays: Sequence[np.ndarray], layout: str, sample: Sample, numbers: Numbers,
@@ -419,8 +405,6 @@ def _fitted(arrays: Sequence[np.ndarray], layout: str, sample: Sample, numbers: 
     split = [each.reshape(*each.shape[:-1], channels // head_dim, head_dim) for each in arrays]
     return split, layout[:-1] + "HD", None
 
-
-# ---- capture
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
@@ -466,26 +450,34 @@ class capture:
         self.seen: list[Seen] = []
         self._target = target
         self._calls = calls
-        self._undo: list[Callable[[], None]] = []
-        is_function = not hasattr(target, "forward")
-        self._original = target if is_function else target.forward
-        self._places = _places_of(target) if is_function else [(target, "forward")]
+        self._undo = contextlib.ExitStack()
+        self._original, self._places = getattr(target, "forward", target), [(target, "forward")]
+        if self._original is target:
+            name = getattr(target, "__name__", "")
+            self._places = [(module, name) for module in list(sys.modules.values())
+                            if name and getattr(module, "__dict__", {}).get(name) is target]
         self._signature = inspect.signature(self._original)
         functools.update_wrapper(self, self._original)
 
     def __enter__(self) -> list[Seen]:
         if not self._places:
             raise invalid("target", self._target, "a function that a loaded module has by its name")
+
+        # A function, since a method of a class has to be bound to its object.
+        @functools.wraps(self._original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return self(*args, **kwargs)
+
         for owner, name in self._places:
-            is_own = name in vars(owner)
-            self._undo.append(functools.partial(setattr, owner, name, self._original) if is_own
-                              else functools.partial(delattr, owner, name))
-            setattr(owner, name, self._replacement())
+            if name in vars(owner):
+                self._undo.callback(setattr, owner, name, self._original)
+            else:
+                self._undo.callback(delattr, owner, name)
+            setattr(owner, name, replacement)
         return self.seen
 
     def __exit__(self, *_: object) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(self.seen) >= self._calls:
@@ -506,20 +498,6 @@ class capture:
         self.seen.append(Seen(arrays.get(q), arrays.get(k), named.get(q), named.get(k),
                               arrays.get(positions), others))
         return result
-
-    def _replacement(self) -> Callable[..., Any]:
-        """A function, since a method of a class has to be bound to its object."""
-        @functools.wraps(self._original)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            return self(*args, **kwargs)
-        return replacement
-
-
-def _places_of(function: Any) -> list[tuple[Any, str]]:
-    """The modules that have a function by its name."""
-    name = getattr(function, "__name__", "")
-    return [(module, name) for module in list(sys.modules.values())
-            if name and getattr(module, "__dict__", {}).get(name) is function]
 
 
 def _is_array(value: object) -> bool:

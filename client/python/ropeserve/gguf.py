@@ -10,6 +10,7 @@ conversion/; the PyPI package gguf 0.19.0.
 """
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -18,64 +19,35 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from . import _gguf_architectures as known
 from ._gguf_file import FREQS, LONG, SHORT, Fields, contents, shortest, shown
+from .configs import Finding
 from .errors import InvalidField, invalid
-from .rope import is_gguf
 
 _FULL = "full_attention"
 _LAYERS_MAX = 65536
 _PARTS_MAX = 65535
 _STILL_DIVISOR = 1e30  # stands for a frequency of 0
 
-_WEIGHTS = {"unknown-model-type": "warning", "missing-part": "warning", "lost-scaling": "warning",
-            "default-assumed": "note",
-            "unused-setting": "note", "no-rotation": "note"}
+_WARNINGS = ("unknown-model-type", "missing-part", "lost-scaling")  # other rules are notes
 
 _Tensors = Mapping[str, Sequence[float]]
 
 
-@dataclasses.dataclass
-class Note:
-    """What is said of a file that can be read.
-
-    Attributes:
-        rule: an id of client/cli/lint/RULES.md.
-        layer_types: the layers that it is about; empty: layers do not differ.
-    """
-
-    rule: str
-    text: str
-    layer_types: list[str] = dataclasses.field(default_factory=list)
-
-    @property
-    def weight(self) -> str:
-        """That of the rule: "warning" or "note"."""
-        return _WEIGHTS[self.rule]
-
-
 @dataclasses.dataclass(frozen=True)
 class GgufModel:
-    """What a GGUF file says about its rotary embedding.
+    """What a GGUF file says about its rotary embedding."""
 
-    Attributes:
-        architecture: general.architecture.
-        config: the mapping that a config.json of the same meaning gives.
-        pairing: of the file's tensors, "half" or "interleaved"; None: unknown, or no rotation.
-        permuted: whether the pairing is interleaved because llama.cpp's conversion permutes the
-            weights; the checkpoint's is half.
-        notes: defaults that were assumed, and what is doubtful.
-    """
-
-    architecture: str
-    config: dict[str, Any]
-    pairing: str | None
+    architecture: str       # general.architecture
+    config: dict[str, Any]  # the mapping that a config.json of the same meaning gives
+    pairing: str | None     # of the file's tensors, "half" or "interleaved"; None: unknown, or none
+    # The pairing is interleaved because llama.cpp's conversion permutes the weights; the
+    # checkpoint's is half.
     permuted: bool
-    notes: list[Note]
+    notes: list[Finding]    # defaults that were assumed ("note"), what is doubtful ("warning")
 
     def warnings(self) -> list[str]:
         """The texts that every reply should repeat."""
-        return [note.text for note in self.notes if note.weight == "warning"]
+        return [note.message for note in self.notes if note.weight == "warning"]
 
 
 def read(path: str | os.PathLike[str]) -> GgufModel:
@@ -104,8 +76,8 @@ def read(path: str | os.PathLike[str]) -> GgufModel:
 
 def _add_tensors_of_parts(path: str, fields: Fields, tensors: dict[str, list[float]]) -> bool:
     """Takes the rope tensors of the first other part that has one. False: not all could be read."""
-    parts = fields.integer("split.count")
-    parts = 1 if parts is None else parts
+    given = fields.get("split.count", int)
+    parts = 1 if given is None else given
     if not 1 <= parts <= _PARTS_MAX:
         raise invalid("split.count", parts, f"1 to {_PARTS_MAX}")
     end = f"-00001-of-{parts:05}.gguf"
@@ -113,7 +85,7 @@ def _add_tensors_of_parts(path: str, fields: Fields, tensors: dict[str, list[flo
         if tensors:
             break
         other = f"{path.removesuffix(end)}-{number:05}-of-{parts:05}.gguf"
-        if not path.endswith(end) or not is_gguf(other):
+        if not path.endswith(end):
             return False
         try:
             tensors.update(contents(other)[1])
@@ -123,41 +95,38 @@ def _add_tensors_of_parts(path: str, fields: Fields, tensors: dict[str, list[flo
 
 
 def _model(fields: Fields, tensors: _Tensors, whole: bool) -> GgufModel:
-    part = fields.integer("split.no")
+    part = fields.get("split.no", int)
     if part:
         raise fields.invalid("split.no", part, "0, the part that has the metadata")
-    rope = known.ROPE.get(fields.architecture)
+    rope = fields.known.rope
     count = _count(fields)
     types, rotates = _layer_list(fields, count) if count is not None else ([], [])
-    entries = _entries(fields, tensors, types, rope)
+    entries = _entries(fields, tensors, types)
     if rope == "none":
         rotates = [False] * (count or 1)
-    config = {**dict(_top(fields, count, types, rotates)), **dict(_parameters(entries, types))}
+    config = {**_top(fields, count, types, rotates), **dict(_parameters(entries, types))}
     pairing = None
-    if rope not in (None, "none"):
+    if rope not in ("", "none"):
         has_axes = "mrope_section" in next(iter(entries.values())).parameters
         interleaved = rope == "norm" or (rope == "norm or mrope" and not has_axes)
         pairing = "interleaved" if interleaved else "half"
         config["rope_interleave"] = interleaved
     return GgufModel(fields.architecture, config, pairing,
-                     pairing == "interleaved" and fields.architecture in known.PERMUTED,
+                     pairing == "interleaved" and fields.known.permuted,
                      _notes(fields, entries, whole))
 
 
 def _top(fields: Fields, count: int | None, types: Sequence[str],
-         rotates: Sequence[bool]) -> Iterator[tuple[str, Any]]:
-    """The keys of the top level that the file has."""
+         rotates: Sequence[bool]) -> dict[str, Any]:
     kv_heads = 1 if _shares_slice(fields) else _heads(fields, "attention.head_count_kv")
-    for key, value in (("num_hidden_layers", count),
-                       ("num_attention_heads", _heads(fields, "attention.head_count")),
-                       ("num_key_value_heads", kv_heads),
-                       ("max_position_embeddings", fields.integer("context_length"))):
-        if value is not None:
-            yield key, value
-    if types:
-        yield "layer_types", list(types)
-    if not all(rotates):
-        yield "no_rope_layers", [int(each) for each in rotates]  # 1: the layer rotates
+    keys = {"num_hidden_layers": count,
+            "num_attention_heads": _heads(fields, "attention.head_count"),
+            "num_key_value_heads": kv_heads,
+            "max_position_embeddings": fields.get("context_length", int),
+            "layer_types": list(types) or None,
+            # 1: the layer rotates.
+            "no_rope_layers": None if all(rotates) else [int(each) for each in rotates]}
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 def _parameters(entries: Mapping[str, _Entry], types: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -179,26 +148,24 @@ def _parameters(entries: Mapping[str, _Entry], types: Sequence[str]) -> Iterator
     yield "rope_parameters", nested
 
 
-def _notes(fields: Fields, entries: Mapping[str, _Entry], whole: bool) -> list[Note]:
+def _notes(fields: Fields, entries: Mapping[str, _Entry], whole: bool) -> list[Finding]:
     """Those of all entries, each text once."""
-    notes: dict[str, Note] = {}
+    notes: dict[str, Finding] = {}
     for layer_type, entry in entries.items():
         if not whole:
-            entry.note("missing-part", f"the model is split into {fields.integer('split.count')} "
+            entry.note("missing-part", f"the model is split into {fields.get('split.count', int)} "
                                        "files, of which not all were read: if another one has "
                                        "rope_freqs or rope_factors, the frequencies differ")
         for note in entry.notes:
-            kept = notes.setdefault(note.text, Note(note.rule, note.text))
-            kept.layer_types += [layer_type] if layer_type else []
+            kept = notes.setdefault(note.message, note)
+            kept.layer_types.extend([layer_type] if layer_type else [])
     return list(notes.values())
 
 
-# -- Layers ---------------------------------------------------------------------------------------
-
 def _count(fields: Fields) -> int | None:
     """The layers, without those that draft tokens, which num_hidden_layers does not count."""
-    blocks = fields.integer("block_count")
-    drafts = fields.integer("nextn_predict_layers") or 0
+    blocks = fields.get("block_count", int)
+    drafts = fields.get("nextn_predict_layers", int) or 0
     if blocks is None:
         return None
     if not 1 <= blocks <= _LAYERS_MAX:
@@ -210,7 +177,7 @@ def _count(fields: Fields) -> int | None:
 
 def _flags(fields: Fields, key: str, count: int) -> list[bool]:
     """A flag for each layer; empty if the key is absent or no list."""
-    if not fields.is_list(key):
+    if not isinstance(fields.value(key), list):
         return []
     numbers = fields.integers(key)
     if len(numbers) < count:
@@ -218,51 +185,45 @@ def _flags(fields: Fields, key: str, count: int) -> list[bool]:
     return [number != 0 for number in numbers[:count]]
 
 
-def _sliding(fields: Fields, layers: known.Layers, count: int) -> list[bool]:
+def _sliding(fields: Fields, count: int) -> list[bool]:
     """Whether each layer slides; empty: none does."""
-    key = "attention.sliding_window_pattern"
-    window = fields.integer("attention.sliding_window")
-    if window == 0 or (window is None and layers.needs_window):
+    known, key = fields.known, "attention.sliding_window_pattern"
+    if not known.slides:
         return []
-    if fields.is_list(key):
-        return _flags(fields, key, count)
-    given = fields.integer(key)
+    window = fields.get("attention.sliding_window", int)
+    if window == 0 or (window is None and known.needs_window):
+        return []
+    if listed := _flags(fields, key, count):
+        return listed
+    given = fields.get(key, int)
     # llama.cpp reads 0 as sliding layers only; a file without a list has to have a rule.
     if given is not None and given < 1:
         raise fields.invalid(key, given, "a list, or a period of at least 1")
-    period = layers.period if given is None else given
-    full = 0 if layers.full_first else period - 1
+    period = known.period if given is None else given
+    full = 0 if known.full_first else period - 1
     return [i % period != full for i in range(count)] if period else []
 
 
 def _linear(fields: Fields, count: int) -> list[bool]:
     """Whether each layer has linear attention; empty: none has."""
     listed = _flags(fields, "attention.recurrent_layers", count)
-    usual = known.INTERVALS.get(fields.architecture)
-    if listed or usual is None:
+    if listed or not fields.known.interval:
         return listed
-    given = fields.integer("full_attention_interval")
-    interval = usual if given is None else given
+    given = fields.get("full_attention_interval", int)
+    interval = fields.known.interval if given is None else given
     if interval < 1:
         raise fields.invalid("full_attention_interval", interval, "at least 1")
     return [i % interval != interval - 1 for i in range(count)]
 
 
-def _is_still(still: str, layer: int, slides: bool) -> bool:
-    if still == "full":
-        return not slides
-    return bool(still) and layer % 4 == (3 if still == "last of four" else 0)
-
-
 def _layer_list(fields: Fields, count: int) -> tuple[list[str], list[bool]]:
     """The type of each layer (empty: layers do not differ), and whether it rotates."""
-    layers = known.LAYERS.get(fields.architecture)
-    sliding = [] if layers is None else _sliding(fields, layers, count)
-    types = [layers.sliding_type if slides else _FULL for slides in sliding] if layers else []
+    known, sliding = fields.known, _sliding(fields, count)
+    types = [known.sliding_type if slides else _FULL for slides in sliding]
     rotates = [True] * count
     # Without sliding layers all rotate, except in SmolLM3, which has no window.
-    if layers is not None and (sliding or fields.architecture == "smollm3"):
-        rotates = [not _is_still(layers.still, i, slides)
+    if sliding or fields.architecture == "smollm3":
+        rotates = [i % 4 != known.still_of_four and (slides or not known.full_still)
                    for i, slides in enumerate(sliding or [False] * count)]
     linear = _linear(fields, count)
     if linear:
@@ -271,12 +232,10 @@ def _layer_list(fields: Fields, count: int) -> tuple[list[str], list[bool]]:
                     _flags(fields, "attention.rope_pattern", count),
                     _flags(fields, "attention.head_count_kv", count)):  # 0: no attention
         rotates = [a and b for a, b in zip(rotates, turning)] if turning else rotates
-    if fields.boolean("rope.scaling.finetuned") is False and fields.architecture in known.SWITCHED:
+    if fields.get("rope.scaling.finetuned", bool) is False and known.switched:
         rotates = [False] * count
     return types, rotates
 
-
-# -- Dimensions and base --------------------------------------------------------------------------
 
 @dataclasses.dataclass
 class _Entry:
@@ -284,13 +243,11 @@ class _Entry:
 
     head_dim: int | None
     parameters: dict[str, Any]
-    notes: list[Note]
-
-    def copy(self) -> _Entry:
-        return _Entry(self.head_dim, dict(self.parameters), list(self.notes))
+    notes: list[Finding]
 
     def note(self, rule: str, text: str) -> None:
-        self.notes.append(Note(rule, text))
+        weight = "warning" if rule in _WARNINGS else "note"
+        self.notes.append(Finding(weight, rule, text))
 
     def rotary_dim(self) -> int | None:
         dim: int | None = self.parameters.get("rotary_dim", self.head_dim)
@@ -318,19 +275,19 @@ def _shares_slice(fields: Fields) -> bool:
 def _head_dim(fields: Fields) -> int | None:
     """With a shared slice the channels of the slice; the conversion stores the others apart."""
     if _shares_slice(fields):
-        return fields.integer("rope.dimension_count")
+        return fields.get("rope.dimension_count", int)
     if fields.has("attention.key_length"):
-        return fields.integer("attention.key_length")
-    width = fields.integer("embedding_length")
+        return fields.get("attention.key_length", int)
+    width = fields.get("embedding_length", int)
     most = _heads(fields, "attention.head_count")
     if width is None or most is None:
         return None
     return width // (fields.integers("attention.head_count")[0] or most)  # the heads of layer 0
 
 
-def _sections(fields: Fields, rope: str) -> list[int]:
+def _sections(fields: Fields) -> list[int]:
     """The counts of three axes; empty: one axis."""
-    key = "rope.dimension_sections"
+    key, rope = "rope.dimension_sections", fields.known.rope
     counts = fields.integers(key)
     given = len(counts) > 1 and counts[0] > 0 and counts[1] > 0
     if "mrope" not in rope or (" or " in rope and not given):
@@ -342,78 +299,79 @@ def _sections(fields: Fields, rope: str) -> list[int]:
     return counts[:3]
 
 
-def _unscaled(fields: Fields, rope: str | None) -> _Entry:
+def _unscaled(fields: Fields) -> _Entry:
     """Base, dimensions, the original length and the axes."""
     entry = _Entry(_head_dim(fields), {"rope_type": "default"}, [])
     entry.parameters["rope_theta"] = fields.positive("rope.freq_base", 10000)
     if not fields.has("rope.freq_base"):
         entry.note("default-assumed",
                    f"{fields.path('rope.freq_base')} absent, taken as 10000, as llama.cpp does")
-    entry.set_rotary_dim(fields.integer("rope.dimension_count"))
-    original = fields.integer("rope.scaling.original_context_length")
+    entry.set_rotary_dim(fields.get("rope.dimension_count", int))
+    original = fields.get("rope.scaling.original_context_length", int)
     if original is not None:
         entry.parameters["original_max_position_embeddings"] = original
-    if rope is None:
+    rope = fields.known.rope
+    if not rope:
         entry.note("unknown-model-type",
                    f"general.architecture {shown(fields.architecture)} is unknown: the pairing of "
                    "its tensors is not known, and layers are taken as equal")
     elif rope == "none":
         entry.note("no-rotation", f"llama.cpp does not rotate in {fields.architecture}; tensors "
                                   "come back unchanged")
-    elif section := _sections(fields, rope):
+    elif section := _sections(fields):
         entry.parameters.update(mrope_section=section, mrope_interleaved=rope == "imrope")
     return entry
 
 
-def _sliding_entry(fields: Fields, layers: known.Layers, entry: _Entry) -> _Entry:
+def _sliding_entry(fields: Fields, entry: _Entry) -> _Entry:
     """The entry of sliding layers without scaling, from that of all layers."""
-    entry, key = entry.copy(), "rope.freq_base_swa"
-    usual = layers.sliding_base
+    entry, key = copy.deepcopy(entry), "rope.freq_base_swa"
+    usual = fields.known.sliding_base
     base = fields.positive(key, usual or entry.parameters["rope_theta"])
     entry.parameters["rope_theta"] = base
     if usual is not None and not fields.has(key):
         entry.note("default-assumed", f"{fields.path(key)} absent, taken as {base:g}, as llama.cpp "
                                       f"does for {fields.architecture}")
-    dims = [fields.integer("rope.dimension_count_swa"), entry.rotary_dim()]
-    head_dim = fields.integer("attention.key_length_swa")
+    dims = [fields.get("rope.dimension_count_swa", int), entry.rotary_dim()]
+    head_dim = fields.get("attention.key_length_swa", int)
     entry.head_dim = entry.head_dim if head_dim is None else head_dim
     entry.set_rotary_dim(next((dim for dim in dims if dim is not None), None))
     return entry
 
 
-def _entries(fields: Fields, tensors: _Tensors, types: Sequence[str],
-             rope: str | None) -> dict[str, _Entry]:
+def _entries(fields: Fields, tensors: _Tensors, types: Sequence[str]) -> dict[str, _Entry]:
     """By layer type; one of type "" if all layers rotate alike."""
-    plain = _unscaled(fields, rope)
-    layers = known.LAYERS.get(fields.architecture, known.Layers())
-    full, whole = plain.copy(), plain.rotary_dim()
-    if layers.half_on_full and whole is not None:
+    plain, known = _unscaled(fields), fields.known
+    full, whole = copy.deepcopy(plain), plain.rotary_dim()
+    if known.half_on_full and whole is not None:
         full.set_rotary_dim(whole // 2)
     _scale(fields, tensors, full)
     _look_for_lost_scaling(fields, full)
-    if layers.sliding_type not in types:
+    if known.sliding_type not in types:
         return {"": full}
-    sliding = _sliding_entry(fields, layers, plain)
-    if layers.sliding_scaled and not layers.factors_on_full:
+    sliding = _sliding_entry(fields, plain)
+    if known.sliding_scaled and not known.factors_on_full:
         _scale(fields, tensors, sliding)
     if (sliding.head_dim, sliding.parameters) == (full.head_dim, full.parameters):
         return {"": full}
-    return {_FULL: full, layers.sliding_type: sliding}
+    return {_FULL: full, known.sliding_type: sliding}
 
-
-# -- Scaling --------------------------------------------------------------------------------------
 
 _ATTN_FACTOR = "rope.scaling.attn_factor"
 
 
 def _scale(fields: Fields, tensors: _Tensors, entry: _Entry) -> None:
     key = "rope.scaling.type"
-    kind = "linear" if (stated := fields.string(key)) is None else stated
+    kind = "linear" if (stated := fields.get(key, str)) is None else stated
     if kind not in ("none", "linear", "yarn", "longrope"):
         raise fields.invalid(key, shown(kind), "none, linear, yarn or longrope")
     if kind == "yarn" and tensors:
         raise fields.invalid(key, "yarn beside a tensor of factors", "only one of them")
-    factor = None if kind == "none" else _factor(fields)
+    # llama.cpp reads 0 as absent. Old files have another key.
+    factor_key = "rope.scaling.factor" if fields.has("rope.scaling.factor") else "rope.scale_linear"
+    factor = None
+    if kind != "none" and fields.number(factor_key):
+        factor = fields.positive(factor_key, 1)
     if FREQS in tensors:
         _divide(fields, _checked(FREQS, tensors), factor or 1, entry)
     elif tensors or kind == "longrope":
@@ -424,13 +382,9 @@ def _scale(fields: Fields, tensors: _Tensors, entry: _Entry) -> None:
         _linear_or_alpha(fields, factor or 1, entry)
 
 
-# The base and the length that only Llama 3.1 and its successors have, with rope_freqs.
-_LLAMA31 = (500000.0, 131072)
-
-
 def _look_for_lost_scaling(fields: Fields, entry: _Entry) -> None:
     """A length that only a scaling explains, in a file that has none."""
-    parameters, length = entry.parameters, fields.integer("context_length") or 0
+    parameters, length = entry.parameters, fields.get("context_length", int) or 0
     if parameters["rope_type"] != "default" or "inv_freq" in parameters:
         return
     original = parameters.get("original_max_position_embeddings")
@@ -438,22 +392,15 @@ def _look_for_lost_scaling(fields: Fields, entry: _Entry) -> None:
         entry.note("lost-scaling",
                    f"{fields.path('context_length')} {length} is above the original {original}, "
                    "and the file has no scaling: the conversion probably lost it")
-    elif fields.architecture == "llama" and length >= _LLAMA31[1] and (
-            parameters["rope_theta"] == _LLAMA31[0]):
+    # Only Llama 3.1 and its successors have this base and this length.
+    elif (fields.architecture, parameters["rope_theta"]) == ("llama", 5e5) and length >= 131072:
         entry.note("lost-scaling",
-                   f"rope_freqs absent beside {fields.path('rope.freq_base')} {_LLAMA31[0]:g} and "
+                   f"rope_freqs absent beside {fields.path('rope.freq_base')} 500000 and "
                    f"{fields.path('context_length')} {length}: Llama 3.1 has it; files of before "
                    "llama.cpp's pull request 8676 lack it")
 
 
-def _factor(fields: Fields) -> float | None:
-    """llama.cpp reads 0 as absent. Old files have another key."""
-    key = "rope.scaling.factor" if fields.has("rope.scaling.factor") else "rope.scale_linear"
-    return fields.positive(key, 1) if fields.number(key) else None
-
-
 def _checked(name: str, tensors: _Tensors) -> Sequence[float]:
-    """The divisors of a tensor."""
     if name not in tensors:
         raise invalid(name, "no tensor", "one for longrope")
     for i, divisor in enumerate(tensors[name]):
@@ -529,20 +476,17 @@ def _yarn(fields: Fields, factor: float | None, entry: _Entry) -> None:
 
 
 def _log_multiplier(fields: Fields, entry: _Entry) -> None:
-    """mscale and mscale_all_dim."""
     key = "rope.scaling.yarn_log_multiplier"
     if not fields.number(key):
         return
-    if fields.architecture not in known.LOG_MULTIPLIERS:
+    if fields.known.log_multiplier is None:
         entry.note("unused-setting", f"{fields.path(key)} is not used: llama.cpp does not read it "
                                      f"for {fields.architecture}")
         return
-    scale, both = known.LOG_MULTIPLIERS[fields.architecture]
+    scale, both = fields.known.log_multiplier
     product = fields.positive(key, 1) * scale
     entry.parameters.update(mscale_all_dim=product, mscale=product if both else 1)
 
-
-# -- Comparison with a config.json ----------------------------------------------------------------
 
 def rounded(text: str) -> str:
     """The text of a config.json with longrope's lists as a conversion to GGUF rounds them."""

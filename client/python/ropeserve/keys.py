@@ -66,10 +66,6 @@ class KeyComparison:
         return self.match == "same"
 
 
-def _identity(reply: dict[str, Any]) -> KeyIdentity:
-    return KeyIdentity(**with_integers(reply))
-
-
 def _key(config: object, engine: str | None, max_model_len: int | None, dtype: object,
          head_dim: int | None, sub_config: str | None) -> dict[str, Any]:
     """A message KeySource of proto/rope/v1/fingerprint.proto."""
@@ -89,7 +85,7 @@ def _key(config: object, engine: str | None, max_model_len: int | None, dtype: o
 def _ask(client: Client | None, **keys: dict[str, Any]) -> dict[str, Any]:
     from .client import own_engine
     native = (client or own_engine())._native
-    answer: dict[str, Any] = json.loads(native.call("Fingerprint", json.dumps(keys)))
+    answer: dict[str, Any] = with_integers(json.loads(native.call("Fingerprint", json.dumps(keys))))
     return answer
 
 
@@ -111,11 +107,7 @@ def fingerprint(config: object, *, engine: str | None = None, max_model_len: int
         InvalidField: an engine, a version, or a reading of this model that was not checked.
     """
     key = _key(config, engine, max_model_len, dtype, head_dim, sub_config)
-    return _identity(_ask(client, key=key)["key"])
-
-
-def _both(value: Any) -> tuple[Any, Any]:
-    return value if isinstance(value, tuple) else (value, value)
+    return KeyIdentity(**_ask(client, key=key)["key"])
 
 
 def same(a: object, b: object, *, engine: Any = None, max_model_len: Any = None,
@@ -127,11 +119,12 @@ def same(a: object, b: object, *, engine: Any = None, max_model_len: Any = None,
         a, b: as the config of fingerprint.
         engine, max_model_len, dtype: as those of fingerprint, for both; or a tuple of two.
     """
-    engines, lengths, dtypes = _both(engine), _both(max_model_len), _both(dtype)
+    engines, lengths, dtypes = (each if isinstance(each, tuple) else (each, each)
+                                for each in (engine, max_model_len, dtype))
     keys = [_key(config, engines[i], lengths[i], dtypes[i], head_dim, sub_config)
             for i, config in enumerate((a, b))]
     reply = _ask(client, key=keys[0], other=keys[1])
     comparison = reply["comparison"]
     return KeyComparison(match=comparison["match"].removeprefix("KEY_MATCH_").lower(),
                          differences=comparison["differences"],
-                         a=_identity(reply["key"]), b=_identity(reply["other"]))
+                         a=KeyIdentity(**reply["key"]), b=KeyIdentity(**reply["other"]))

@@ -101,13 +101,11 @@ def _drawn(config: object, name: str, colour: str, seq_len: int | None,
 
 def _title(told: Description) -> str:
     config = told.config
-    parts = [f"{config['rope_type']}: theta {config['rope_theta']:.10g}",
-             f"rotary_dim {2 * len(told.inv_freq)}"]
-    if "factor" in config:
-        parts.append(f"factor {config['factor']:g}")
-    if "original_max_position_embeddings" in config:
-        parts.append(f"original length {config['original_max_position_embeddings']}")
-    return ", ".join([*parts, f"attention factor {told.attention_factor:.6g}"])
+    texts = {"factor": "factor {:g}", "original_max_position_embeddings": "original length {}"}
+    return ", ".join([f"{config['rope_type']}: theta {config['rope_theta']:.10g}",
+                      f"rotary_dim {2 * len(told.inv_freq)}",
+                      *(text.format(config[key]) for key, text in texts.items() if key in config),
+                      f"attention factor {told.attention_factor:.6g}"])
 
 
 def _curve(axes: Axes, values: np.ndarray, gid: str, **style: Any) -> None:
@@ -202,11 +200,9 @@ def figure(config: object, other: object = None, *, seq_len: int | None = None,
     Raises:
         RopeError: a config cannot be read, or the layer has no rotary embedding.
     """
-    if other is None:
-        drawn = [_drawn(config, "", _COLOURS[0], seq_len, rope)]
-    else:
-        drawn = [_drawn(each, f"{name}: ", colour, seq_len, rope)
-                 for each, name, colour in zip((config, other), "AB", _COLOURS)]
+    configs = {"": config} if other is None else {"A: ": config, "B: ": other}
+    drawn = [_drawn(each, name, colour, seq_len, rope)
+             for (name, each), colour in zip(configs.items(), _COLOURS)]
     made = Figure(figsize=(11, 13), layout="constrained")
     made.suptitle("\n".join(f"{each.name}{_title(each.told[-1])}" for each in drawn))
     panels = made.subplots(3)
