@@ -124,6 +124,7 @@ TEST(CommandsTest, MisuseHasStatusTwo) {
       {{"describe", "--model=a", "--config_id=b"}, "got 2 of them, want exactly one"},
       {{"describe", "--model=a", "--layer=-1"}, "--layer: got -1"},
       {{"describe", "--model=a", "--pairing=both"}, "--pairing: got both"},
+      {{"describe", "--model=a", "--plot=x.svg"}, "want `ropeserve plot CONFIG --output=FILE`"},
       {{"diagnose", "--before=q.npy"}, "want `ropeserve diagnose` of the Python package"},
       {{"health", "a", "b"}, "got two services"},
       {{"describe", "a.json", "--model=b"}, "got 2 of them, want exactly one"},
@@ -160,12 +161,6 @@ TEST(CommandsTest, FailedCallHasStatusOneAndSaysWhy) {
       Ropectl({"--target=unix:/nonexistent/rope.sock", "models", "--timeout=100ms"});
   EXPECT_EQ(outcome.exit_status, kExitFailed);
   EXPECT_THAT(outcome.err, HasSubstr("UNAVAILABLE: unix:/nonexistent/rope.sock: "));
-}
-
-TEST(CommandsTest, PlotSaysWhichProgramDraws) {
-  const Outcome outcome = Ropectl({"describe", "--model=a", "--plot=x.svg"});
-  EXPECT_EQ(outcome.exit_status, kExitUsage);
-  EXPECT_THAT(outcome.err, HasSubstr("want `ropeserve plot CONFIG --output=FILE`"));
 }
 
 TEST(CommandsTest, ConfigThatCannotBeReadHasStatusOne) {
@@ -276,11 +271,6 @@ TEST_F(RotateTest, PrecisionAndSinusoidalTableAreAskedFor) {
       << err_;
   EXPECT_EQ(sent_.operation(), v1::OPERATION_ADD_SINUSOIDAL);
   EXPECT_EQ(sent_.rope().precision(), v1::PRECISION_EXACT);
-  ASSERT_EQ(Rotate({"--q=" + PathOf("x"), "--output_q=" + PathOf("x_out"), "--layout=SD",
-                    "--start=0", "--precision=hf"}),
-            kExitOk)
-      << err_;
-  EXPECT_EQ(sent_.rope().precision(), v1::PRECISION_HF);
 }
 
 TEST_F(RotateTest, OptionsBesideTheRotationAreSent) {
