@@ -12,7 +12,6 @@
 #include <numbers>
 #include <random>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
