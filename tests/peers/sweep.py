@@ -15,7 +15,8 @@ import sys
 import warnings
 
 import compare
-import golden
+import numpy
+import peer
 import rotary_classes
 import service
 import torch
@@ -24,6 +25,19 @@ import transformers
 # Rotary classes that do not turn q and k by integers: what the service refuses, whatever else it
 # says, the reason, and the line of transformers/models of transformers 5.23.0 that shows it.
 REFUSED = json.loads(pathlib.Path(__file__).with_name("reasons.json").read_text())
+
+# One golden file for each class.
+GOLDEN = pathlib.Path(__file__).resolve().parent / "golden"
+KEPT_TOKENS = 2
+# Keys that have nothing to do with a rotation and make the files long.
+UNRELATED = (
+    "id2label",
+    "label2id",
+    "vocab_size",
+    "mlp_layer_types",
+    "architectures",
+    "transformers_version",
+)
 
 
 def candidates(rotary):
@@ -112,6 +126,34 @@ def refusal(server, refused):
     return "not refused", why
 
 
+def _shortest(values):
+    """Numbers with the fewest digits that read back to the same float32."""
+    return [float(str(v)) for v in numpy.asarray(values, dtype="float32").ravel()]
+
+
+def write_golden(rotary, case):
+    """For tests/conformance/golden_test.cc."""
+    config = json.loads(case.config_json)
+    config = {key: value for key, value in config.items() if key not in UNRELATED}
+    kept = slice(0, KEPT_TOKENS)
+    document = {
+        "format": "rope-peer-1",
+        "class": rotary.name,
+        "source": f"transformers {transformers.__version__}, {rotary.source}",
+        "config": config,
+        "layer_type": case.layer_type,
+        "seq_len": int(case.positions.max()) + 1,
+        "positions": case.positions[..., 0, kept].tolist()
+        if case.positions.ndim == 3
+        else case.positions[:, kept].tolist(),
+        "inv_freq": sorted(_shortest(case.theirs.inv_freq)) if peer.keeps(rotary) else None,
+        "q": _shortest(case.inputs[0][0, 0, kept]),
+        "q_out": _shortest(case.theirs.q[0, 0, kept]),
+    }
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in document.items())
+    (GOLDEN / f"{rotary.name}.json").write_text("{\n" + lines + "\n}\n")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -154,7 +196,7 @@ def main():
             why = "".join(f"; {o}: {reason[:160]}" for o, reason in results.reasons.items())
             print(f"{outcome:15} {rotary.name}: {counts}{why}", flush=True)
             if arguments.write_golden and results.golden:
-                golden.write(rotary, results.golden)
+                write_golden(rotary, results.golden)
     print(
         f"{cases} cases, {nested} of them inside a composite config; "
         + ", ".join(f"{n} {outcome}" for outcome, n in sorted(totals.items()))

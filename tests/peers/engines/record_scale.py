@@ -1,10 +1,13 @@
 """Records the scale of attention that an engine's own modules have of small configs, on a CPU.
 
 Usage: record_scale.py hf|vllm [--only=REGEX] [--out=FOLDER]
-REGEX: cases, by name; default: all of scale_cases.py. Each line of the file is a config with what
-its modules have: the softmax's scale times the root of a head's size, the factor of cos and sin,
-and the temperature of q by position, where there is one. A config that the engine refuses has no
-line.
+REGEX: cases, by name; default: all. scale_cases.json has them: `configs`; `adapted`, configs as
+vLLM's adapter makes them of Mistral's params.json; `families`, of configs with multi-head latent
+attention without their rope, each of which gets rope_parameters of `settings`; and `params`,
+params.json files. `kept` and `params_kept` are the keys of a config that its row has.
+Each line of the file is a config with what its modules have: the softmax's scale times the root of
+a head's size, the factor of cos and sin, and the temperature of q by position, where there is one.
+A config that the engine refuses has no line.
 With vllm, a second file has the config that vLLM's adapter makes of each params.json.
 """
 
@@ -21,12 +24,13 @@ from unittest import mock
 
 import recorder
 import records
-import scale_cases
 import tables
 import torch
 
 POSITIONS = (0, 8191, 8192, 20000, 100000)  # of the temperatures
 NAMES = {"hf": "transformers", "vllm": "vllm"}  # of the files
+_DATA = json.loads((records.HERE / "scale_cases.json").read_text())
+KEPT, PARAMS_KEPT = _DATA["kept"], _DATA["params_kept"]
 
 
 class Scale(NamedTuple):
@@ -43,6 +47,32 @@ def head_of(attention):
 
 def by_position(values):
     return {str(position): float(value) for position, value in zip(POSITIONS, values)}
+
+
+# --- cases ---
+
+
+def _mla_cases(engine):
+    for family, base in _DATA["families"].items():
+        if engine == "vllm" and family == "mistral_large4":  # it has no class of it
+            continue
+        # vLLM: the class of deepseek_v3 is shared by most of the other families.
+        whole = engine == "hf" or family == "deepseek_v3"
+        for setting, parameters in _DATA["settings"].items():
+            if not whole and setting not in _DATA["few"]:
+                continue
+            more = {"llama_4_scaling_beta": 0.1} if family == "mistral4" else {}  # or it fails
+            yield f"{family} {setting}", base | {"rope_parameters": parameters | more}
+        if whole:  # the spelling of DeepSeek's own files
+            yield f"{family} legacy yarn 1 1", base | _DATA["legacy"]
+
+
+def cases_of(engine):
+    """(name, config) of each case, for hf or vllm."""
+    yield from _DATA["configs"].items()
+    if engine == "vllm":
+        yield from _DATA["adapted"].items()
+    yield from _mla_cases(engine)
 
 
 # --- transformers ---
@@ -239,7 +269,7 @@ def adapted(params):
     params.setdefault("max_position_embeddings", 128_000)  # as vLLM's parser of the file does
     text = adapt_config_dict(params, defaults={}).get_text_config()
     patch_rope_parameters(text)
-    config = {key: getattr(text, key, None) for key in scale_cases.PARAMS_KEPT}
+    config = {key: getattr(text, key, None) for key in PARAMS_KEPT}
     return {key: value for key, value in config.items() if value is not None}
 
 
@@ -256,7 +286,7 @@ def scale_row(engine, config):
     scales = list(engine.scales(copy.deepcopy(config), layers))
     (softmax,) = {scale.softmax for scale in scales}
     (factor,) = {scale.factor for scale in scales} - {None}
-    kept = {key: value for key, value in config.items() if key in scale_cases.KEPT}
+    kept = {key: value for key, value in config.items() if key in KEPT}
     row = {"config": kept, "softmax": softmax, "attention_factor": factor}
     if len(layers) > 1:
         row["temperatures"] = {str(n): scale.temperature for n, scale in zip(layers, scales)}
@@ -296,10 +326,10 @@ def main():
     arguments = parser.parse_args()
     engine = Hf() if arguments.engine == "hf" else Vllm()
     name = f"{NAMES[arguments.engine]}_{engine.recorder.version()}.jsonl"
-    cases = scale_cases.cases(arguments.engine)
+    cases = cases_of(arguments.engine)
     record(arguments.out / f"scale_{name}", cases, lambda c: scale_row(engine, c), arguments.only)
     if arguments.engine == "vllm":
-        cases = scale_cases.params_cases()
+        cases = _DATA["params"].items()
         record(arguments.out / f"params_{name}", cases, params_row, arguments.only)
 
 

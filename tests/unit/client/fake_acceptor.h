@@ -27,6 +27,14 @@
 
 namespace rope::client {
 
+// The floats of a slot, as RequestFor has those of a vector.
+inline RotateRequest RequestFor(const Slot& from, const Slot& to) {
+  RotateRequest request = RequestFor({}, static_cast<float*>(to.data()));
+  request.tensors[0].shape = {from.bytes() / static_cast<int64_t>(2 * sizeof(float)), 2};
+  request.tensors[0].data = from.data();
+  return request;
+}
+
 class FakeAcceptor {
  public:
   enum class Mood {

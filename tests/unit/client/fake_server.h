@@ -1,4 +1,4 @@
-// FakeServer: a gRPC server in this process whose answers the test defines.
+// FakeServer: a gRPC server in this process whose answers the test defines; and a request for it.
 #ifndef ROPE_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
 #define ROPE_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
 
@@ -10,8 +10,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "rope/client.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 
 namespace rope::client {
@@ -133,6 +135,16 @@ class FakeServer {
   Health health_;
   std::unique_ptr<grpc::Server> server_;
 };
+
+// The values as a [tokens, 2] tensor of float32.
+inline RotateRequest RequestFor(const std::vector<float>& data, float* output = nullptr) {
+  RotateRequest request{.request_id = "mine", .rope = {.model = "m"}, .positions = {.start = 0}};
+  request.tensors = {{.layout = "TD",
+                      .shape = {static_cast<int64_t>(data.size()) / 2, 2},
+                      .data = data.data(),
+                      .output = output}};
+  return request;
+}
 
 // An answer that contains the request's own tensors.
 inline v1::RotateResponse EchoOf(const v1::RotateRequest& request) {

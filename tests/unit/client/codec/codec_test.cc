@@ -4,12 +4,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "client/codec/message_call.h"
+#include "client/codec/messages.h"
+#include "client/codec/preparation.h"
+#include "client/memory/arena_memory.h"
+#include "grpc/health/v1/health.pb.h"
+#include "rope/status.h"
+#include "rope/v1/prepare.pb.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/support/byte_buffer.h"
 #include "tests/support/status_matchers.h"
@@ -17,6 +25,7 @@
 namespace rope::client {
 namespace {
 
+using ::grpc::health::v1::HealthCheckResponse;
 using ::rope::testing::BytesOf;
 
 // A request with one [tokens, 2] tensor.
@@ -417,6 +426,294 @@ TEST(DecodeRotateTest, WrongRepliesAreRefusedBeforeAnythingIsWritten) {
     EXPECT_THAT(reply.status().message(), HasSubstr("reply: "));
   }
   EXPECT_THAT(output, ElementsAre(-1, -1, -1, -1));
+}
+
+Result<ServingStatus> StatusIn(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return ServingStatusOf(grpc::ByteBuffer(&slice, 1));
+}
+
+void ExpectMalformed(const std::string& bytes) {
+  const Result<ServingStatus> status = StatusIn(bytes);
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status, StatusIs(StatusCode::kInternal,
+                               HasSubstr("reply: got malformed bytes, want grpc.health")));
+}
+
+TEST(HealthMessagesTest, EveryStatusOfTheSchemaIsRead) {
+  const auto* numbers = HealthCheckResponse::ServingStatus_descriptor();
+  ASSERT_EQ(numbers->value_count(), 4);
+  for (int i = 0; i < numbers->value_count(); ++i) {
+    HealthCheckResponse response;
+    response.set_status(HealthCheckResponse::ServingStatus(numbers->value(i)->number()));
+    ASSERT_OK(status, StatusIn(response.SerializeAsString()));
+    const std::string& name = numbers->value(i)->name();
+    EXPECT_EQ(Name(*status), name == "SERVICE_UNKNOWN" ? "UNKNOWN" : name);
+  }
+}
+
+TEST(HealthMessagesTest, NumberWithoutANameIsUnknown) {
+  EXPECT_EQ(*StatusIn("\x08\x63"), ServingStatus::kUnknown);
+  EXPECT_EQ(*StatusIn("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), ServingStatus::kUnknown);
+}
+
+TEST(HealthMessagesTest, MalformedReplyIsInternal) {
+  ExpectMalformed("\x08");                      // no value
+  ExpectMalformed("\x1a\x05xx");                // 2 of 5 bytes
+  ExpectMalformed("\x0b");                      // a group
+  ExpectMalformed(std::string("\x00\x01", 2));  // field 0
+}
+
+TEST(ControlMessagesTest, FieldsThatNoRecordedRequestHas) {
+  TablesRequest request;
+  TableReposition& move = request.reposition.emplace();
+  move.from_rope.emplace().model = "n";
+  move.from_seq_len = 70;
+  request.seq_len = 80;
+  request.head_dim = 64;
+  request.skip_attention_factor = true;
+  request.role = Role::kK;
+  const v1::GetTablesRequest message = ToMessage(request).value();
+  EXPECT_EQ(message.reposition().from_rope().model(), "n");
+  EXPECT_EQ(message.reposition().from_seq_len(), 70);
+  EXPECT_EQ(message.seq_len(), 80);
+  EXPECT_EQ(message.head_dim(), 64);
+  EXPECT_TRUE(message.skip_attention_factor());
+  EXPECT_EQ(message.role(), v1::ROLE_K);
+}
+
+TEST(ControlMessagesTest, TwoSourcesOfPositionsAreRefused) {
+  TablesRequest request;
+  request.positions = {.begin = 0, .end = 1, .position_ids = {5}};
+  EXPECT_EQ(ToMessage(request).status().code(), StatusCode::kInvalidArgument);
+  request.positions.end = 0;
+  request.reposition.emplace().from = {.begin = 0, .end = 1, .position_ids = {5}};
+  EXPECT_THAT(ToMessage(request).status().message(), HasSubstr("reposition.from: got a range"));
+}
+
+v1::GetTablesResponse WithTable(v1::DType dtype, const std::vector<int64_t>& shape, size_t bytes) {
+  v1::GetTablesResponse message;
+  v1::Array& table = *message.mutable_table();
+  table.set_dtype(dtype);
+  for (const int64_t length : shape) table.add_shape(length);
+  table.set_raw(std::string(bytes, 'x'));
+  return message;
+}
+
+TEST(ControlMessagesTest, ArrayThatDoesNotFitItsShapeIsAnError) {
+  const v1::GetTablesResponse bad[] = {
+      WithTable(v1::DTYPE_FP16, {2, 3}, 11), WithTable(v1::DTYPE_INT32, {1}, 4),
+      WithTable(v1::DTYPE_FP32, {-1}, 0),
+      WithTable(v1::DTYPE_FP64, {int64_t{1} << 40, int64_t{1} << 40}, 8)};
+  for (const v1::GetTablesResponse& message : bad) {
+    EXPECT_EQ(FromMessage(message).status().code(), StatusCode::kInternal);
+  }
+}
+
+// A request whose arrays can be freed, as a caller may once RotateAsync has returned.
+struct Caller {
+  std::vector<float> data = std::vector<float>(8, 1.f);
+  std::unique_ptr<std::vector<float>> cos = std::make_unique<std::vector<float>>(2, 0.5f);
+  std::unique_ptr<std::vector<float>> sin = std::make_unique<std::vector<float>>(2, 0.25f);
+  std::unique_ptr<std::vector<float>> weight = std::make_unique<std::vector<float>>(4, 2.f);
+  RotateRequest request;
+
+  Caller() {
+    request.request_id = "mine";
+    request.positions.start = 7;
+    request.tensors = {{.layout = "SD", .shape = {2, 4}, .data = data.data()}};
+  }
+  void AddRows() {
+    request.rows = Rows{.cos = ArrayView{.shape = {1, 2}, .data = cos->data()},
+                        .sin = ArrayView{.shape = {1, 2}, .data = sin->data()}};
+  }
+  void AddNorm() {
+    request.tensors[0].norm = HeadNorm{.eps = 1, .weight = {.shape = {4}, .data = weight->data()}};
+  }
+  void FreeArrays() {
+    cos.reset();
+    sin.reset();
+    weight.reset();
+  }
+};
+
+float First(const ArrayView& view) {
+  return *static_cast<const float*>(view.data);
+}
+
+TEST(KeptRequestTest, RowsAndWeightsOutliveTheCallersRequest) {
+  Caller caller;
+  caller.AddRows();
+  caller.AddNorm();
+  const auto kept = Keep(caller.request, {}).value();
+  caller.FreeArrays();
+  caller.request = {};
+  const RotateRequest& request = kept->request;
+  EXPECT_EQ(request.request_id, "mine");
+  EXPECT_EQ(request.positions.start, 7);
+  EXPECT_EQ(request.tensors[0].data, caller.data.data());
+  EXPECT_EQ(First(*request.rows->cos), 0.5f);
+  EXPECT_EQ(First(*request.rows->sin), 0.25f);
+  EXPECT_EQ(First(request.tensors[0].norm->weight), 2.f);
+}
+
+TEST(KeptRequestTest, RowsInTheRegionAreBorrowed) {
+  Caller caller;
+  caller.AddRows();
+  const Region process = {.ids = std::make_shared<RegionIds>(7),
+                          .process_outputs = OutputPool::Make(0)};
+  const auto kept = Keep(caller.request, process).value();
+  EXPECT_EQ(kept->request.rows->cos->data, caller.cos->data());
+}
+
+v1::RopeSpec MessageOf(const RopeSpec& spec) {
+  v1::RopeSpec message;
+  EXPECT_TRUE(SetRope(spec, "rope", message).ok());
+  return message;
+}
+
+TEST(MessagesTest, TwoSourcesAreRefusedByName) {
+  v1::RopeSpec message;
+  EXPECT_EQ(
+      SetRope({.model = "m", .config = RopeConfig{}}, "reposition.from_rope", message).message(),
+      "reposition.from_rope: got model and config, want exactly one of model, config_id, "
+      "config, config_json");
+  const DescribeRequest request = {.rope = {.config_id = "1", .config_json = "{}"}};
+  EXPECT_EQ(ToMessage(request).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(MessagesTest, PrecisionOfTheConfigIsSentUnlessTheSpecHasAnother) {
+  RopeSpec spec = {.config = RopeConfig{.head_dim = 64, .precision = Precision::kHf}};
+  EXPECT_EQ(MessageOf(spec).config().head_dim(), 64);
+  EXPECT_EQ(MessageOf(spec).precision(), v1::PRECISION_HF);
+  spec.precision = Precision::kExact;
+  EXPECT_EQ(MessageOf(spec).precision(), v1::PRECISION_EXACT);
+  EXPECT_EQ(MessageOf({.config = RopeConfig{}}).precision(), v1::PRECISION_UNSPECIFIED);
+}
+
+TEST(MessagesTest, ReplyWithAConfigOfAnUnknownTypeIsInternal) {
+  v1::DescribeResponse response;
+  response.mutable_config()->set_rope_type("spiral");
+  EXPECT_THAT(FromMessage(response),
+              StatusIs(StatusCode::kInternal,
+                       StartsWith("reply: config.rope_type: got \"spiral\", want one of")));
+}
+
+RotateRequest RequestToPrepare() {
+  static const std::vector<float> data(8);
+  RotateRequest request{.rope = {.model = "m"}};
+  request.tensors = {
+      {.layout = "BSD", .shape = {2, 2, 2}, .data = data.data()},
+      {.role = Role::kK, .layout = "BSD", .shape = {2, 2, 2}, .output_layout = "SBD"}};
+  return request;
+}
+
+PreparedRotation RotationOf(const RotateRequest& request, const std::string& open_axis = {}) {
+  return PreparedState::RotationOf(std::make_shared<const PreparedState>(
+      Preparation::Create(request, open_axis).value(), "prepared"));
+}
+
+TEST(PreparationTest, WeightsOfNormsAreCopied) {
+  std::vector<float> weight = {1, 2};
+  RotateRequest request = RequestToPrepare();
+  request.tensors[0].norm = HeadNorm{.eps = 1, .weight = {.shape = {2}, .data = weight.data()}};
+  const auto preparation = Preparation::Create(request).value();
+  const std::vector<float> before = weight;
+  weight = {7, 8};
+  EXPECT_EQ(preparation->message().rotate().tensors(0).norm().weight().raw(),
+            std::string(reinterpret_cast<const char*>(before.data()), 8));
+}
+
+TEST(PreparationTest, AShapeWithoutASizeIsRefused) {
+  RotateRequest request = RequestToPrepare();
+  request.tensors[1].shape = {2, -1, 2};
+  EXPECT_EQ(Preparation::Create(request).status().message(),
+            "tensors[1].array.shape[1]: got -1, want a length >= 0");
+  RotateRequest call{.prepared = RotationOf(RequestToPrepare(), "S").WithLength(-1)};
+  call.tensors.resize(2);
+  EXPECT_EQ(PreparedState::Of(*call.prepared)->preparation->TensorsOf(call).status().message(),
+            "tensors[0].array.shape[1]: got -1, want a length >= 0");
+}
+
+TEST(PreparedCallTest, EveryOtherFieldIsRefusedByName) {
+  const struct {
+    std::function<void(RotateRequest&)> change;
+    std::string field;
+  } cases[] = {
+      {[](RotateRequest& r) { r.rope.model = "m"; }, "rope:"},
+      {[](RotateRequest& r) { r.operation = Operation::kInverse; }, "operation:"},
+      {[](RotateRequest& r) { r.reposition = Reposition{.from_rope = RopeSpec{}}; },
+       "reposition.from_rope:"},
+      {[](RotateRequest& r) { r.skip_attention_factor = true; }, "skip_attention_factor:"},
+      {[](RotateRequest& r) { r.output_dtype = DType::kFloat32; }, "output_dtype:"},
+      {[](RotateRequest& r) { r.channel_order = Pairing::kHalf; }, "channel_order:"},
+      {[](RotateRequest& r) { r.rows = Rows{.cos = ArrayView{}}; }, "rows.cos: got another"},
+      {[](RotateRequest& r) { r.tensors.pop_back(); }, "tensors: got 1, want 2"},
+      {[](RotateRequest& r) { r.tensors[1].layout = "BSD"; }, "tensors[1]:"},
+      {[](RotateRequest& r) { r.tensors[0].scale = 1; }, "tensors[0]:"},
+      {[](RotateRequest& r) { r.tensors[0].paged = PagedTokens{.slots = {1}}; }, "tensors[0]:"},
+      {[](RotateRequest& r) { r.prepared = r.prepared->WithLength(1); },
+       "prepared: got length 1, want an open axis"},
+  };
+  for (const auto& [change, field] : cases) {
+    RotateRequest call{.prepared = RotationOf(RequestToPrepare()), .positions = {.start = 3}};
+    call.tensors.resize(2);
+    change(call);
+    EXPECT_THAT(CheckPreparedCall(call).message(), StartsWith(field));
+  }
+}
+
+TEST(PreparedCallTest, RowsAreThosePrepared) {
+  const std::vector<float> table(4);
+  RotateRequest request = RequestToPrepare();
+  request.rope = {.pairing = Pairing::kHalf};
+  request.rows = Rows{.cos_sin = ArrayView{.shape = {2, 2}, .data = table.data()}};
+  RotateRequest call{.prepared = RotationOf(request), .rows = request.rows};
+  call.tensors.resize(2);
+  EXPECT_EQ(CheckPreparedCall(call).ToString(), "OK");
+  call.rows->cos_sin->shape = {1, 2};
+  EXPECT_THAT(CheckPreparedCall(call).message(), StartsWith("rows.cos_sin: got another array"));
+  call.rows.reset();
+  EXPECT_THAT(CheckPreparedCall(call).message(), StartsWith("rows.cos_sin: got nothing"));
+}
+
+TEST(PreparedCallTest, InARegionItGoesThroughTheRingAndInPlaceIsNotIdempotent) {
+  const auto memory = std::make_shared<ArenaMemory>(
+      SharedMemory::CreateMemfd(1 << 16, SharedMemory::Use::kArena).value());
+  const Region region = {.memory = memory, .ids = std::make_shared<RegionIds>(9)};
+  RotateRequest request = RequestToPrepare();
+  request.tensors.resize(1);
+  RotateRequest call{.prepared = RotationOf(request), .positions = {.start = 300}};
+  std::byte* const data = memory->Allocate(32).value();
+  call.tensors = {{.data = data, .output = data}};
+  BorrowedSlices borrowed;
+  ASSERT_OK(encoded, EncodeRotate(call, region, Route::kRing, borrowed));
+  EXPECT_FALSE(encoded->idempotent);
+  v1::RotateRequest message;
+  ASSERT_TRUE(message.ParseFromString(encoded->ring_message));
+  EXPECT_EQ(message.prepared_id(), "prepared");
+  EXPECT_EQ(message.tensors(0).array().region().region_id(), 9u);
+}
+
+TEST(ReadPreparedTest, AnAnswerWithoutAnIdIsUnreadable) {
+  EXPECT_EQ(ReadPrepared(nullptr, client::BytesOf(v1::PrepareResponse())).status().code(),
+            StatusCode::kInternal);
+}
+
+TEST(StatusTest, NumberThatGrpcLacksIsUnknown) {
+  EXPECT_STREQ(Name(static_cast<StatusCode>(99)), "UNKNOWN");
+}
+
+TEST(ResultTest, ValueOfAnErrorThrowsAndSaysWhatFailed) {
+  Result<int> result = Status(StatusCode::kInternal, "broken", {.reason = Reason::kInternal});
+  EXPECT_FALSE(result.ok());
+  try {
+    static_cast<void>(*result);
+    FAIL() << "no exception";
+  } catch (const BadResult& error) {
+    EXPECT_STREQ(error.what(), "rope::Result without a value: INTERNAL: broken");
+    EXPECT_EQ(error.status().detail().reason, Reason::kInternal);
+  }
 }
 
 }  // namespace

@@ -4,9 +4,14 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <numbers>
 
 #include "kernels/config/config_json.h"
+#include "kernels/dtype/element.h"
+#include "kernels/frequencies/eager_rows.h"
+#include "kernels/frequencies/inverse_frequencies.h"
 #include "tests/support/golden_reader.h"
 #include "tests/support/status_matchers.h"
 
@@ -130,11 +135,6 @@ TEST(ExactCosSinTest, ZeroFrequencyOnlyMultiplies) {
   const CosSin got = ExactCosSin(123456789, 0, 1.25);
   EXPECT_EQ(got.cos, 1.25);
   EXPECT_EQ(got.sin, 0);
-}
-
-TEST(ResolveTest, HeadDimMissingIsInvalid) {
-  EXPECT_THAT(Resolve({}), IsInvalid("head_dim: got nothing, want the number"));
-  EXPECT_THAT(Resolve({}, 64), IsOk());
 }
 
 RopeConfig Llama3() {
@@ -279,6 +279,232 @@ TEST(TableKeyTest, EveryBitCounts) {
   EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({0.5L}, std::nextafter(1.0, 2.0)));
   EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({0.5L, 0.5L}, 1));
   EXPECT_TRUE(TableKey({0.0L}, 1) == TableKey({-0.0L}, 1));
+}
+
+// --- Formulas that no golden file covers ---
+
+using Numbers = std::vector<long double>;
+
+Numbers At(const RopeConfig& config, int64_t seq_len = 1) {
+  return MustResolve(config)->Evaluate(seq_len).inv_freq;
+}
+
+void ExpectNear(const Numbers& got, const Numbers& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_LE(std::abs(got[i] - want[i]), 1e-17L * want[i]) << i;
+  }
+}
+
+RopeConfig Yarn() {
+  RopeConfig config = {.rope_type = RopeType::kYarn, .rope_theta = 500000, .head_dim = 128};
+  config.factor = 8;
+  config.original_max_position_embeddings = 8192;
+  config.beta_slow = 1;
+  config.beta_fast = 4;
+  return config;
+}
+
+TEST(YarnByTurnsTest, IsLlama3TimesTheAttentionFactor) {
+  RopeConfig yarn = Yarn();
+  yarn.ramp = YarnRamp::kTurns;
+  RopeConfig llama3 = yarn;
+  llama3.rope_type = RopeType::kLlama3;
+  llama3.low_freq_factor = yarn.beta_slow;
+  llama3.high_freq_factor = yarn.beta_fast;
+  EXPECT_EQ(At(yarn), At(llama3));
+  EXPECT_NEAR(MustResolve(yarn)->attention_factor(), 0.1 * std::log(8.0) + 1, 1e-15);
+  EXPECT_EQ(MustResolve(llama3)->attention_factor(), 1);
+}
+
+TEST(AttnFactorTest, MultipliesTheComputedFactor) {
+  RopeConfig config = Yarn();
+  config.factor = 4;
+  config.attn_factor = 0.8782488562869419;  // 1 / (0.1 ln 4 + 1), as one public model ships
+  EXPECT_NEAR(MustResolve(config)->attention_factor(), 1, 1e-15);
+  config.mscale = 0.5;
+  config.mscale_all_dim = 2;
+  config.attn_factor = 3;
+  const double log4 = std::log(4.0);
+  EXPECT_NEAR(MustResolve(config)->attention_factor(), 3 * (0.05 * log4 + 1) / (0.2 * log4 + 1),
+              1e-15);
+  config.attention_factor = 1.5;  // replaces all of them
+  EXPECT_EQ(MustResolve(config)->attention_factor(), 1.5);
+}
+
+TEST(LongropeBranchTest, OneListForEveryLength) {
+  const Numbers at_16 = At(Longrope(), 16);
+  const Numbers at_17 = At(Longrope(), 17);
+  RopeConfig config = Longrope();
+  for (const auto& [branch, want] :
+       {std::pair(LongropeBranch::kShort, at_16), std::pair(LongropeBranch::kLong, at_17)}) {
+    config.longrope_branch = branch;
+    const auto rope = MustResolve(config);
+    EXPECT_FALSE(rope->DependsOnSeqLen());
+    for (const int64_t seq_len : {1, 16, 17, 1000000}) {
+      EXPECT_EQ(rope->Evaluate(seq_len).inv_freq, want);
+      EXPECT_EQ(rope->ForSeqLen(seq_len, Multiplier::kOne)->inv_freq, want);
+    }
+  }
+}
+
+TEST(AlphaTest, EnlargesTheBaseAtEveryLength) {
+  RopeConfig config = {.rope_type = RopeType::kDynamic, .head_dim = 128};
+  config.alpha = 1000;
+  const auto rope = MustResolve(config);  // neither factor nor length is needed
+  EXPECT_FALSE(rope->DependsOnSeqLen());
+  EXPECT_NEAR(rope->Evaluate(1).rope_theta, 11158839.925, 5e-4);
+  EXPECT_EQ(rope->Evaluate(1).inv_freq, rope->Evaluate(1000000).inv_freq);
+  EXPECT_EQ(rope->ForSeqLen(1000000, Multiplier::kOne), rope->ForSeqLen(1, Multiplier::kOne));
+  EXPECT_TRUE(rope->ForSeqLen(1000000, Multiplier::kOne)->cacheable);
+  ExpectNear({rope->Evaluate(1).inv_freq[63]},
+             {std::pow(10000.0L * std::pow(1000.0L, 128.0L / 126), -126.0L / 128)});
+}
+
+TEST(NtkTest, FixedMultipliesTheBaseAndDividesEveryFrequency) {
+  RopeConfig config = {.rope_type = RopeType::kNtk, .head_dim = 8};
+  config.factor = 16;
+  Numbers want;
+  for (int i = 0; i < 4; ++i) {
+    want.push_back(std::pow(160000.0L, -2.0L * i / 8) / 2);  // 16^(2/8) = 2
+  }
+  ExpectNear(At(config), want);
+}
+
+TEST(NtkTest, MixedDividesMoreAndMore) {
+  RopeConfig config = {.rope_type = RopeType::kNtk, .head_dim = 8};
+  config.factor = 16;
+  config.mixed_b = 2;
+  const Numbers plain = At({.head_dim = 8});
+  Numbers want;
+  // a = ln 16 / 4^2, so frequency i is divided by 16^((i+1)^2 / 16): the last by the factor.
+  for (int i = 0; i < 4; ++i) {
+    want.push_back(plain[static_cast<size_t>(i)] / std::pow(16.0L, (i + 1) * (i + 1) / 16.0L));
+  }
+  ExpectNear(At(config), want);
+  config.mixed_b = 0;  // every frequency is divided by the factor
+  RopeConfig linear = {.rope_type = RopeType::kLinear, .head_dim = 8};
+  linear.factor = 16;
+  ExpectNear(At(config), At(linear));
+}
+
+TEST(AxialTest, LinearDividesAndOtherTypesAreInvalid) {
+  RopeConfig config = {.rope_type = RopeType::kLinear, .head_dim = 16};
+  config.factor = 4;
+  config.mrope = Mrope{.section = {0, 4, 4}, .layout = Mrope::Layout::kAxial};
+  EXPECT_EQ(At(config)[4], 0.25);
+  config.rope_type = RopeType::kNtk;
+  EXPECT_THAT(Resolve(config), IsInvalid("rope_type: got ntk, want default or linear"));
+}
+
+TEST(MropeRulesTest, SectionsThatDoNotFitAreInvalid) {
+  RopeConfig config = {.head_dim = 16};
+  config.mrope = Mrope{.section = {2, 4, 2}, .layout = Mrope::Layout::kHwInterleaved};
+  EXPECT_THAT(Resolve(config), IsInvalid("mrope_section: got [2, 4, 2], want equal counts of h"));
+  config.mrope->section = {2, 3, 3};
+  EXPECT_THAT(Resolve(config), IsOk());
+  for (const auto layout : {Mrope::Layout::kSections, Mrope::Layout::kInterleaved,
+                            Mrope::Layout::kHwInterleaved, Mrope::Layout::kAxial}) {
+    config.mrope = Mrope{.section = {1, 3, 3}, .layout = layout};
+    EXPECT_THAT(Resolve(config), IsInvalid("sum is rotary_dim/2, 8"));
+  }
+}
+
+TEST(UnscaledTest, IsTheDefaultOfTheSameBase) {
+  const auto rope = MustResolve(Yarn());
+  EXPECT_EQ(UnscaledFrequencies(rope->config(), 128, 128),
+            At({.rope_theta = 500000, .head_dim = 128}));
+  RopeConfig proportional = {
+      .rope_type = RopeType::kProportional, .head_dim = 8, .partial_rotary_factor = 0.5};
+  proportional.factor = 2;
+  const Numbers unscaled = UnscaledFrequencies(MustResolve(proportional)->config(), 8, 8);
+  EXPECT_EQ(unscaled[0], 1);
+  EXPECT_EQ(unscaled[1], At({.head_dim = 8})[1]);
+  EXPECT_THAT(std::vector(unscaled.begin() + 2, unscaled.end()), Each(0));
+}
+
+// --- Precision hf ---
+
+std::shared_ptr<const ResolvedRope> ResolveHf(RopeConfig config) {
+  config.precision = Precision::kHf;
+  return MustResolve(config);
+}
+
+// float32 numbers that Hugging Face's code computed on one machine.
+std::vector<float> EagerNumbers(const std::string& path) {
+  std::ifstream file(path);
+  const auto numbers = nlohmann::json::parse(file).at("inv_freq_f32").get<std::vector<double>>();
+  return std::vector<float>(numbers.begin(), numbers.end());
+}
+
+float Ulp(float number) {
+  return std::nextafter(number, INFINITY) - number;
+}
+
+TEST(EagerFrequenciesTest, AreThoseOfTheGoldenFilesButForVectorLibraries) {
+  int64_t total = 0;
+  int64_t equal = 0;
+  double worst = 0;
+  for (const std::string& path : rope::testing::GoldenFiles()) {
+    ASSERT_OK(golden, rope::testing::ReadGoldenFile(path));
+    ASSERT_OK(model, ModelConfig::Parse(golden->config));
+    ASSERT_OK(layer, model->Layer({.layer_type = golden->layer_type}));
+    const auto got = ResolveHf(layer->config)->Evaluate(golden->seq_len).inv_freq;
+    const std::vector<float> want = EagerNumbers(path);
+    ASSERT_EQ(got.size(), want.size()) << path;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const auto number = static_cast<float>(got[i]);
+      ASSERT_EQ(number, got[i]);  // a float32
+      const double units = want[i] == number ? 0 : std::abs(number - want[i]) / Ulp(want[i]);
+      EXPECT_LE(units, 2) << golden->name << " " << i;
+      worst = std::max(worst, units);
+      total += 1;
+      equal += number == want[i] ? 1 : 0;
+    }
+  }
+  std::printf("%ld of %ld inverse frequencies are bit-equal, the worst is %g units off\n", equal,
+              total, worst);
+  EXPECT_GE(equal * 100, total * 95);
+}
+
+TEST(EagerCosSinTest, RoundsThePositionTheAngleAndTheResult) {
+  const float inv_freq = 0.7F;
+  // 2^24 + 1 is not a float32.
+  EXPECT_EQ(EagerCosSin(16777217, inv_freq, 1, DType::kFloat32).cos,
+            EagerCosSin(16777216, inv_freq, 1, DType::kFloat32).cos);
+  const float angle = 1000.0F * inv_freq;
+  const auto cos = static_cast<float>(std::cos(static_cast<double>(angle)));
+  const CosSin plain = EagerCosSin(1000, inv_freq, 1, DType::kFloat32);
+  EXPECT_EQ(plain.cos, cos);
+  EXPECT_EQ(plain.sin, static_cast<float>(std::sin(static_cast<double>(angle))));
+  EXPECT_NE(plain.cos, ExactCosSin(1000, inv_freq, 1).cos);
+  EXPECT_EQ(EagerCosSin(1000, inv_freq, 1.2F, DType::kFloat32).cos, cos * 1.2F);
+  EXPECT_EQ(EagerCosSin(1000, inv_freq, 1.2F, DType::kFloat16).cos,
+            FromFloat16(ToFloat16(cos * 1.2F)));
+  EXPECT_EQ(EagerCosSin(1000, inv_freq, 1.2F, DType::kBFloat16).cos,
+            FromBFloat16(ToBFloat16(cos * 1.2F)));
+}
+
+TEST(EagerPrecisionTest, DTypesHaveTablesOfTheirOwn) {
+  const auto rope = ResolveHf({.head_dim = 64});
+  const auto of = [&](DType dtype) {
+    return rope->ForSeqLen(1, Multiplier::kAttentionFactor, {.dtype = dtype});
+  };
+  EXPECT_EQ(of(DType::kBFloat16)->eager, DType::kBFloat16);
+  EXPECT_FALSE(of(DType::kBFloat16)->key == of(DType::kFloat16)->key);
+  EXPECT_FALSE(of(DType::kBFloat16)->key == of(DType::kFloat32)->key);
+  EXPECT_EQ(of(DType::kBFloat16), of(DType::kBFloat16));
+  ASSERT_OK(exact, Resolve({.head_dim = 64}));
+  const auto plain = (*exact)->ForSeqLen(1, Multiplier::kOne, {.dtype = DType::kBFloat16});
+  EXPECT_EQ(plain, (*exact)->ForSeqLen(1, Multiplier::kOne));
+  EXPECT_EQ(plain->eager, std::nullopt);
+}
+
+TEST(EagerPrecisionTest, DifferencesTurnByExactAnglesOfTheSameFrequencies) {
+  const auto rope = ResolveHf({.head_dim = 64});
+  const auto differences = rope->ForDifferences(1);
+  EXPECT_EQ(differences->eager, std::nullopt);
+  EXPECT_EQ(differences->inv_freq, rope->Evaluate(1).inv_freq);
 }
 
 }  // namespace

@@ -1,35 +1,38 @@
-#include "kernels/tables/table_cache.h"
-
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
+#include <map>
+#include <memory>
 #include <new>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "kernels/backend/worker_pool.h"
+#include "kernels/tables/table_cache.h"
 #include "proto/mutex.h"
 #include "tests/support/status_matchers.h"
-#include "tests/unit/kernels/tables/plain_cache.h"
 #include "tests/unit/kernels/tables/table_rows.h"
 
 namespace {
-
 void FailToAllocate() {
   std::rethrow_exception(std::make_exception_ptr(std::bad_alloc()));
 }
-
 // The allocation of this thread that fails: 0 is the next one, -1 none.
 thread_local int64_t failing_allocation = -1;
-
 }  // namespace
-
 // Not inlined: GCC would take each new with this delete for a mismatched pair.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   if (failing_allocation >= 0 && failing_allocation-- == 0) FailToAllocate();
@@ -46,6 +49,165 @@ thread_local int64_t failing_allocation = -1;
 
 namespace rope::kernels {
 namespace {
+
+TEST(WorkerPoolTest, RunsEveryItemOnce) {
+  for (const int threads : {1, 2, 5}) {
+    WorkerPool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (const int64_t items : {0, 1, 2, 1000}) {
+      std::vector<std::atomic<int>> runs(static_cast<size_t>(items));
+      pool.ParallelFor(items, [&](int64_t i) { ++runs[static_cast<size_t>(i)]; });
+      for (const std::atomic<int>& count : runs) EXPECT_EQ(count, 1);
+    }
+  }
+}
+
+TEST(WorkerPoolTest, OneThreadIsTheCaller) {
+  WorkerPool pool(1);
+  pool.ParallelFor(3, [caller = std::this_thread::get_id()](int64_t) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+  });
+}
+
+TEST(WorkerPoolTest, ThreadsWorkAtTheSameTime) {
+  WorkerPool pool(3);
+  // Three items, each of which waits until all three have started.
+  std::atomic<int> begun = 0;
+  proto::Notification all_begun;
+  pool.ParallelFor(3, [&](int64_t) {
+    if (++begun == 3) all_begun.Notify();
+    all_begun.WaitForNotification();
+  });
+  EXPECT_EQ(begun, 3);
+}
+
+TEST(WorkerPoolTest, EveryCallHasItsHelpersHoweverSoonAfterTheLastItComes) {
+  WorkerPool pool(3);
+  constexpr int kCalls = 3000;
+  for (int call = 0; call < kCalls; ++call) {
+    // Workers spin, are about to sleep, or sleep. Some calls have fewer items than threads.
+    const int items = 2 + call % 2;
+    std::atomic<int> begun = 0;
+    pool.ParallelFor(items, [&](int64_t) {
+      ++begun;
+      while (begun != items) std::this_thread::yield();
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    const auto pause = std::chrono::microseconds(call % 100);
+    while (std::chrono::steady_clock::now() - begin < pause) std::this_thread::yield();
+  }
+}
+
+TEST(WorkerPoolTest, CallerDoesNotWaitForBusyWorkers) {
+  WorkerPool pool(2);
+  proto::Notification worker_is_stuck;
+  proto::Notification release;
+  std::thread stuck_caller([&] {
+    pool.ParallelFor(2, [&](int64_t i) {
+      if (i == 1) worker_is_stuck.Notify();
+      release.WaitForNotification();
+    });
+  });
+  worker_is_stuck.WaitForNotification();  // both threads of that call run an item
+  std::atomic<int> runs = 0;
+  pool.ParallelFor(100, [&](int64_t) { ++runs; });
+  EXPECT_EQ(runs, 100);
+  release.Notify();
+  stuck_caller.join();
+}
+
+TEST(WorkerPoolTest, ConcurrentAndNestedCallsEachRunTheirOwn) {
+  WorkerPool pool(3);
+  constexpr int kCallers = 4;
+  std::vector<std::thread> callers;
+  callers.reserve(kCallers);
+  std::atomic<int64_t> sum = 0;
+  for (int caller = 0; caller < kCallers; ++caller) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        pool.ParallelFor(
+            5, [&](int64_t i) { pool.ParallelFor(2, [&](int64_t j) { sum += 10 * i + j; }); });
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(sum, kCallers * 200 * (2 * 10 * (0 + 1 + 2 + 3 + 4) + 5));
+}
+
+// An embedding of one pair, different for each number. Its rows do not matter: EmptyPage builds
+// them.
+Frequencies OnePair(int64_t number) {
+  Frequencies frequencies;
+  frequencies.inv_freq = {1 / static_cast<InverseFrequency>(number + 1)};
+  frequencies.key = TableKey(frequencies.inv_freq, 1);
+  return frequencies;
+}
+
+absl::StatusOr<std::shared_ptr<TablePage>> EmptyPage(const Frequencies& frequencies, int64_t) {
+  const auto columns = static_cast<int64_t>(frequencies.inv_freq.size());
+  std::vector<float> values(static_cast<size_t>(kPageRows * 2 * columns));
+  return std::make_shared<TablePage>(kPageRows, columns, std::move(values));
+}
+
+// What pages and tables of OnePair count, as the cache says.
+struct Costs {
+  int64_t page = 0;
+  int64_t table = 0;
+};
+
+Costs OnePairCosts() {
+  TableCache cache(kLargeBudget, &EmptyPage);
+  const int64_t positions[] = {0, kPageRows};
+  Rows(cache, OnePair(0), {positions, 1});
+  const int64_t one = cache.bytes();
+  Rows(cache, OnePair(0), positions);
+  const int64_t page = cache.bytes() - one;
+  return {page, one - page};
+}
+
+// A cache of OnePair pages that keeps no counts of what it has: it walks all of its pages to count
+// them. Its order of evictions is a list by last use.
+class PlainCache {
+ public:
+  PlainCache(int64_t budget, Costs costs) : budget_(budget), costs_(costs) {}
+
+  void Use(int64_t number, int64_t page) {
+    const std::pair key(number, page);
+    const auto used = last_use_.find(key);
+    if (used != last_use_.end()) {
+      ++counts_.hits;
+      by_use_.erase(used->second);
+    } else {
+      ++counts_.misses;
+      ++counts_.builds;
+    }
+    last_use_[key] = ++clock_;
+    by_use_[clock_] = key;
+    while (statistics().bytes > budget_) {
+      last_use_.erase(by_use_.begin()->second);
+      by_use_.erase(by_use_.begin());
+      ++counts_.evictions;
+    }
+  }
+
+  TableCache::Statistics statistics() const {
+    TableCache::Statistics result = counts_;
+    std::set<int64_t> tables;
+    for (const auto& [key, use] : last_use_) tables.insert(key.first);
+    result.tables = std::ssize(tables);
+    result.pages = std::ssize(last_use_);
+    result.bytes = result.pages * costs_.page + result.tables * costs_.table;
+    return result;
+  }
+
+ private:
+  const int64_t budget_;
+  const Costs costs_;
+  TableCache::Statistics counts_;
+  int64_t clock_ = 0;
+  std::map<std::pair<int64_t, int64_t>, int64_t> last_use_;  // by number and page
+  std::map<int64_t, std::pair<int64_t, int64_t>> by_use_;
+};
 
 std::vector<int64_t> PositionsAround(std::initializer_list<int64_t> centres) {
   std::vector<int64_t> positions;

@@ -1,11 +1,15 @@
-#include "kernels/dtype/element.h"
-
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
+
+#include "kernels/canonical_text.h"
+#include "kernels/dtype/element.h"
+#include "kernels/identity/key_identity.h"
+#include "tests/support/status_matchers.h"
 
 namespace rope::kernels {
 namespace {
@@ -134,6 +138,70 @@ TEST(ElementTest, WritingRoundsOnce) {
   // Just above a tie of binary16. Rounding to float first would give the tie, which rounds down.
   WriteElement(1 + 0x1p-11 + 0x1p-45, DType::kFloat16, bytes);
   EXPECT_EQ(ReadElement(bytes, DType::kFloat16), 1 + 0x1p-10);
+}
+
+TEST(CanonicalTextTest, ExactNumbersAndFieldsByName) {
+  LayerRope rope;
+  rope.layer.config.rope_theta = 0.1;
+  rope.layer.config.rotary_dim = 64;
+  rope.layer.config.inv_freq = {1, 0.5};
+  rope.layer.layer_type = "full\nattention";
+  rope.pairing = Pairing::kInterleaved;
+  EXPECT_EQ(
+      CanonicalText(rope),
+      "rope.v1/config_id/3\nrope_type=0\nrope_theta=1.999999999999ap-4\nrotary_dim=64\n"
+      "inv_freq=1p+0,1p-1,\nreverse=0\nprecision=0\npairing=1\nlayer_type=14:full\nattention\n"
+      "rotates=1\n");
+}
+
+TEST(CanonicalTextTest, WhereTheConfigCameFromDoesNotCount) {
+  LayerRope rope;
+  rope.layer.names.model_type = "llama";
+  rope.layer.names.architectures = {"LlamaForCausalLM"};
+  rope.layer.remarks = {{RemarkKind::kUnknownKey, "a note"}};
+  rope.warnings = {"another"};
+  rope.layer.pairing = Pairing::kHalf;  // of the model type; the caller's is rope.pairing
+  rope.stated.rope_theta = 5;           // before `compat`
+  EXPECT_EQ(CanonicalText(rope), CanonicalText({}));
+}
+
+// What a text cannot show of keys: the rest is tests/conformance/cases/configs/keys.txt.
+constexpr char kLlama[] = R"({"model_type": "llama", "head_dim": 64, "rope_theta": 500000})";
+
+// As a caller gets it: the fingerprint stands for the text.
+KeyIdentity IdentityOf(const KeyOptions& options) {
+  const auto model = ModelConfig::Parse(kLlama);
+  EXPECT_THAT(model, IsOk());
+  auto key = IdentifyKey(*model, options);
+  EXPECT_THAT(key, IsOk());
+  key->identity.fingerprint = key->text;
+  return key->identity;
+}
+
+TEST(KeyIdentityTest, AnEnginesFrequenciesAreFloat32) {
+  const double exact = IdentityOf({}).rows[0].inv_freq[1];
+  const double engine = IdentityOf({.engine = {.engine = "vllm"}}).rows[0].inv_freq[1];
+  EXPECT_NE(exact, engine);
+  EXPECT_EQ(engine, static_cast<float>(engine));
+  EXPECT_NEAR(engine, exact, 1e-7);
+}
+
+TEST(CompareKeysTest, TheCallersPairingCountsInBothDirections) {
+  const KeyIdentity half = IdentityOf({});
+  const KeyIdentity interleaved = IdentityOf({.pairing = Pairing::kInterleaved});
+  EXPECT_THAT(CompareKeys(half, interleaved).differences,
+              ElementsAre("pairing: half | interleaved", "channel order: half | interleaved"));
+  EXPECT_EQ(CompareKeys(half, interleaved).match, KeyMatch::kDifferent);
+  EXPECT_EQ(CompareKeys(interleaved, half).match, KeyMatch::kDifferent);
+  EXPECT_EQ(CompareKeys(half, half).match, KeyMatch::kSame);
+}
+
+// The identities show doubles; the text has every bit.
+TEST(CompareKeysTest, ADifferenceBelowADoubleIsADifference) {
+  const KeyIdentity a = IdentityOf({});
+  KeyIdentity b = a;
+  b.fingerprint += " ";
+  EXPECT_EQ(CompareKeys(a, b).match, KeyMatch::kDifferent);
 }
 
 }  // namespace

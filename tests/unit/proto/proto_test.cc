@@ -1,7 +1,13 @@
-#include "proto/error.h"
-
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "proto/error.h"
+#include "proto/flags/flags.h"
+#include "proto/ipc/hello.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/support/status_matchers.h"
 
@@ -115,6 +121,98 @@ TEST(MarkMayHaveExecutedTest, IsSaidBesideWhatWasWrong) {
   EXPECT_TRUE(PartsOf(MarkMayHaveExecuted(status)).may_have_executed);
   EXPECT_THAT(MarkMayHaveExecuted(status),
               StatusIs(absl::StatusCode::kInternal, Eq("device: gone")));
+}
+
+// Whole exchanges over sockets: tests/fuzz/hello_fuzz_test.cc, tests/e2e/region_session_test.cc.
+TEST(HelloTest, ClientBytesAreAsDocumented) {
+  const HelloBytes bytes = Encode(ClientHello{0x0102030405060708, 0x1112131415161718});
+  constexpr char kWant[] =
+      "RoPEmem1\x02\0\0\0\0\0\0\0"
+      "\x08\x07\x06\x05\x04\x03\x02\x01\x18\x17\x16\x15\x14\x13\x12\x11";
+  EXPECT_EQ(std::string(bytes.data(), bytes.size()), std::string(kWant, sizeof(kWant) - 1));
+  EXPECT_EQ(bytes[0], kHelloFirstByte);
+}
+
+TEST(HelloTest, BothComeBackAsTheyWere) {
+  ASSERT_OK(client, DecodeClientHello(Encode(ClientHello{1ULL << 63, 0x8000000000000003})));
+  EXPECT_EQ(client->bytes, 1ULL << 63);
+  EXPECT_EQ(client->ring_bytes, 0x8000000000000003);
+  ASSERT_OK(server, DecodeServerHello(Encode(ServerHello{absl::StatusCode::kFailedPrecondition,
+                                                         ~0ULL, 0x8000000000000001})));
+  EXPECT_EQ(server->code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(server->session, ~0ULL);
+  EXPECT_EQ(server->region_id, 0x8000000000000001);
+}
+
+TEST(FlagsTest, SizesHaveBinaryUnits) {
+  EXPECT_EQ(ParseSize("0"), 0);
+  EXPECT_EQ(ParseSize("77"), 77);
+  EXPECT_EQ(ParseSize("5KiB"), 5 << 10);
+  EXPECT_EQ(ParseSize("64MiB"), 64 << 20);
+  EXPECT_EQ(ParseSize("3GiB"), int64_t{3} << 30);
+  EXPECT_EQ(ParseSize("9223372036854775807"), std::numeric_limits<int64_t>::max());
+  for (const char* text : {"", "MiB", "1MB", "1.5GiB", "-1", "-1KiB", "+1", " 1", "64 MiB", "1mib",
+                           "9223372036854775808", "8589934592GiB"}) {
+    EXPECT_EQ(ParseSize(text), std::nullopt) << text;
+  }
+}
+
+TEST(FlagsTest, DurationsHaveUnits) {
+  EXPECT_EQ(ParseDuration("5s"), absl::Seconds(5));
+  EXPECT_EQ(ParseDuration("200ms"), absl::Milliseconds(200));
+  EXPECT_EQ(ParseDuration("1m30s"), absl::Seconds(90));
+  EXPECT_EQ(ParseDuration("0"), absl::ZeroDuration());
+  for (const char* text : {"", "5", "soon", "-1s", "inf", "5 s"}) {
+    EXPECT_EQ(ParseDuration(text), std::nullopt) << text;
+  }
+}
+
+TEST(FlagsTest, BoundsAreIncludedAndErrorsNameFlagValueAndRange) {
+  const auto parse = [](const std::string& argument) {
+    int64_t number = 0;
+    std::string size;
+    std::string duration;
+    const auto app = NewApp("program", "A program.");
+    app->add_option("--number", number)->check(IntegerBetween(1, 9));
+    app->add_option("--size", size)->check(SizeBetween(1024, 2048));
+    app->add_option("--duration", duration)
+        ->check(DurationBetween(absl::Seconds(1), absl::Seconds(2)));
+    return std::string(ParseFlags(*app, {argument}).message());
+  };
+  for (const char* good : {"--number=1", "--number=9", "--size=1KiB", "--size=2048",
+                           "--duration=1s", "--duration=2s"}) {
+    EXPECT_EQ(parse(good), "") << good;
+  }
+  EXPECT_THAT(parse("--number=10"),
+              HasSubstr("--number: got \"10\", want a whole number from 1 to 9"));
+  EXPECT_THAT(parse("--size=3KiB"), HasSubstr("--size: got \"3KiB\", want bytes from 1024"));
+  EXPECT_THAT(parse("--duration=3s"), HasSubstr("--duration: got \"3s\", want a duration from 1s"));
+  EXPECT_THAT(parse("--nubmer=1"), HasSubstr("did you mean --number?"));
+}
+
+TEST(FlagsTest, EnvironmentNamesEveryFlagButHelpAndVersion) {
+  const auto app = NewApp("program", "A program.");
+  std::string lead;
+  app->add_option("--drain_lead", lead);
+  ReadEnvironment(*app);
+  EXPECT_THAT(app->help(), HasSubstr("ROPE_DRAIN_LEAD"));
+  EXPECT_EQ(app->help().find("ROPE_HELP"), std::string::npos);
+  EXPECT_EQ(app->help().find("ROPE_VERSION"), std::string::npos);
+}
+
+TEST(FlagsTest, AVariableThatIsNearlyAFlagsIsNamed) {
+  const auto app = NewApp("program", "A program.");
+  std::string lead;
+  app->add_option("--drain_lead", lead);
+  ReadEnvironment(*app);
+  for (const char* name : {"ROPE_DRAIN_LEED", "ROPE_DRAIN_LEAD", "ROPE_OTHER", "DRAIN_LEED"}) {
+    setenv(name, "7s", 1);
+  }
+  EXPECT_THAT(MisspeltVariables(*app),
+              ElementsAre("ROPE_DRAIN_LEED: is not read; did you mean ROPE_DRAIN_LEAD?"));
+  for (const char* name : {"ROPE_DRAIN_LEED", "ROPE_DRAIN_LEAD", "ROPE_OTHER", "DRAIN_LEED"}) {
+    unsetenv(name);
+  }
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "client/transport/connector.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +7,8 @@
 #include <vector>
 
 #include "client/codec/codec.h"
+#include "client/transport/channel.h"
+#include "client/transport/connector.h"
 #include "proto/error.h"
 #include "proto/wire/error_details.h"
 #include "rope/client.h"
@@ -18,6 +18,73 @@
 
 namespace rope::client {
 namespace {
+
+TEST(ChannelTest, PathOfATarget) {
+  EXPECT_EQ(UnixPathOf("unix:/run/rope.sock"), "/run/rope.sock");
+  EXPECT_EQ(UnixPathOf("unix:///run/rope.sock"), "/run/rope.sock");
+  EXPECT_EQ(UnixPathOf("unix:rope.sock"), "rope.sock");
+  EXPECT_EQ(UnixPathOf("unix-abstract:rope"), std::nullopt);
+  EXPECT_EQ(UnixPathOf("127.0.0.1:50051"), std::nullopt);
+}
+
+TEST(ChannelTest, PathsWithoutAListenerSayWhy) {
+  const auto socket = ConnectSocket("/tmp/rope_test_no_such_socket", std::chrono::seconds(1));
+  EXPECT_EQ(socket.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(socket.status().message().find("No such file"), std::string::npos);
+  for (const std::string& path : {std::string(), std::string(108, 'x')}) {
+    EXPECT_EQ(ConnectSocket(path, std::chrono::seconds(1)).status().code(),
+              StatusCode::kInvalidArgument);
+  }
+}
+
+struct Case {
+  std::string written;
+  std::string target;
+  bool is_of_several = false;
+};
+
+TEST(TargetTest, IsReadAsPeopleWriteIt) {
+  const Case cases[] = {
+      {"host", "host:50051"},
+      {"host:1", "host:1"},
+      {"[::1]", "[::1]:50051"},
+      {"[::1]:1", "[::1]:1"},
+      {"http://host:1/", "host:1"},
+      {"http://host", "host:50051"},
+      {"https://host/", "host:50051"},
+      {"unix:/a/b", "unix:/a/b"},
+      {"unix:/a,b", "unix:/a,b"},
+      {"dns:///host:1", "dns:///host:1", true},
+      {"10.0.0.1:1,10.0.0.2", "ipv4:10.0.0.1:1,10.0.0.2:50051", true},
+      {"10.0.0.1:1, 10.0.0.2:2", "ipv4:10.0.0.1:1,10.0.0.2:2", true},
+      {"[::1],[::2]:1", "ipv6:[::1]:50051,[::2]:1", true},
+      {"ipv4:10.0.0.1:1,10.0.0.2:2", "ipv4:10.0.0.1:1,10.0.0.2:2", true},
+  };
+  for (const Case& one : cases) {
+    ASSERT_OK(target, ReadTarget(one.written));
+    EXPECT_EQ(*target, one.target);
+    EXPECT_EQ(IsOfSeveral(*target), one.is_of_several) << one.written;
+  }
+}
+
+TEST(TargetTest, OthersAreRefusedByName) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "target: got nothing, want HOST:PORT or unix:PATH"},
+      {"http://", "target: got nothing, want HOST:PORT or unix:PATH"},
+      {"https://", "target: got nothing, want HOST:PORT or unix:PATH"},
+      {"10.0.0.1,host", "target: got host:50051, want IPv4 or IPv6 addresses"},
+      {"10.0.0.1:1,[::1]:2", "target: got [::1]:2, want IPv4"},
+      {"[::1]:1,10.0.0.1:2", "target: got 10.0.0.1:2, want IPv4"},
+      {"10.0.0.1:1,", "target: got :50051, want IPv4"},
+      {"10.0.0.1:70000,10.0.0.2:1", "target: got 10.0.0.1:70000, want IPv4"},
+      {"10.0.0.1:x,10.0.0.2:1", "target: got 10.0.0.1:x, want IPv4"},
+      {"10.0.0.1:1,unix:/a", "target: got unix:/a, want IPv4"},
+  };
+  for (const auto& [written, error] : cases) {
+    EXPECT_THAT(ReadTarget(written),
+                StatusIs(StatusCode::kInvalidArgument, ::testing::StartsWith(error)));
+  }
+}
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -82,27 +149,9 @@ class ConnectorTest : public ::testing::Test {
         acceptor_.target(),
         {.timeout = timeout, .arena_bytes = kArenaBytes, .transports = std::move(transports)});
   }
-  static RotateRequest RequestFor(const Slot& from, const Slot& to) {
-    RotateRequest request;
-    request.rope.model = "m";
-    request.positions.start = 0;
-    request.tensors = {
-        {.layout = "TD", .shape = {kFloats / 2, 2}, .data = from.data(), .output = to.data()}};
-    return request;
-  }
   // A connection without an arena.
   Client ConnectStaging(int64_t staged_bytes) const {
     return Client::Connect(acceptor_.target(), {.staged_bytes = staged_bytes}).value();
-  }
-  static RotateRequest RequestFor(const std::vector<float>& from, float* to) {
-    RotateRequest request;
-    request.rope.model = "m";
-    request.positions.start = 0;
-    request.tensors = {{.layout = "TD",
-                        .shape = {static_cast<int64_t>(from.size()) / 2, 2},
-                        .data = from.data(),
-                        .output = to}};
-    return request;
   }
   static Slot FloatSlot(const Client& client) {
     Slot slot = client.arena().Allocate(kFloats * sizeof(float)).value();
