@@ -92,8 +92,9 @@ void Prepare(const std::string& path, kernels::TableCache& tables, Prepared& res
   result.geometry.partner = (*resolved)->rotary_dim() / 2;
   if (g.positions.size() == 3) {
     const std::vector<absl::Span<const int64_t>> axes(g.positions.begin(), g.positions.end());
+    int64_t budget = std::numeric_limits<int64_t>::max();
     ASSERT_THAT(kernels::AppendMropeRows(tables, *frequencies, *(*resolved)->config().mrope, axes,
-                                         result.rows),
+                                         budget, result.rows),
                 IsOk());
   } else {
     ASSERT_THAT(tables.AppendRows(*frequencies, g.positions[0], result.rows), IsOk());
