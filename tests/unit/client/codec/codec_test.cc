@@ -85,12 +85,13 @@ TEST(EncodeRotateTest, TwoSourcesOfPositionsAreRefusedByName) {
   request.positions = {.start = 0, .starts = {5, 6}};
   BorrowedSlices borrowed;
   EXPECT_EQ(EncodeWhole(request, {}, Route::kRpc, borrowed).status().message(),
-            "positions: got start and starts, want exactly one of start, starts, position_ids");
+            "positions: got start and starts, want exactly one of start, starts, position_ids, "
+            "device_ids");
   request.positions = {.start = 0};
   request.reposition = Reposition{.from = {.starts = {1}, .position_ids = {2}}};
   EXPECT_EQ(EncodeWhole(request, {}, Route::kRpc, borrowed).status().message(),
             "reposition.from: got starts and position_ids, want exactly one of start, starts, "
-            "position_ids");
+            "position_ids, device_ids");
 }
 
 // The others are in the requests of SkewTest, or the Python package's tests rotate by them.
