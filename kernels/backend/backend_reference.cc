@@ -1,5 +1,3 @@
-#include "kernels/backend/backend_reference.h"
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
