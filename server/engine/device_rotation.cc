@@ -11,7 +11,7 @@
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/request/layout.h"
-#include "server/request/limits.h"
+#include "server/request/plan.h"
 
 namespace rope::server {
 namespace {
@@ -74,10 +74,6 @@ class JobCutter {
   }
 
  private:
-  static LayoutStrides PackedStrides(const Layout& layout) {
-    return *StridesInOrder(layout.letters, layout, "layout");
-  }
-
   // Takes an axis into the jobs. False: it cannot.
   bool Take(size_t axis) {
     const int64_t length = axes_[axis].length;

@@ -17,7 +17,7 @@
 #include "server/error.h"
 #include "server/request/array_reader.h"
 #include "server/request/positions.h"
-#include "server/request/token_runs.h"
+#include "server/request/rotation_plan.h"
 
 namespace rope::server {
 namespace {
