@@ -13,7 +13,6 @@
 #include "proto/wire/message_split.h"
 #include "server/engine/job_tiler.h"
 #include "server/error.h"
-#include "server/request/explicit_rows.h"
 #include "server/request/plan.h"
 #include "server/request/region_resolver.h"
 #include "server/request/rotation_plan.h"
