@@ -30,13 +30,10 @@ struct IntegerArray {
 
 // Checks an array's shape before any byte is copied.
 using CheckShape = absl::FunctionRef<absl::Status(absl::Span<const int64_t> shape)>;
-inline absl::Status AnyShape(absl::Span<const int64_t>) {
-  return absl::OkStatus();
-}
 
 // Reads an array of INT32 or INT64. REQUIRES: `array` belongs to the message of `source`.
 absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, ArraySource& source,
-                                          absl::string_view path, CheckShape check = AnyShape);
+                                          absl::string_view path, CheckShape check);
 
 // The elements of an array of FP64, FP32, FP16 or BF16, which are copied only by Read. For numbers,
 // an unset dtype means FP64. With `may_have_strides`, an array of two axes may have a

@@ -32,7 +32,8 @@ namespace {
 absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view path,
                       absl::string_view field) {
   for (const int64_t position : positions) {
-    if (!IsLegalPosition(position)) return CheckPosition(position, absl::StrCat(path, field));
+    if (position >= 0 && position <= limits::kPositionMax) continue;
+    return CheckPosition(position, absl::StrCat(path, field));
   }
   return absl::OkStatus();
 }

@@ -20,11 +20,7 @@
 
 namespace rope::server {
 
-inline bool IsLegalPosition(int64_t position) {
-  return position >= 0 && position <= limits::kPositionMax;
-}
-
-// An error unless `position` is legal. `field` names it in the message.
+// An error unless `position` is 0 to limits::kPositionMax. `field` names it in the message.
 absl::Status CheckPosition(int64_t position, absl::string_view field);
 
 // An error unless a token may move by so much (Reposition.by).

@@ -229,6 +229,51 @@ void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,
   if (plan.row_sets.empty()) add({});
 }
 
+kernels::Multiplier MultiplierOf(v1::Operation operation, bool applied) {
+  const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
+  if (!applied || adds) return kernels::Multiplier::kOne;
+  return operation == v1::OPERATION_INVERSE ? kernels::Multiplier::kInverseAttentionFactor
+                                            : kernels::Multiplier::kAttentionFactor;
+}
+
+// Precision hf rounds each step to the tensor's dtype; the output of a fused norm is not rounded.
+absl::Status CheckStepwise(const Plan& plan) {
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    if (!plan.tensors[i].norm_eps.has_value()) continue;
+    return InvalidField(absl::StrCat("tensors[", i, "].norm"), "it with PRECISION_HF",
+                        "PRECISION_EXACT, or tensors that are normalised already");
+  }
+  return absl::OkStatus();
+}
+
+// Makes the frequencies of an embedding for a group of heads.
+ByLength::Make FrequenciesOf(v1::Operation operation, const kernels::RowUse& use,
+                             const Plan& plan) {
+  const kernels::Multiplier multiplier = MultiplierOf(operation, plan.attention_factor_applied);
+  const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
+  return [=](const kernels::ResolvedRope& of, int64_t length) {
+    FrequenciesPtr columns = of.ForSeqLen(length, multiplier, use);
+    // ForSeqLen omits pairs of frequency 0, but the sum still needs their cos(0) = 1.
+    const auto all = static_cast<size_t>(of.rotary_dim() / 2);
+    return adds && columns->inv_freq.size() < all ? of.ForDifferences(length) : columns;
+  };
+}
+
+// The row sets of frequencies that depend on the sequence's length or on the layer.
+void MakeRowSetsAt(v1::Operation operation, const Ropes& ropes, TokenPositions& positions,
+                   Plan& plan) {
+  ApplyPolicy(*ropes.resolved, positions);
+  const auto runs_of = [&](const kernels::RowUse& use) {
+    return RunsByLength(FrequenciesOf(operation, use, plan), ropes.layers, positions, plan);
+  };
+  MakeRowSets(*ropes.resolved, operation, runs_of, plan);
+}
+
+absl::Status CheckOneLayer(const Ropes& ropes) {
+  if (!ropes.layers.differ()) return absl::OkStatus();
+  return RefuseOnDevice("rope.first_layer", "it", "a request for each layer");
+}
+
 }  // namespace
 
 int64_t ChannelsOf(const Plan& plan) {
@@ -365,50 +410,6 @@ absl::Status LayerRopes::CheckNone(absl::string_view with) const {
   return InvalidField(kField, absl::StrCat("it with ", with),
                       "it unset, or a request for each layer");
 }
-
-namespace {
-
-kernels::Multiplier MultiplierOf(v1::Operation operation, bool applied) {
-  const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
-  if (!applied || adds) return kernels::Multiplier::kOne;
-  return operation == v1::OPERATION_INVERSE ? kernels::Multiplier::kInverseAttentionFactor
-                                            : kernels::Multiplier::kAttentionFactor;
-}
-
-// Precision hf rounds each step to the tensor's dtype; the output of a fused norm is not rounded.
-absl::Status CheckStepwise(const Plan& plan) {
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    if (!plan.tensors[i].norm_eps.has_value()) continue;
-    return InvalidField(absl::StrCat("tensors[", i, "].norm"), "it with PRECISION_HF",
-                        "PRECISION_EXACT, or tensors that are normalised already");
-  }
-  return absl::OkStatus();
-}
-
-// Makes the frequencies of an embedding for a group of heads.
-ByLength::Make FrequenciesOf(v1::Operation operation, const kernels::RowUse& use,
-                             const Plan& plan) {
-  const kernels::Multiplier multiplier = MultiplierOf(operation, plan.attention_factor_applied);
-  const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
-  return [=](const kernels::ResolvedRope& of, int64_t length) {
-    FrequenciesPtr columns = of.ForSeqLen(length, multiplier, use);
-    // ForSeqLen omits pairs of frequency 0, but the sum still needs their cos(0) = 1.
-    const auto all = static_cast<size_t>(of.rotary_dim() / 2);
-    return adds && columns->inv_freq.size() < all ? of.ForDifferences(length) : columns;
-  };
-}
-
-// The row sets of frequencies that depend on the sequence's length or on the layer.
-void MakeRowSetsAt(v1::Operation operation, const Ropes& ropes, TokenPositions& positions,
-                   Plan& plan) {
-  ApplyPolicy(*ropes.resolved, positions);
-  const auto runs_of = [&](const kernels::RowUse& use) {
-    return RunsByLength(FrequenciesOf(operation, use, plan), ropes.layers, positions, plan);
-  };
-  MakeRowSets(*ropes.resolved, operation, runs_of, plan);
-}
-
-}  // namespace
 
 absl::Status CheckRange(const kernels::ResolvedRope& resolved,
                         absl::Span<const int64_t> positions) {
@@ -617,15 +618,6 @@ absl::Status PrepareReposition(const RopeEntries& layers, Ropes& ropes, Plan& pl
   }
   return CheckSameGeometry(*ropes.from_entry, *ropes.from_resolved, *ropes.entry, *ropes.resolved);
 }
-
-namespace {
-
-absl::Status CheckOneLayer(const Ropes& ropes) {
-  if (!ropes.layers.differ()) return absl::OkStatus();
-  return RefuseOnDevice("rope.first_layer", "it", "a request for each layer");
-}
-
-}  // namespace
 
 absl::Status PlanDeviceRotation(v1::Operation operation, const Ropes& ropes,
                                 std::optional<int64_t> length, Plan& plan) {

@@ -45,6 +45,10 @@ absl::Status PlanPositions(const v1::RotateRequest& fixed, const v1::RotateReque
 // their places.
 absl::Status PlanDevice(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
                         const Ropes& ropes, ArraySource& source, Plan& plan);
+// Whether planning a move by these rows may copy them. It never copies rows of a region, unless
+// they are FP64 or differ in dtype.
+bool CopiesMovedRows(const v1::Rows& rows);
+
 // INVALID_ARGUMENT: a tensor or an output lies on a device.
 absl::Status CheckOnHost(const Plan& plan);
 
