@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/backend/rotate_job.h"
+#include "kernels/backend/backend.h"
 #include "kernels/dtype/element.h"
 
 namespace rope::kernels {
