@@ -17,8 +17,6 @@
 namespace rope::server {
 namespace {
 
-using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
-
 // The side whose rows rotate q or k. The inverse uses the rows of the other side, because xPos
 // scales q and k by reciprocal factors.
 kernels::Side SideOf(bool is_k, v1::Operation operation) {

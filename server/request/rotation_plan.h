@@ -25,6 +25,7 @@
 
 namespace rope::server {
 
+using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
 using ResolvedPtr = std::shared_ptr<const kernels::ResolvedRope>;
 
 // The entries of all layers of the L axis; that of the first one if the axis is empty.
