@@ -1,7 +1,6 @@
 #include "kernels/backends.h"
 
 #include "absl/strings/str_join.h"
-#include "kernels/backend/backend_reference.h"
 #include "kernels/backend/cuda/cuda_backend.h"
 #include "kernels/check.h"
 #include "kernels/error.h"

@@ -17,7 +17,7 @@
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
-#include "server/request/limits.h"
+#include "server/request/plan.h"
 
 namespace rope::server {
 namespace {

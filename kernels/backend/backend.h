@@ -2,6 +2,7 @@
 #ifndef ROPE_KERNELS_BACKEND_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_BACKEND_H_
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -53,6 +54,10 @@ class Backend {
   // geometry.
   virtual absl::Status Rotate(absl::Span<const RotateJob> jobs) = 0;
 };
+
+// The definition of RotateJob in scalar double arithmetic, rounded once when stored. It is always
+// built and is slow; tests compare the other backends with it.
+std::unique_ptr<Backend> MakeReferenceBackend();
 
 struct BackendOptions {
   int threads = 1;  // of the CPU for one batch, including the caller; at most; >= 1

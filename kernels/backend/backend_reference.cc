@@ -1,5 +1,3 @@
-#include "kernels/backend/backend_reference.h"
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -8,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/backend/rotate_job.h"
+#include "kernels/backend/backend.h"
 #include "kernels/dtype/element.h"
 
 namespace rope::kernels {

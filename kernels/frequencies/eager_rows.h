@@ -13,9 +13,14 @@
 
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/frequencies/cos_sin.h"
 
 namespace rope::kernels {
+
+// cos and sin of one angle. The function that returns it says which factor is included.
+struct CosSin {
+  double cos = 1;
+  double sin = 0;
+};
 
 // The result of InverseFrequencies (inverse_frequencies.h) in float32 steps. Types that Hugging
 // Face does not have (ntk, yarn by turns, axial, explicit inv_freq) are computed exactly and

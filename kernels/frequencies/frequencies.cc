@@ -10,7 +10,6 @@
 #include "kernels/config/layer_config.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
-#include "kernels/frequencies/eager_rows.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 #include "kernels/status_macros.h"
 

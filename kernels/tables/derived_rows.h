@@ -13,7 +13,6 @@
 #include "absl/types/span.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/frequencies/cos_sin.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/table_cache.h"
 #include "kernels/tables/table_page.h"

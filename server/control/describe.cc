@@ -17,7 +17,6 @@
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/request/array_reader.h"
-#include "server/request/limits.h"
 #include "server/request/positions.h"
 #include "server/request/rotation_plan.h"
 

@@ -15,7 +15,6 @@
 #include "server/error.h"
 #include "server/models/model_registry.h"
 #include "server/request/array_reader.h"
-#include "server/request/limits.h"
 #include "server/request/positions.h"
 #include "server/request/rotation_plan.h"
 

@@ -18,7 +18,7 @@
 #include "server/engine/side_thread.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
-#include "server/request/limits.h"
+#include "server/request/plan.h"
 
 namespace rope::server {
 

@@ -25,23 +25,42 @@ namespace {
 
 constexpr int kThreadsMax = 1024;
 
-// The end of a call, which its caller waits for.
-class Ending {
+// A call whose caller waits for its end. Call: a kind of server::IncomingCall.
+template <typename Call>
+class AwaitedCall : public Call {
  public:
-  Ending(absl::Duration timeout, const LocalService::Cancelled& cancelled)
-      : timeout_(timeout), cancelled_(cancelled) {}
+  AwaitedCall(absl::Duration timeout, const LocalService::Cancelled& cancelled,
+              server::Connection& connection)
+      : timeout_(timeout), cancelled_(cancelled), connection_(connection) {}
 
-  absl::Duration timeout() const { return timeout_; }
-  const LocalService::Cancelled& cancelled() const { return cancelled_; }
+  server::Connection& connection() const final { return connection_; }
+  absl::Duration time_left() const final { return timeout_; }
+  const LocalService::Cancelled& cancelled() const final { return cancelled_; }
 
+  // Waits until the call has ended, and returns its status. After the timeout it cancels the call,
+  // and waits on.
+  Status Await() {
+    const bool is_late = AwaitOrCancel();
+    if (is_late && absl::IsCancelled(status_)) {
+      return client::MakeError(Reason::kDeadline, "the deadline has passed");
+    }
+    return status_.ok() ? Status() : client::ToStatus(status_);
+  }
+
+ protected:
   // The call's answer has been kept. The caller may destroy the call as soon as this unlocks.
-  void Signal() {
+  void End(const absl::Status& status) {
     const proto::MutexLock lock(&mutex_);
+    status_ = status;
     is_done_ = true;
     done_.SignalAll();
   }
-  // After the timeout it cancels the call, and waits on. Returns whether it did.
-  bool Await() {
+
+ private:
+  static constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
+
+  // Returns whether it cancelled the call.
+  bool AwaitOrCancel() {
     const proto::MutexLock lock(&mutex_);
     if (is_done_) return false;
     const auto end = std::chrono::steady_clock::now() +
@@ -57,43 +76,34 @@ class Ending {
     return true;
   }
 
- private:
-  static constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
-
   const absl::Duration timeout_;
   const LocalService::Cancelled& cancelled_;
+  server::Connection& connection_;
+  absl::Status status_;  // set at the end
   proto::Mutex mutex_;
   proto::CondVar done_;
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // A call of any method.
-class EmbeddedCall final : public server::ServiceCall {
+class EmbeddedCall final : public AwaitedCall<server::ServiceCall> {
  public:
-  EmbeddedCall(grpc::ByteBuffer& message, Ending& ending, server::Connection& connection)
-      : message_(message), ending_(ending), connection_(connection) {}
+  EmbeddedCall(grpc::ByteBuffer& message, absl::Duration timeout,
+               const LocalService::Cancelled& cancelled, server::Connection& connection)
+      : AwaitedCall(timeout, cancelled, connection), message_(message) {}
 
   grpc::ByteBuffer& request() override { return message_; }
-  server::Connection& connection() const override { return connection_; }
-  absl::Duration time_left() const override { return ending_.timeout(); }
-  const LocalService::Cancelled& cancelled() const override { return ending_.cancelled(); }
-
   void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,
               server::Permit permit) override {
-    status_ = status;
     reply_ = reply;
     permit_ = std::move(permit);
-    ending_.Signal();
+    End(status);
   }
-  // REQUIRES of these: the call has ended.
-  const absl::Status& status() const { return status_; }
+  // REQUIRES: the call has ended.
   const grpc::ByteBuffer& reply() const { return reply_; }
 
  private:
   grpc::ByteBuffer& message_;
-  Ending& ending_;
-  server::Connection& connection_;
-  absl::Status status_;
   grpc::ByteBuffer reply_;
   server::Permit permit_;
 };
@@ -127,52 +137,35 @@ client::RotateReply ReplyOf(const server::Request& finished,
 }
 
 // A rotation.
-class RotateCall final : public server::InProcessCall {
+class RotateCall final : public AwaitedCall<server::InProcessCall> {
  public:
   RotateCall(client::CallMessage message, std::vector<client::WantedTensor> wanted,
-             const std::optional<DeviceQueue>& queue, Ending& ending,
-             server::Connection& connection)
-      : message_(std::move(message)),
+             const std::optional<DeviceQueue>& queue, absl::Duration timeout,
+             const LocalService::Cancelled& cancelled, server::Connection& connection)
+      : AwaitedCall(timeout, cancelled, connection),
+        message_(std::move(message)),
         wanted_(std::move(wanted)),
-        queue_(queue),
-        ending_(ending),
-        connection_(connection) {}
+        queue_(queue) {}
 
-  server::Connection& connection() const override { return connection_; }
-  absl::Duration time_left() const override { return ending_.timeout(); }
-  const LocalService::Cancelled& cancelled() const override { return ending_.cancelled(); }
   server::Decoded TakeRequest() override {
     return {std::move(message_.arena), message_.head, std::move(message_.split)};
   }
   std::optional<DeviceQueue> queue() const override { return queue_; }
   void Answer(std::unique_ptr<server::Request> finished, const absl::Status& status) override {
-    status_ = status;
-    if (status.ok()) reply_ = ReplyOf(*finished, std::move(wanted_));
+    const absl::Status ended = status;  // the request may go with it
+    if (ended.ok()) reply_ = ReplyOf(*finished, std::move(wanted_));
     finished.reset();
-    ending_.Signal();
+    End(ended);
   }
-  // REQUIRES of these: the call has ended.
-  const absl::Status& status() const { return status_; }
+  // REQUIRES: the call has ended.
   client::RotateReply& reply() { return reply_; }
 
  private:
   client::CallMessage message_;
   std::vector<client::WantedTensor> wanted_;
   const std::optional<DeviceQueue>& queue_;
-  Ending& ending_;
-  server::Connection& connection_;
-  absl::Status status_;
   client::RotateReply reply_;
 };
-
-// Waits until the call has ended. `status`: the call's, which its end sets.
-Status StatusAtEnd(Ending& ending, const absl::Status& status) {
-  const bool is_late = ending.Await();
-  if (is_late && absl::IsCancelled(status)) {
-    return client::MakeError(Reason::kDeadline, "the deadline has passed");
-  }
-  return status.ok() ? Status() : client::ToStatus(status);
-}
 
 }  // namespace
 
@@ -229,11 +222,10 @@ LocalService::~LocalService() {
 Result<grpc::ByteBuffer> LocalService::Call(server::Method method, grpc::ByteBuffer& message,
                                             absl::Duration timeout,
                                             const Cancelled& cancelled) noexcept {
-  Ending ending(timeout, cancelled);
-  EmbeddedCall call(message, ending, *connection_);
+  EmbeddedCall call(message, timeout, cancelled, *connection_);
   core_->rope_service().Handle(method, call);
   RunWhatIsLeft();
-  if (Status status = StatusAtEnd(ending, call.status()); !status.ok()) return status;
+  if (Status status = call.Await(); !status.ok()) return status;
   return call.reply();
 }
 
@@ -241,11 +233,10 @@ Result<client::RotateReply> LocalService::Rotate(client::CallMessage message,
                                                  std::vector<client::WantedTensor> wanted,
                                                  absl::Duration timeout, const Cancelled& cancelled,
                                                  const std::optional<DeviceQueue>& queue) noexcept {
-  Ending ending(timeout, cancelled);
-  RotateCall call(std::move(message), std::move(wanted), queue, ending, *connection_);
+  RotateCall call(std::move(message), std::move(wanted), queue, timeout, cancelled, *connection_);
   core_->rope_service().RotateInProcess(call);
   RunWhatIsLeft();
-  if (Status status = StatusAtEnd(ending, call.status()); !status.ok()) return status;
+  if (Status status = call.Await(); !status.ok()) return status;
   return std::move(call.reply());
 }
 

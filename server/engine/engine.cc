@@ -13,12 +13,10 @@
 #include "proto/wire/message_split.h"
 #include "server/engine/job_tiler.h"
 #include "server/error.h"
-#include "server/request/device_plan.h"
-#include "server/request/explicit_rows.h"
-#include "server/request/limits.h"
-#include "server/request/pages.h"
+#include "server/request/plan.h"
 #include "server/request/region_resolver.h"
-#include "server/request/token_runs.h"
+#include "server/request/rotation_plan.h"
+#include "server/request/tensor_reader.h"
 #include "server/request/validate.h"
 
 namespace rope::server {

@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "server/clock.h"
 #include "server/engine/batcher.h"
-#include "server/engine/device_rotation.h"
+#include "server/engine/executor.h"
 #include "server/engine/side_thread.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"

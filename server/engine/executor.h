@@ -13,6 +13,7 @@
 #define ROPE_SERVER_ENGINE_EXECUTOR_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,7 +25,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/backend/backend.h"
+#include "kernels/backend/cuda/device_executor.h"
 #include "kernels/tables/table_cache.h"
+#include "rope/device.h"
 #include "server/clients/buffer_pool.h"
 #include "server/request/request.h"
 
@@ -97,6 +100,26 @@ class Executor {
   DeviceRouter& devices_;
   kernels::TableCache& tables_;
   BufferPool& pool_;
+};
+
+// DeviceRotation: the way of a planned request whose tensors lie on a device. It passes no batcher:
+// its order is that of the caller's stream.
+//
+//   plan -> a rectangle for each run of evenly spaced tokens -> kernels::DeviceExecutor
+//
+// Threading:  Thread-safe, if its parts are. Runs on the calling thread.
+// Errors:     As DeviceExecutor. INVALID_ARGUMENT: no length of the table is known.
+//             RESOURCE_EXHAUSTED: more than kDeviceJobsMax rectangles.
+
+inline constexpr int64_t kDeviceJobsMax = 1024;
+
+struct DeviceRotation {
+  // Both must outlive it. Null: no calls for devices come here.
+  kernels::DeviceExecutor* executor = nullptr;
+  kernels::TableCache* tables = nullptr;  // of moves
+
+  // Enqueues the plan. Returns the device's name. REQUIRES: plan.device.
+  absl::StatusOr<std::string_view> Enqueue(const Plan& plan, const DeviceQueue& queue) const;
 };
 
 }  // namespace rope::server

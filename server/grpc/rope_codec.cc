@@ -13,8 +13,8 @@
 #include "proto/wire/wire_cursor.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
-#include "server/request/limits.h"
-#include "server/request/reply.h"
+#include "server/request/plan.h"
+#include "server/request/request.h"
 
 namespace rope::server {
 namespace {

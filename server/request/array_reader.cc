@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -197,11 +196,10 @@ absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array, ArraySou
                                                 absl::string_view path, bool may_have_strides) {
   const bool as_bytes = CameAsBytes(array);
   const bool wide = array.dtype() == v1::DTYPE_FP64;
-  if (!wide && (as_bytes || array.dtype() != v1::DTYPE_UNSPECIFIED)) {
-    if (!ReadTensorDType(array, path).ok()) {
-      return InvalidField(absl::StrCat(path, ".dtype"), proto::DTypeName(array.dtype()),
-                          "DTYPE_FP64, DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
-    }
+  const bool is_said = as_bytes || array.dtype() != v1::DTYPE_UNSPECIFIED;
+  if (!wide && is_said && !FloatDType(array.dtype()).has_value()) {
+    return InvalidField(absl::StrCat(path, ".dtype"), proto::DTypeName(array.dtype()),
+                        "DTYPE_FP64, DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
   }
   FloatElements result(array, path);
   int64_t extent = 0;
@@ -276,11 +274,6 @@ void FloatElements::ReadRaw(int64_t begin, absl::Span<double> out, const Widen& 
   }
 }
 
-absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path) {
-  if (const auto dtype = FloatDType(array.dtype()); dtype.has_value()) return *dtype;
-  return ReadDType(array.dtype(), absl::StrCat(path, ".dtype"));
-}
-
 absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field) {
   if (const auto known = FloatDType(dtype); known.has_value()) return *known;
   return InvalidField(field, proto::DTypeName(dtype), "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
@@ -306,29 +299,29 @@ v1::DType MessageDType(kernels::DType dtype) {
   return v1::DTYPE_UNSPECIFIED;
 }
 
-absl::StatusOr<TensorBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
-                                            int64_t count, ArraySource& source,
-                                            absl::string_view path) {
-  TensorBytes result;
-  result.part.may_lie_on_device = true;
-  ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
-  const int64_t element_bytes = kernels::ElementBytes(dtype);
-  if (CameAsBytes(array)) {
-    ROPE_ASSIGN_OR_RETURN(result.bytes,
-                          ReadBytes(array, count, element_bytes, source, path, result.part));
-    return result;
+absl::Status ReadTensorElements(const v1::Array& array, ArraySource& source, TensorPlan& plan) {
+  const int64_t count = plan.strides.has_value() ? plan.strides->extent : plan.elements();
+  ROPE_RETURN_IF_ERROR(CheckSources(array, count, "array"));
+  const int64_t element_bytes = kernels::ElementBytes(plan.dtype);
+  plan.source = RegionPart();
+  plan.source.may_lie_on_device = true;
+  plan.typed.clear();
+  plan.numbers = !CameAsBytes(array);
+  if (!plan.numbers) {
+    ROPE_ASSIGN_OR_RETURN(plan.input,
+                          ReadBytes(array, count, element_bytes, source, "array", plan.source));
+    return absl::OkStatus();
   }
-  result.typed.resize(static_cast<size_t>(count * element_bytes));
-  auto* out = reinterpret_cast<uint8_t*>(result.typed.data());
+  plan.typed.resize(static_cast<size_t>(count * element_bytes));
+  auto* out = reinterpret_cast<uint8_t*>(plan.typed.data());
   for (const double number : array.numbers()) {
-    kernels::WriteElement(number, dtype, out);
+    kernels::WriteElement(number, plan.dtype, out);
     out += element_bytes;
   }
-  result.bytes.bytes = static_cast<int64_t>(result.typed.size());
-  if (!result.typed.empty()) {
-    result.bytes.fragments.emplace_back(result.typed.data(), result.typed.size());
-  }
-  return result;
+  plan.input = {};
+  plan.input.bytes = static_cast<int64_t>(plan.typed.size());
+  if (!plan.typed.empty()) plan.input.fragments.emplace_back(plan.typed.data(), plan.typed.size());
+  return absl::OkStatus();
 }
 
 }  // namespace rope::server

@@ -30,13 +30,10 @@ struct IntegerArray {
 
 // Checks an array's shape before any byte is copied.
 using CheckShape = absl::FunctionRef<absl::Status(absl::Span<const int64_t> shape)>;
-inline absl::Status AnyShape(absl::Span<const int64_t>) {
-  return absl::OkStatus();
-}
 
 // Reads an array of INT32 or INT64. REQUIRES: `array` belongs to the message of `source`.
 absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, ArraySource& source,
-                                          absl::string_view path, CheckShape check = AnyShape);
+                                          absl::string_view path, CheckShape check);
 
 // The elements of an array of FP64, FP32, FP16 or BF16, which are copied only by Read. For numbers,
 // an unset dtype means FP64. With `may_have_strides`, an array of two axes may have a
@@ -82,28 +79,18 @@ class FloatElements {
 
 // FP32, FP16 or BF16; INVALID_ARGUMENT otherwise.
 absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field);
-absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path);
-
-// The dtype of an output: FP32, FP16, BF16, FP8_E4M3 or FP8_E5M2. `field` names the dtype's field.
-absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field);
 
 // The tensor dtype whose rows are requested by a field `dtype`; unset: fp32. INVALID_ARGUMENT: the
 // dtype of no tensor, or a dtype that is set although the rows do not depend on it.
 absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision);
 
+// The dtype of an output: FP32, FP16, BF16, FP8_E4M3 or FP8_E5M2. `field` names the dtype's field.
+absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field);
+
 v1::DType MessageDType(kernels::DType dtype);
 
-// Where the elements of a tensor are, as packed little-endian bytes.
-struct TensorBytes {
-  proto::FragmentedBytes bytes;
-  RegionPart part;          // where they are in a region; no region: in the message, or `typed`
-  std::vector<char> typed;  // the elements that `bytes` views, if they came as numbers
-};
-
-// The `count` elements of a tensor. Elements that came as numbers are converted.
-absl::StatusOr<TensorBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
-                                            int64_t count, ArraySource& source,
-                                            absl::string_view path);
+// Sets the elements of a tensor. Those that came as numbers are converted.
+absl::Status ReadTensorElements(const v1::Array& array, ArraySource& source, TensorPlan& plan);
 
 }  // namespace rope::server
 

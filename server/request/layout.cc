@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/check.h"
+#include "kernels/status_macros.h"
 #include "server/error.h"
 
 namespace rope::server {
@@ -47,6 +48,8 @@ absl::Status CheckProduct(absl::Span<const int64_t> shape, int64_t element_bytes
 }  // namespace
 
 int64_t Layout::Length(char letter) const {
+  if (letter == 'D') return head_dim;
+  if (letter == 'H') return heads;
   for (const TokenAxis& axis : token_axes) {
     if (axis.letter == letter) return axis.length;
   }
@@ -76,9 +79,7 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
   for (size_t i = 0; i < letters.size(); ++i) {
     if (strides[i] < 0) return InvalidField(field, strides[i], "strides >= 0");
     const bool is_token_axis = letters[i] != 'D' && letters[i] != 'H';
-    const int64_t length = letters[i] == 'D'   ? layout.head_dim
-                           : letters[i] == 'H' ? layout.heads
-                                               : layout.token_axes[result.token_axes.size()].length;
+    const int64_t length = layout.Length(letters[i]);
     // The stride of an axis of one element is never used: any value is legal and is stored as 0.
     const int64_t stride = length <= 1 ? 0 : strides[i];
     grow(length, stride);
@@ -120,11 +121,7 @@ bool EachHasItsPlace(std::vector<std::pair<int64_t, int64_t>> axes) {
 absl::InlinedVector<int64_t, 6> ShapeInOrder(absl::string_view letters, const Layout& layout) {
   absl::InlinedVector<int64_t, 6> shape;
   shape.reserve(letters.size());
-  for (const char letter : letters) {
-    shape.push_back(letter == 'D'   ? layout.head_dim
-                    : letter == 'H' ? layout.heads
-                                    : layout.Length(letter));
-  }
+  for (const char letter : letters) shape.push_back(layout.Length(letter));
   return shape;
 }
 
@@ -140,20 +137,16 @@ absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const La
   }
   const auto shape = ShapeInOrder(letters, layout);
   LayoutStrides strides;
-  strides.channel = layout.head_dim <= 1 ? 0 : 1;
   strides.extent = 1;
   for (const int64_t length : shape) strides.extent *= length;
   const auto stride_of = [&](char letter) -> int64_t {  // 0 for an axis of one element
-    if (letter == 'D'   ? layout.head_dim <= 1
-        : letter == 'H' ? layout.heads <= 1
-                        : layout.Length(letter) <= 1) {
-      return 0;
-    }
+    if (layout.Length(letter) <= 1) return 0;
     int64_t stride = 1;
     for (size_t i = letters.find(letter) + 1; i < letters.size(); ++i) stride *= shape[i];
     return stride;
   };
-  strides.head = layout.letters.find('H') == std::string::npos ? 0 : stride_of('H');
+  strides.head = stride_of('H');
+  strides.channel = stride_of('D');
   for (const TokenAxis& axis : layout.token_axes) {
     strides.token_axes.push_back(stride_of(axis.letter));
   }
@@ -170,9 +163,7 @@ absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const i
     return InvalidField(absl::StrCat(path, ".array.shape"), absl::StrCat(shape.size(), " axes"),
                         absl::StrCat(letters.size(), " for layout ", letters));
   }
-  if (absl::Status status = CheckProduct(shape, element_bytes, path); !status.ok()) {
-    return status;
-  }
+  ROPE_RETURN_IF_ERROR(CheckProduct(shape, element_bytes, path));
   Layout layout;
   layout.letters = std::string(letters);
   layout.head_dim = shape.back();

@@ -38,7 +38,7 @@ struct Layout {
   int64_t head_dim = 0;
 
   int64_t tokens() const { return pre * post; }
-  // The length of the axis, or 1 if the layout does not have the axis.
+  // The length of an axis of any letter, or 1 if the layout does not have the axis.
   int64_t Length(char letter) const;
   bool Has(char letter) const;
 };
@@ -76,6 +76,10 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
 // names the letters.
 absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const Layout& layout,
                                              const std::string& field);
+
+inline LayoutStrides PackedStrides(const Layout& layout) {
+  return *StridesInOrder(layout.letters, layout, "layout");
+}
 
 // Whether no two elements share a place. `axes`: the stride and the length of each axis. REQUIRES:
 // the extent fits 63 bits.

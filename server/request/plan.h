@@ -12,6 +12,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/backend/rotate_job.h"
 #include "kernels/check.h"
@@ -21,9 +22,53 @@
 #include "proto/wire/wire_cursor.h"
 #include "server/clients/regions.h"
 #include "server/error.h"
+#include "server/limits.h"
 #include "server/request/layout.h"
 
 namespace rope::server {
+
+// Bounds of one request.
+namespace limits {
+
+// The skeleton: a message without its raw payloads (numbers, configs). It is parsed into objects,
+// so it must be small.
+inline constexpr int64_t kSkeletonBytesMax = 16 * kMiB;
+// Memory for each byte of the skeleton: the byte itself and at most a number of 8 bytes.
+inline constexpr int64_t kSkeletonFactor = 9;
+inline constexpr int64_t kLabelsMax = 16;
+inline constexpr int64_t kLabelKeyBytesMax = 64;
+inline constexpr int64_t kLabelValueBytesMax = 256;
+inline constexpr int64_t kTensorsMax = 1024;
+// Length of an L axis whose layers have their own embeddings.
+inline constexpr int64_t kLayersMax = 1024;
+// Tokens of one request.
+inline constexpr int64_t kTokensMax = int64_t{1} << 22;
+// Approximate memory of a token while it is planned, without its tensors: three positions as
+// received and as used, its sequence, its index there, a row and a scale.
+inline constexpr int64_t kTokenBytes = 80;
+// cu_seqlens may name as many sequences as there are tokens, or this many if that is more: batches
+// are padded with empty sequences.
+inline constexpr int64_t kSequencesMin = 64 * 1024;
+// A request whose positions and rows have at most this many bytes is planned on the thread that
+// received it. More takes longer than a slice may, and goes to the side thread. So do copies of so
+// many bytes of strided tensors, and frequencies for lengths of half as many.
+inline constexpr int64_t kPlanHereBytesMax = 512 * kKiB;
+// Tokens whose frequencies, which depend on a length or the layer, are looked up on that thread.
+inline constexpr int64_t kLengthTokensHereMax = 8 * 1024;
+// The error bound of the angles is proven up to here (kernels/tables/table_cache.h).
+inline constexpr int64_t kPositionMax = int64_t{1} << 30;
+// Larger than kPositionMax: a planned length may exceed every position.
+inline constexpr int64_t kSeqLenMax = int64_t{1} << 40;
+// Frequencies that a request has made for its lengths: 7,000 lengths of 64 columns, with 32 bytes
+// and some 0.15 microseconds a column.
+inline constexpr int64_t kFrequencyBytesMax = 16 * kMiB;
+// Prepared requests, and their bytes; half of each for one session. An entry of q and k with heads
+// of 128 channels has about 12 KiB, of which 7 are its embedding's.
+inline constexpr int64_t kPreparedMax = 4096;
+
+static_assert(kSkeletonBytesMax < kMessageBytesMax);
+
+}  // namespace limits
 
 // A part of a memory region.
 struct RegionPart {
@@ -221,6 +266,12 @@ struct DevicePositions {
   bool by_batch = false;        // [B, S]; else one list for every sequence
   int64_t table_rows = 0;       // the model's own length; 0: unknown
 };
+
+// UNIMPLEMENTED: something that tensors in host memory may have.
+inline absl::Status RefuseOnDevice(absl::string_view field, absl::string_view got,
+                                   absl::string_view want) {
+  return MakeError(Reason::kNotBuilt, field, absl::StrCat(got, " with tensors on a device"), want);
+}
 
 // The validated request. The executor needs nothing else.
 struct Plan {

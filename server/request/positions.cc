@@ -10,7 +10,6 @@
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/request/array_reader.h"
-#include "server/request/limits.h"
 
 namespace rope::server {
 namespace {
@@ -33,7 +32,8 @@ namespace {
 absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view path,
                       absl::string_view field) {
   for (const int64_t position : positions) {
-    if (!IsLegalPosition(position)) return CheckPosition(position, absl::StrCat(path, field));
+    if (position >= 0 && position <= limits::kPositionMax) continue;
+    return CheckPosition(position, absl::StrCat(path, field));
   }
   return absl::OkStatus();
 }
@@ -321,11 +321,7 @@ absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPla
     return absl::OkStatus();
   };
   ROPE_ASSIGN_OR_RETURN(const IntegerArray moves, ReadIntegers(by, source, kField, check));
-  for (const int64_t move : moves.values) {
-    if (move >= -limits::kPositionMax && move <= limits::kPositionMax) continue;
-    return MakeError(Reason::kPositionOutOfRange, kField, move,
-                     absl::StrCat("at most ", limits::kPositionMax, " forwards or back"));
-  }
+  for (const int64_t move : moves.values) ROPE_RETURN_IF_ERROR(CheckMove(move));
   const int64_t pages_each = paged.pages_shape.empty() ? 0 : paged.pages_shape.back();
   for (TokenPositions* const positions : {&from, &to}) {
     positions->values[0].resize(static_cast<size_t>(layout.tokens()));
@@ -355,8 +351,8 @@ absl::Status ReadDevicePositions(const v1::Positions& message, ArraySource& sour
        {std::pair(message.has_cu_seqlens(), "cu_seqlens"),
         std::pair(message.has_cp_size(), "cp_size"), std::pair(message.has_cp_rank(), "cp_rank")}) {
     if (!is_set) continue;
-    return MakeError(Reason::kNotBuilt, absl::StrCat(kPath, ".", field),
-                     "it with tensors on a device", "position_ids in memory of the device");
+    return RefuseOnDevice(absl::StrCat(kPath, ".", field), "it",
+                          "position_ids in memory of the device");
   }
   if (!message.has_position_ids()) {
     const int64_t sequences = layout.Has('T') ? 1 : layout.Length('B');
@@ -367,8 +363,8 @@ absl::Status ReadDevicePositions(const v1::Positions& message, ArraySource& sour
   const std::string field = absl::StrCat(kPath, ".position_ids");
   positions.wide = ids.dtype() == v1::DTYPE_INT64;
   if (!ids.has_region()) {
-    return MakeError(Reason::kNotBuilt, field, "ids in host memory with tensors on a device",
-                     "start, starts, or ids in memory of the device");
+    return RefuseOnDevice(field, "ids in host memory",
+                          "start, starts, or ids in memory of the device");
   }
   if (!positions.wide && ids.dtype() != v1::DTYPE_INT32) {
     return InvalidField(field + ".dtype", proto::DTypeName(ids.dtype()),
@@ -384,6 +380,12 @@ absl::Status ReadDevicePositions(const v1::Positions& message, ArraySource& sour
   ROPE_RETURN_IF_ERROR(source.Find(positions.ids, field).status());
   if (positions.ids.IsOnDevice()) return absl::OkStatus();
   return InvalidField(field, "a region in host memory", "memory of the device");
+}
+
+absl::Status CheckMove(int64_t move) {
+  if (move >= -limits::kPositionMax && move <= limits::kPositionMax) return absl::OkStatus();
+  return MakeError(Reason::kPositionOutOfRange, "reposition.by", move,
+                   absl::StrCat("at most ", limits::kPositionMax, " forwards or back"));
 }
 
 absl::Status CheckPosition(int64_t position, absl::string_view field) {

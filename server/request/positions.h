@@ -16,17 +16,15 @@
 #include "absl/strings/string_view.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/request/layout.h"
-#include "server/request/limits.h"
 #include "server/request/plan.h"
 
 namespace rope::server {
 
-inline bool IsLegalPosition(int64_t position) {
-  return position >= 0 && position <= limits::kPositionMax;
-}
-
-// An error unless `position` is legal. `field` names it in the message.
+// An error unless `position` is 0 to limits::kPositionMax. `field` names it in the message.
 absl::Status CheckPosition(int64_t position, absl::string_view field);
+
+// An error unless a token may move by so much (Reposition.by).
+absl::Status CheckMove(int64_t move);
 
 struct TokenPositions {
   int axes = 1;                                // 3 if the request gives positions for t, h and w

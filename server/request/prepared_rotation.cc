@@ -265,16 +265,6 @@ absl::StatusOr<int64_t> OpenLength(const v1::RotateRequest& call,
   return *length;
 }
 
-// Fits a prepared plan to a call's length of the open axis.
-absl::Status ResizePlan(const PreparedRotation& prepared, int64_t length, Plan& plan) {
-  ROPE_RETURN_IF_ERROR(Resize(prepared.message, prepared.open_axis, length, plan));
-  for (RowSet& set : plan.row_sets) {
-    ROPE_CHECK(set.runs.size() <= 1);  // PrepareRotation
-    for (TokenRun& run : set.runs) run.end = plan.tokens;
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::PrepareRequest& request,
@@ -320,7 +310,12 @@ absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call
   plan = prepared.plan;
   if (!is_open) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(const int64_t length, OpenLength(call, prepared));
-  return ResizePlan(prepared, length, plan);
+  ROPE_RETURN_IF_ERROR(Resize(prepared.message, prepared.open_axis, length, plan));
+  for (RowSet& set : plan.row_sets) {
+    ROPE_CHECK(set.runs.size() <= 1);  // PrepareRotation
+    for (TokenRun& run : set.runs) run.end = plan.tokens;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PreparedRotations::Keep(std::shared_ptr<const PreparedRotation> prepared,

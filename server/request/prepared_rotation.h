@@ -17,9 +17,8 @@
 #include "rope/v1/prepare.pb.h"
 #include "server/clients/limits.h"
 #include "server/models/model_registry.h"
-#include "server/request/limits.h"
 #include "server/request/plan.h"
-#include "server/request/token_runs.h"
+#include "server/request/rotation_plan.h"
 
 namespace rope::server {
 

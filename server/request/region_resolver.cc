@@ -1,21 +1,16 @@
 #include "server/request/region_resolver.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/request/pages.h"
+#include "server/request/tensor_reader.h"
 
 namespace rope::server {
 namespace {
-
-LayoutStrides PackedStrides(const Layout& layout) {
-  return *StridesInOrder(layout.letters, layout, "layout");
-}
 
 // Strides that output.strides gives for each letter of the answer, in the order of the layout.
 absl::StatusOr<LayoutStrides> ReadOutputStrides(const v1::Strides& strides,

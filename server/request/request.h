@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -210,6 +211,14 @@ struct Slice {
   // Whether the batch had no budget left for it, so that it has not begun.
   bool WasLeftOut() const { return begin == end && !IsLast(); }
 };
+
+// Writes the reply of a request that has run: a RotateResponse, except for the raw bytes of its
+// tensors. Calls `payload(tensor, text)` for each tensor with a
+// payload; `text` is then what comes before the payload, and the rest is appended to it. A payload
+// is the raw bytes of a result that is not in a region, not empty, and whose input came as bytes; a
+// tensor that came as numbers is returned as numbers, which are part of the text. Returns the text.
+std::string WriteReply(const Request& request,
+                       absl::FunctionRef<void(size_t tensor, std::string& text)> payload);
 
 }  // namespace rope::server
 

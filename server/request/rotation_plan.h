@@ -1,21 +1,96 @@
-// Plans which embedding, pairs and rows each tensor of a rotation or reposition takes.
+// Plans which embedding, pairs and rows each tensor of a rotation or reposition takes: resolves the
+// embedding of a tensor, or of each layer of an L axis (RopeSpec.first_layer), and cuts the tokens
+// into runs of equal frequencies, for each group of heads.
+//
+// Threading:  Functions only.
+// Errors:     INVALID_ARGUMENT: a head_dim other than the config's, no pairing, an attention factor
+//             without a float32 inverse. RESOURCE_EXHAUSTED: too many different lengths.
 #ifndef ROPE_SERVER_REQUEST_ROTATION_PLAN_H_
 #define ROPE_SERVER_REQUEST_ROTATION_PLAN_H_
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "rope/v1/config.pb.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/models/model_registry.h"
 #include "server/request/plan.h"
-#include "server/request/token_runs.h"
+#include "server/request/positions.h"
 
 namespace rope::server {
+
+using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
+using ResolvedPtr = std::shared_ptr<const kernels::ResolvedRope>;
+
+// The entries of all layers of the L axis; that of the first one if the axis is empty.
+// INVALID_ARGUMENT: `layout` has no L axis, or more than limits::kLayersMax layers; from_rope is
+// set; there is no such layer; ModelRegistry::FindLayers.
+// REQUIRES: the request's rope has a first_layer.
+absl::StatusOr<RopeEntries> FindLayers(const v1::RotateRequest& message, const Layout& layout,
+                                       ModelRegistry& registry);
+
+// The resolved embedding of each token, on an L axis by its layer. Immutable.
+class LayerRopes {
+ public:
+  // `first` is the embedding of the first layer, or of all layers if `entries` is empty. `channels`
+  // is the head_dim of configs without one. INVALID_ARGUMENT: the layers differ in more than their
+  // frequencies; CheckLayersBytes.
+  static absl::StatusOr<LayerRopes> Resolve(ResolvedPtr first, const RopeEntries& entries,
+                                            int64_t channels, const Layout& layout);
+
+  // Whether there are several layers, even if they share one embedding.
+  bool differ() const { return by_layer_.size() > 1; }
+  // By layer; layers may share one.
+  absl::Span<const ResolvedPtr> by_layer() const { return by_layer_; }
+  const kernels::ResolvedRope& Of(int64_t token) const { return *by_layer_[LayerOf(token)]; }
+  // By token: a number that differs from those of other layers and of other sequences. `sequence`
+  // has each token's sequence; it is returned itself if all layers share an embedding, else
+  // `groups` is filled.
+  const std::vector<int64_t>& Groups(const std::vector<int64_t>& sequence,
+                                     std::vector<int64_t>& groups) const;
+  // INVALID_ARGUMENT: layers have different embeddings. `with` names what excludes them.
+  absl::Status CheckNone(absl::string_view with) const;
+
+ private:
+  // Adds the embeddings of the layers after the first one.
+  absl::Status AddOthers(const RopeEntries& entries, int64_t channels);
+  size_t LayerOf(int64_t token) const {
+    return differ() ? static_cast<size_t>(token / inner_) % by_layer_.size() : 0;
+  }
+
+  absl::InlinedVector<ResolvedPtr, 1> by_layer_;
+  int64_t inner_ = 1;  // tokens between two layers, in memory order
+};
+
+// The embeddings of a request, which do not depend on its positions.
+struct Ropes {
+  std::shared_ptr<const RopeEntry> entry;       // null: the caller supplies rows
+  std::shared_ptr<const RopeEntry> from_entry;  // null, except in a reposition
+  ResolvedPtr resolved;                         // null: the layer does not rotate
+  ResolvedPtr from_resolved;                    // null, except in a reposition
+  LayerRopes layers;                            // REQUIRES: resolved
+};
+
+// The channels from which a config without head_dim takes it: D of the first tensor without a
+// rotary_offset of its own, else of tensors[0].
+int64_t ChannelsOf(const Plan& plan);
+
+// The embedding for the plan's tensors. Their heads may be wider than the config's head_dim only if
+// a rotary_offset, the tensor's or the config's, says which channels rotate. NeedsSideThread,
+// unless the plan may take long: wide heads resolve a config without head_dim.
+absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan);
+
+// Checks that `rotary_dim` channels from the tensors' own rotary_offsets lie in their heads.
+absl::Status CheckOwnWindows(const Plan& plan, int64_t rotary_dim);
+
+// The bytes of all frequencies of the plan, which other requests may share.
+int64_t FrequencyBytes(const Plan& plan);
 
 // PlanRotation: assigns frequencies to every token, given an embedding and the tokens' positions.
 //
@@ -23,7 +98,7 @@ namespace rope::server {
 // length only for configs whose scaling follows it (dynamic, longrope), so that most plans have one
 // run. Heads whose rows differ, by side or dtype, have row sets of their own (RowSet).
 //
-// Errors:     INVALID_ARGUMENT: as token_runs.h. OUT_OF_RANGE: a position beyond the range of xPos.
+// Errors:     OUT_OF_RANGE: a position beyond the range of xPos.
 
 // OUT_OF_RANGE: a position beyond the range of xPos, if the embedding has it.
 absl::Status CheckRange(const kernels::ResolvedRope& resolved, absl::Span<const int64_t> positions);
@@ -55,7 +130,7 @@ absl::Status PlanDeviceMove(const Ropes& ropes, int64_t difference, Plan& plan);
 //   equal frequencies before and after   one rotation by the difference of the positions
 //   different frequencies                undo the old rotation (`from`), then apply the new one
 //
-// Errors:     INVALID_ARGUMENT: as token_runs.h; a reposition between incompatible embeddings;
+// Errors:     INVALID_ARGUMENT: a reposition between incompatible embeddings;
 //             layers of which one has different frequencies before and after.
 //             OUT_OF_RANGE: a distance beyond the range of xPos.
 

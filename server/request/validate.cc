@@ -1,19 +1,340 @@
 #include "server/request/validate.h"
 
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
+#include "kernels/config/rope_config.h"
 #include "kernels/status_macros.h"
+#include "kernels/tables/table_page.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/models/model_registry.h"
-#include "server/request/explicit_rows.h"
-#include "server/request/limits.h"
+#include "server/request/array_reader.h"
 #include "server/request/positions.h"
-#include "server/request/rotation_plan.h"
 #include "server/request/tensor_reader.h"
 
 namespace rope::server {
 namespace {
+
+// Requests whose caller supplies rows of cos and sin instead of an embedding: a rotation by them,
+// or a move from some of them to others. The plan holds a copy of the rows that its tokens take. Of
+// a move it holds the region of the rows, if they can be used where they are.
+
+// The caller's rows, [..., columns]. Their elements have not been read yet.
+struct RowArrays {
+  std::vector<int64_t> shape;  // without the last axis
+  int64_t rows = 1;
+  int64_t columns = 0;
+  std::optional<FloatElements> angles;   // either angles,
+  std::optional<FloatElements> cos_sin;  // or cos beside sin in a row,
+  std::optional<FloatElements> cos;      // or cos and sin
+  std::optional<FloatElements> sin;
+
+  // Reads a row. INVALID_ARGUMENT: an element is not finite.
+  absl::Status Read(int64_t row, absl::Span<double> to_cos, absl::Span<double> to_sin) const {
+    if (cos_sin.has_value()) {
+      ROPE_RETURN_IF_ERROR(cos_sin->Read(2 * row * columns, to_cos));
+      return cos_sin->Read((2 * row + 1) * columns, to_sin);
+    }
+    if (cos.has_value()) {
+      ROPE_RETURN_IF_ERROR(cos->Read(row * columns, to_cos));
+      return sin->Read(row * columns, to_sin);
+    }
+    ROPE_RETURN_IF_ERROR(angles->Read(row * columns, to_sin));
+    std::ranges::transform(to_sin, to_cos.begin(), [](double angle) { return std::cos(angle); });
+    std::ranges::transform(to_sin, to_sin.begin(), [](double angle) { return std::sin(angle); });
+    return absl::OkStatus();
+  }
+
+  // Appends rows as floats: the cosines of each, then its sines. INVALID_ARGUMENT: as Read.
+  absl::Status Append(absl::Span<const int64_t> numbers, std::vector<float>& values) const {
+    std::vector<double> both(static_cast<size_t>(2 * columns));  // of one row
+    const auto half = both.size() / 2;
+    values.reserve(values.size() + numbers.size() * both.size());
+    for (const int64_t row : numbers) {
+      const absl::Span<double> row_values = absl::MakeSpan(both);
+      ROPE_RETURN_IF_ERROR(Read(row, row_values.first(half), row_values.last(half)));
+      for (const double value : both) values.push_back(static_cast<float>(value));
+    }
+    return absl::OkStatus();
+  }
+
+  // The rows where they are, if they can be used there.
+  std::optional<kernels::RowTable> table() const {
+    const auto first = cos_sin.has_value() ? cos_sin->rows() : cos->rows();
+    const auto second = cos_sin.has_value() ? first : sin->rows();
+    if (!first.has_value() || !second.has_value() || first->dtype != second->dtype ||
+        first->row_bytes != second->row_bytes) {
+      return std::nullopt;
+    }
+    const int64_t to_sin = cos_sin.has_value() ? columns * kernels::ElementBytes(first->dtype) : 0;
+    return kernels::RowTable{first->data, second->data + to_sin, first->dtype, first->row_bytes};
+  }
+};
+
+absl::Status CheckAlternatives(const v1::Rows& rows, v1::Operation operation) {
+  const bool pair = rows.has_cos() || rows.has_sin();
+  if (int{pair} + int{rows.has_angles()} + int{rows.has_cos_sin()} > 1) {
+    return InvalidField("rows", "two of angles, cos_sin, and cos and sin", "one of them");
+  }
+  if (rows.has_cos() != rows.has_sin()) {
+    return InvalidField(rows.has_cos() ? "rows.sin" : "rows.cos", "nothing",
+                        "cos and sin together");
+  }
+  if (rows.has_angles() && operation == v1::OPERATION_REPOSITION) {
+    return InvalidField("rows.angles", "them with OPERATION_REPOSITION", "cos_sin, or cos and sin");
+  }
+  if (pair || rows.has_angles() || rows.has_cos_sin()) return absl::OkStatus();
+  return InvalidField("rows", "nothing", "cos_sin, cos and sin, or angles");
+}
+
+// Checks the shape of an array of rows for heads of `head_dim` channels before it is used: an empty
+// array may state any number of rows. `arrays`: that lie beside each other in a row.
+absl::Status ReadShape(const FloatElements& array, int64_t arrays, int64_t head_dim,
+                       const std::string& field, RowArrays& rows) {
+  const std::vector<int64_t>& shape = array.shape();
+  const int64_t pairs_max = std::min(head_dim, kernels::kHeadDimMax) / 2;
+  if (shape.size() < 2) {
+    return InvalidField(field + ".shape", Brackets(shape), "[rows, pairs]");
+  }
+  rows.columns = shape.back() / arrays;
+  if (rows.columns * arrays != shape.back()) {
+    return InvalidField(field + ".shape", Brackets(shape), "[rows, 2 * pairs]");
+  }
+  if (rows.columns < 1) return InvalidField(field + ".shape", Brackets(shape), "1 pair at least");
+  if (rows.columns > pairs_max) {
+    return InvalidField("rows", absl::StrCat(rows.columns, " pairs"),
+                        absl::StrCat("at most ", pairs_max, " for D ", head_dim));
+  }
+  rows.shape.assign(shape.begin(), shape.end() - 1);
+  rows.rows = array.count() / shape.back();  // >= 1: at most one row per element
+  return absl::OkStatus();
+}
+
+// A call may have other arrays than the prepared request.
+absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, v1::Operation operation,
+                                   ArraySource& source, int64_t head_dim) {
+  ROPE_RETURN_IF_ERROR(CheckAlternatives(message, operation));
+  RowArrays rows;
+  if (message.has_angles()) {
+    ROPE_ASSIGN_OR_RETURN(rows.angles, FloatElements::Of(message.angles(), source, "rows.angles"));
+    ROPE_RETURN_IF_ERROR(ReadShape(*rows.angles, 1, head_dim, "rows.angles", rows));
+    return rows;
+  }
+  if (message.has_cos_sin()) {
+    ROPE_ASSIGN_OR_RETURN(rows.cos_sin, FloatElements::Of(message.cos_sin(), source, "rows.cos_sin",
+                                                          /*may_have_strides=*/true));
+    ROPE_RETURN_IF_ERROR(ReadShape(*rows.cos_sin, 2, head_dim, "rows.cos_sin", rows));
+    return rows;
+  }
+  ROPE_ASSIGN_OR_RETURN(rows.cos, FloatElements::Of(message.cos(), source, "rows.cos",
+                                                    /*may_have_strides=*/true));
+  ROPE_ASSIGN_OR_RETURN(rows.sin, FloatElements::Of(message.sin(), source, "rows.sin",
+                                                    /*may_have_strides=*/true));
+  if (rows.cos->shape() != rows.sin->shape()) {
+    return InvalidField("rows.sin.shape", Brackets(rows.sin->shape()),
+                        absl::StrCat(Brackets(rows.cos->shape()), ", as rows.cos"));
+  }
+  ROPE_RETURN_IF_ERROR(ReadShape(*rows.cos, 1, head_dim, "rows.cos", rows));
+  return rows;
+}
+
+// Reads only the rows that the plan's tokens use, into [rows][columns cosines, columns sines]. If
+// there are no more rows than tokens, reads each row once. Otherwise reads one row per token, and
+// token t uses row t.
+absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
+  std::vector<int64_t>& by_token = plan.positions[0];
+  std::vector<float> values;
+  std::vector<int64_t> all;
+  const bool reads_all = rows.rows <= plan.tokens;
+  if (reads_all) {
+    all.resize(static_cast<size_t>(rows.rows));
+    std::iota(all.begin(), all.end(), 0);
+  }
+  ROPE_RETURN_IF_ERROR(rows.Append(reads_all ? all : by_token, values));
+  if (!reads_all) std::iota(by_token.begin(), by_token.end(), 0);
+  plan.rows = std::make_shared<const kernels::TablePage>(reads_all ? rows.rows : plan.tokens,
+                                                         rows.columns, std::move(values));
+  return absl::OkStatus();
+}
+
+// The rows replace the embedding, so that `spec` may state only the pairing.
+absl::Status ReadPairing(const v1::RopeSpec& spec, kernels::PairGeometry& geometry) {
+  v1::RopeSpec rest = spec;
+  rest.clear_pairing();
+  if (rest.ByteSizeLong() > 0) {
+    return InvalidField("rope", "an embedding together with rows", "only a pairing");
+  }
+  ROPE_ASSIGN_OR_RETURN(const auto pairing, proto::ReadPairing(spec.pairing()));
+  if (!pairing.has_value()) {
+    return InvalidField("rope.pairing", "nothing", "PAIRING_HALF or PAIRING_INTERLEAVED");
+  }
+  geometry.pairing = *pairing;
+  return absl::OkStatus();
+}
+
+absl::Status CheckInTable(const std::vector<int64_t>& positions, const RowArrays& rows,
+                          absl::string_view field) {
+  for (const int64_t position : positions) {
+    if (position < rows.rows) continue;
+    return MakeError(Reason::kPositionOutOfRange, field, position,
+                     absl::StrCat("less than the ", rows.rows, " rows"));
+  }
+  return absl::OkStatus();
+}
+
+// With positions, each token uses the row at its position.
+absl::StatusOr<std::vector<int64_t>> ReadRowPositions(const v1::Positions& message,
+                                                      absl::string_view field, ArraySource& source,
+                                                      const RowArrays& rows, const Plan& plan) {
+  if (rows.shape.size() != 1) {
+    return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] with positions");
+  }
+  ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
+                        ReadPositions(message, source, plan.tensors.front().layout,
+                                      /*multimodal=*/false, field));
+  ROPE_RETURN_IF_ERROR(CheckInTable(positions.values[0], rows, field));
+  return std::move(positions.values[0]);
+}
+
+// The rows of each token before and after, by number in the table.
+absl::Status ReadMovedRows(const v1::RotateRequest& values, ArraySource& source,
+                           const RowArrays& rows, Plan& plan) {
+  if (!values.reposition().has_by()) {
+    ROPE_ASSIGN_OR_RETURN(
+        plan.from_positions[0],
+        ReadRowPositions(values.reposition().from(), "reposition.from", source, rows, plan));
+    ROPE_ASSIGN_OR_RETURN(plan.positions[0],
+                          ReadRowPositions(values.positions(), "positions", source, rows, plan));
+    return absl::OkStatus();
+  }
+  if (rows.shape.size() != 1) {
+    return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] with reposition.by");
+  }
+  TokenPositions from;
+  TokenPositions to;
+  ROPE_RETURN_IF_ERROR(ReadMoves(values.reposition().by(), source, plan.tensors.front(), from, to));
+  plan.from_positions[0] = std::move(from.values[0]);
+  plan.positions[0] = std::move(to.values[0]);
+  ROPE_RETURN_IF_ERROR(CheckInTable(plan.from_positions[0], rows, "reposition.by"));
+  return CheckInTable(plan.positions[0], rows, "reposition.by");
+}
+
+// Copies the two rows of each token, all old ones first, and numbers them anew.
+absl::Status CopyMovedRows(const RowArrays& rows, Plan& plan) {
+  std::vector<float> values;
+  for (auto* const positions : {&plan.from_positions[0], &plan.positions[0]}) {
+    const auto first = static_cast<int64_t>(values.size()) / (2 * rows.columns);
+    ROPE_RETURN_IF_ERROR(rows.Append(*positions, values));
+    std::iota(positions->begin(), positions->end(), first);
+  }
+  plan.table->copied = std::make_shared<const std::vector<float>>(std::move(values));
+  const auto* const data = reinterpret_cast<const char*>(plan.table->copied->data());
+  const auto half = rows.columns * static_cast<int64_t>(sizeof(float));
+  plan.table->rows = {data, data + half, kernels::DType::kFloat32, 2 * half};
+  return absl::OkStatus();
+}
+
+// Every row is checked before a token moves.
+absl::Status CheckTable(const RowArrays& rows, const Plan& plan) {
+  const std::vector<int64_t>& from = plan.from_positions[0];
+  const std::vector<int64_t>& to = plan.positions[0];
+  for (size_t token = 0; token < from.size(); ++token) {
+    if (token > 0 && from[token] == from[token - 1] && to[token] == to[token - 1]) continue;
+    for (const int64_t row : {from[token], to[token]}) {
+      if (CanBeUndone(plan.table->rows, row, rows.columns)) continue;
+      return InvalidField("rows",
+                          absl::StrCat("a row (of token ", token, ") that no move can undo"),
+                          "cos and sin below 2^63, and one of each pair at least 2^-63");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanTableMove(const v1::RotateRequest& values, ArraySource& source,
+                           const RowArrays& rows, Plan& plan) {
+  ROPE_RETURN_IF_ERROR(ReadMovedRows(values, source, rows, plan));
+  plan.table = std::make_shared<MoveTable>();
+  if (const std::optional<kernels::RowTable> table = rows.table(); table.has_value()) {
+    plan.table->rows = *table;
+    plan.table->cos = rows.cos_sin.has_value() ? rows.cos_sin->part() : rows.cos->part();
+    plan.table->sin = rows.cos_sin.has_value() ? RegionPart() : rows.sin->part();
+  } else {
+    ROPE_RETURN_IF_ERROR(CopyMovedRows(rows, plan));
+  }
+  return CheckTable(rows, plan);
+}
+
+// Without positions, the rows have the shape of the tokens: [S], [B, S] or [T].
+absl::Status CountRows(const RowArrays& rows, Plan& plan) {
+  const Layout& layout = plan.tensors.front().layout;
+  const std::vector<int64_t> by_sequence = {layout.Length('B'), layout.Length('S')};
+  const std::vector<int64_t> flat = {layout.Has('T') ? layout.Length('T') : layout.Length('S')};
+  const bool by_batch = !layout.Has('T') && rows.shape == by_sequence;
+  if (!by_batch && rows.shape != flat) {
+    return InvalidField(
+        "rows.shape", Brackets(rows.shape),
+        absl::StrCat(Brackets(flat),
+                     layout.Has('T') ? "" : absl::StrCat(" or ", Brackets(by_sequence)),
+                     " rows, or positions as well"));
+  }
+  plan.positions[0].resize(static_cast<size_t>(plan.tokens));
+  ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
+    plan.positions[0][static_cast<size_t>(token)] =
+        i.t + i.s + (by_batch ? i.b * layout.Length('S') : 0);
+  });
+  return absl::OkStatus();
+}
+
+// What stays the same in each call: the operation, the pairing, and which arrays there are.
+absl::Status PrepareExplicitRows(const v1::RotateRequest& fixed, Plan& plan) {
+  const v1::Operation operation = fixed.operation();
+  plan.conjugate = operation == v1::OPERATION_BACKWARD;
+  const bool rotates = operation == v1::OPERATION_UNSPECIFIED || operation == v1::OPERATION_ROTATE;
+  if (!rotates && !plan.conjugate && operation != v1::OPERATION_REPOSITION) {
+    return InvalidField("operation", v1::Operation_Name(operation),
+                        "OPERATION_ROTATE, OPERATION_BACKWARD or OPERATION_REPOSITION with rows");
+  }
+  if (fixed.skip_attention_factor()) {
+    return InvalidField("skip_attention_factor", "true with rows",
+                        "false: rows contain the factor they were made with");
+  }
+  if (fixed.reposition().has_from_rope()) {
+    return InvalidField("reposition.from_rope", "it with rows", "it unset: rows are one table");
+  }
+  ROPE_RETURN_IF_ERROR(CheckAlternatives(fixed.rows(), operation));
+  return ReadPairing(fixed.rope(), plan.geometry);
+}
+
+// Fills the rest of a plan that PrepareExplicitRows has begun, from values.rows.
+absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                              ArraySource& source, Plan& plan) {
+  ROPE_ASSIGN_OR_RETURN(const RowArrays rows,
+                        FindRows(values.rows(), fixed.operation(), source, ChannelsOf(plan)));
+  ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, 2 * rows.columns));
+  plan.geometry.pairs = rows.columns;
+  plan.geometry.partner = rows.columns;
+  if (fixed.operation() == v1::OPERATION_REPOSITION) {
+    return PlanTableMove(values, source, rows, plan);
+  }
+  if (!values.has_positions() && rows.cos_sin.has_value()) {
+    return InvalidField("positions", "nothing with rows.cos_sin", "the row of each token");
+  }
+  if (!values.has_positions()) {
+    ROPE_RETURN_IF_ERROR(CountRows(rows, plan));
+  } else {
+    ROPE_ASSIGN_OR_RETURN(plan.positions[0],
+                          ReadRowPositions(values.positions(), "positions", source, rows, plan));
+  }
+  return ReadRows(rows, plan);
+}
 
 absl::Status CheckOperation(const v1::RotateRequest& message) {
   switch (message.operation()) {
@@ -77,14 +398,6 @@ absl::Status CheckLabels(const v1::RotateRequest& message) {
   return absl::OkStatus();
 }
 
-// The embedding that the tensors were rotated with; without from_rope, the request's own.
-absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFrom(
-    const v1::Reposition& reposition, const std::shared_ptr<const RopeEntry>& entry,
-    ModelRegistry& registry, bool may_take_long) {
-  if (!reposition.has_from_rope()) return entry;
-  return FindFromRope(reposition.from_rope(), registry, may_take_long);
-}
-
 // Adds the layers' warnings that are not there yet.
 void AddWarnings(const RopeEntries& layers, std::vector<std::string>& warnings) {
   for (const auto& layer : layers) {
@@ -137,6 +450,70 @@ absl::Status PlanMove(const v1::RotateRequest& values, const Ropes& ropes, Array
   return PlanReposition(ropes, std::move(from), std::move(to), plan);
 }
 
+absl::Status CheckDeviceTensor(const TensorPlan& tensor, const std::string& path) {
+  if (!tensor.source.IsOnDevice() || !tensor.place.IsOnDevice()) {
+    return InvalidField(path, "host memory in a call for a device",
+                        "memory of the device, for each tensor and each output");
+  }
+  if (tensor.IsGathered()) {
+    return RefuseOnDevice(path + ".array.strides", absl::StrCat(tensor.strides->channel, " for D"),
+                          "1");
+  }
+  const auto is_one = [](float weight) { return weight == 1; };
+  if (tensor.norm_weight != nullptr && !std::ranges::all_of(*tensor.norm_weight, is_one)) {
+    return RefuseOnDevice(path + ".norm.weight", "weights", "weights of 1");
+  }
+  if (tensor.token_scaled) return RefuseOnDevice(path + ".llama4_scaling_beta", "it", "it unset");
+  return absl::OkStatus();
+}
+
+absl::Status CheckDeviceRequest(const v1::RotateRequest& fixed, const Plan& plan) {
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    ROPE_RETURN_IF_ERROR(CheckDeviceTensor(plan.tensors[i], absl::StrCat("tensors[", i, "]")));
+  }
+  if (fixed.has_rows()) return RefuseOnDevice("rows", "rows", "an embedding");
+  if (plan.channel_order.value_or(plan.geometry.pairing) != plan.geometry.pairing) {
+    return RefuseOnDevice("output.channel_order", "another order", "that of the pairing");
+  }
+  if (plan.arithmetic != kernels::PairArithmetic::kAdd) return absl::OkStatus();
+  return RefuseOnDevice("operation", "OPERATION_ADD_SINUSOIDAL", "another operation");
+}
+
+// The length that all sequences have; unset: they differ, or nobody knows it.
+std::optional<int64_t> LengthOfAll(const v1::Positions& message, const DevicePositions& positions,
+                                   const Layout& layout) {
+  if (message.seq_lens_size() == 1) return message.seq_lens(0);
+  if (message.seq_lens_size() > 1 || positions.starts.empty()) return std::nullopt;
+  const int64_t start = positions.starts.front();
+  const auto same = [start](int64_t other) { return other == start; };
+  if (!std::ranges::all_of(positions.starts, same)) return std::nullopt;
+  return start + std::max<int64_t>(layout.Length('S') * layout.Length('T'), 1);
+}
+
+absl::Status PlanUniformMove(const v1::RotateRequest& values, const Ropes& ropes,
+                             ArraySource& source, Plan& plan) {
+  constexpr absl::string_view kField = "reposition.by";
+  if (!values.reposition().has_by()) {
+    return RefuseOnDevice("reposition", "positions before and after",
+                          "by, one number for all tokens");
+  }
+  if (ropes.resolved->DependsOnSeqLen()) {
+    return InvalidField(kField, "it with frequencies that follow the length",
+                        "an embedding without them");
+  }
+  const auto check = [&](absl::Span<const int64_t> shape) {
+    if (shape.empty() || (shape.size() == 1 && shape[0] == 1)) return absl::OkStatus();
+    return RefuseOnDevice(kField, absl::StrCat("shape ", Brackets(shape)),
+                          "one number for all tokens");
+  };
+  ROPE_ASSIGN_OR_RETURN(const IntegerArray by,
+                        ReadIntegers(values.reposition().by(), source, kField, check));
+  const int64_t move = by.values.front();
+  ROPE_RETURN_IF_ERROR(CheckMove(move));
+  plan.device->move = move;
+  return PlanDeviceMove(ropes, move, plan);
+}
+
 }  // namespace
 
 absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
@@ -168,8 +545,11 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
   if (fixed.operation() != v1::OPERATION_REPOSITION) {
     return PrepareRotation(fixed.operation(), layers, ropes, plan);
   }
-  ROPE_ASSIGN_OR_RETURN(ropes.from_entry,
-                        FindFrom(fixed.reposition(), ropes.entry, registry, plan.may_take_long));
+  ropes.from_entry = ropes.entry;
+  if (fixed.reposition().has_from_rope()) {
+    ROPE_ASSIGN_OR_RETURN(ropes.from_entry, FindFromRope(fixed.reposition().from_rope(), registry,
+                                                         plan.may_take_long));
+  }
   return PrepareReposition(layers, ropes, plan);
 }
 
@@ -213,6 +593,43 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
   ROPE_RETURN_IF_ERROR(PlanElements(message, message, source, plan));
   ROPE_RETURN_IF_ERROR(PlanPositions(message, message, ropes, source, plan));
   return plan;
+}
+
+absl::Status PlanDevice(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                        const Ropes& ropes, ArraySource& source, Plan& plan) {
+  ROPE_RETURN_IF_ERROR(CheckDeviceRequest(fixed, plan));
+  DevicePositions& device = plan.device.emplace();
+  if (!plan.rotates) return absl::OkStatus();
+  if (fixed.operation() == v1::OPERATION_REPOSITION) {
+    if (fixed.reposition().has_from_rope()) {
+      return RefuseOnDevice("reposition.from_rope", "it", "one embedding");
+    }
+    return PlanUniformMove(values, ropes, source, plan);
+  }
+  const Layout& layout = plan.tensors.front().layout;
+  ROPE_RETURN_IF_ERROR(ReadDevicePositions(values.positions(), source, layout, device));
+  device.table_rows = ropes.resolved->config().max_position_embeddings.value_or(0);
+  return PlanDeviceRotation(fixed.operation(), ropes,
+                            LengthOfAll(values.positions(), device, layout), plan);
+}
+
+bool CopiesMovedRows(const v1::Rows& rows) {
+  // Bytes of a message may lie in several pieces.
+  const auto in_place = [](const v1::Array& array) {
+    return array.has_region() && array.dtype() != v1::DTYPE_FP64;
+  };
+  if (rows.has_cos_sin()) return !in_place(rows.cos_sin());
+  return !in_place(rows.cos()) || !in_place(rows.sin()) || rows.cos().dtype() != rows.sin().dtype();
+}
+
+absl::Status CheckOnHost(const Plan& plan) {
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorPlan& tensor = plan.tensors[i];
+    if (!tensor.source.IsOnDevice() && !tensor.place.IsOnDevice()) continue;
+    return InvalidField(absl::StrCat("tensors[", i, "]"), "memory of a device",
+                        "host memory, or a call with a queue of the device");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace rope::server

@@ -24,7 +24,7 @@
 #include "rope/v1/rotate.pb.h"
 #include "server/models/model_registry.h"
 #include "server/request/plan.h"
-#include "server/request/token_runs.h"
+#include "server/request/rotation_plan.h"
 
 namespace rope::server {
 
@@ -38,6 +38,19 @@ absl::Status PlanElements(const v1::RotateRequest& fixed, const v1::RotateReques
                           ArraySource& source, Plan& plan);
 absl::Status PlanPositions(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
                            const Ropes& ropes, ArraySource& source, Plan& plan);
+
+// In place of PlanPositions, for tensors on a device: it takes no time for each token, and reads no
+// byte of a device. UNIMPLEMENTED: what only tensors in host memory can have, by the name of its
+// field. INVALID_ARGUMENT: a tensor or an output in host memory. REQUIRES: the plan's tensors have
+// their places.
+absl::Status PlanDevice(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                        const Ropes& ropes, ArraySource& source, Plan& plan);
+// Whether planning a move by these rows may copy them. It never copies rows of a region, unless
+// they are FP64 or differ in dtype.
+bool CopiesMovedRows(const v1::Rows& rows);
+
+// INVALID_ARGUMENT: a tensor or an output lies on a device.
+absl::Status CheckOnHost(const Plan& plan);
 
 // All stages, without admission and without regions.
 absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,

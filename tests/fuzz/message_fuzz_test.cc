@@ -21,7 +21,7 @@
 #include "grpc/health/v1/health.pb.h"
 #include "kernels/backends.h"
 #include "rope/v1/rope_service.pb.h"
-#include "server/request/limits.h"
+#include "server/request/plan.h"
 #include "tests/conformance/request_generator.h"
 #include "tests/fuzz/wire_messages.h"
 #include "tests/support/prepared_call.h"

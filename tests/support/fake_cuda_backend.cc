@@ -30,17 +30,9 @@ std::vector<float> RowsOf(const kernels::RotateJob& job) {
 }
 
 kernels::CudaJob CudaJobOf(const kernels::RotateJob& job, const float* rows) {
-  kernels::CudaJob result = kernels::CudaSettings(job);
-  result.input = job.input;
-  result.output = job.output;
+  kernels::CudaJob result = kernels::CudaJobOf(job);
   result.rows = rows;
   if (SharesOneRow(job)) result.one_row = rows;
-  result.input_token = job.input_strides.token;
-  result.input_head = job.input_strides.head;
-  result.output_token = job.output_strides.token;
-  result.output_head = job.output_strides.head;
-  result.tokens = static_cast<uint32_t>(job.tokens);
-  result.heads = static_cast<uint32_t>(job.heads);
   result.norm_weight = job.norm ? job.norm->weight : nullptr;
   result.token_scales = job.token_scales.empty() ? nullptr : job.token_scales.data();
   return result;

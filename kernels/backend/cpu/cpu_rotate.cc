@@ -17,7 +17,7 @@
 #define HWY_TARGET_INCLUDE "kernels/backend/cpu/cpu_rotate.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
-#include "kernels/backend/cpu/cpu_rotate_avx.h"
+#include "kernels/backend/cpu/cpu_rotate_function.h"
 #include "kernels/backend/cpu/cpu_rotate_loops-inl.h"
 #include "kernels/dtype/element.h"
 

@@ -34,28 +34,18 @@ struct Lane {
   CudaMemory device;
   CudaPinnedMemory pinned;
   CudaStream stream;
-
-  absl::Status Synchronize() const {
-    return CudaStatus(Cuda().cuStreamSynchronize(stream.get()), "cuStreamSynchronize");
-  }
 };
 
 absl::StatusOr<Lane> MakeLane() {
   constexpr auto kBytes = static_cast<size_t>(kCudaLaneBytes);
   Lane lane;
-  void* memory = nullptr;
-  ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAlloc(&memory, kBytes), "cuMemAlloc"));
-  lane.device.reset(static_cast<char*>(memory));
-  ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAllocHost(&memory, kBytes), "cuMemAllocHost"));
-  lane.pinned.reset(static_cast<char*>(memory));
-  CUstream_st* stream = nullptr;
-  ROPE_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuStreamCreate(&stream, kCudaStreamNonBlocking), "cuStreamCreate"));
-  lane.stream.reset(stream);
+  ROPE_ASSIGN_OR_RETURN(lane.device, AllocateCuda(kBytes));
+  ROPE_ASSIGN_OR_RETURN(lane.pinned, AllocateCudaPinned(kBytes));
+  ROPE_ASSIGN_OR_RETURN(lane.stream, CreateCudaStream());
   // Copies back take along the gaps between results, which nothing writes.
-  ROPE_RETURN_IF_ERROR(
-      CudaStatus(Cuda().cuMemsetD8Async(lane.device.get(), 0, kBytes, stream), "cuMemsetD8Async"));
-  ROPE_RETURN_IF_ERROR(lane.Synchronize());
+  ROPE_RETURN_IF_ERROR(CudaStatus(
+      Cuda().cuMemsetD8Async(lane.device.get(), 0, kBytes, lane.stream.get()), "cuMemsetD8Async"));
+  ROPE_RETURN_IF_ERROR(CudaSynchronize(lane.stream));
   return lane;
 }
 
@@ -98,14 +88,26 @@ void PackPiece(const CudaPiece& piece, int64_t packed, char* lane) {
 }
 
 // The piece as a job for the kernels, with the addresses of the device's side of the lane.
-CudaJob CudaJobOf(const CudaPiece& piece, char* lane) {
+CudaJob CudaJobOfPiece(const CudaPiece& piece, char* lane) {
   const RotateJob& job = *piece.job;
   const auto floats = [lane](int64_t place) {
     return place < 0 ? nullptr : reinterpret_cast<const float*>(lane + place);
   };
-  CudaJob result = CudaSettings(job);
-  result.input = piece.input < 0 ? piece.input_data() : lane + piece.input;
-  result.output = piece.output < 0 ? piece.output_data() : lane + piece.output;
+  CudaJob result = CudaJobOf(job);
+  if (piece.input < 0) {
+    result.input = piece.input_data();
+  } else {
+    result.input = lane + piece.input;
+    result.input_token = CudaLaneStrides(job).token;
+    result.input_head = CudaLaneStrides(job).head;
+  }
+  if (piece.output < 0) {
+    result.output = piece.output_data();
+  } else {
+    result.output = lane + piece.output;
+    result.output_token = CudaLaneStrides(job).token;
+    result.output_head = CudaLaneStrides(job).head;
+  }
   result.rows = floats(piece.rows);
   if (piece.one_row && piece.rows >= 0) {
     const RowRef& row = piece.row_refs().front();
@@ -113,14 +115,7 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* lane) {
   }
   result.token_scales = floats(piece.token_scales);
   result.norm_weight = floats(piece.norm_weight);
-  const Strides from = piece.input < 0 ? job.input_strides : CudaLaneStrides(job);
-  const Strides to = piece.output < 0 ? job.output_strides : CudaLaneStrides(job);
-  result.input_token = from.token;
-  result.input_head = from.head;
-  result.output_token = to.token;
-  result.output_head = to.head;
   result.tokens = static_cast<uint32_t>(piece.tokens);
-  result.heads = static_cast<uint32_t>(job.heads);
   return result;
 }
 
@@ -167,7 +162,8 @@ class CudaBackend : public Backend {
  private:
   CudaPlan PlanPart(const CudaPart& part) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     std::vector<CudaJob> jobs;
-    for (const CudaPiece& piece : part.pieces) jobs.push_back(CudaJobOf(piece, lane_.device.get()));
+    for (const CudaPiece& piece : part.pieces)
+      jobs.push_back(CudaJobOfPiece(piece, lane_.device.get()));
     return PlanCuda(jobs, shapes_);
   }
 
@@ -179,9 +175,9 @@ class CudaBackend : public Backend {
       packed = piece.rows;
     }
     absl::Status status = Enqueue(part, plan);
-    if (status.ok()) status = lane_.Synchronize();
+    if (status.ok()) status = CudaSynchronize(lane_.stream);
     if (!status.ok()) {
-      static_cast<void>(lane_.Synchronize());  // what was enqueued has ended
+      static_cast<void>(CudaSynchronize(lane_.stream));  // what was enqueued has ended
       return status;
     }
     for (const CudaPiece& piece : part.pieces) {
@@ -214,9 +210,7 @@ class CudaBackend : public Backend {
   // Enqueues a copy between the sides of the lane.
   absl::Status Copy(char* to, const char* from, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (bytes == 0) return absl::OkStatus();
-    return CudaStatus(
-        Cuda().cuMemcpyAsync(to, from, static_cast<size_t>(bytes), lane_.stream.get()),
-        "cuMemcpyAsync");
+    return CudaCopy(to, from, static_cast<size_t>(bytes), lane_.stream);
   }
 
   const CudaDevice device_;

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "kernels/status_macros.h"
+
 namespace rope::kernels {
 
 absl::StatusOr<CudaDriver> LoadCudaDriver(const char* library) {
@@ -30,6 +32,33 @@ absl::StatusOr<CudaDriver> LoadCudaDriver(const char* library) {
 const absl::StatusOr<CudaDriver>& FindCudaDriver() {
   static const auto& driver = *new auto(LoadCudaDriver());  // owned by the process
   return driver;
+}
+
+absl::StatusOr<CudaMemory> AllocateCuda(size_t bytes) {
+  void* memory = nullptr;
+  ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAlloc(&memory, bytes), "cuMemAlloc"));
+  return CudaMemory(static_cast<char*>(memory));
+}
+
+absl::StatusOr<CudaPinnedMemory> AllocateCudaPinned(size_t bytes) {
+  void* memory = nullptr;
+  ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAllocHost(&memory, bytes), "cuMemAllocHost"));
+  return CudaPinnedMemory(static_cast<char*>(memory));
+}
+
+absl::StatusOr<CudaStream> CreateCudaStream() {
+  CUstream_st* stream = nullptr;
+  ROPE_RETURN_IF_ERROR(
+      CudaStatus(Cuda().cuStreamCreate(&stream, kCudaStreamNonBlocking), "cuStreamCreate"));
+  return CudaStream(stream);
+}
+
+absl::Status CudaCopy(void* to, const void* from, size_t bytes, const CudaStream& stream) {
+  return CudaStatus(Cuda().cuMemcpyAsync(to, from, bytes, stream.get()), "cuMemcpyAsync");
+}
+
+absl::Status CudaSynchronize(const CudaStream& stream) {
+  return CudaStatus(Cuda().cuStreamSynchronize(stream.get()), "cuStreamSynchronize");
 }
 
 std::string CudaWords(CudaError error) {

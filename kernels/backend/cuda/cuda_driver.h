@@ -114,6 +114,15 @@ using CudaMemory = std::unique_ptr<char, CudaRelease<&CudaDriver::cuMemFree>>;
 using CudaPinnedMemory = std::unique_ptr<char, CudaRelease<&CudaDriver::cuMemFreeHost>>;
 using CudaStream = std::unique_ptr<CUstream_st, CudaRelease<&CudaDriver::cuStreamDestroy>>;
 
+// As cuMemAlloc, cuMemAllocHost, and cuStreamCreate with kCudaStreamNonBlocking.
+absl::StatusOr<CudaMemory> AllocateCuda(size_t bytes);
+absl::StatusOr<CudaPinnedMemory> AllocateCudaPinned(size_t bytes);
+absl::StatusOr<CudaStream> CreateCudaStream();
+
+// Enqueues a copy; waits for all that the stream has.
+absl::Status CudaCopy(void* to, const void* from, size_t bytes, const CudaStream& stream);
+absl::Status CudaSynchronize(const CudaStream& stream);
+
 // CUDA's message.
 std::string CudaWords(CudaError error);
 

@@ -243,8 +243,16 @@ std::optional<CudaRectangleLaunch> RectangleOf(const std::vector<CudaJob>& jobs,
 
 }  // namespace
 
-CudaJob CudaSettings(const RotateJob& job) {
+CudaJob CudaJobOf(const RotateJob& job) {
   CudaJob result;
+  result.input = job.input;
+  result.output = job.output;
+  result.input_token = job.input_strides.token;
+  result.input_head = job.input_strides.head;
+  result.output_token = job.output_strides.token;
+  result.output_head = job.output_strides.head;
+  result.tokens = static_cast<uint32_t>(job.tokens);
+  result.heads = static_cast<uint32_t>(job.heads);
   result.head_dim = static_cast<uint32_t>(job.head_dim);
   result.pairs = static_cast<uint32_t>(job.geometry.pairs);
   result.offset = static_cast<uint32_t>(job.geometry.offset);

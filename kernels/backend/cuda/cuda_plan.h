@@ -86,9 +86,8 @@ inline constexpr uint32_t kCudaThreadsFew = 64;
 inline constexpr uint32_t kCudaHeadsPerThread = 8;  // at most
 inline constexpr int64_t kCudaItemsMax = int64_t{1} << 30;
 
-// The CudaJob of `job` without addresses, strides and counts of tokens and heads, which the caller
-// sets.
-CudaJob CudaSettings(const RotateJob& job);
+// The CudaJob of `job` without rows, weights and scales of tokens, which the caller sets.
+CudaJob CudaJobOf(const RotateJob& job);
 
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes = {});
 

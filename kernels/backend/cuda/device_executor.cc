@@ -1,22 +1,125 @@
 #include "kernels/backend/cuda/device_executor.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "kernels/backend/backend.h"
 #include "kernels/backend/cuda/cuda_device.h"
 #include "kernels/backend/cuda/cuda_driver.h"
 #include "kernels/backend/cuda/cuda_plan.h"
-#include "kernels/backend/cuda/device_tables.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
+#include "kernels/tables/page_builder.h"
 
 namespace rope::kernels {
+namespace {
+
+constexpr int64_t kChunkPages = 32;  // built, then copied
+
+int64_t BytesOfRow(const Frequencies& frequencies) {
+  return 2 * std::ssize(frequencies.inv_freq) * static_cast<int64_t>(sizeof(float));
+}
+
+// Builds rows 0 to rows - 1 in `table`.
+absl::Status Fill(const Frequencies& frequencies, int64_t rows, char* table) {
+  const int64_t row_bytes = BytesOfRow(frequencies);
+  const int64_t chunk_rows = std::min(kChunkPages * kPageRows, rows);
+  ROPE_ASSIGN_OR_RETURN(const CudaPinnedMemory chunk,
+                        AllocateCudaPinned(static_cast<size_t>(chunk_rows * row_bytes)));
+  ROPE_ASSIGN_OR_RETURN(const CudaStream stream, CreateCudaStream());
+  for (int64_t first = 0; first < rows; first += chunk_rows) {
+    const int64_t count = std::min(chunk_rows, rows - first);
+    for (int64_t row = 0; row < count; row += kPageRows) {
+      ROPE_ASSIGN_OR_RETURN(const auto page, BuildPage(frequencies, first + row));
+      std::memcpy(chunk.get() + row * row_bytes, page->Cos(0),
+                  static_cast<size_t>(std::min(kPageRows, count - row) * row_bytes));
+    }
+    ROPE_RETURN_IF_ERROR(CudaCopy(table + first * row_bytes, chunk.get(),
+                                  static_cast<size_t>(count * row_bytes), stream));
+    ROPE_RETURN_IF_ERROR(CudaSynchronize(stream));
+  }
+  return absl::OkStatus();
+}
+
+// DeviceTables: the cos/sin tables that are resident on a GPU, each as a whole: rows 0 to N-1 of
+// one TableKey, float32, at an address that stays, so that a captured graph may name it.
+//
+// A table is built on the calling thread, in pages as those of TableCache, so that its rows have
+// the same bits: 131072 rows of 64 pairs take 0.2 seconds and 64 MiB. It never changes, grows or
+// goes while the DeviceTables lives.
+//
+// Threading:  Thread-safe. Build holds up every other call.
+// Ownership:  Owns the memory of the tables. REQUIRES of Build and the destructor: the device's
+//             context is current on the thread.
+// Errors:     RESOURCE_EXHAUSTED: the budget is full, or the device. As CudaStatus. std::bad_alloc.
+// Limits:     budget_bytes of all tables together.
+class DeviceTables {
+ public:
+  // What kernels read.
+  struct View {
+    const float* rows = nullptr;  // null: there is no such table
+    int64_t count = 0;
+  };
+
+  explicit DeviceTables(int64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+
+  // The smallest resident table with at least `rows` rows.
+  View Find(const Frequencies& frequencies, int64_t rows) const {
+    const proto::ReaderMutexLock lock(&mutex_);
+    return FindLocked(frequencies, rows);
+  }
+  // The same; if there is none, it is built with `rows` rows.
+  absl::StatusOr<View> FindOrBuild(const Frequencies& frequencies, int64_t rows) {
+    const proto::WriterMutexLock lock(&mutex_);
+    const View found = FindLocked(frequencies, rows);
+    if (found.rows != nullptr) return found;
+    const int64_t bytes = rows * BytesOfRow(frequencies);
+    if (bytes > budget_bytes_ - bytes_) {
+      return MakeError(Reason::kLimitExceeded, "positions_max",
+                       StrCat("a table of ", rows, " rows, ", bytes, " bytes, beside ", bytes_,
+                              " bytes of others"),
+                       StrCat("at most ", budget_bytes_, " together (device_table_bytes)"));
+    }
+    ROPE_ASSIGN_OR_RETURN(CudaMemory table, AllocateCuda(static_cast<size_t>(bytes)));
+    ROPE_RETURN_IF_ERROR(Fill(frequencies, rows, table.get()));
+    const View view = {reinterpret_cast<const float*>(table.get()), rows};
+    tables_[frequencies.key].push_back({std::move(table), rows});
+    bytes_ += bytes;
+    return view;
+  }
+
+ private:
+  struct Table {
+    CudaMemory memory;
+    int64_t rows = 0;
+  };
+  View FindLocked(const Frequencies& frequencies, int64_t rows) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    View view;
+    const auto found = tables_.find(frequencies.key);
+    if (found == tables_.end()) return view;
+    for (const Table& table : found->second) {
+      if (table.rows < rows || (view.rows != nullptr && table.rows >= view.count)) continue;
+      view = {reinterpret_cast<const float*>(table.memory.get()), table.rows};
+    }
+    return view;
+  }
+
+  const int64_t budget_bytes_;
+  mutable proto::SharedMutex mutex_;
+  absl::flat_hash_map<TableKey, std::vector<Table>> tables_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace
 
 struct DeviceExecutor::Gpu {
   explicit Gpu(int64_t table_bytes_max) : tables(table_bytes_max) {}
@@ -87,21 +190,6 @@ absl::Status CheckAddresses(absl::Span<const DeviceJob> jobs, const CudaDevice& 
   return absl::OkStatus();
 }
 
-CudaJob CudaJobOf(const RotateJob& job, const float* rows, const float* one_row) {
-  CudaJob result = CudaSettings(job);
-  result.input = job.input;
-  result.output = job.output;
-  result.rows = rows;
-  result.one_row = one_row;
-  result.input_token = job.input_strides.token;
-  result.input_head = job.input_strides.head;
-  result.output_token = job.output_strides.token;
-  result.output_head = job.output_strides.head;
-  result.tokens = static_cast<uint32_t>(job.tokens);
-  result.heads = static_cast<uint32_t>(job.heads);
-  return result;
-}
-
 // A backend of the kernels over rectangles, for their check: a job of a few bytes in host memory,
 // whose tokens share a row.
 class TrialBackend final : public Backend {
@@ -110,15 +198,9 @@ class TrialBackend final : public Backend {
   explicit TrialBackend(const CudaDevice& device) : device_(device) {}
 
   absl::Status Allocate() {
-    void* memory = nullptr;
-    ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAlloc(&memory, kBytes), "cuMemAlloc"));
-    memory_.reset(static_cast<char*>(memory));
-    ROPE_RETURN_IF_ERROR(CudaStatus(Cuda().cuMemAllocHost(&memory, kBytes), "cuMemAllocHost"));
-    pinned_.reset(static_cast<char*>(memory));
-    CUstream_st* stream = nullptr;
-    ROPE_RETURN_IF_ERROR(
-        CudaStatus(Cuda().cuStreamCreate(&stream, kCudaStreamNonBlocking), "cuStreamCreate"));
-    stream_.reset(stream);
+    ROPE_ASSIGN_OR_RETURN(memory_, AllocateCuda(kBytes));
+    ROPE_ASSIGN_OR_RETURN(pinned_, AllocateCudaPinned(kBytes));
+    ROPE_ASSIGN_OR_RETURN(stream_, CreateCudaStream());
     return absl::OkStatus();
   }
 
@@ -129,26 +211,22 @@ class TrialBackend final : public Backend {
     const RotateJob& job = jobs.front();
     const auto bytes = static_cast<size_t>(job.bytes());
     const RowRef& row = job.rows.front();
-    CudaJob planned = CudaJobOf(job, nullptr, row.page->Cos(row.index));
+    CudaJob planned = CudaJobOf(job);
+    planned.one_row = row.page->Cos(row.index);
     planned.input = planned.output = memory_.get();
     const auto launch = PlanCudaRectangle({planned});
     ROPE_CHECK(bytes <= kBytes && launch.has_value());
     std::memcpy(pinned_.get(), job.input, bytes);
-    ROPE_RETURN_IF_ERROR(Copy(memory_.get(), pinned_.get(), bytes));
+    ROPE_RETURN_IF_ERROR(CudaCopy(memory_.get(), pinned_.get(), bytes, stream_));
     ROPE_RETURN_IF_ERROR(CudaStatus(device_.Launch(*launch, stream_.get()), "cuLaunchKernel"));
-    ROPE_RETURN_IF_ERROR(Copy(pinned_.get(), memory_.get(), bytes));
-    ROPE_RETURN_IF_ERROR(
-        CudaStatus(Cuda().cuStreamSynchronize(stream_.get()), "cuStreamSynchronize"));
+    ROPE_RETURN_IF_ERROR(CudaCopy(pinned_.get(), memory_.get(), bytes, stream_));
+    ROPE_RETURN_IF_ERROR(CudaSynchronize(stream_));
     std::memcpy(job.output, pinned_.get(), bytes);
     return absl::OkStatus();
   }
 
  private:
   static constexpr size_t kBytes = 4096;
-
-  absl::Status Copy(char* to, const char* from, size_t bytes) {
-    return CudaStatus(Cuda().cuMemcpyAsync(to, from, bytes, stream_.get()), "cuMemcpyAsync");
-  }
 
   const CudaDevice& device_;
   CudaMemory memory_;
@@ -198,7 +276,9 @@ absl::StatusOr<CudaRectangleLaunch> PlanFirst(absl::Span<const DeviceJob> jobs,
   planned.reserve(kCudaTensors);
   for (const DeviceJob& job : jobs) {
     if (planned.size() == kCudaTensors || !(job.rows == rows)) break;
-    planned.push_back(CudaJobOf(job.job, table.rows, rows.one_row));
+    planned.push_back(CudaJobOf(job.job));
+    planned.back().rows = table.rows;
+    planned.back().one_row = rows.one_row;
   }
   std::optional<CudaRectangleLaunch> launch = PlanCudaRectangle(planned);
   count = planned.size();

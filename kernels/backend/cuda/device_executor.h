@@ -6,8 +6,8 @@
 // rotation are there: in a stream that is captured it adds kernel nodes to the graph. The first
 // call of a device loads its kernels and checks each against known answers, which takes
 // milliseconds, or half a second where the driver compiles them; the first call of a table builds
-// it (device_tables.h). Neither can be done while the stream is captured, nor while another stream
-// is captured in global mode.
+// it. Neither can be done while the stream is captured, nor while another stream is captured in
+// global mode.
 //
 // Threading:  Thread-safe; a call runs on its thread alone, and leaves the thread's context as it
 //             was.
@@ -16,10 +16,10 @@
 // Errors:     UNAVAILABLE: no driver or no GPU, with words; also for a forked child. UNIMPLEMENTED:
 //             a build without kernels; a job that is no rectangle. INVALID_ARGUMENT: memory that is
 //             not of the queue's device. FAILED_PRECONDITION: a capture before the device or the
-//             table is there. RESOURCE_EXHAUSTED: DeviceTables. INTERNAL: a kernel that failed
-//             or gave a wrong result when it was checked, for which the device is refused from then
-//             on; as CudaStatus. All but an
-//             error of a launch come before anything is enqueued.
+//             table is there. RESOURCE_EXHAUSTED: the budget of the tables, or the device, is full.
+//             INTERNAL: a kernel that failed or gave a wrong result when it was checked, for which
+//             the device is refused from then on; as CudaStatus. All but an error of a launch come
+//             before anything is enqueued.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_DEVICE_EXECUTOR_H_
 #define ROPE_KERNELS_BACKEND_CUDA_DEVICE_EXECUTOR_H_
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
-#include "server/request/limits.h"
+#include "server/request/plan.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/received_request.h"
 #include "tests/support/shared_memory.h"

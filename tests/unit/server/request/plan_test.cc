@@ -13,7 +13,6 @@
 #include "kernels/backends.h"
 #include "kernels/dtype/element.h"
 #include "server/request/rotation_plan.h"
-#include "server/request/token_runs.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"

@@ -1,4 +1,4 @@
-#include "server/request/reply.h"
+#include "server/request/request.h"
 
 #include "absl/types/span.h"
 #include "kernels/dtype/dtype.h"
