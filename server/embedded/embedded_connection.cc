@@ -3,7 +3,6 @@
 #include <deque>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -71,8 +70,7 @@ class LocalRotations {
   // With a queue as Client::Enqueue. Of an id that the engine has forgotten nothing has run, and
   // the request goes whole.
   Result<RotateReply> Rotate(const RotateRequest& request, SteadyTime deadline,
-                             const Cancelled& cancelled,
-                             const std::optional<DeviceQueue>& queue = {}) {
+                             const Cancelled& cancelled, const DeviceQueue* queue = nullptr) {
     try {
       Result<RotateReply> reply =
           RotateOnce(request, /*is_forgotten=*/false, deadline, cancelled, queue);
@@ -94,9 +92,9 @@ class LocalRotations {
  private:
   Result<RotateReply> RotateOnce(const RotateRequest& request, bool is_forgotten,
                                  SteadyTime deadline, const Cancelled& cancelled,
-                                 const std::optional<DeviceQueue>& queue) {
+                                 const DeviceQueue* queue) {
     client::BorrowedSlices none;
-    const client::Region& region = queue.has_value() ? devices_ : region_;
+    const client::Region& region = queue != nullptr ? devices_ : region_;
     const auto encode = is_forgotten ? &client::EncodeWhole : &client::EncodeRotate;
     Result<client::EncodedRotate> encoded =
         encode(request, region, client::Route::kInProcess, none);
@@ -273,7 +271,7 @@ class EmbeddedConnection final : public client::MessageConnection {
     return client::Call([cancelled] { cancelled->store(true); });
   }
   Result<RotateReply> Enqueue(const RotateRequest& request, const DeviceQueue& queue) override {
-    return rotations_->Rotate(request, DeadlineOf({}), NotCancelled(), queue);
+    return rotations_->Rotate(request, DeadlineOf({}), NotCancelled(), &queue);
   }
   // Calls hold a lease of the region's id until nothing uses their tensors.
   Status Fence(const CallOptions& options) override {

@@ -140,7 +140,7 @@ client::RotateReply ReplyOf(const server::Request& finished,
 class RotateCall final : public AwaitedCall<server::InProcessCall> {
  public:
   RotateCall(client::CallMessage message, std::vector<client::WantedTensor> wanted,
-             const std::optional<DeviceQueue>& queue, absl::Duration timeout,
+             const DeviceQueue* queue, absl::Duration timeout,
              const LocalService::Cancelled& cancelled, server::Connection& connection)
       : AwaitedCall(timeout, cancelled, connection),
         message_(std::move(message)),
@@ -150,7 +150,7 @@ class RotateCall final : public AwaitedCall<server::InProcessCall> {
   server::Decoded TakeRequest() override {
     return {std::move(message_.arena), message_.head, std::move(message_.split)};
   }
-  std::optional<DeviceQueue> queue() const override { return queue_; }
+  const DeviceQueue* queue() const override { return queue_; }
   void Answer(std::unique_ptr<server::Request> finished, const absl::Status& status) override {
     const absl::Status ended = status;  // the request may go with it
     if (ended.ok()) reply_ = ReplyOf(*finished, std::move(wanted_));
@@ -163,7 +163,7 @@ class RotateCall final : public AwaitedCall<server::InProcessCall> {
  private:
   client::CallMessage message_;
   std::vector<client::WantedTensor> wanted_;
-  const std::optional<DeviceQueue>& queue_;
+  const DeviceQueue* const queue_;
   client::RotateReply reply_;
 };
 
@@ -232,7 +232,7 @@ Result<grpc::ByteBuffer> LocalService::Call(server::Method method, grpc::ByteBuf
 Result<client::RotateReply> LocalService::Rotate(client::CallMessage message,
                                                  std::vector<client::WantedTensor> wanted,
                                                  absl::Duration timeout, const Cancelled& cancelled,
-                                                 const std::optional<DeviceQueue>& queue) noexcept {
+                                                 const DeviceQueue* queue) noexcept {
   RotateCall call(std::move(message), std::move(wanted), queue, timeout, cancelled, *connection_);
   core_->rope_service().RotateInProcess(call);
   RunWhatIsLeft();

@@ -14,7 +14,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,7 +52,7 @@ class LocalService {
   Result<client::RotateReply> Rotate(client::CallMessage message,
                                      std::vector<client::WantedTensor> wanted,
                                      absl::Duration timeout, const Cancelled& cancelled,
-                                     const std::optional<DeviceQueue>& queue = {}) noexcept;
+                                     const DeviceQueue* queue = nullptr) noexcept;
 
   // The ids under which messages name the memory of this process, and of its devices.
   uint64_t region_id() const { return region_id_; }

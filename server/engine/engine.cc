@@ -69,7 +69,7 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   if (!id.empty()) {
     ROPE_ASSIGN_OR_RETURN(request->prepared, prepared_.Find(id));
   }
-  if (request->arrival.queue.has_value()) return EnqueueOnDevice(request);
+  if (request->arrival.queue != nullptr) return EnqueueOnDevice(request);
   const int64_t admitted = request->permit.bytes();
   const absl::Status status = MakePlan(*request, /*may_take_long=*/false);
   if (IsNeedsSideThread(status)) {  // which plans from the beginning
@@ -127,7 +127,7 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   ROPE_RETURN_IF_ERROR(PlanElements(fixed, call, source, plan));
   ROPE_RETURN_IF_ERROR(source.Place());
   const Ropes& ropes = request.prepared != nullptr ? request.prepared->ropes : own;
-  if (request.arrival.queue.has_value()) return PlanDevice(fixed, call, ropes, source, plan);
+  if (request.arrival.queue != nullptr) return PlanDevice(fixed, call, ropes, source, plan);
   ROPE_RETURN_IF_ERROR(CheckOnHost(plan));
   SetDestinations(*request.decoded.bytes, options_.overwritten_min, plan);
   ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(fixed, call, plan), "request"));

@@ -294,7 +294,7 @@ struct Plan {
   // A move by the caller's table, from row from_positions[0][t] to row positions[0][t].
   std::shared_ptr<MoveTable> table;
   // Set: all tensors lie on a device. Positions by token are empty, and each row set is one run.
-  std::optional<DevicePositions> device;
+  std::shared_ptr<DevicePositions> device;
   std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope
   std::shared_ptr<const kernels::Mrope> mrope;         // set: positions has three rows
   std::array<std::vector<int64_t>, 3> from_positions;  // of runs with `from`, and of a table

@@ -97,8 +97,8 @@ class InProcessCall : public IncomingCall {
  public:
   // The message. Called once.
   virtual Decoded TakeRequest() = 0;
-  // Where the call's work goes; unset: its tensors lie in host memory.
-  virtual std::optional<DeviceQueue> queue() const { return std::nullopt; }
+  // Where the call's work goes; null: its tensors lie in host memory.
+  virtual const DeviceQueue* queue() const { return nullptr; }
   // Ends the call, which must not be used afterwards. `finished` has results if `status` is OK.
   virtual void Answer(std::unique_ptr<Request> finished, const absl::Status& status) = 0;
 };
@@ -125,7 +125,7 @@ struct Arrival {
   absl::Time received;
   int64_t message_bytes = 0;
   std::optional<int64_t> reply_bytes_max;  // set: the reply must fit a slot of a ring
-  std::optional<DeviceQueue> queue;        // set: the tensors lie on its device
+  const DeviceQueue* queue = nullptr;      // set: the tensors lie on its device
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;  // may be null
   std::shared_ptr<const Identity> identity;      // that calls; null: there is no access file

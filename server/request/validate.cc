@@ -598,7 +598,8 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
 absl::Status PlanDevice(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
                         const Ropes& ropes, ArraySource& source, Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckDeviceRequest(fixed, plan));
-  DevicePositions& device = plan.device.emplace();
+  plan.device = std::make_shared<DevicePositions>();
+  DevicePositions& device = *plan.device;
   if (!plan.rotates) return absl::OkStatus();
   if (fixed.operation() == v1::OPERATION_REPOSITION) {
     if (fixed.reposition().has_from_rope()) {
