@@ -4,8 +4,6 @@ Every error says which field is wrong, what it got and what it wants, where it i
 """
 from __future__ import annotations
 
-from typing import Any
-
 
 class RopeError(Exception):
     """A call that failed.
@@ -20,14 +18,6 @@ class RopeError(Exception):
             tensors.
     """
 
-    code: str
-    reason: str
-    field: str
-    got: str
-    want: str
-    retry_delay: float
-    may_have_executed: bool
-
     def __init__(self, message: str, *, code: str = "UNKNOWN", reason: str = "UNSPECIFIED",
                  field: str = "", got: str = "", want: str = "", retry_delay: float = 0.0,
                  may_have_executed: bool = False) -> None:
@@ -39,9 +29,6 @@ class RopeError(Exception):
         self.want = want
         self.retry_delay = retry_delay
         self.may_have_executed = may_have_executed
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), self.args, self.__dict__)
 
 
 class InvalidField(RopeError, ValueError):
@@ -140,25 +127,15 @@ class ConfigWarning(UserWarning):
     """What is doubtful about a config, by warnings.warn."""
 
 
-def _name(reason: str) -> str:
-    return "".join(word.capitalize() for word in reason.split("_"))
-
-
 _CLASSES = {cls.__name__: cls for cls in RopeError.__subclasses__()}
 
 
 def _of(code: str, reason: str, message: str, field: str, got: str, want: str,
         retry_delay_ms: int, may_have_executed: bool) -> RopeError:
     """The error of a status of the library."""
-    cls = _CLASSES.get(_name(reason), RopeError)
+    cls = _CLASSES.get(reason.replace("_", " ").title().replace(" ", ""), RopeError)
     return cls(message, code=code, reason=reason, field=field, got=got, want=want,
                retry_delay=retry_delay_ms / 1000, may_have_executed=may_have_executed)
-
-
-def _remade(cls: type[RopeError], args: tuple[Any, ...], attributes: dict[str, Any]) -> RopeError:
-    error = cls(*args)
-    error.__dict__.update(attributes)
-    return error
 
 
 def invalid(field: str, got: object, want: str) -> InvalidField:
