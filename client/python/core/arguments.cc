@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "client/python/core/arrays.h"
-#include "client/python/core/errors.h"
-#include "client/python/core/names.h"
+#include "client/python/core/interpreter.h"
 
 namespace rope::python {
 
@@ -20,7 +19,7 @@ namespace nb = nanobind;
 namespace {
 
 // The place of a name; that of the end: it is none of them.
-size_t IndexOf(nb::handle name) {
+size_t PlaceOf(nb::handle name) {
   // owned by the process
   static const std::vector<PyObject*> known = [] {
     std::vector<PyObject*> made;
@@ -39,7 +38,7 @@ Arguments::Arguments(nb::handle given, Argument first, Argument last) {
   PyObject* name = nullptr;
   PyObject* value = nullptr;
   for (Py_ssize_t at = 0; PyDict_Next(given.ptr(), &at, &name, &value) != 0;) {
-    const size_t i = IndexOf(name);
+    const size_t i = PlaceOf(name);
     if (i < first.index || i > last.index) {
       PyErr_Format(PyExc_TypeError, "got an unexpected argument %R", name);
       nb::raise_python_error();
@@ -63,7 +62,13 @@ const char* Arguments::Any(Argument first, Argument last) const {
   return nullptr;
 }
 
-client::RopeSpec Arguments::Rope() const {
+client::RopeSpec Arguments::Rope(bool has_table) const {
+  if (has_table) {
+    if (const char* const given = Any("rope", "precision")) {
+      RaiseInvalid(given, "it and a table of cos and sin, or angles", "one of them");
+    }
+    return {.pairing = PairingOf("pairing")};
+  }
   static const nb::handle type = Kept("ropeserve.rope", "Rope");
   static const nb::handle warnings = Interned("_warnings"), spec = Interned("_spec");
   nb::object rope = nb::borrow((*this)["rope"]);
@@ -78,30 +83,16 @@ client::RopeSpec Arguments::Rope() const {
   return nb::cast<client::RopeSpec>(nb::getattr(rope, spec));
 }
 
-client::RopeSpec Arguments::RopeOfTable() const {
-  if (const char* const given = Any("rope", "precision")) {
-    RaiseInvalid(given, "it and a table of cos and sin, or angles", "one of them");
-  }
-  client::RopeSpec rope;
-  rope.pairing = PairingOf("pairing");
-  return rope;
-}
-
 std::optional<Pairing> Arguments::PairingOf(Argument argument) const {
   if (!has(argument)) return {};
-  for (const Pairing each : {Pairing::kHalf, Pairing::kInterleaved}) {
-    if (PyUnicode_Check(at(argument).ptr()) != 0 &&
-        PyUnicode_CompareWithASCIIString(at(argument).ptr(), rope::Name(each).data()) == 0) {
-      return each;
-    }
-  }
-  RaiseInvalid(argument.name(), nb::repr(at(argument)).c_str(), "one of half, interleaved");
+  return ChoiceOf<Pairing>(at(argument), argument.name(), kPairings);
 }
 
 std::optional<client::DType> Arguments::DTypeOf(Argument argument) const {
   if (!has(argument)) return {};
-  return nb::cast<client::DType>(
-      Imported("ropeserve._arrays", "core_dtype")(at(argument), argument.name()));
+  const nb::object name =
+      Imported("ropeserve._arrays", "dtype_name")(at(argument), argument.name());
+  return ChoiceOf<client::DType>(name, argument.name(), kDTypes);
 }
 
 std::optional<int64_t> Arguments::IntegerOf(Argument argument) const {
@@ -115,10 +106,6 @@ std::string Arguments::TextOf(Argument argument) const {
     RaiseInvalid(argument.name(), nb::repr(at(argument)).c_str(), "a text");
   }
   return text;
-}
-
-client::CallOptions Arguments::Options() const {
-  return OptionsOf((*this)["timeout"]);
 }
 
 client::Positions Arguments::Positions(bool may_be_none) const {
@@ -153,6 +140,18 @@ void Arguments::SetLengths(client::Positions& positions) const {
   }
   positions.cp_rank = part.first;
   positions.cp_size = part.second;
+}
+
+size_t IndexOf(nb::handle name, const std::string& field, std::span<const char* const> names) {
+  const auto is_name = [name](const char* each) {
+    return PyUnicode_Check(name.ptr()) != 0 &&
+           PyUnicode_CompareWithASCIIString(name.ptr(), each) == 0;
+  };
+  const auto found = std::ranges::find_if(names, is_name);
+  if (found != names.end()) return static_cast<size_t>(found - names.begin());
+  std::string all = names[0];
+  for (const char* const each : names.subspan(1)) all += std::string(", ") + each;
+  RaiseInvalid(field, nb::repr(name).c_str(), "one of " + all);
 }
 
 client::CallOptions OptionsOf(nb::handle timeout_seconds) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -50,7 +51,7 @@ class Arguments {
   // Of a dict, which may have the names from `first` to `last`.
   Arguments(nanobind::handle given, Argument first, Argument last);
 
-  bool has(Argument argument) const { return values_[argument.index].is_valid(); }
+  bool has(Argument argument) const { return at(argument).is_valid(); }
   // As if the dict had it.
   void Set(Argument argument, nanobind::handle value);
   // None for an argument that is not given.
@@ -58,16 +59,13 @@ class Arguments {
   // The name of the first of a range that is given; null: none is.
   const char* Any(Argument first, Argument last) const;
 
-  // What a call says of the embedding. Warns of what is doubtful about its file.
-  client::RopeSpec Rope() const;
-  // The same of a call with a table of its own: the pairing alone.
-  client::RopeSpec RopeOfTable() const;
+  // What a call says of the embedding: of one with a table of its own the pairing alone. Warns of
+  // what is doubtful about its file.
+  client::RopeSpec Rope(bool has_table) const;
   std::optional<Pairing> PairingOf(Argument argument) const;
   std::optional<client::DType> DTypeOf(Argument argument) const;
   std::optional<int64_t> IntegerOf(Argument argument) const;
   std::string TextOf(Argument argument) const;  // empty: not given
-  // How long the call may take.
-  client::CallOptions Options() const;
   // Where the tokens are: one of start, starts and positions; or none, if that may be.
   client::Positions Positions(bool may_be_none) const;
   // Sets the lengths that are given.
@@ -79,6 +77,17 @@ class Arguments {
 
   std::array<nanobind::handle, std::size(kArguments)> values_ = {};
 };
+
+// The names of the values of enums, in their order.
+inline constexpr const char* kPairings[] = {"half", "interleaved"};
+inline constexpr const char* kDTypes[] = {"fp32", "fp16", "bf16", "fp64", "fp8_e4m3", "fp8_e5m2"};
+
+// The place of a name among others. InvalidField: another object.
+size_t IndexOf(nanobind::handle name, const std::string& field, std::span<const char* const> names);
+template <typename Enum>
+Enum ChoiceOf(nanobind::handle name, const std::string& field, std::span<const char* const> names) {
+  return static_cast<Enum>(IndexOf(name, field, names));
+}
 
 // None: the default.
 client::CallOptions OptionsOf(nanobind::handle timeout_seconds);

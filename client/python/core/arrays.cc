@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "client/error.h"
-#include "client/python/core/errors.h"
-#include "client/python/core/names.h"
+#include "client/python/core/interpreter.h"
 
 namespace rope::python {
 namespace {
@@ -156,7 +155,12 @@ void* Array::writable() const {
 }
 
 bool Array::Fill(nb::handle object) {
-  return FillByInterface(object) || FillByTable(object) || FillByCapsule(object);
+  if (FillByInterface(object)) return true;
+  if (const ExchangeApi* const api = ApiOf(object)) {
+    if (api->tensor_of(object.ptr(), &source_) == 0) return true;
+    PyErr_Clear();
+  }
+  return FillByCapsule(object);
 }
 
 bool Array::FillByInterface(nb::handle object) {
@@ -185,14 +189,6 @@ bool Array::FillByInterface(nb::handle object) {
              .byte_offset = 0};
   is_read_only_ = (array->flags & kWriteable) == 0;
   return true;
-}
-
-bool Array::FillByTable(nb::handle object) {
-  const ExchangeApi* const api = ApiOf(object);
-  if (api == nullptr) return false;
-  if (api->tensor_of(object.ptr(), &source_) == 0) return true;
-  PyErr_Clear();
-  return false;
 }
 
 void Array::CheckHasPlainNumbers(nb::handle object) const {
@@ -248,8 +244,7 @@ IntegerArray::IntegerArray(nb::handle object, const char* name, bool may_be_numb
   if (ReadSequence(object)) return;
   if (ReadArray(object, name) && (may_be_number || !shape.empty())) return;
   // Strides, other widths, numbers of other types.
-  const char* const reader = may_be_number ? "any_integers" : "integers";
-  ReadArray(Imported("ropeserve._arrays", reader)(object, name), name);
+  ReadArray(Imported("ropeserve._arrays", "integers")(object, name, may_be_number), name);
 }
 
 bool IntegerArray::ReadSequence(nb::handle object) {

@@ -50,7 +50,6 @@ class Array {
   // Fills source_. False: the object cannot.
   bool Fill(nanobind::handle object);
   bool FillByInterface(nanobind::handle object);
-  bool FillByTable(nanobind::handle object);
   bool FillByCapsule(nanobind::handle object);
   // The same for a dtype that DLPack does not have in the object's library.
   void FillByBits(nanobind::handle object);

@@ -1,6 +1,5 @@
 // Requests of Client.move_.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
 
 #include <algorithm>
 #include <array>
@@ -13,9 +12,7 @@
 
 #include "client/python/core/arguments.h"
 #include "client/python/core/arrays.h"
-#include "client/python/core/bindings.h"
-#include "client/python/core/errors.h"
-#include "client/python/core/names.h"
+#include "client/python/core/interpreter.h"
 #include "client/python/core/request.h"
 #include "rope/rotate.h"
 
@@ -53,13 +50,8 @@ void AddTable(nb::handle table, Request& call) {
   }
   client::Rows& rows = call.request.rows.emplace();
   for (size_t i = 0; i < arrays.size(); ++i) {
-    const Array array(arrays[i], "table");
     auto& view = arrays.size() == 1 ? rows.cos_sin : i == 0 ? rows.cos : rows.sin;
-    view = client::ArrayView{.dtype = array.dtype(),
-                             .shape = array.shape(),
-                             .data = array.tensor().data,
-                             .strides = array.strides()};
-    call.arrays.push_back(array.kept());
+    view = call.Borrow(arrays[i], "table");
   }
 }
 
@@ -95,12 +87,12 @@ void CheckIds(const std::vector<int64_t>& ids, const char* name, int64_t count) 
                "less than the " + std::to_string(count) + " of the pool");
 }
 
-// Sizes and strides. An axis of one element, or that the pool does not have, has the stride 1.
-PagedTokens PoolOf(const Array& array, const std::string& letters) {
+// Sets sizes and strides. An axis of one element, or that the pool does not have, has the stride 1.
+PagedTokens PoolOf(const Array& array, const std::string& letters, PagedTokens pool) {
   const std::vector<int64_t> shape = array.shape();
   const std::vector<int64_t> strides = array.strides();
-  PagedTokens pool = {
-      .page_stride = 1, .token_stride = 1, .head_stride = 1, .layer_stride = 1, .pool_elements = 1};
+  pool.page_stride = pool.token_stride = pool.head_stride = pool.layer_stride = 1;
+  pool.pool_elements = 1;
   int64_t packed = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     const int64_t stride = shape[i] == 1 ? 1 : strides.empty() ? packed : strides[i];
@@ -126,116 +118,10 @@ bool AreAlike(const PagedTokens& a, const PagedTokens& b) {
   return all(a) == all(b);
 }
 
-// What calls of Client.move_ have in common, and their requests.
-class Move {
- public:
-  // Of what the arguments say beside MoveValues.
-  explicit Move(const Arguments& given)
-      : rotary_offset_(given.IntegerOf("rotary_offset")),
-        block_size_(given.IntegerOf("block_size")),
-        dtype_(given.DTypeOf("dtype")) {}
-  // The same moves, by a rotation that was prepared from the call `like`.
-  Move(const Arguments& given, const Prepared& prepared, const Request& like) : Move(given) {
-    rotation_ = prepared.rotation();
-    tensors_ = like.request.tensors;
-  }
-
-  // A call; of one that is not prepared `values` also names the embedding.
-  Request Of(nb::handle k, const Arguments& values) const;
-
- private:
-  void AddPages(const Array& array, const Array& result, const std::string& letters,
-                const PagedTokens& ids, TensorView& view) const;
-  // InvalidField: an array is of another kind than the prepared one.
-  void RemoveConstants(client::RotateRequest& request) const;
-
-  std::optional<int64_t> rotary_offset_;
-  std::optional<int64_t> block_size_;
-  std::optional<client::DType> dtype_;  // of all arrays; unsigned bytes stand for it
-  std::optional<client::PreparedRotation> rotation_ = {};
-  std::vector<TensorView> tensors_ = {};  // of rotation_
-};
-
-Arguments AllOf(nb::handle arguments) {
-  return {arguments, "block_size", "precision"};
-}
-
-Request Move::Of(nb::handle k, const Arguments& values) const {
-  Request call;
-  call.options = values.Options();
-  call.request.operation = client::Operation::kReposition;
-  if (!rotation_.has_value()) {
-    const bool has_table = values.has("table");
-    call.request.rope = has_table ? values.RopeOfTable() : values.Rope();
-  }
-  AddTable(values["table"], call);
-  const bool is_by_head = AddDistance(values, call.request);
-  const bool has_pages = values.has("pages");
-  const bool is_paged = has_pages || values.has("slots");
-  if (has_pages && values.has("slots")) RaiseInvalid("pages", "it and slots", "one of them");
-  if (!is_paged && (block_size_.has_value() || values.has("out_slots"))) {
-    RaiseInvalid(block_size_.has_value() ? "block_size" : "out_slots", "it alone",
-                 "it with pages or slots");
-  }
-  const PagedTokens ids = {.pages = IdsOf(values, "pages"),
-                           .slots = IdsOf(values, "slots"),
-                           .target_slots = IdsOf(values, "out_slots")};
-  const Axes& axes = has_pages ? kPages : is_paged ? kSlots : is_by_head ? kByHead : kTokens;
-  const nb::handle out = values["out"];
-  const std::vector<nb::object> inputs = ArraysOf(k);
-  const std::vector<nb::object> outputs = out.is_none() ? inputs : ArraysOf(out);
-  if (inputs.empty() || outputs.size() != inputs.size()) {
-    RaiseInvalid("k, out", std::to_string(inputs.size()) + " and " + std::to_string(outputs.size()),
-                 "an array, or as many in both");
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const std::string index = inputs[i].is(k) ? "" : std::string("[") + std::to_string(i) + "]";
-    const Array array(inputs[i], "k" + index, dtype_);
-    std::optional<Array> other;
-    if (!out.is_none()) other.emplace(outputs[i], "out" + index, dtype_);
-    const Array& result = out.is_none() ? array : *other;
-    CheckIsNoFloat64(array, "fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2");
-    CheckDType(array, dtype_.value_or(array.dtype()));
-    CheckDType(result, array.dtype());
-    const char* const letters = axes[static_cast<size_t>(array.tensor().rank)];
-    if (letters == nullptr) {
-      RaiseInvalid(array.name() + ".shape", TextOf(array.shape()), "axes as move_ explains them");
-    }
-    TensorView view;
-    view.role = client::Role::kK;
-    view.dtype = array.dtype();
-    view.rotary_offset = rotary_offset_;
-    view.data = array.tensor().data;
-    view.output = result.writable();
-    if (is_paged) {
-      AddPages(array, result, letters, ids, view);
-      if (i == 0) {  // those of the others, too
-        view.paged->pages = ids.pages;
-        view.paged->slots = ids.slots;
-        view.paged->target_slots = ids.target_slots;
-      }
-    } else {
-      view.layout = letters;
-      view.shape = array.shape();
-      view.strides = array.strides();
-      view.output_strides = result.strides();
-      if (result.shape() != view.shape) {
-        RaiseInvalid(result.name() + ".shape", TextOf(result.shape()), TextOf(view.shape));
-      }
-    }
-    call.names.push_back(array.name());
-    call.arrays.push_back(array.kept());
-    call.arrays.push_back(result.kept());
-    call.request.tensors.push_back(std::move(view));
-  }
-  call.result = nb::borrow(out.is_none() ? k : out);
-  call.changed = outputs;
-  if (rotation_.has_value()) RemoveConstants(call.request);
-  return call;
-}
-
-void Move::AddPages(const Array& array, const Array& result, const std::string& letters,
-                    const PagedTokens& ids, TensorView& view) const {
+// The tokens of the first array, `ids`, are those of the others, too.
+void AddPages(const Array& array, const Array& result, const std::string& letters,
+              const PagedTokens& ids, bool is_first, std::optional<int64_t> block_size,
+              TensorView& view) {
   const std::vector<int64_t> shape = array.shape();
   std::vector<int64_t> others = result.shape();
   const size_t axis = letters.find('P');
@@ -245,8 +131,8 @@ void Move::AddPages(const Array& array, const Array& result, const std::string& 
     RaiseInvalid(result.name() + ".shape", TextOf(result.shape()),
                  TextOf(shape) + ", with any number of pages or slots");
   }
-  PagedTokens pool = PoolOf(array, letters);
-  PagedTokens target = PoolOf(result, letters);
+  PagedTokens pool = PoolOf(array, letters, is_first ? ids : PagedTokens{});
+  PagedTokens target = PoolOf(result, letters, {});
   if (pages == 1) pool.page_stride = target.page_stride;  // a single page has no distance
   if (targets == 1) target.page_stride = pool.page_stride;
   pool.pool_elements = target.pool_elements = std::max(pool.pool_elements, target.pool_elements);
@@ -254,8 +140,8 @@ void Move::AddPages(const Array& array, const Array& result, const std::string& 
     RaiseInvalid(result.name() + ".strides", "others", "those of " + array.name());
   }
   const bool has_pages = letters.find('T') != std::string::npos;
-  if (block_size_.has_value() && (!has_pages || block_size_ != pool.block_size)) {
-    RaiseInvalid("block_size", std::to_string(*block_size_) + " for " + TextOf(shape),
+  if (block_size.has_value() && (!has_pages || block_size != pool.block_size)) {
+    RaiseInvalid("block_size", std::to_string(*block_size) + " for " + TextOf(shape),
                  "the tokens of a page: view [slots, H, C] as [pages, block_size, H, C]");
   }
   // Without targets, the results lie in `result` where the tokens lie in `array`.
@@ -274,11 +160,103 @@ void Move::AddPages(const Array& array, const Array& result, const std::string& 
   view.paged = std::move(pool);
 }
 
-void Move::RemoveConstants(client::RotateRequest& request) const {
-  bool is_alike = request.tensors.size() == tensors_.size();
+// Of a call that is not prepared `values` also names the embedding.
+Request MoveOf(nb::handle k, const Arguments& values, const MoveConstants& constants,
+               bool is_prepared) {
+  Request call;
+  call.moves = constants;
+  call.options = OptionsOf(values["timeout"]);
+  call.request.operation = client::Operation::kReposition;
+  if (!is_prepared) call.request.rope = values.Rope(values.has("table"));
+  AddTable(values["table"], call);
+  const bool is_by_head = AddDistance(values, call.request);
+  const bool has_pages = values.has("pages");
+  const bool is_paged = has_pages || values.has("slots");
+  if (has_pages && values.has("slots")) RaiseInvalid("pages", "it and slots", "one of them");
+  if (!is_paged && (constants.block_size.has_value() || values.has("out_slots"))) {
+    RaiseInvalid(constants.block_size.has_value() ? "block_size" : "out_slots", "it alone",
+                 "it with pages or slots");
+  }
+  const PagedTokens ids = {.pages = IdsOf(values, "pages"),
+                           .slots = IdsOf(values, "slots"),
+                           .target_slots = IdsOf(values, "out_slots")};
+  const Axes& axes = has_pages ? kPages : is_paged ? kSlots : is_by_head ? kByHead : kTokens;
+  const nb::handle out = values["out"];
+  const std::vector<nb::object> inputs = ArraysOf(k);
+  const std::vector<nb::object> outputs = out.is_none() ? inputs : ArraysOf(out);
+  if (inputs.empty() || outputs.size() != inputs.size()) {
+    RaiseInvalid("k, out", std::to_string(inputs.size()) + " and " + std::to_string(outputs.size()),
+                 "an array, or as many in both");
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string index = inputs[i].is(k) ? "" : std::string("[") + std::to_string(i) + "]";
+    const Array array(inputs[i], "k" + index, constants.dtype);
+    std::optional<Array> other;
+    if (!out.is_none()) other.emplace(outputs[i], "out" + index, constants.dtype);
+    const Array& result = out.is_none() ? array : *other;
+    CheckIsNoFloat64(array, "fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2");
+    CheckDType(array, constants.dtype.value_or(array.dtype()));
+    CheckDType(result, array.dtype());
+    const char* const letters = axes[static_cast<size_t>(array.tensor().rank)];
+    if (letters == nullptr) {
+      RaiseInvalid(array.name() + ".shape", TextOf(array.shape()), "axes as move_ explains them");
+    }
+    TensorView view;
+    view.role = client::Role::kK;
+    view.dtype = array.dtype();
+    view.rotary_offset = constants.rotary_offset;
+    view.data = array.tensor().data;
+    view.output = result.writable();
+    if (is_paged) {
+      AddPages(array, result, letters, ids, i == 0, constants.block_size, view);
+    } else {
+      view.layout = letters;
+      view.shape = array.shape();
+      view.strides = array.strides();
+      view.output_strides = result.strides();
+      if (result.shape() != view.shape) {
+        RaiseInvalid(result.name() + ".shape", TextOf(result.shape()), TextOf(view.shape));
+      }
+    }
+    call.names.push_back(array.name());
+    call.arrays.push_back(array.kept());
+    call.arrays.push_back(result.kept());
+    call.request.tensors.push_back(std::move(view));
+  }
+  call.result = nb::borrow(out.is_none() ? k : out);
+  call.changed = outputs;
+  return call;
+}
+
+}  // namespace
+
+Request Request::OfMove(nb::handle k, nb::handle arguments) {
+  const Arguments given(arguments, "block_size", "precision");
+  if (!given.has("out")) WarnOfCopy(k, "k");
+  if (given.has("scale")) Imported("ropeserve.client", "_check_scale")(k, given["scale"]);
+  return MoveOf(k, given,
+                {.rotary_offset = given.IntegerOf("rotary_offset"),
+                 .block_size = given.IntegerOf("block_size"),
+                 .dtype = given.DTypeOf("dtype")},
+                false);
+}
+
+Request Prepared::Move(nb::handle k, nb::handle values) const {
+  if (!move_.has_value()) {
+    RaiseInvalid("operation", "a rotation", "operation=\"move\" of prepare");
+  }
+  const Arguments given(values, "table", "timeout");
+  if (!given.has("out")) WarnOfCopy(k, "k");
+  Request call = MoveOf(k, given, *move_, true);
+  RemoveConstants(call.request);
+  return call;
+}
+
+void Prepared::RemoveConstants(client::RotateRequest& request) const {
+  bool is_alike = request.tensors.size() == moved_.size();
   for (size_t i = 0; is_alike && i < request.tensors.size(); ++i) {
     TensorView& view = request.tensors[i];
-    const TensorView& want = tensors_[i];
+    const TensorView& want = moved_[i];
     is_alike = view.layout == want.layout && view.dtype == want.dtype && view.shape == want.shape &&
                view.paged.has_value() == want.paged.has_value() &&
                (!want.paged.has_value() || AreAlike(*view.paged, *want.paged));
@@ -300,34 +278,6 @@ void Move::RemoveConstants(client::RotateRequest& request) const {
   request.rope = {};
   request.operation = {};
   request.prepared = rotation_;
-}
-
-}  // namespace
-
-void BindMove(nb::module_& module) {
-  module.def(
-      "move",
-      [](nb::handle k, nb::handle arguments) {
-        const Arguments given = AllOf(arguments);
-        if (given.has("scale")) {
-          Imported("ropeserve.client", "_check_scale")(k, given["scale"]);
-        }
-        return Move(given).Of(k, given);
-      },
-      nb::arg("k").none(), nb::arg("arguments"));
-  nb::class_<Move>(module, "Move")
-      .def(
-          "__init__",
-          [](Move* self, nb::handle arguments, const Prepared& prepared, const Request& like) {
-            new (self) Move(AllOf(arguments), prepared, like);
-          },
-          nb::arg("arguments"), nb::arg("prepared"), nb::arg("like"))
-      .def(
-          "of",
-          [](const Move& self, nb::handle k, nb::handle values) {
-            return self.Of(k, {values, "table", "timeout"});
-          },
-          nb::arg("k").none(), nb::arg("values"));
 }
 
 }  // namespace rope::python

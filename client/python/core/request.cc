@@ -5,8 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "client/python/core/errors.h"
-#include "client/python/core/names.h"
+#include "client/python/core/interpreter.h"
 
 namespace rope::python {
 
@@ -31,6 +30,9 @@ void CheckIsNoFloat64(const Array& array, const std::string& wanted) {
 }
 
 namespace {
+
+constexpr const char* kOperations[] = {"rotate", "inverse", "backward", "add_sinusoidal",
+                                       "reposition"};
 
 // Three axes are SHD, four BSHD. Of others nothing is guessed.
 std::string LayoutOf(const Array& array) {
@@ -69,16 +71,25 @@ void CheckShape(const Array& array, const std::string& layout, const std::vector
 
 }  // namespace
 
-Request Request::OfRotation(client::Operation operation, nb::handle q, nb::handle k, bool in_place,
-                            nb::handle arguments, nb::handle to, nb::handle from,
-                            nb::handle from_rope) {
+Request Request::OfRotation(nb::handle operation, nb::handle q, nb::handle k, bool in_place,
+                            nb::handle arguments, nb::handle by, nb::handle to, nb::handle from,
+                            nb::handle from_rope, bool to_prepare) {
+  if (in_place) {
+    WarnOfCopy(q, "q");
+    WarnOfCopy(k, "k");
+  }
   const Arguments given(arguments, "timeout", "request_id");
   Request call;
-  call.options = given.Options();
+  call.options = OptionsOf(given["timeout"]);
   client::RotateRequest& request = call.request;
-  request.operation = operation;
-  const bool has_table = given.Any("cos", "angles") != nullptr;
-  request.rope = has_table ? given.RopeOfTable() : given.Rope();
+  request.operation = ChoiceOf<client::Operation>(operation, "operation", kOperations);
+  const bool is_move = request.operation == client::Operation::kReposition;
+  const char* const table = given.Any("cos", "angles");
+  const bool has_table = table != nullptr;
+  if (has_table && is_move && !to_prepare) {
+    RaiseInvalid(table, "it", "nothing: move takes a table");
+  }
+  request.rope = given.Rope(has_table);
   if (has_table) {
     client::Rows& rows = request.rows.emplace();
     for (const auto& [name, row] :
@@ -87,19 +98,14 @@ Request Request::OfRotation(client::Operation operation, nb::handle q, nb::handl
       if (given.has(name)) *row = call.Packed(given[name], name.name());
     }
   }
-  if (to.is_none()) {
+  if (!is_move && !to_prepare) {
     request.positions = given.Positions(has_table);
   } else if (const char* const name = given.Any("start", "positions")) {
     RaiseInvalid(name, "it", "nothing: this call has no positions of that kind");
+  } else if (is_move) {
+    call.AddDistance(given, by, to, from, from_rope);
   } else {
-    request.positions = PositionsOf(to, "to");
-    given.SetLengths(request.positions);
-  }
-  if (!from.is_none()) {
-    client::Reposition& move = request.reposition.emplace();
-    move.from = PositionsOf(from, "from_");
-    given.SetLengths(move.from);
-    if (!from_rope.is_none()) move.from_rope = nb::cast<client::RopeSpec>(from_rope);
+    request.positions.start = 0;
   }
   if (in_place && given.has("output_dtype")) {
     RaiseInvalid("output_dtype", nb::str(given["output_dtype"]).c_str(),
@@ -110,16 +116,40 @@ Request Request::OfRotation(client::Operation operation, nb::handle q, nb::handl
   request.skip_attention_factor = static_cast<bool>(nb::bool_(given["skip_attention_factor"]));
   request.request_id = given.TextOf("request_id");
   const std::string layout = given.TextOf("layout");
-  std::vector<nb::object> results;
-  if (!q.is_none()) results.push_back(call.Add("q", q, layout, in_place));
-  if (!k.is_none()) results.push_back(call.Add("k", k, layout, in_place));
-  if (results.empty()) RaiseInvalid("q, k", "none", "at least one of them");
-  call.SetResult(results);
+  if (!q.is_none()) call.Add("q", q, layout, in_place);
+  if (!k.is_none()) call.Add("k", k, layout, in_place);
+  if (call.filled.empty()) RaiseInvalid("q, k", "none", "at least one of them");
+  call.SetResult();
   return call;
 }
 
-nb::object Request::Add(const char* name, nb::handle given, const std::string& layout,
-                        bool in_place) {
+// With lengths a difference is one of positions, which have them.
+void Request::AddDistance(const Arguments& given, nb::handle by, nb::handle to, nb::handle from,
+                          nb::handle from_rope) {
+  client::Reposition& move = request.reposition.emplace();
+  if (by.is_none()) {
+    if (to.is_none() || from.is_none()) RaiseInvalid("to, from_", "one or none", "both, or by");
+    request.positions = PositionsOf(to, "to");
+    move.from = PositionsOf(from, "from_");
+    if (!from_rope.is_none()) {
+      move.from_rope = nb::cast<client::RopeSpec>(from_rope.attr("_spec"));
+    }
+  } else if (!to.is_none() || !from.is_none() || !from_rope.is_none()) {
+    RaiseInvalid("by", "it and to, from_ or from_rope", "it alone");
+  } else {
+    const int64_t distance = IntegerOf(by, "by");
+    if (!given.has("seq_lens")) {
+      move.by = {distance};
+      return;
+    }
+    request.positions.start = std::max<int64_t>(distance, 0);
+    move.from.start = std::max<int64_t>(-distance, 0);
+  }
+  given.SetLengths(request.positions);
+  given.SetLengths(move.from);
+}
+
+void Request::Add(const char* name, nb::handle given, const std::string& layout, bool in_place) {
   static const nb::handle type = Kept("ropeserve.rope", "Tensor");
   client::TensorView view;
   nb::object input = nb::borrow(given);
@@ -148,20 +178,17 @@ nb::object Request::Add(const char* name, nb::handle given, const std::string& l
       in_place ? nb::none() : NewArray(input, wanted.shape, request.output_dtype);
   c::OpenAxis none;
   const std::string its_layout = view.layout;
-  AddMemory(array, output, its_layout, wanted, none, std::move(view));
+  AddMemory(input, array, output, its_layout, wanted, none, std::move(view));
   names.push_back(name);
-  if (!in_place) return output;
-  changed.push_back(input);
-  return input;
 }
 
-void Request::SetResult(const std::vector<nb::object>& results) {
-  result = results.size() == 1 ? results[0] : nb::make_tuple(results[0], results[1]);
+void Request::SetResult() {
+  result = filled.size() == 1 ? filled[0] : nb::make_tuple(filled[0], filled[1]);
 }
 
-void Request::AddMemory(const Array& array, nb::handle output, const std::string& layout,
-                        const client::WantedTensor& wanted, c::OpenAxis& open,
-                        client::TensorView view) {
+void Request::AddMemory(const nb::object& input, const Array& array, const nb::object& output,
+                        const std::string& layout, const client::WantedTensor& wanted,
+                        c::OpenAxis& open, client::TensorView view) {
   view.data = array.tensor().data;
   view.strides = array.strides();
   arrays.push_back(array.kept());
@@ -172,6 +199,7 @@ void Request::AddMemory(const Array& array, nb::handle output, const std::string
     }
     view.output = array.writable();
     view.output_strides = view.strides;
+    changed.push_back(input);
   } else {
     const Array written(output, array.name() + "_output");
     CheckDType(written, wanted.dtype);
@@ -180,24 +208,49 @@ void Request::AddMemory(const Array& array, nb::handle output, const std::string
     view.output_strides = written.strides();
     arrays.push_back(written.kept());
   }
+  filled.push_back(output.is_none() ? input : output);
   request.tensors.push_back(std::move(view));
 }
 
-client::ArrayView Request::Packed(nb::handle values, const std::string& name) {
+client::ArrayView Request::Borrow(nb::handle values, const std::string& name) {
   const Array array(values, name);
-  if (array.tensor().strides != nullptr) {
-    RaiseInvalid(name + ".strides", TextOf(array.strides()), "a contiguous array");
-  }
   arrays.push_back(array.kept());
-  return {.dtype = array.dtype(), .shape = array.shape(), .data = array.tensor().data};
+  return {.dtype = array.dtype(),
+          .shape = array.shape(),
+          .data = array.tensor().data,
+          .strides = array.strides()};
 }
 
-Request Prepared::Values(const nb::tuple& arrays, bool in_place, nb::handle start, nb::handle from,
-                         nb::handle timeout, nb::handle positions) const {
-  const std::vector<client::Preparation::Tensor>& tensors = preparation().tensors();
-  if (arrays.size() != tensors.size()) {
-    RaiseInvalid("arrays", std::to_string(arrays.size()), std::to_string(tensors.size()));
+client::ArrayView Request::Packed(nb::handle values, const std::string& name) {
+  client::ArrayView view = Borrow(values, name);
+  if (view.strides.empty()) return view;
+  RaiseInvalid(name + ".strides", TextOf(view.strides), "a contiguous array");
+}
+
+void WarnOfCopy(nb::handle array, const char* name) {
+  static const auto alone = nb::cast<Py_ssize_t>(Imported("ropeserve.client", "_TEMPORARY"));
+  if (Py_REFCNT(array.ptr()) != alone) return;
+  Imported("ropeserve.client", "_warn_of_copies")(name, array);
+}
+
+Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bool in_place,
+                         nb::handle start, nb::handle from, nb::handle timeout,
+                         nb::handle positions) const {
+  for (const auto& [name, array] : {std::pair("q", q), std::pair("k", k)}) {
+    if (array.is_none() || std::ranges::count(names_, name) > 0) continue;
+    RaiseInvalid(name, "it", "nothing: it was not prepared");
   }
+  std::vector<nb::object> inputs;  // which hold them beside `arrays`
+  if (!q.is_none()) inputs.push_back(nb::borrow(q));
+  for (const nb::handle array : arrays) {
+    if (!array.is_none()) inputs.push_back(nb::borrow(array));
+  }
+  if (!k.is_none()) inputs.push_back(nb::borrow(k));
+  const std::vector<client::Preparation::Tensor>& tensors = preparation().tensors();
+  if (inputs.size() != tensors.size()) {
+    RaiseInvalid("arrays", std::to_string(inputs.size()), std::to_string(tensors.size()));
+  }
+  for (size_t i = 0; in_place && i < inputs.size(); ++i) WarnOfCopy(inputs[i], "arrays");
   Arguments given(positions, "starts", "context_parallel");
   given.Set("start", start);
   Request call;
@@ -209,30 +262,26 @@ Request Prepared::Values(const nb::tuple& arrays, bool in_place, nb::handle star
     given.SetLengths(move.from);
   }
   c::OpenAxis open = {.letter = preparation().message().open_axis()};
-  std::vector<nb::object> results;
   call.request.tensors.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const client::TensorView& view = tensors[i].view;
     const client::WantedTensor& wanted = tensors[i].wanted;
-    nb::object input = arrays[i];
+    const nb::object& input = inputs[i];
     if (!in_place && !nb::hasattr(input, "shape")) {
       RaiseInvalid("arrays", nb::cast<std::string>(input.type().attr("__name__")), "arrays");
     }
     const Array array(input, names_[i]);
     CheckDType(array, view.dtype);
     CheckShape(array, view.layout, view.shape, open);
-    if (in_place) {
-      call.AddMemory(array, nb::none(), view.layout, wanted, open, {});
-      call.changed.push_back(input);
-      results.push_back(std::move(input));
-      continue;
+    nb::object output = nb::none();
+    if (!in_place) {
+      std::optional<client::DType> dtype;
+      if (wanted.dtype != view.dtype) dtype = wanted.dtype;
+      output = NewArray(input, ResultShape(array, view.layout, view.output_layout), dtype);
     }
-    std::optional<client::DType> dtype;
-    if (wanted.dtype != view.dtype) dtype = wanted.dtype;
-    results.push_back(NewArray(input, ResultShape(array, view.layout, view.output_layout), dtype));
-    call.AddMemory(array, results.back(), view.layout, wanted, open, {});
+    call.AddMemory(input, array, output, view.layout, wanted, open, {});
   }
-  call.SetResult(results);
+  call.SetResult();
   call.request.prepared = open.length.has_value() ? rotation_.WithLength(*open.length) : rotation_;
   return call;
 }

@@ -9,6 +9,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,53 +30,81 @@ void CheckDType(const Array& array, client::DType want);
 // InvalidField: the array is float64, which no tensor may be. `wanted`: what it may be.
 void CheckIsNoFloat64(const Array& array, const std::string& wanted);
 
+// What calls of a prepared move have in common beside their tensors.
+struct MoveConstants {
+  std::optional<int64_t> rotary_offset = {};
+  std::optional<int64_t> block_size = {};
+  std::optional<client::DType> dtype = {};  // of all arrays; unsigned bytes stand for it
+};
+
 struct Request {
   client::RotateRequest request = {};
   client::CallOptions options = {};
   nanobind::object result = {};                // what the call gives: the arrays that it fills
+  std::vector<nanobind::object> filled = {};   // these
   std::vector<std::string> names = {};         // of its tensors, for errors
   std::vector<nanobind::object> arrays = {};   // that it borrows
   std::vector<nanobind::object> changed = {};  // arrays in place
+  std::optional<MoveConstants> moves = {};     // of Client.move_ only
 
-  // Of Client.rotate and the like; q or k may be None, an array or a Tensor. `to` and `from`, or
-  // None: positions in place of those of the arguments. `from_rope`: a RopeSpec, or None.
-  static Request OfRotation(client::Operation operation, nanobind::handle q, nanobind::handle k,
-                            bool in_place, nanobind::handle arguments, nanobind::handle to,
-                            nanobind::handle from, nanobind::handle from_rope);
-  // Adds `view` with the memory of an array and of its result, which has the layout, dtype and
-  // shape of `wanted`. An `output` of None: in place.
-  void AddMemory(const Array& array, nanobind::handle output, const std::string& layout,
-                 const client::WantedTensor& wanted, c::OpenAxis& open, client::TensorView view);
-  // One array, or a tuple of two.
-  void SetResult(const std::vector<nanobind::object>& results);
+  // Of Client.rotate and the like; q or k may be None, an array or a Tensor. Of a reposition `by`,
+  // or `to` and `from`, with `from_rope`, a Rope or None. `to_prepare`: without positions.
+  static Request OfRotation(nanobind::handle operation, nanobind::handle q, nanobind::handle k,
+                            bool in_place, nanobind::handle arguments, nanobind::handle by,
+                            nanobind::handle to, nanobind::handle from, nanobind::handle from_rope,
+                            bool to_prepare);
+  // Of Client.move_.
+  static Request OfMove(nanobind::handle k, nanobind::handle arguments);
+  // Adds `view` with the memory of an array, and of its result, which has the layout, dtype and
+  // shape of `wanted`: of `output`, or of `input`, which the array is of, if that is None.
+  void AddMemory(const nanobind::object& input, const Array& array, const nanobind::object& output,
+                 const std::string& layout, const client::WantedTensor& wanted, c::OpenAxis& open,
+                 client::TensorView view);
+  // Sets the result: one array, or a tuple of two.
+  void SetResult();
+  // An array with its strides, which the request borrows from now on.
+  client::ArrayView Borrow(nanobind::handle values, const std::string& name);
 
  private:
-  // Returns the result.
-  nanobind::object Add(const char* name, nanobind::handle given, const std::string& layout,
-                       bool in_place);
+  void AddDistance(const Arguments& given, nanobind::handle by, nanobind::handle to,
+                   nanobind::handle from, nanobind::handle from_rope);
+  void Add(const char* name, nanobind::handle given, const std::string& layout, bool in_place);
   // An array without strides, which the request borrows from now on.
   client::ArrayView Packed(nanobind::handle values, const std::string& name);
 };
 
+// Warns of an array in place that nothing refers to but a method of the package, whose argument it
+// is, and its call of the module.
+void WarnOfCopy(nanobind::handle array, const char* name);
+
 class Prepared {
  public:
-  // `names`: of the tensors, for errors.
-  Prepared(client::PreparedRotation rotation, std::vector<std::string> names)
-      : rotation_(std::move(rotation)), names_(std::move(names)) {}
+  Prepared(client::PreparedRotation rotation, const Request& like)
+      : rotation_(std::move(rotation)), names_(like.names), move_(like.moves) {
+    if (move_.has_value()) moved_ = like.request.tensors;
+  }
 
-  const client::PreparedRotation& rotation() const { return rotation_; }
-  // The request of one call: as many arrays as were prepared. `positions`: a dict of those that
-  // are no start.
-  Request Values(const nanobind::tuple& arrays, bool in_place, nanobind::handle start,
-                 nanobind::handle from, nanobind::handle timeout, nanobind::handle positions) const;
+  std::string id() const { return rotation_.id(); }
+  // The request of one call: as many arrays as were prepared, or q and k by name. `positions`: a
+  // dict of those that are no start.
+  Request Values(const nanobind::tuple& arrays, nanobind::handle q, nanobind::handle k,
+                 bool in_place, nanobind::handle start, nanobind::handle from,
+                 nanobind::handle timeout, nanobind::handle positions) const;
+  // The request of one move. `values`: a dict of MoveValues.
+  Request Move(nanobind::handle k, nanobind::handle values) const;
 
  private:
   const client::Preparation& preparation() const {
     return *client::PreparedState::Of(rotation_)->preparation;
   }
 
+  // InvalidField: an array is of another kind than the prepared one.
+  void RemoveConstants(client::RotateRequest& request) const;
+
   client::PreparedRotation rotation_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_;  // of the tensors, for errors
+  std::optional<MoveConstants> move_;
+  std::vector<client::TensorView> moved_ = {};
 };
 
 }  // namespace rope::python

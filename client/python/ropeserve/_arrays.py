@@ -7,7 +7,6 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from . import _core
 from .errors import invalid
 
 _NUMPY = {"fp32": "float32", "fp16": "float16", "fp64": "float64"}
@@ -35,10 +34,6 @@ def dtype_name(dtype: object, field: str = "dtype") -> str:
     return name
 
 
-def core_dtype(dtype: object, field: str = "dtype") -> _core.DType:
-    return _core.DType[dtype_name(dtype, field)]
-
-
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """numpy's dtype of a name; for bf16 and fp8 that of the package ml_dtypes."""
     if name in _NUMPY:
@@ -50,10 +45,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
                       "pip install ml_dtypes, or torch") from None
     made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
     return made
-
-
-def torch_dtype(name: str) -> Any:
-    return getattr(sys.modules["torch"], _TORCH[name])
 
 
 def bits_of(array: Any, name: str) -> tuple[Any, int]:
@@ -79,7 +70,7 @@ def empty(array: Any, shape: Sequence[int], dtype: str | None) -> Any:
     """A new packed array in the library of `array`. dtype None: the array's."""
     torch = torch_of(array)
     if torch is not None:
-        return array.new_empty(shape, dtype=array.dtype if dtype is None else torch_dtype(dtype))
+        return array.new_empty(shape, dtype=getattr(torch, _TORCH[dtype]) if dtype else array.dtype)
     if dtype is None and isinstance(array, np.ndarray):
         return np.empty(shape, array.dtype)
     return np.empty(shape, numpy_dtype(dtype or dtype_name(array.dtype)))
@@ -87,11 +78,9 @@ def empty(array: Any, shape: Sequence[int], dtype: str | None) -> Any:
 
 def shaped(memory: np.ndarray, shape: Sequence[int], dtype: object) -> Any:
     """Bytes as an array of that shape, without a copy: torch's for a dtype of torch."""
-    name = dtype_name(dtype)
     if type(dtype).__module__.partition(".")[0] == "torch":
-        torch = sys.modules["torch"]
-        return torch.from_numpy(memory).view(dtype).reshape(tuple(shape))
-    return memory.view(numpy_dtype(name)).reshape(tuple(shape))
+        return sys.modules["torch"].from_numpy(memory).view(dtype).reshape(tuple(shape))
+    return memory.view(numpy_dtype(dtype_name(dtype))).reshape(tuple(shape))
 
 
 def integer(value: object, field: str) -> int:
@@ -105,15 +94,10 @@ def integer(value: object, field: str) -> int:
     return number
 
 
-def any_integers(values: object, field: str) -> np.ndarray:
-    """integers, or one integer without axes."""
-    if isinstance(values, int) or getattr(values, "ndim", 1) == 0:
+def integers(values: object, field: str, may_be_number: bool = False) -> np.ndarray:
+    """int64, of integers of any kind of array or sequence, or of one integer: without axes."""
+    if may_be_number and (isinstance(values, int) or getattr(values, "ndim", 1) == 0):
         return np.array(integer(values, field), np.int64)
-    return integers(values, field)
-
-
-def integers(values: object, field: str) -> np.ndarray:
-    """int64, of integers of any kind of array or sequence."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError):

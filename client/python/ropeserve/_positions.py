@@ -121,10 +121,7 @@ def common(a: Intervals, b: Intervals) -> Intervals:
 
 
 def contains(intervals: Intervals, position: float) -> bool:
-    for low, high in intervals:
-        if low <= position <= high:
-            return True
-    return False
+    return any(low <= position <= high for low, high in intervals)
 
 
 def integer_in(intervals: Intervals) -> int | None:

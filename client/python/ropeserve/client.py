@@ -7,24 +7,29 @@ import concurrent.futures
 import functools
 import inspect
 import json
+import math
 import os
 import re
 import sys
 import warnings
 import weakref
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Callable, Sequence, TypedDict
+from typing import (TYPE_CHECKING, Any, Callable, Concatenate, Coroutine, ParamSpec, Sequence,
+                    TypedDict, TypeVar)
 
 import numpy as np
 
 from . import _core
-from ._arrays import core_dtype, dtype_name, empty, integer, shaped
+from ._arrays import dtype_name, empty, shaped
 from .configs import Description, Model, Tables, described, model_of
-from .errors import ConfigWarning, InvalidField, invalid
-from .rope import Rope, Tensor, _choice
+from .errors import ConfigWarning, invalid
+from .rope import Rope
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class RopeArguments(TypedDict, total=False):
@@ -141,10 +146,7 @@ class PrepareArguments(CallArguments, MoveArguments, total=False):
     """Of prepare."""
 
 
-_LENGTHS = ("seq_lens", "cu_seqlens", "context_parallel")
-_LENGTHS_MAX = 256  # embeddings of which a client knows whether they follow the length
 _ROPE = RopeArguments.__annotations__.keys() - {"rope"}
-_ROTATE = _core.Operation.rotate
 
 
 def _rope_of(arguments: dict[str, Any]) -> Rope:
@@ -164,8 +166,6 @@ class _WarningText(str):
     Python shows a text once for each line of code, and keeps it. A decode loop past the model's
     last position has a new one for each token.
     """
-
-    __slots__ = ()
 
     def _kind(self) -> str:
         return re.sub(r"\d+", "0", self)
@@ -189,22 +189,17 @@ def _warn(texts: Sequence[str]) -> None:
         warnings.warn(_WarningText(text), ConfigWarning, stacklevel=level)
 
 
-# What sys.getrefcount says of an argument that nothing but the call refers to. CPython 3.14 says
-# the same of the caller's variables.
+# How many references there are to an argument of a method that passes it on, where nothing but the
+# call refers to it. CPython 3.14 has as few to the caller's variables.
 _TEMPORARY = 0 if sys.version_info >= (3, 14) else 2 if sys.version_info >= (3, 11) else 3
-
-
-def _views_another(array: Any) -> bool:
-    """Whether it shows the elements of another array, as far as NumPy or torch says so."""
-    if isinstance(array, np.ndarray):
-        return not array.flags.owndata
-    return getattr(array, "_base", array) is not None  # a tensor with its own elements has None
 
 
 def _warn_of_copies(name: str, array: Any) -> None:
     """Warns of a call in place whose array nothing else refers to, if the caller drops the result
     too: nobody sees the change. By the method that was called."""
-    if _views_another(array):
+    # Whether it shows elements of another array: a tensor of torch with its own has the _base None.
+    if (not array.flags.owndata if isinstance(array, np.ndarray)
+            else getattr(array, "_base", array) is not None):
         return
     import dis  # here, because most programs never come here
     frame = sys._getframe(2)
@@ -225,7 +220,6 @@ class _Rotations:
     """
 
     _native: _core.Client
-    _lengths: dict[tuple[object, ...], bool]
 
     def _finish(self, request: _core.Request) -> Any:
         raise NotImplementedError
@@ -242,31 +236,23 @@ class _Rotations:
             PositionOutOfRange: a position that is not in 0 to 2**30.
             ModelNotFound, QueueFull, ConnectionLost, Deadline, and others of ropeserve.errors.
         """
-        return self._finish(_core.rotation(_ROTATE, q, k, False, arguments))
+        return self._finish(_core.rotation("rotate", q, k, False, arguments))
 
     def rotate_(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """rotate, in place."""
-        if sys.getrefcount(q) == _TEMPORARY:
-            _warn_of_copies("q", q)
-        if sys.getrefcount(k) == _TEMPORARY:
-            _warn_of_copies("k", k)
-        return self._finish(_core.rotation(_ROTATE, q, k, True, arguments))
+        return self._finish(_core.rotation("rotate", q, k, True, arguments))
 
     def inverse(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """Undoes a rotation."""
-        return self._finish(_core.rotation(_core.Operation.inverse, q, k, False, arguments))
+        return self._finish(_core.rotation("inverse", q, k, False, arguments))
 
     def inverse_(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """inverse, in place."""
-        if sys.getrefcount(q) == _TEMPORARY:
-            _warn_of_copies("q", q)
-        if sys.getrefcount(k) == _TEMPORARY:
-            _warn_of_copies("k", k)
-        return self._finish(_core.rotation(_core.Operation.inverse, q, k, True, arguments))
+        return self._finish(_core.rotation("inverse", q, k, True, arguments))
 
     def backward(self, q: Any = None, k: Any = None, **arguments: Unpack[CallArguments]) -> Any:
         """The gradient of rotate: what multiplies the gradient of its results."""
-        return self._finish(_core.rotation(_core.Operation.backward, q, k, False, arguments))
+        return self._finish(_core.rotation("backward", q, k, False, arguments))
 
     def reposition(self, k: Any, *, by: int | None = None, to: object = None,
                    from_: object = None, from_rope: Rope | None = None,
@@ -285,34 +271,15 @@ class _Rotations:
             InvalidField: also, `by` for a config whose numbers follow the length of the sequence
                 (dynamic, longrope) without seq_lens.
         """
-        return self._reposition(k, by, to, from_, from_rope, False, dict(arguments))
+        return self._finish(_core.rotation("reposition", None, k, False, arguments, by, to, from_,
+                                           from_rope))
 
     def reposition_(self, k: Any, *, by: int | None = None, to: object = None,
                     from_: object = None, from_rope: Rope | None = None,
                     **arguments: Unpack[CallArguments]) -> Any:
         """reposition, in place."""
-        if sys.getrefcount(k) == _TEMPORARY:
-            _warn_of_copies("k", k)
-        return self._reposition(k, by, to, from_, from_rope, True, dict(arguments))
-
-    def _reposition(self, k: Any, by: int | None, to: object, from_: object,
-                    from_rope: Rope | None, in_place: bool, arguments: dict[str, Any]) -> Any:
-        if table := {"cos", "sin", "angles"} & arguments.keys():
-            raise invalid(min(table), "it", "nothing: move takes a table")
-        rope = arguments["rope"] = _rope_of(arguments)
-        if by is not None:
-            if to is not None or from_ is not None or from_rope is not None:
-                raise invalid("by", "it and to, from_ or from_rope", "it alone")
-            if arguments.get("seq_lens") is None and self._follows_length(rope, k):
-                raise invalid("seq_lens", "none, for a config that follows the length",
-                              "the lengths, with by")
-            by = integer(by, "by")
-            to, from_ = max(by, 0), max(-by, 0)
-        elif to is None or from_ is None:
-            raise invalid("to, from_", "one or none", "both, or by")
-        return self._finish(_core.rotation(
-            _core.Operation.reposition, None, k, in_place, arguments, to, from_,
-            None if from_rope is None else from_rope._spec))
+        return self._finish(_core.rotation("reposition", None, k, True, arguments, by, to, from_,
+                                           from_rope))
 
     def move_(self, k: Any, **arguments: Unpack[MoveArguments]) -> Any:
         """Moves rotated K to other positions in place, by the table that an engine rotated it with.
@@ -330,8 +297,6 @@ class _Rotations:
                 written by another. PositionOutOfRange: a position past the table. Nothing has
                 changed then.
         """
-        if sys.getrefcount(k) == _TEMPORARY and arguments.get("out") is None:
-            _warn_of_copies("k", k)
         return self._finish(_core.move(k, arguments))
 
     def move(self, k: Any, **arguments: Unpack[MoveArguments]) -> Any:
@@ -342,22 +307,6 @@ class _Rotations:
             new = [empty(each, np.shape(each), None) for each in _listed(k)]
             arguments["out"] = new if isinstance(k, (list, tuple)) else new[0]
         return self._finish(_core.move(k, arguments))
-
-    def _follows_length(self, rope: Rope, k: Any) -> bool:
-        """Whether the numbers of an embedding depend on the length. One call for each embedding."""
-        if (known := self._lengths.get(rope._key)) is None:
-            if len(self._lengths) >= _LENGTHS_MAX:
-                self._lengths.clear()
-            spec = rope._for_any_layer()
-            try:
-                text = self._native.describe(spec, 1, [], None, None)
-            except InvalidField as error:
-                if not error.field.endswith("head_dim"):
-                    raise
-                data = k.data if isinstance(k, Tensor) else k  # the config does not say head_dim
-                text = self._native.describe(spec, 1, [], data.shape[-1], None)
-            self._lengths[rope._key] = known = described(text).depends_on_seq_len
-        return known
 
 
 def _listed(arrays: Any) -> Sequence[Any]:
@@ -377,27 +326,16 @@ class Prepared:
     again.
     """
 
-    __slots__ = ("_native", "_rotations", "_names", "_moves")
+    __slots__ = ("_native", "_rotations")
 
-    def __init__(self, core: _core.Prepared, rotations: _Rotations, names: Sequence[str],
-                 moves: _core.Move | None = None) -> None:
+    def __init__(self, core: _core.Prepared, rotations: _Rotations) -> None:
         self._native = core
         self._rotations = rotations
-        self._names = names
-        self._moves = moves
 
     @property
     def id(self) -> str:
         """32 hexadecimal digits: the same for equal requests on every server."""
         return self._native.id
-
-    def _given(self, arrays: tuple[Any, ...], q: Any, k: Any) -> tuple[Any, ...]:
-        if q is None and k is None:
-            return arrays
-        for name, array in (("q", q), ("k", k)):
-            if array is not None and name not in self._names:
-                raise invalid(name, "it", "nothing: it was not prepared")
-        return tuple([array for array in (q, *arrays, k) if array is not None])
 
     def rotate_(self, *arrays: Any, q: Any = None, k: Any = None, start: int | None = None,
                 from_: object = None, timeout: float | None = None, **positions: Any) -> Any:
@@ -411,31 +349,21 @@ class Prepared:
                 cu_seqlens and context_parallel.
             from_: for a prepared reposition: the current positions.
         """
-        if _TEMPORARY in map(sys.getrefcount, arrays):
-            for array in arrays:
-                if sys.getrefcount(array) == _TEMPORARY + 1:
-                    _warn_of_copies("arrays", array)
-        arrays = self._given(arrays, q, k)
         return self._rotations._finish(
-            self._native.values(arrays, True, start, from_, timeout, positions))
+            self._native.values(arrays, q, k, True, start, from_, timeout, positions))
 
     def rotate(self, *arrays: Any, q: Any = None, k: Any = None, start: int | None = None,
                from_: object = None, timeout: float | None = None, **positions: Any) -> Any:
         """Does what was prepared, into new arrays. Arguments: as rotate_."""
-        arrays = self._given(arrays, q, k)
         return self._rotations._finish(
-            self._native.values(arrays, False, start, from_, timeout, positions))
+            self._native.values(arrays, q, k, False, start, from_, timeout, positions))
 
     def move_(self, k: Any, **arguments: Unpack[MoveValues]) -> Any:
         """Does what was prepared as a move: see MoveValues, and Client.move_.
 
         Arrays have the dtypes, shapes and strides that were prepared, and as many tokens.
         """
-        if self._moves is None:
-            raise invalid("operation", "a rotation", 'operation="move" of prepare')
-        if sys.getrefcount(k) == _TEMPORARY and arguments.get("out") is None:
-            _warn_of_copies("k", k)
-        return self._rotations._finish(self._moves.of(k, arguments))
+        return self._rotations._finish(self._native.move(k, arguments))
 
 
 _open: weakref.WeakSet[_core.Client] = weakref.WeakSet()
@@ -446,26 +374,6 @@ def _close_all() -> None:
     # Callbacks of asynchronous calls need the interpreter.
     for native in list(_open):
         native.close()
-
-
-def _submit(native: _core.Client, request: _core.Request) -> concurrent.futures.Future[Any]:
-    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-    def done(error: BaseException | None, texts: Sequence[str] | None) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            _warn(texts or ())
-        except Warning as warning:  # a filter makes it an error
-            error = warning
-        if error is None:
-            future.set_result(request.result)
-        else:
-            future.set_exception(error)
-
-    call = native.rotate_async(request, done)
-    future.add_done_callback(lambda ended: call.cancel() if ended.cancelled() else None)
-    return future
 
 
 class Client(_Rotations):
@@ -480,10 +388,10 @@ class Client(_Rotations):
     def __init__(self, core: _core.Client, connect: Callable[[], Client],
                  is_local: bool) -> None:
         self._native = core
-        self._lengths = {}
         self._connect = connect
         self._is_local = is_local
-        self.futures = Futures(core, self._lengths)
+        self.futures = Futures()
+        self.futures._native = core
         _open.add(core)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -511,7 +419,7 @@ class Client(_Rotations):
     def _finish(self, request: _core.Request) -> Any:
         return self._native.rotate(request)
 
-    def prepare(self, q: Any = None, k: Any = None, *, open_axis: str | None = None,
+    def prepare(self: _Rotations, q: Any = None, k: Any = None, *, open_axis: str | None = None,
                 operation: str = "rotate", **arguments: Unpack[PrepareArguments]) -> Prepared:
         """Validates what stays the same in repeated calls, once.
 
@@ -524,7 +432,17 @@ class Client(_Rotations):
             **arguments: CallArguments, without positions and lengths, which are those of a call. Of
                 a move MoveArguments, without from_, to and by; see Prepared.move_.
         """
-        return _prepare(self, self._native, q, k, open_axis, operation, dict(arguments))
+        timeout = arguments.pop("timeout", None)
+        if operation == "move":
+            if q is not None or open_axis is not None:
+                raise invalid("q, open_axis", "one of them", "k alone, for a move")
+            request = _core.move(k, {**arguments, "by": 0})
+        elif given := [name for name in ("seq_lens", "cu_seqlens", "context_parallel")
+                       if arguments.get(name) is not None]:
+            raise invalid(given[0], "it", "nothing: lengths are those of a call")
+        else:
+            request = _core.rotation(operation, q, k, False, arguments, None, 0, 0, to_prepare=True)
+        return Prepared(self._native.prepare(request, open_axis or "", timeout), self)
 
     def describe(self, *, seq_len: int | None = None, positions: Sequence[int] = (),
                  head_dim: int | None = None, dtype: object = None,
@@ -541,7 +459,7 @@ class Client(_Rotations):
         told = _rope_of(dict(rope))
         return described(self._native.describe(
             told._spec, seq_len, list(positions), head_dim,
-            None if dtype is None else core_dtype(dtype)), told._warnings)
+            None if dtype is None else dtype_name(dtype)), told._warnings)
 
     def tables(self, *, end: int, begin: int = 0, layout: str = "cos_sin_cache",
                dtype: object = "fp32", seq_len: int | None = None, head_dim: int | None = None,
@@ -562,24 +480,19 @@ class Client(_Rotations):
         if not 0 <= begin < end:
             raise invalid("begin, end", f"{begin} and {end}", "0 <= begin < end")
         told = _rope_of(dict(rope))
-        core_layout = _choice(_core.TableLayout, layout, "layout")
         parts: list[Any] = []
-        at = begin
-        while at < end:
-            part_end = min(end, at + 1024)  # heads of 1024 channels stay below 16 MiB
+        for at in range(begin, end, 1024):  # heads of 1024 channels stay below 16 MiB
+            part_end = min(end, at + 1024)
             parts.append(self._native.tables(
-                told._spec, at, part_end, core_layout, core_dtype(dtype),
+                told._spec, at, part_end, layout, dtype_name(dtype),
                 end if seq_len is None else seq_len, head_dim, skip_attention_factor))
-            at = part_end
             if progress is not None:
-                progress(at - begin, end - begin)
-        arrays = [_joined([part["arrays"][i] for part in parts], dtype)
-                  for i in range(len(parts[0]["arrays"]))]
+                progress(part_end - begin, end - begin)
+        config_id, factor, length, texts, _ = parts[0]
+        arrays = [_joined(list(each), dtype) for each in zip(*(part[-1] for part in parts))]
         names = ("cos", "sin") if len(arrays) == 2 else ("table",)
-        return Tables(config_id=parts[0]["config_id"], seq_len=parts[0]["seq_len"],
-                      attention_factor=parts[0]["attention_factor"],
-                      warnings=[*told._warnings, *parts[0]["warnings"]],
-                      **dict(zip(names, arrays)))
+        return Tables(config_id=config_id, seq_len=length, attention_factor=factor,
+                      warnings=[*told._warnings, *texts], **dict(zip(names, arrays)))
 
     def models(self) -> list[Model]:
         """Every model that is known by name, sorted by name."""
@@ -602,14 +515,11 @@ class Client(_Rotations):
         Args:
             dtype: of torch, which gives a tensor of torch; else of numpy, or a name.
         """
-        name = dtype_name(dtype)
         shape = (shape,) if isinstance(shape, int) else shape
-        count = 1
-        for length in shape:
-            if length < 0:
-                raise invalid("shape", tuple(shape), "lengths of 0 or more")
-            count *= length
-        size = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}.get(name, 1)
+        if min(shape, default=0) < 0:
+            raise invalid("shape", tuple(shape), "lengths of 0 or more")
+        count = math.prod(shape)
+        size = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2}.get(dtype_name(dtype), 1)
         if count == 0 or self._is_local:
             return shaped(np.empty(count * size, np.uint8), shape, dtype)
         return shaped(self._native.allocate(count * size), shape, dtype)
@@ -630,31 +540,8 @@ for _method in (_Rotations.rotate, _Rotations.rotate_, _Rotations.inverse, _Rota
 
 
 def _joined(parts: list[tuple[Any, Any]], dtype: object) -> Any:
-    if len(parts) == 1:
-        shape, memory = parts[0]
-    else:
-        shape = [sum(shape[0] for shape, _ in parts), *parts[0][0][1:]]
-        memory = np.concatenate([memory for _, memory in parts])
-    return shaped(memory, shape, dtype)
-
-
-def _prepare(rotations: _Rotations, core: _core.Client, q: Any, k: Any, open_axis: str | None,
-             operation: str, arguments: dict[str, Any]) -> Prepared:
-    timeout = arguments.pop("timeout", None)
-    if operation == "move":
-        if q is not None or open_axis is not None:
-            raise invalid("q, open_axis", "one of them", "k alone, for a move")
-        arguments["by"] = 0
-        request = _core.move(k, arguments)
-        prepared = core.prepare(request, "", timeout)
-        return Prepared(prepared, rotations, ["k"], _core.Move(arguments, prepared, request))
-    chosen = _choice(_core.Operation, operation, "operation")
-    if given := [name for name in _LENGTHS if arguments.get(name) is not None]:
-        raise invalid(given[0], "it", "nothing: lengths are those of a call")
-    request = _core.rotation(chosen, q, k, False, arguments, 0,
-                             0 if chosen == _core.Operation.reposition else None)
-    return Prepared(core.prepare(request, open_axis or "", timeout), rotations,
-                    [name for name, array in (("q", q), ("k", k)) if array is not None])
+    memory = parts[0][1] if len(parts) == 1 else np.concatenate([each for _, each in parts])
+    return shaped(memory, [sum(shape[0] for shape, _ in parts), *parts[0][0][1:]], dtype)
 
 
 class Futures(_Rotations):
@@ -664,12 +551,33 @@ class Futures(_Rotations):
     call ends soon after.
     """
 
-    def __init__(self, native: _core.Client, lengths: dict[tuple[object, ...], bool]) -> None:
-        self._native = native
-        self._lengths = lengths
+    def _finish(self, request: _core.Request) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
-    def _finish(self, request: _core.Request) -> Any:
-        return _submit(self._native, request)
+        def done(error: BaseException | None, texts: Sequence[str] | None) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                _warn(texts or ())
+            except Warning as warning:  # a filter makes it an error
+                error = warning
+            if error is None:
+                future.set_result(request.result)
+            else:
+                future.set_exception(error)
+
+        call = self._native.rotate_async(request, done)
+        future.add_done_callback(lambda ended: call.cancel() if ended.cancelled() else None)
+        return future
+
+
+def _in_thread(call: Callable[Concatenate[Client, _P], _T]
+               ) -> Callable[Concatenate[AsyncClient, _P], Coroutine[Any, Any, _T]]:
+    """A method of Client, to be awaited."""
+    async def awaited(self: AsyncClient, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
+        return await asyncio.to_thread(call, self._client, *arguments, **named)
+    functools.update_wrapper(awaited, call)
+    return awaited
 
 
 class AsyncClient(_Rotations):
@@ -678,7 +586,6 @@ class AsyncClient(_Rotations):
     def __init__(self, client: Client) -> None:
         self._client = client
         self._native = client._native
-        self._lengths = client._lengths
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -687,38 +594,20 @@ class AsyncClient(_Rotations):
         await self.close()
 
     async def _finish(self, request: _core.Request) -> Any:
-        return await asyncio.wrap_future(_submit(self._native, request))
-
-    async def _reposition(self, *arguments: Any) -> Any:
-        # It may ask the server about the embedding first.
-        return await (await asyncio.to_thread(super()._reposition, *arguments))
-
-    async def close(self) -> None:
-        """As Client.close."""
-        await asyncio.to_thread(self._client.close)
+        return await asyncio.wrap_future(self._client.futures._finish(request))
 
     async def prepare(self, q: Any = None, k: Any = None, *, open_axis: str | None = None,
                       operation: str = "rotate",
                       **arguments: Unpack[PrepareArguments]) -> Prepared:
         """As Client.prepare. The calls of what it gives are awaited."""
-        return await asyncio.to_thread(_prepare, self, self._native, q, k, open_axis, operation,
-                                       dict(arguments))
+        return await asyncio.to_thread(Client.prepare, self, q, k, open_axis=open_axis,
+                                       operation=operation, **arguments)
 
-    async def describe(self, **arguments: Any) -> Description:
-        """As Client.describe."""
-        return await asyncio.to_thread(lambda: self._client.describe(**arguments))
-
-    async def tables(self, **arguments: Any) -> Tables:
-        """As Client.tables."""
-        return await asyncio.to_thread(lambda: self._client.tables(**arguments))
-
-    async def models(self) -> list[Model]:
-        """As Client.models."""
-        return await asyncio.to_thread(self._client.models)
-
-    async def fence(self, timeout: float | None = None) -> None:
-        """As Client.fence."""
-        await asyncio.to_thread(self._client.fence, timeout)
+    close = _in_thread(Client.close)
+    describe = _in_thread(Client.describe)
+    tables = _in_thread(Client.tables)
+    models = _in_thread(Client.models)
+    fence = _in_thread(Client.fence)
 
     def empty(self, shape: int | Sequence[int], dtype: object = "fp32") -> Any:
         """As Client.empty."""
@@ -733,9 +622,6 @@ def _engine_of(_: int) -> Client:
 def own_engine() -> Client:
     """The engine that parts of this package share. A forked child gets one of its own."""
     return _engine_of(os.getpid())
-
-
-_TRANSPORTS = ("ring", "memfd", "inline")
 
 
 def connect(target: str | None = None, *, timeout: float = 5.0, arena_bytes: int = 0,
@@ -763,8 +649,6 @@ def connect(target: str | None = None, *, timeout: float = 5.0, arena_bytes: int
         ConnectionLost, Deadline: nobody answers.
         InvalidField: a file that cannot be read, TLS for a Unix target.
     """
-    if wrong := [name for name in transports if name not in _TRANSPORTS]:
-        raise invalid("transports", wrong[0], "some of " + ", ".join(_TRANSPORTS))
     target = target or os.environ.get("ROPE_TARGET") or "127.0.0.1:50051"
     given = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file,
              "server_name": server_name, "token": token, "token_file": token_file}

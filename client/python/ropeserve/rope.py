@@ -14,13 +14,6 @@ if TYPE_CHECKING:
     from .gguf import GgufModel
 
 
-def _choice(enum: Any, value: str, field: str) -> Any:
-    found = enum.__members__.get(value)
-    if found is None:
-        raise invalid(field, repr(value), "one of " + ", ".join(enum.__members__))
-    return found
-
-
 def path_of(config: object) -> str | None:
     """The path that a config is; None: it is the text of a config.json, or no text at all."""
     if isinstance(config, str) and config.lstrip()[:1] == "{":
@@ -36,47 +29,38 @@ def is_gguf(path: str) -> bool:
         return file.read(4) == b"GGUF"
 
 
-def config_text(config: object) -> str:
-    """The text of a config.json.
+def read_config(config: object, sub_config: str | None = None) -> tuple[str, GgufModel | None]:
+    """The text of a config.json; of a GGUF file the text that says the same, and its model.
 
     Args:
-        config: a path, the text itself, a mapping, or an object with to_dict(), such as a config
-            of transformers. A GGUF file is read by read_config.
-    """
-    path = path_of(config)
-    if path is not None:
-        if os.path.isdir(path):
-            path = os.path.join(path, "config.json")
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    if isinstance(config, str):
-        return config
-    if hasattr(config, "to_dict"):
-        config = config.to_dict()
-    if isinstance(config, Mapping):
-        return json.dumps(config)
-    raise invalid("config", type(config).__name__,
-                  "a path, the text of a config.json, a mapping or a config of transformers")
-
-
-def read_config(config: object, sub_config: str | None = None) -> tuple[str, GgufModel | None]:
-    """The text of a config.json, or of a preset by its name; of a GGUF file the text that says the
-    same, and its model.
-
+        config: a path, the name of a preset, the text itself, a mapping, or an object with
+            to_dict(), such as a config of transformers.
     Raises: as gguf.read; InvalidField also for a sub_config, which a GGUF file does not have.
     """
     path = path_of(config)
-    if path is not None and not os.path.exists(path):
-        preset: str = _core.preset(path)
+    if path is not None:
+        preset: str = "" if os.path.exists(path) else _core.preset(path)
         if preset:
             return preset, None
-    if path is None or not is_gguf(path):
-        return config_text(config), None
-    if sub_config:
-        raise invalid("sub_config", repr(sub_config), "none: a GGUF file has no sub-configs")
-    from . import gguf  # here, because most programs read no GGUF file
-    model = gguf.read(path)
-    return json.dumps(model.config), model
+        if is_gguf(path):
+            if sub_config:
+                raise invalid("sub_config", repr(sub_config),
+                              "none: a GGUF file has no sub-configs")
+            from . import gguf  # here, because most programs read no GGUF file
+            model = gguf.read(path)
+            return json.dumps(model.config), model
+        if os.path.isdir(path):
+            path = os.path.join(path, "config.json")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(), None
+    if isinstance(config, str):
+        return config, None
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if isinstance(config, Mapping):
+        return json.dumps(config), None
+    raise invalid("config", type(config).__name__,
+                  "a path, the text of a config.json, a mapping or a config of transformers")
 
 
 class Rope:
@@ -97,7 +81,7 @@ class Rope:
         precision: "exact" or "hf", which rounds as Hugging Face's eager code does.
     """
 
-    __slots__ = ("_arguments", "_key", "_spec", "_warnings")
+    __slots__ = ("_arguments", "_spec", "_warnings")
 
     def __init__(self, *, model: str | None = None, config: object = None,
                  config_id: str | None = None, layer: int | None = None,
@@ -115,29 +99,10 @@ class Rope:
         if len(given) != 1:
             raise invalid("rope", " and ".join(given) or "none of them",
                           "exactly one of model, config and config_id")
-        spec = _core.RopeSpec()
-        spec.model = model or ""
-        spec.config_id = config_id or ""
-        spec.config_json = text or ""
-        spec.layer = layer
-        spec.layer_type = layer_type or ""
-        spec.first_layer = first_layer
-        spec.sub_config = sub_config or ""
-        if pairing is not None:
-            spec.pairing = _choice(_core.Pairing, pairing, "pairing")
-        if compat is not None:
-            spec.compat = _choice(_core.Compat, compat, "compat")
-        if precision is not None:
-            spec.precision = _choice(_core.Precision, precision, "precision")
-        self._spec = spec
-        self._key = tuple(self._arguments.values())
+        self._spec = _core.rope_spec(*self._arguments.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Rope, **self._arguments), ()
-
-    def _for_any_layer(self) -> _core.RopeSpec:
-        """Without first_layer, which belongs to tensors with an L axis."""
-        return Rope(**{**self._arguments, "first_layer": None})._spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,15 +136,6 @@ class Tensor:
     norm: tuple[Any, float] | None = None
 
     def _view(self, name: str) -> _core.TensorView:
-        view = _core.TensorView()
-        view.role = _choice(_core.Role, self.role or name, f"{name}.role")
-        view.layout = self.layout or ""
-        view.output_layout = self.output_layout or ""
-        for begin, end, role in self.heads:
-            view.add_heads(None if role is None else _choice(_core.Role, role, f"{name}.heads"),
-                           begin, end)
-        view.scale = self.scale
-        view.fp8_scale = self.fp8_scale
-        view.rotary_offset = self.rotary_offset
-        view.llama4_scaling_beta = self.llama4_scaling_beta
-        return view
+        return _core.tensor_view(name, self.role, self.layout, self.output_layout, self.heads,
+                                 self.scale, self.fp8_scale, self.rotary_offset,
+                                 self.llama4_scaling_beta)

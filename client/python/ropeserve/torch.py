@@ -60,10 +60,8 @@ class RotaryEmbedding(torch.nn.Module):
     def _call(self, tensors: Sequence[torch.Tensor], positions: Optional[torch.Tensor],
               start: int, backward: bool) -> list[torch.Tensor]:
         call = self._client.backward if backward else self._client.rotate
-        where: dict[str, Any] = ({"start": start} if positions is None
-                                 else {"positions": positions.numpy()})
-        if self._layout is not None:
-            where["layout"] = self._layout
+        where: dict[str, Any] = {"layout": self._layout}
+        where |= {"start": start} if positions is None else {"positions": positions.numpy()}
         result = call(*(tensor.detach() for tensor in tensors), rope=self._rope, **where)
         return [result] if len(tensors) == 1 else list(result)
 

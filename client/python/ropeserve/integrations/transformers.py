@@ -46,24 +46,21 @@ class _ExactRows:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}
 
-    @property
-    def _client(self) -> Client:
-        return own_engine() if self._given is None else self._given
-
     def _form_of(self, layer: Any, name: str, layer_type: Optional[str]) -> str:
         """How the layer returns its values. InvalidField: they are not rows of a table."""
         embedding: dict[str, Any] = {"config": self._config, "layer_type": layer_type or "",
                                      "compat": "hf"}
-        told = self._told[layer_type] = self._client.describe(seq_len=1, **embedding)
+        client = self._given or own_engine()
+        told = self._told[layer_type] = client.describe(seq_len=1, **embedding)
         if told.config.get("rope_type") == "dynamic":
             raise invalid(name, "rope_type dynamic", "frequencies that do not follow each call")
         length = told.config.get("max_position_embeddings", _LENGTH)
-        probes = [probe(self._client, length, seq_len=1, **embedding)]
+        probes = [probe(client, length, seq_len=1, **embedding)]
         if told.depends_on_seq_len:  # longrope: its short list, and its long one
             original = told.config["original_max_position_embeddings"]
-            probes = [probe(self._client, original, seq_len=1, **embedding)]
+            probes = [probe(client, original, seq_len=1, **embedding)]
             if length > original:
-                probes.append(probe(self._client, length, seq_len=original + 1, **embedding))
+                probes.append(probe(client, length, seq_len=original + 1, **embedding))
         forms = {_form_that_fits(layer, layer_type, each, "mrope" in told.config)
                  for each in probes}
         if len(forms) > 1 or None in forms:
@@ -96,9 +93,10 @@ class _ExactRows:
         kept = self._tables.get(key)
         if kept is None or len(kept[0]) < length:
             end = max(_ROWS_MIN, 1 << (length - 1).bit_length())
-            made = self._client.tables(end=end, layout="cos_sin", dtype=dtype, compat="hf",
-                                       config=self._config, layer_type=layer_type or "",
-                                       seq_len=original + 1 if is_long else 1)
+            client = self._given or own_engine()
+            made = client.tables(end=end, layout="cos_sin", dtype=dtype, compat="hf",
+                                 config=self._config, layer_type=layer_type or "",
+                                 seq_len=original + 1 if is_long else 1)
             kept = self._tables[key] = made.cos.to(device), made.sin.to(device)
         return kept
 

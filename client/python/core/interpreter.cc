@@ -1,4 +1,4 @@
-#include "client/python/core/errors.h"
+#include "client/python/core/interpreter.h"
 
 #include "client/error.h"
 
@@ -18,10 +18,9 @@ nb::object StringOf(const std::string& text) {
 
 nb::object ErrorOf(const Status& status) {
   const ErrorDetail& detail = status.detail();
-  return nb::module_::import_("ropeserve.errors")
-      .attr("_of")(Name(status.code()), Name(detail.reason), StringOf(status.message()),
-                   StringOf(detail.field), StringOf(detail.got), StringOf(detail.want),
-                   detail.retry_delay_ms, detail.may_have_executed);
+  return Imported("ropeserve.errors", "_of")(
+      Name(status.code()), Name(detail.reason), StringOf(status.message()), StringOf(detail.field),
+      StringOf(detail.got), StringOf(detail.want), detail.retry_delay_ms, detail.may_have_executed);
 }
 
 void Raise(const Status& status) {
