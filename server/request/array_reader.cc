@@ -318,7 +318,7 @@ absl::Status ReadTensorElements(const v1::Array& array, ArraySource& source, Ten
     kernels::WriteElement(number, plan.dtype, out);
     out += element_bytes;
   }
-  plan.input = {};
+  plan.input.fragments.clear();
   plan.input.bytes = static_cast<int64_t>(plan.typed.size());
   if (!plan.typed.empty()) plan.input.fragments.emplace_back(plan.typed.data(), plan.typed.size());
   return absl::OkStatus();

@@ -49,6 +49,8 @@ absl::Status Fill(const Frequencies& frequencies, int64_t rows, char* table) {
   return absl::OkStatus();
 }
 
+}  // namespace
+
 // DeviceTables: the cos/sin tables that are resident on a GPU, each as a whole: rows 0 to N-1 of
 // one TableKey, float32, at an address that stays, so that a captured graph may name it.
 //
@@ -118,8 +120,6 @@ class DeviceTables {
   absl::flat_hash_map<TableKey, std::vector<Table>> tables_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
-
-}  // namespace
 
 struct DeviceExecutor::Gpu {
   explicit Gpu(int64_t table_bytes_max) : tables(table_bytes_max) {}
