@@ -35,7 +35,7 @@ int64_t FrequencyBytesMax(const Plan& plan) {
   return plan.may_take_long ? limits::kFrequencyBytesMax : limits::kPlanHereBytesMax / 2;
 }
 
-constexpr char kFirstLayer[] = "rope.first_layer";
+constexpr char kLayers[] = "rope.first_layer";
 
 // What the layer has that the first one has not; empty: they differ in their frequencies at most.
 absl::string_view DifferenceOf(const kernels::ResolvedRope& first, const RopeEntry& first_entry,
@@ -331,21 +331,21 @@ int64_t FrequencyBytes(const Plan& plan) {
 
 absl::StatusOr<RopeEntries> FindLayers(const v1::RotateRequest& message, const Layout& layout,
                                        ModelRegistry& registry) {
-  if (!layout.Has('L')) return InvalidField(kFirstLayer, "it without an L axis", "it unset");
+  if (!layout.Has('L')) return InvalidField(kLayers, "it without an L axis", "it unset");
   if (message.reposition().has_from_rope()) {
-    return InvalidField(kFirstLayer, "it together with reposition.from_rope", "one of them");
+    return InvalidField(kLayers, "it together with reposition.from_rope", "one of them");
   }
   const int64_t layers = layout.Length('L');
   if (layers > limits::kLayersMax) {
-    return InvalidField(kFirstLayer, absl::StrCat("it with ", layers, " layers"),
+    return InvalidField(kLayers, absl::StrCat("it with ", layers, " layers"),
                         absl::StrCat("at most ", limits::kLayersMax));
   }
   const v1::RopeSpec& spec = message.rope();
   if (spec.has_layer() || !spec.layer_type().empty() || spec.has_config_id()) {
-    return InvalidField(kFirstLayer, "it together with layer, layer_type or config_id", "it alone");
+    return InvalidField(kLayers, "it together with layer, layer_type or config_id", "it alone");
   }
   if (spec.first_layer() < 0) {
-    return InvalidField(kFirstLayer, spec.first_layer(), "a layer of the config");
+    return InvalidField(kLayers, spec.first_layer(), "a layer of the config");
   }
   return registry.FindLayers(spec, std::max<int64_t>(layers, 1));
 }
@@ -364,12 +364,11 @@ absl::Status LayerRopes::AddOthers(const RopeEntries& entries, int64_t channels)
       } else {
         ROPE_ASSIGN_OR_RETURN(rope, entry.Resolve(channels));
         bytes += rope->KeptBytes();
-        ROPE_RETURN_IF_ERROR(CheckLayersBytes(kFirstLayer, bytes));
+        ROPE_RETURN_IF_ERROR(CheckLayersBytes(kLayers, bytes));
       }
       const absl::string_view difference = DifferenceOf(of_first, *entries.front(), *rope, entry);
       if (!difference.empty()) {
-        return InvalidField(kFirstLayer,
-                            absl::StrCat("index ", i, " of the L axis with ", difference),
+        return InvalidField(kLayers, absl::StrCat("index ", i, " of the L axis with ", difference),
                             "layers that differ from the first one in their frequencies only");
       }
     }
@@ -406,7 +405,7 @@ const std::vector<int64_t>& LayerRopes::Groups(const std::vector<int64_t>& seque
 
 absl::Status LayerRopes::CheckNone(absl::string_view with) const {
   if (!differ()) return absl::OkStatus();
-  return InvalidField(kFirstLayer, absl::StrCat("it with ", with),
+  return InvalidField(kLayers, absl::StrCat("it with ", with),
                       "it unset, or a request for each layer");
 }
 
