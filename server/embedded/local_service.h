@@ -65,7 +65,7 @@ class LocalService {
   absl::Status Build(const Options& options);
   void RunWhatIsLeft();
 
-  const server::SteadyClock clock_;
+  const server::SteadyClock clock_{};
   std::unique_ptr<server::Core> core_;
   std::unique_ptr<server::Connection> connection_;  // of all clients of this engine
   std::vector<std::string> services_;
