@@ -317,23 +317,16 @@ absl::StatusOr<DeviceExecutor::Gpu*> DeviceExecutor::FindOrOpen(const DeviceQueu
   ROPE_RETURN_IF_ERROR(FindCudaDriver().status());
   ROPE_RETURN_IF_ERROR(CheckNotCaptured(queue, "kernels"));
   const proto::WriterMutexLock lock(&mutex_);
-  std::unique_ptr<Gpu>& place = gpus_[queue.device];
-  if (place != nullptr) return place.get();
-  const auto open = [&]() -> absl::Status {
-    ROPE_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(queue.device));
-    auto gpu = std::make_unique<Gpu>(table_bytes_max_);
-    gpu->device = std::make_unique<const CudaDevice>(std::move(device));
-    const CudaCurrent current(gpu->device->context());
-    ROPE_RETURN_IF_ERROR(current.status());
-    gpu->checked = CheckKernels(*gpu->device);
-    if (!absl::IsInternal(gpu->checked)) ROPE_RETURN_IF_ERROR(gpu->checked);
-    place = std::move(gpu);
-    return absl::OkStatus();
-  };
-  const absl::Status opened = open();
-  if (opened.ok()) return place.get();
-  gpus_.erase(queue.device);
-  return opened;
+  const auto found = gpus_.find(queue.device);
+  if (found != gpus_.end()) return found->second.get();
+  ROPE_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(queue.device));
+  const CudaCurrent current(device.context());
+  ROPE_RETURN_IF_ERROR(current.status());
+  auto gpu = std::make_unique<Gpu>(table_bytes_max_);
+  gpu->device = std::make_unique<const CudaDevice>(std::move(device));
+  gpu->checked = CheckKernels(*gpu->device);
+  if (!absl::IsInternal(gpu->checked)) ROPE_RETURN_IF_ERROR(gpu->checked);
+  return gpus_.emplace(queue.device, std::move(gpu)).first->second.get();
 }
 
 absl::StatusOr<std::string_view> DeviceExecutor::Enqueue(absl::Span<const DeviceJob> jobs,
