@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "google/rpc/error_details.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "kernels/check.h"
@@ -50,12 +51,14 @@ std::string DevicesOf(const DeviceRouter& devices) {
                        [](std::string* out, const auto& device) { out->append(device.name); });
 }
 
-// "mine:2,other:0": the files' models, with the number of their warnings.
+// "mine:2,other:0": the files' first models, with the number of their warnings.
 std::string FilesOf(const std::vector<FileReport>& files) {
+  constexpr size_t kShownMax = 16;
   const auto append = [](std::string* out, const FileReport& file) {
     absl::StrAppend(out, file.name, ":", file.warnings.size());
   };
-  return absl::StrJoin(files, ",", append);
+  const auto shown = absl::MakeConstSpan(files).subspan(0, kShownMax);
+  return absl::StrCat(absl::StrJoin(shown, ",", append), shown.size() < files.size() ? ",..." : "");
 }
 
 // Reads files that have changed, on the side thread: a slow file system then delays no look of the

@@ -9,6 +9,10 @@
 namespace rope::server {
 namespace {
 
+constexpr Batcher::Options kDefaults;
+static_assert(kDefaults.gathered_bytes_max < kDefaults.slice_bytes_max &&
+              kDefaults.slice_bytes_max < kDefaults.bytes_max);
+
 // Calls `done`. A request in place that has begun to run may have changed its input, so its error
 // is marked as executed.
 void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
