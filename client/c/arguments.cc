@@ -143,7 +143,7 @@ Status ReadSlots(const DLTensor& tensor, const std::string& name, std::string_vi
   return ReadIntegers(tensor, name, list);
 }
 
-// A number without axes.
+// Sets a number without axes.
 template <typename T>
 Status SetNumber(const DLTensor& tensor, const std::string& name, int64_t value,
                  std::optional<T>* number) {
@@ -152,6 +152,13 @@ Status SetNumber(const DLTensor& tensor, const std::string& name, int64_t value,
   *number = static_cast<T>(value);
   if (**number == value) return {};
   return InvalidField(name, value, "a number of 32 bits");
+}
+
+template <typename T>
+Status ReadNumber(const DLTensor& tensor, const std::string& name, std::optional<T>* number) {
+  std::vector<int64_t> values;
+  ROPE_RETURN_IF_ERROR(ReadIntegers(tensor, name, &values));
+  return SetNumber(tensor, name, values.empty() ? 0 : values[0], number);
 }
 
 // Positions that lie on a GPU: nothing reads them here.
@@ -185,10 +192,7 @@ Status ReadGpuArgument(const DLTensor& tensor, const std::string& name, GpuArgum
                                          : name == "prepares_only" ? &gpu->prepares_only
                                                                    : nullptr;
   *is_known = number != nullptr;
-  if (!*is_known) return {};
-  std::vector<int64_t> values;
-  ROPE_RETURN_IF_ERROR(ReadIntegers(tensor, name, &values));
-  return SetNumber(tensor, name, values.empty() ? 0 : values[0], number);
+  return *is_known ? ReadNumber(tensor, name, number) : Status();
 }
 
 // `member`: what follows "positions" or "reposition.from" in the name.
@@ -239,11 +243,7 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
     move.by_shape.assign(argument.tensor->shape, argument.tensor->shape + argument.tensor->ndim);
     return {};
   }
-  if (name == "open_axis") {
-    std::vector<int64_t> values;
-    ROPE_RETURN_IF_ERROR(ReadIntegers(*argument.tensor, name, &values));
-    return SetNumber(*argument.tensor, name, values.empty() ? 0 : values[0], &open->length);
-  }
+  if (name == "open_axis") return ReadNumber(*argument.tensor, name, &open->length);
   for (const client::RowArray& each : client::kRowArrays) {
     if (name != each.field) continue;
     if (!call->rows.has_value()) call->rows.emplace();
