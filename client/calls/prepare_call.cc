@@ -15,8 +15,8 @@ using State = std::shared_ptr<const PreparedState>;
 
 constexpr std::chrono::milliseconds kPrepareMax{500};
 
-// The right to ask, until the last copy goes; null while somebody has it. The answer is not read:
-// its id is the same.
+// The right to ask the server to prepare a request again. The last copy returns it. Null: another
+// call has it. Nobody reads the answer, because the id stays the same.
 using Turn = std::shared_ptr<const void>;
 Turn TakeTurn(const State& state) {
   if (state->is_asking.exchange(true)) return nullptr;

@@ -28,7 +28,7 @@ struct Command {
   absl::string_view name;
   absl::string_view positional;  // what follows the flags, for the help
   absl::string_view summary;
-  std::vector<Flag> flags;  // without those that every command has
+  std::vector<Flag> flags;  // of this command; those of every command are not here
   // Returns the exit status. An error is printed on stderr: one of Misused without its code, for
   // kExitUsage; any other with it, for kExitFailed.
   Result<int> (*run)(const Arguments& arguments);

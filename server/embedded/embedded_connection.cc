@@ -123,7 +123,7 @@ class LocalRotations {
   const client::Region devices_;
 };
 
-// CallbackThread: the calls that nobody waits for, and the thread that makes them.
+// CallbackThread: a thread that runs asynchronous calls, one after another, and their callbacks.
 //
 // Threading:  Thread-safe. The thread starts with the first call.
 // Ownership:  The thread shares the calls: they outlive their connection in a callback that

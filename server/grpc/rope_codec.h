@@ -58,7 +58,7 @@ class ReceivedSlices final : public ReceivedBytes {
   // Clears `bytes`.
   absl::Status Take(grpc::ByteBuffer& bytes);
   const std::vector<grpc::Slice>& slices() const { return slices_; }
-  // The memory is writable and nobody else reads it, but grpc::Slice shows it as const.
+  // grpc::Slice shows the memory as const. It is writable, and no other code reads it.
   char* Overwritable(std::string_view part) override { return const_cast<char*>(part.data()); }
 
  private:

@@ -76,7 +76,7 @@ int64_t BytesOfElement(v1::DType dtype) {
   return known.has_value() ? kernels::ElementBytes(*known) : 0;
 }
 
-// The kernels' input dtype for a dtype of the schema: no fp8.
+// The kernels' dtype of floats that are no fp8, for a dtype of the schema.
 std::optional<kernels::DType> FloatDType(v1::DType dtype) {
   const auto known = KernelDType(dtype);
   return known.has_value() && kernels::IsFloat8(*known) ? std::nullopt : known;

@@ -77,8 +77,8 @@ struct Ropes {
   LayerRopes layers;                            // REQUIRES: resolved
 };
 
-// The channels from which a config without head_dim takes it: D of the first tensor without a
-// rotary_offset of its own, else of tensors[0].
+// The number of channels that a config without head_dim takes: D of the first tensor that names no
+// rotary_offset. If all tensors name one, D of tensors[0].
 int64_t ChannelsOf(const Plan& plan);
 
 // The embedding for the plan's tensors. Their heads may be wider than the config's head_dim only if

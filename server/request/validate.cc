@@ -479,7 +479,7 @@ absl::Status CheckDeviceRequest(const v1::RotateRequest& fixed, const Plan& plan
   return RefuseOnDevice("operation", "OPERATION_ADD_SINUSOIDAL", "another operation");
 }
 
-// The length that all sequences have; unset: they differ, or nobody knows it.
+// The length that all sequences have. Unset: the lengths differ or are not known.
 std::optional<int64_t> LengthOfAll(const v1::Positions& message, const DevicePositions& positions,
                                    const Layout& layout) {
   if (message.seq_lens_size() == 1) return message.seq_lens(0);

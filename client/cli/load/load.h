@@ -1,5 +1,5 @@
-// Load generator: repeats one request, with a given number in flight, each on a thread and a
-// connection of its own. README.md of cli says how each transport travels.
+// Load generator: repeats one request, with a given number in flight, each on its own thread and
+// connection. client/cli/README.md says how each transport travels.
 //
 // Each request in flight is a separate sequence, whose position advances by its number of tokens
 // with every call. Nothing is retried, so every failure is counted.

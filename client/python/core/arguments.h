@@ -59,8 +59,8 @@ class Arguments {
   // The name of the first of a range that is given; null: none is.
   const char* Any(Argument first, Argument last) const;
 
-  // What a call says of the embedding: of one with a table of its own the pairing alone. Warns of
-  // what is doubtful about its file.
+  // The embedding that a call names. A call with a table names the pairing alone. Warns of what is
+  // doubtful about the embedding's file.
   client::RopeSpec Rope(bool has_table) const;
   std::optional<Pairing> PairingOf(Argument argument) const;
   std::optional<client::DType> DTypeOf(Argument argument) const;

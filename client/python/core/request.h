@@ -86,7 +86,7 @@ class Prepared {
 
   std::string id() const { return rotation_.id(); }
   // The request of one call: as many arrays as were prepared, or q and k by name. `positions`: a
-  // dict of those that are no start.
+  // dict of the arguments of positions other than `start`.
   Request Values(const nanobind::tuple& arrays, nanobind::handle q, nanobind::handle k,
                  bool in_place, nanobind::handle start, nanobind::handle from,
                  nanobind::handle timeout, nanobind::handle positions) const;
