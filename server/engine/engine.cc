@@ -71,7 +71,8 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   }
   if (request->arrival.queue != nullptr) return EnqueueOnDevice(request);
   const int64_t admitted = request->permit.bytes();
-  const absl::Status status = MakePlan(*request, /*may_take_long=*/false);
+  const bool may_take_long = request->arrival.transport == Transport::kInProcess;
+  const absl::Status status = MakePlan(*request, may_take_long);
   if (IsNeedsSideThread(status)) {  // which plans from the beginning
     request->plan = Plan();         // what it holds, no permit counts any more
     request->permit.Shrink(admitted);

@@ -67,6 +67,9 @@ namespace {
 // head of 128 channels, which take 4 to 8 ms. No permit counts them: few batches run at a time.
 constexpr int64_t kBatchBuildBytesMax = 2 * limits::kMiB;
 
+// A longer list of jobs is allocated at once: copied as it grows, it takes new pages each time.
+constexpr int64_t kJobsUsual = 16;
+
 template <typename T>
 absl::Span<const T> Between(const std::vector<T>& values, int64_t begin, int64_t end) {
   return absl::MakeConstSpan(values).subspan(static_cast<size_t>(begin),
@@ -270,6 +273,9 @@ void Executor::RunAll(absl::Span<Slice> slices) {
       shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
     }
     const size_t first_job = jobs.size();
+    if (const int64_t most = plan.jobs.Of(slice.end - slice.begin); most > kJobsUsual) {
+      jobs.reserve(first_job + static_cast<size_t>(most));
+    }
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       cutter.Cut(plan.tensors[i], OutputOf(request, i), shared, request.run.SaturatedOf(i), jobs);
     }

@@ -349,23 +349,22 @@ void CutPages(const TensorPlan& tensor, int64_t begin, int64_t end, JobWriter& w
   const PagedPlan& paged = *tensor.paged;
   const auto each = static_cast<int64_t>(paged.slots->size());  // tokens of a layer
   const char* const input = tensor.input.fragments.front().data();
-  for (int64_t token = begin; token < end;) {
+  for (int64_t token = begin, tokens = 1; token < end; token += tokens) {
     const int64_t first = token % each;
     const int64_t* const slots = paged.slots->data() + first;
     const int64_t* const targets = paged.targets->data() + first;
-    const int64_t most = std::min(end - token, each - first);
-    int64_t tokens = 1;
+    tokens = 1;
+    if (slots[0] < 0 || targets[0] < 0) continue;
+    const int64_t most =
+        std::min({end - token, each - first, paged.block_size - slots[0] % paged.block_size,
+                  paged.block_size - targets[0] % paged.block_size});
     while (tokens < most && slots[tokens] == slots[0] + tokens &&
-           targets[tokens] == targets[0] + tokens && slots[tokens] % paged.block_size != 0 &&
-           targets[tokens] % paged.block_size != 0) {
+           targets[tokens] == targets[0] + tokens) {
       ++tokens;
     }
-    if (slots[0] >= 0 && targets[0] >= 0) {
-      const int64_t layer = token / each * paged.layer_stride;
-      writer.AddPaged(token, tokens, input, layer + paged.OffsetOf(slots[0]),
-                      layer + paged.OffsetOf(targets[0]));
-    }
-    token += tokens;
+    const int64_t layer = token / each * paged.layer_stride;
+    writer.AddPaged(token, tokens, input, layer + paged.OffsetOf(slots[0]),
+                    layer + paged.OffsetOf(targets[0]));
   }
 }
 

@@ -116,11 +116,13 @@ void ForEachToken(const Layout& layout, const Visit& visit) {
   absl::InlinedVector<int64_t*, kTokenAxesMax> counters;  // into `index`
   for (const TokenAxis& axis : layout.token_axes) counters.push_back(&index.Along(axis));
   const int64_t tokens = layout.tokens();
-  for (int64_t token = 0; token < tokens; ++token) {
-    visit(token, index);
-    for (size_t i = counters.size(); i-- > 0;) {
-      if (++*counters[i] < layout.token_axes[i].length) break;
+  const int64_t run = counters.empty() ? 1 : layout.token_axes.back().length;
+  int64_t& last = counters.empty() ? index.l : *counters.back();
+  for (int64_t token = 0; token < tokens;) {
+    for (last = 0; last < run; ++last) visit(token++, index);
+    for (size_t i = counters.size(); i-- > 1;) {
       *counters[i] = 0;
+      if (++*counters[i - 1] < layout.token_axes[i - 1].length) break;
     }
   }
 }

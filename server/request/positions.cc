@@ -52,8 +52,8 @@ struct ContextParallel {
   // The index in the whole sequence of local element `index`. The rank holds `length` elements of
   // the sequence; the first half is chunk `rank`, the second half chunk 2 * size - 1 - rank.
   int64_t Global(int64_t index, int64_t length) const {
-    const int64_t chunk = length / 2;
     if (size == 1) return index;
+    const int64_t chunk = length / 2;
     return index < chunk ? rank * chunk + index : (2 * size - 1 - rank) * chunk + index - chunk;
   }
 };
@@ -193,8 +193,10 @@ absl::Status FillFromStarts(const v1::Positions& message, ArraySource& source, c
   });
   // Other ranks hold the rest of each sequence. All ranks must compute the same length, or
   // frequencies that depend on it would differ between them.
-  for (size_t i = 0; parallel.size > 1 && i < starts.size(); ++i) {
-    result.seq_len.push_back(std::max<int64_t>(1, starts[i] + sequences.length[i] * parallel.size));
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const bool is_empty = parallel.size == 1 && sequences.length[i] == 0;
+    result.seq_len.push_back(
+        is_empty ? 1 : std::max<int64_t>(1, starts[i] + sequences.length[i] * parallel.size));
   }
   return CheckAll(result.values[0], path, message.has_start() ? ".start" : ".starts");
 }
@@ -264,7 +266,7 @@ absl::Status FillFromIds(const v1::Positions& message, ArraySource& source, cons
 }
 
 // The length of each sequence: seq_lens of the message (one value for all sequences, or one each).
-// Without it, the largest position + 1, and at least what FillFromStarts has set.
+// Without it what FillFromStarts has set, or the largest position + 1.
 absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::string_view path,
                          TokenPositions& result) {
   const auto field = [path] { return absl::StrCat(path, ".seq_lens"); };
@@ -285,6 +287,7 @@ absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::
     result.seq_len.assign(message.seq_lens().begin(), message.seq_lens().end());
     return absl::OkStatus();
   }
+  if (!message.has_position_ids()) return absl::OkStatus();
   result.seq_len.resize(static_cast<size_t>(sequences), 1);
   for (int axis = 0; axis < result.axes; ++axis) {
     const std::vector<int64_t>& values = result.values[static_cast<size_t>(axis)];
@@ -301,8 +304,8 @@ enum class MovesOf { kAll, kPages, kTokens };
 
 }  // namespace
 
-absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPlan& first,
-                       TokenPositions& from, TokenPositions& to) {
+absl::StatusOr<TokenMoves> ReadMoves(const v1::Array& by, ArraySource& source,
+                                     const TensorPlan& first) {
   constexpr absl::string_view kField = "reposition.by";
   const Layout& layout = first.layout;
   static const PagedPlan kNoPages;
@@ -322,25 +325,26 @@ absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPla
   };
   ROPE_ASSIGN_OR_RETURN(const IntegerArray moves, ReadIntegers(by, source, kField, check));
   for (const int64_t move : moves.values) ROPE_RETURN_IF_ERROR(CheckMove(move));
-  const int64_t pages_each = paged.pages_shape.empty() ? 0 : paged.pages_shape.back();
-  for (TokenPositions* const positions : {&from, &to}) {
-    positions->values[0].resize(static_cast<size_t>(layout.tokens()));
-    positions->sequence.resize(static_cast<size_t>(layout.tokens()));
-    positions->seq_len.assign(static_cast<size_t>(layout.Length('B')), 1);
+  const auto tokens = static_cast<size_t>(layout.tokens());
+  const auto from = [](int64_t move) { return std::max<int64_t>(-move, 0); };
+  const auto to = [](int64_t move) { return std::max<int64_t>(move, 0); };
+  if (each == MovesOf::kAll) {
+    const int64_t move = moves.values.front();
+    return TokenMoves{std::vector<int64_t>(tokens, from(move)),
+                      std::vector<int64_t>(tokens, to(move)), /*is_uniform=*/true};
   }
+  TokenMoves result{std::vector<int64_t>(tokens), std::vector<int64_t>(tokens)};
+  const int64_t pages_each = paged.pages_shape.empty() ? 0 : paged.pages_shape.back();
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
-    const auto at = static_cast<size_t>(token);
     const int64_t within = i.t + i.s;
-    const int64_t index = each == MovesOf::kAll ? 0
-                          : each == MovesOf::kPages
+    const int64_t index = each == MovesOf::kPages
                               ? i.b * pages_each + within / paged.block_size
                               : within + (ids.by_batch ? i.b * layout.Length('S') : 0);
     const int64_t move = moves.values[static_cast<size_t>(index)];
-    from.values[0][at] = std::max<int64_t>(-move, 0);
-    to.values[0][at] = std::max<int64_t>(move, 0);
-    from.sequence[at] = to.sequence[at] = i.b;
+    result.from[static_cast<size_t>(token)] = from(move);
+    result.to[static_cast<size_t>(token)] = to(move);
   });
-  return absl::OkStatus();
+  return result;
 }
 
 absl::Status ReadDevicePositions(const v1::Positions& message, ArraySource& source,

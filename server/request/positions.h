@@ -44,10 +44,16 @@ absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message, Array
 absl::Status ReadDevicePositions(const v1::Positions& message, ArraySource& source,
                                  const Layout& layout, DevicePositions& positions);
 
-// The moves of Reposition.by, as positions before and after of which the smaller one is 0. `first`:
-// the plan's first tensor, whose pages may have a move each.
-absl::Status ReadMoves(const v1::Array& by, ArraySource& source, const TensorPlan& first,
-                       TokenPositions& from, TokenPositions& to);
+// The moves of Reposition.by, by token: positions before and after, of which the smaller one is 0.
+struct TokenMoves {
+  std::vector<int64_t> from;
+  std::vector<int64_t> to;
+  bool is_uniform = false;  // all tokens move alike
+};
+
+// `first`: the plan's first tensor, whose pages may have a move each.
+absl::StatusOr<TokenMoves> ReadMoves(const v1::Array& by, ArraySource& source,
+                                     const TensorPlan& first);
 
 // A warning if a position is past the model's own length. `positions` are by axis and token.
 std::optional<std::string> WarningPastLength(std::optional<int64_t> max_position_embeddings,

@@ -180,7 +180,7 @@ absl::Status ReadPairing(const v1::RopeSpec& spec, kernels::PairGeometry& geomet
   return absl::OkStatus();
 }
 
-absl::Status CheckInTable(const std::vector<int64_t>& positions, const RowArrays& rows,
+absl::Status CheckInTable(absl::Span<const int64_t> positions, const RowArrays& rows,
                           absl::string_view field) {
   for (const int64_t position : positions) {
     if (position < rows.rows) continue;
@@ -204,27 +204,32 @@ absl::StatusOr<std::vector<int64_t>> ReadRowPositions(const v1::Positions& messa
   return std::move(positions.values[0]);
 }
 
-// The rows of each token before and after, by number in the table.
-absl::Status ReadMovedRows(const v1::RotateRequest& values, ArraySource& source,
-                           const RowArrays& rows, Plan& plan) {
+// The rows of each token before and after, by number in the table. Returns how many of the first
+// tokens have all of them: 1 if all move alike.
+absl::StatusOr<size_t> ReadMovedRows(const v1::RotateRequest& values, ArraySource& source,
+                                     const RowArrays& rows, Plan& plan) {
+  const auto tokens = static_cast<size_t>(plan.tokens);
   if (!values.reposition().has_by()) {
     ROPE_ASSIGN_OR_RETURN(
         plan.from_positions[0],
         ReadRowPositions(values.reposition().from(), "reposition.from", source, rows, plan));
     ROPE_ASSIGN_OR_RETURN(plan.positions[0],
                           ReadRowPositions(values.positions(), "positions", source, rows, plan));
-    return absl::OkStatus();
+    return tokens;
   }
   if (rows.shape.size() != 1) {
     return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] with reposition.by");
   }
-  TokenPositions from;
-  TokenPositions to;
-  ROPE_RETURN_IF_ERROR(ReadMoves(values.reposition().by(), source, plan.tensors.front(), from, to));
-  plan.from_positions[0] = std::move(from.values[0]);
-  plan.positions[0] = std::move(to.values[0]);
-  ROPE_RETURN_IF_ERROR(CheckInTable(plan.from_positions[0], rows, "reposition.by"));
-  return CheckInTable(plan.positions[0], rows, "reposition.by");
+  ROPE_ASSIGN_OR_RETURN(TokenMoves moves,
+                        ReadMoves(values.reposition().by(), source, plan.tensors.front()));
+  const size_t distinct = moves.is_uniform ? std::min<size_t>(tokens, 1) : tokens;
+  for (const std::vector<int64_t>* const numbers : {&moves.from, &moves.to}) {
+    ROPE_RETURN_IF_ERROR(
+        CheckInTable(absl::MakeConstSpan(*numbers).first(distinct), rows, "reposition.by"));
+  }
+  plan.from_positions[0] = std::move(moves.from);
+  plan.positions[0] = std::move(moves.to);
+  return distinct;
 }
 
 // Copies the two rows of each token, all old ones first, and numbers them anew.
@@ -242,17 +247,22 @@ absl::Status CopyMovedRows(const RowArrays& rows, Plan& plan) {
   return absl::OkStatus();
 }
 
-// Every row is checked before a token moves.
-absl::Status CheckTable(const RowArrays& rows, const Plan& plan) {
-  const std::vector<int64_t>& from = plan.from_positions[0];
-  const std::vector<int64_t>& to = plan.positions[0];
-  for (size_t token = 0; token < from.size(); ++token) {
-    if (token > 0 && from[token] == from[token - 1] && to[token] == to[token - 1]) continue;
-    for (const int64_t row : {from[token], to[token]}) {
-      if (CanBeUndone(plan.table->rows, row, rows.columns)) continue;
-      return InvalidField("rows",
-                          absl::StrCat("a row (of token ", token, ") that no move can undo"),
-                          "cos and sin below 2^63, and one of each pair at least 2^-63");
+// Every row of the first tokens is checked before a token moves; again only if it does not lie in
+// the last run of rows that rose by one.
+absl::Status CheckTable(const RowArrays& rows, const Plan& plan, size_t tokens) {
+  int64_t first = 0;  // rows [first, end) have been checked
+  int64_t end = 0;
+  for (const auto* const numbers : {&plan.from_positions[0], &plan.positions[0]}) {
+    for (size_t token = 0; token < tokens; ++token) {
+      const int64_t row = (*numbers)[token];
+      if (row >= first && row < end) continue;
+      if (!CanBeUndone(plan.table->rows, row, rows.columns)) {
+        return InvalidField("rows",
+                            absl::StrCat("a row (of token ", token, ") that no move can undo"),
+                            "cos and sin below 2^63, and one of each pair at least 2^-63");
+      }
+      if (row != end) first = row;
+      end = row + 1;
     }
   }
   return absl::OkStatus();
@@ -260,7 +270,7 @@ absl::Status CheckTable(const RowArrays& rows, const Plan& plan) {
 
 absl::Status PlanTableMove(const v1::RotateRequest& values, ArraySource& source,
                            const RowArrays& rows, Plan& plan) {
-  ROPE_RETURN_IF_ERROR(ReadMovedRows(values, source, rows, plan));
+  ROPE_ASSIGN_OR_RETURN(const size_t distinct, ReadMovedRows(values, source, rows, plan));
   plan.table = std::make_shared<MoveTable>();
   if (const std::optional<kernels::RowTable> table = rows.table(); table.has_value()) {
     plan.table->rows = *table;
@@ -269,7 +279,7 @@ absl::Status PlanTableMove(const v1::RotateRequest& values, ArraySource& source,
   } else {
     ROPE_RETURN_IF_ERROR(CopyMovedRows(rows, plan));
   }
-  return CheckTable(rows, plan);
+  return CheckTable(rows, plan, distinct);
 }
 
 // Without positions, the rows have the shape of the tokens: [S], [B, S] or [T].
@@ -444,9 +454,17 @@ absl::Status PlanMove(const v1::RotateRequest& values, const Ropes& ropes, Array
     return InvalidField("reposition.by", "it with frequencies that follow the length",
                         "positions and reposition.from");
   }
+  ROPE_ASSIGN_OR_RETURN(TokenMoves moves,
+                        ReadMoves(values.reposition().by(), source, plan.tensors.front()));
+  // No frequency follows the length, so that all tokens may count as one sequence.
   TokenPositions from;
   TokenPositions to;
-  ROPE_RETURN_IF_ERROR(ReadMoves(values.reposition().by(), source, plan.tensors.front(), from, to));
+  for (const auto& [positions, numbers] :
+       {std::pair(&from, &moves.from), std::pair(&to, &moves.to)}) {
+    positions->sequence.resize(numbers->size());
+    positions->seq_len = {1};
+    positions->values[0] = std::move(*numbers);
+  }
   return PlanReposition(ropes, std::move(from), std::move(to), plan);
 }
 
