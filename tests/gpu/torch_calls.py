@@ -39,17 +39,18 @@ def cuda(values):
 
 
 def bits():
-    """Every dtype, and positions as a start, int32 and int64 on the GPU; new and in place."""
+    """Every dtype; a start, and positions on the GPU as int32 and int64; new and in place."""
+    kinds = [(getattr(torch, name), {}) for name in
+             ("float32", "float16", "bfloat16", "float8_e4m3fn")]
     ids = torch.arange(TOKENS).flip(0) * 2000
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        q_k = tensors(dtype)
-        for on_cpu, on_gpu in (({"start": 7}, {"start": 7}), ({"positions": ids},) * 2,
-                               ({"positions": ids}, {"positions": ids.cuda()}),
+    for dtype, more in [*kinds, (torch.bfloat16, {"precision": "hf"})]:
+        q_k, rope = tensors(dtype), MODEL | more
+        for on_cpu, on_gpu in (({"start": 7},) * 2, ({"positions": ids}, {"positions": ids.cuda()}),
                                ({"positions": ids}, {"positions": ids.int().cuda()})):
-            want = ROPE.rotate(*q_k, **on_cpu, **MODEL)
-            check(ROPE.rotate(*cuda(q_k), **on_gpu, **MODEL), want)
+            want = ROPE.rotate(*q_k, **on_cpu, **rope)
+            check(ROPE.rotate(*cuda(q_k), **on_gpu, **rope), want)
             mine = cuda(q_k)
-            ROPE.rotate_(*mine, **on_gpu, **MODEL)
+            ROPE.rotate_(*mine, **on_gpu, **rope)
             check(mine, want)
 
 
