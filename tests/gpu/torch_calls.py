@@ -57,8 +57,10 @@ def bits():
 def moves():
     k = tensors()[1]
     mine = k.cuda()
-    ROPE.reposition_(mine, by=-3, **MODEL)
-    check([mine], [ROPE.reposition(k, by=-3, **MODEL)])
+    for tensor in (k, mine):
+        ROPE.reposition_(tensor, by=-3, **MODEL)
+        ROPE.move_(tensor, by=300, model=MODEL["model"])
+    check([mine], [k])
 
 
 def stream():
