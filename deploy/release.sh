@@ -5,6 +5,7 @@
 #   VERSION: that of project() in CMakeLists.txt, with a dated section in .github/CHANGELOG.md;
 #     .github/STABILITY.md has the commands that freeze the ABI and record the wire messages
 #   --dry_run: makes the checks and prints the steps
+# It needs nvcc, so that every file of a release has the CUDA kernels.
 # Times in what is made are those of the last commit (SOURCE_DATE_EPOCH). Exits 2 if a check fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -72,7 +73,7 @@ pack=ropeserve-$version-linux-$(uname -m)
 readonly made pack
 export SOURCE_DATE_EPOCH
 step "folder" mkdir -p "$dist"
-step "programs and libraries" deploy/build.sh
+step "programs and libraries" deploy/build.sh -DROPE_CUDA=ON
 step "packages of Debian" pack_debian
 step "wheels of the package and the tools" deploy/python.sh "$dist"
 step "pack for other Linux" archive_pack

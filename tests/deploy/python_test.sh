@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-readonly build=$1 bytes_max=$((14 * 1000 * 1000))
+readonly build=$1 bytes_max=$((14 * 1000 * 1000)) kernel_bytes_max=$((300 * 1000))
 readonly packages=(numpy "nanobind-backend<2" ml_dtypes matplotlib)
 pythons=("${@:2}")
 ((${#pythons[@]})) || pythons=(python3)
@@ -23,6 +23,12 @@ wheel=$(head -n 1 "$folder/wheels")
 [[ $wheel == *-cp310-abi3-manylinux_2_35_*.whl ]] || fail "got the wheel $wheel"
 bytes=$(stat -c %s "$wheel")
 ((bytes <= bytes_max)) || fail "got $bytes bytes, want at most $bytes_max"
+kernels="without CUDA kernels" ptx=$build/kernels/cuda_ptx.ptx
+if [[ -f $ptx ]]; then
+  kernel_bytes=$(gzip -c "$ptx" | wc -c)
+  ((kernel_bytes <= kernel_bytes_max)) || fail "got $kernel_bytes bytes of CUDA kernels"
+  kernels="$kernel_bytes of them CUDA kernels"
+fi
 
 for python in "${pythons[@]}"; do
   venv=$folder/$(basename "$python")
@@ -49,4 +55,4 @@ for python in "${pythons[@]}"; do
     xargs "$venv/bin/pip" uninstall -q -y --disable-pip-version-check
   find "$venv" ! -type d | sort | diff "$folder/before" - || fail "uninstalling leaves files"
 done
-echo "the wheel has $bytes bytes"
+echo "the wheel has $bytes bytes, $kernels"

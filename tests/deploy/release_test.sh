@@ -105,6 +105,7 @@ release 1.2.3 >"$folder/output" 2>&1
 calls=$(cut -d' ' -f1 "$STUB_CALLS" | xargs)
 [[ $calls == 'build.sh cpack python.sh pack.sh' ]] || fail "got calls $calls"
 grep -q '^pack.sh .* rope_server ropectl$' "$STUB_CALLS" || fail "packs other programs"
+grep -qx 'build.sh -DROPE_CUDA=ON' "$STUB_CALLS" || fail "may build without the kernels of GPUs"
 got=$(cd "$tree/dist" && echo *)
 name=ropeserve-1.2.3-linux-$(uname -m)
 want="SHA256SUMS $name.spdx.json $name.tar.gz ropeserve-1.2.3.whl ropeserve_1.2.3_amd64.deb"

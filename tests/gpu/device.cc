@@ -71,11 +71,6 @@ void DeviceBuffer::Upload(const void* from, int64_t bytes) const {
   Check(cudaMemcpy(data_, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), "an upload");
 }
 
-void DeviceBuffer::Download(void* to, int64_t offset, int64_t bytes) const {
-  Check(cudaMemcpy(to, data_ + offset, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost),
-        "a download");
-}
-
 Graph::Graph(const Enqueue& enqueue, int nodes) {
   const Stream stream;
   Check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "a capture");

@@ -28,9 +28,8 @@ class DeviceBuffer {
 
   uint8_t* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  // Copies host memory to the buffer's begin, and `bytes` at `offset` back.
+  // Copies host memory to the buffer's begin.
   void Upload(const void* from, int64_t bytes) const;
-  void Download(void* to, int64_t offset, int64_t bytes) const;
 
  private:
   uint8_t* data_ = nullptr;

@@ -8,11 +8,8 @@
 
 namespace rope::bench {
 
-// Kernels on tensors in device memory, and copies of the same bytes.
+// Kernels and calls on tensors in device memory, and copies of the same bytes.
 std::vector<CudaRow> DeviceRows();
-
-// Whole calls of the cuda backend on tensors in device memory.
-std::vector<CudaRow> BackendRows();
 
 }  // namespace rope::bench
 

@@ -1,14 +1,16 @@
 // Rows about tensors in device memory: q of 32 heads and k of 8, head_dim 128, one launch for both.
-//   kernel/...                  the rotation, and in turns with it by lists; up to 64 tokens by
-//                               graph replay, with tensors that fit the cache, and more by events,
-//                               over several times the cache
+//   kernel/...                  the rotation, bit for bit and in turns with the one by lists; up to
+//                               64 tokens by graph replay, with tensors that fit the cache, and
+//                               more by events, over several times the cache
+//   call/...                    the same as a program calls it
 //   ragged/...                  64 requests of different lengths: one launch against 64
-//   launch/...                  the host's time for a launch, and for a launch and its end
+//   host/...                    the host's time for a launch or a call, and for it and its end
 // GB/s counts bytes read and bytes written; share is the copy's time over the rotation's.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -73,23 +75,26 @@ std::vector<Spread> TimesOf(const std::vector<Enqueue>& functions, const Case& w
   return seconds;
 }
 
-// One rotation of q and k, beside the kernel over lists; `bar_on_time`: the bar is about
-// microseconds, and not about the share.
+// One rotation of q and k, beside the kernel over lists, and a call beside the kernel alone.
+// `bar_on_time`: the bar is about microseconds, and not about the share.
 CudaMeasurement MeasureKernel(const Case& wanted, bool bar_on_time) {
   if (const std::string missing = MemoryShort(wanted, 2); !missing.empty()) {
     return NotMeasured(missing);
   }
   Workload workload(wanted);
-  Case listed = wanted;
-  listed.lists = true;
-  Workload lists(listed);
+  Case others = wanted;
+  others.lists = !wanted.calls;
+  others.calls = false;
+  Workload other(others);
   CudaMeasurement result;
-  result.wrong = workload.Verify() + lists.Verify();
+  result.wrong = workload.Verify() + other.Verify();
+  // A call has a table of its own, whose rows may differ in the last bit.
+  if (others.lists) result.wrong += workload.CompareWith(other);
   const std::vector<Spread> seconds =
       TimesOf({[&](cudaStream_t stream) { workload.Rotate(stream); },
                [&](cudaStream_t stream) { workload.Copy(stream); },
                [&](cudaStream_t stream) { workload.CopyByKernel(stream); },
-               [&](cudaStream_t stream) { lists.Rotate(stream); }},
+               [&](cudaStream_t stream) { other.Rotate(stream); }},
               wanted, workload);
   const double bytes = 2 * static_cast<double>(workload.tensor_bytes());
   result.seconds = seconds[0];
@@ -98,10 +103,10 @@ CudaMeasurement MeasureKernel(const Case& wanted, bool bar_on_time) {
   result.measurement = {.value = seconds[0].median * 1e6,
                         .unit = "us",
                         .yardstick = absl::StrFormat(
-                            "copy %.2f us, %s; without arithmetic %.2f us, %s; lists %.2f us",
+                            "copy %.2f us, %s; without arithmetic %.2f us, %s; %s %.2f us",
                             seconds[1].median * 1e6, GigabytesPerSecond(bytes, seconds[1].median),
                             seconds[2].median * 1e6, GigabytesPerSecond(bytes, seconds[2].median),
-                            seconds[3].median * 1e6)};
+                            others.lists ? "lists" : "the kernel alone", seconds[3].median * 1e6)};
   if (!bar_on_time) result.measurement.ratio = result.share;
   return result;
 }
@@ -149,8 +154,8 @@ CudaMeasurement MeasureRagged(bool replay) {
   return result;
 }
 
-// A launch as the host sees it; beside it, a launch and the wait for its end.
-CudaMeasurement MeasureLaunch(const Case& wanted) {
+// A launch or a call as the host sees it; beside it, the same and the wait for its end.
+CudaMeasurement MeasureHost(const Case& wanted) {
   Workload workload(wanted);
   CudaMeasurement result;
   result.wrong = workload.Verify();
@@ -176,7 +181,8 @@ CudaMeasurement MeasureLaunch(const Case& wanted) {
 
 CudaRow KernelRow(const std::string& name, const Case& wanted, const std::string& bar = "") {
   const bool bar_on_time = Tokens(wanted) <= kGraphTokensMax;
-  return {"kernel/" + name, bar, [=] { return MeasureKernel(wanted, bar_on_time); }};
+  return {(wanted.calls ? "call/" : "kernel/") + name, bar,
+          [=] { return MeasureKernel(wanted, bar_on_time); }};
 }
 
 void AddMainRows(std::vector<CudaRow>& rows) {
@@ -212,6 +218,25 @@ void AddOtherRows(std::vector<CudaRow>& rows) {
                 {.requests = {int64_t{1} << 20}, .in_place = true, .positions = int64_t{1} << 20}));
 }
 
+void AddCallRows(std::vector<CudaRow>& rows) {
+  const Case token = {.requests = {1}};
+  Case called = token;
+  called.calls = true;
+  rows.push_back({"host/launch_1_token", "", [=] { return MeasureHost(token); }});
+  rows.push_back({"host/call_1_token", "<= 4", [=] { return MeasureHost(called); }});
+  rows.push_back(KernelRow("1_token", called));
+  const std::pair<const char*, int64_t> places[] = {
+      {"131072_positions_on_device", 4096}, {"131072_ramp", kPrefill}, {"131072_by_one_row", 1}};
+  for (const auto& [name, positions] : places) {
+    const Case many = {
+        .requests = {kPrefill}, .in_place = true, .calls = true, .positions = positions};
+    rows.push_back(KernelRow(name, many, ">= 0.97"));
+  }
+  const Case bytes = {
+      .requests = {kPrefill}, .dtype = DType::kFloat8E4M3, .in_place = true, .calls = true};
+  rows.push_back(KernelRow("131072_fp8", bytes, ">= 0.9"));
+}
+
 }  // namespace
 
 std::vector<CudaRow> DeviceRows() {
@@ -219,12 +244,8 @@ std::vector<CudaRow> DeviceRows() {
   AddMainRows(rows);
   rows.push_back({"ragged/64_requests_launched", "", [] { return MeasureRagged(false); }});
   rows.push_back({"ragged/64_requests_replayed", "", [] { return MeasureRagged(true); }});
-  for (const int64_t requests : {1, 17}) {
-    const Case wanted = {.requests = std::vector<int64_t>(static_cast<size_t>(requests), 1)};
-    rows.push_back({absl::StrCat("launch/", requests, "_requests_of_1_token"), "",
-                    [=] { return MeasureLaunch(wanted); }});
-  }
   AddOtherRows(rows);
+  AddCallRows(rows);
   return rows;
 }
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds kernels, tests and benchmarks for the GPU of this machine, runs them on it and prints one
 # table. Needs nvcc, CMake, a C++20 compiler, Abseil, GoogleTest and nlohmann-json. Libraries that
-# are not installed come from the prefix ROPE_GPU_DEPS (collect_dependencies.sh creates one).
+# are not installed come from the prefix ROPE_GPU_DEPS (collect_dependencies.sh creates one), and so
+# do the wheels of the Python package.
 # Usage: tests/gpu/run.sh [--out=DIR] [--build=DIR] [--seconds=N] [--build-only]
-#   --out=DIR:    where run.log, bench.jsonl and peers.jsonl go (or ROPE_GPU_OUT; default: the build
-#                 folder)
+#   --out=DIR:    where run.log, bench.jsonl, torch.jsonl and peers.jsonl go (or ROPE_GPU_OUT;
+#                 default: the build folder)
 #   --build=DIR:  build folder (default: build/gpu)
-#   --seconds=N:  time for everything (default 570). What does not fit is "not finished"
+#   --seconds=N:  time for everything (default 490). What does not fit is "not finished"
 #   --build-only: stop after the build; works without a GPU
 # Exits 0 when every test passed, whether or not the bars hold; 1 when something failed; 3 when
 # nothing failed, but something was not finished; 77 without a GPU; 2 on a flag that it does not
@@ -17,7 +18,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 # The tests of the cuda backend: the name of their backend ends the name of a test.
 readonly backends=(cuda cuda_device cuda_device_head_loop)
-# What the sanitizers run: every layout and alignment, each kernel, ragged batches.
+# What compute-sanitizer runs: every layout and alignment, each kernel, ragged batches.
 readonly sanitized=(EveryLayoutAndAlignment RaggedBatchOfDifferentJobs
   ChannelsOutsideThePairsAreCopied NormComesBeforeTheRotationAndTakesTheWholeHead
   EveryDTypeIsStoredAsEveryOther InputAndOutputMayHaveDifferentStrides)
@@ -60,15 +61,15 @@ print_header() {
 }
 
 steps=() failures=0 unfinished=0
-# step NAME LIMIT COMMAND...: runs the command, which keeps to `allowed` seconds: LIMIT, or what is
+# step NAME LIMIT COMMAND...: runs the command, which ends by `deadline`: LIMIT seconds, or what is
 # left of --seconds. Prints and records its result and time. Status 77: skipped, and the command
 # printed the reason. Status 124 or 137: its time was over.
 step() {
   local name=$1 limit=$2 begin=$SECONDS status=0 result
   shift 2
   echo "== $name"
-  allowed=$((budget - SECONDS < limit ? budget - SECONDS : limit))
-  if ((allowed > 0)); then "$@" || status=$?; else status=124; fi
+  deadline=$((budget < SECONDS + limit ? budget : SECONDS + limit))
+  if ((deadline > SECONDS)); then "$@" || status=$?; else status=124; fi
   case $status in
     0) result=passed ;;
     77) result=skipped ;;
@@ -79,7 +80,10 @@ step() {
   echo "   ${steps[-1]}"
 }
 
-within() { timeout -k 5 "$allowed" "$@"; }
+within() {
+  ((deadline > SECONDS)) || return 124
+  timeout -k 5 "$((deadline - SECONDS))" "$@"
+}
 
 # Builds the two programs that a run needs, and no others. Warnings of a compiler that this project
 # was not built with are no errors here.
@@ -111,8 +115,8 @@ kernel_resources() {
   local tool
   tool=$(find_tool ptxas) || { echo "ptxas is not installed" && return 77; }
   within "$tool" -v "-arch=sm_${arch:-80}" -o /dev/null "$build/kernels/cuda_ptx.ptx" 2>&1 |
-    sed -nE "s/.*entry function '(Rotate[A-Za-z]+)'.*/\1/p; s/.*(Used [0-9]+ registers).*/  \1/p
-      /stack frame/p"
+    sed -nE "/entry function/{s/.*'([A-Za-z0-9]+)'.*/\1/;h}
+      /Used/{s/.*(Used [0-9]+ registers).*/\1/;G;s/\n/  /p}; /[1-9][0-9]* bytes (stack|spill)/p"
 }
 
 # bench REGEX: the rows whose names match. A CUDA error ends the program, so each group of rows is a
@@ -136,11 +140,11 @@ run_on_device() {
   within "$program" --gtest_brief=1 "--gtest_filter=$wanted"
 }
 
-# sanitize TOOL: compute-sanitizer over part of the contract suite.
-sanitize() {
-  local tool log=$build/$1.log status=0
+# compute-sanitizer over part of the contract suite.
+memcheck() {
+  local tool log=$build/memcheck.log status=0
   tool=$(find_tool compute-sanitizer) || { echo "compute-sanitizer is not installed" && return 77; }
-  within "$tool" "--tool=$1" --error-exitcode=86 "$build/tests/conformance" \
+  within "$tool" --tool=memcheck --error-exitcode=86 "$build/tests/conformance" \
     "--gtest_filter=$(filter "${sanitized[@]}")" >"$log" 2>&1 || status=$?
   if grep -q 'Device not supported' "$log"; then
     echo "compute-sanitizer does not support this device or machine" && return 77
@@ -149,29 +153,43 @@ sanitize() {
   return "$status"
 }
 
-# Other implementations on the same shapes.
-peers() {
+has_torch() {
   local status=0
   within python3 -c 'import torch' 2>/dev/null || status=$?
   ((status < 124)) || return "$status"
   ((!status)) || { echo "python3 has no torch" && return 77; }
+}
+
+# The Python package on tensors of torch. A wheel is a zip file: pip is not needed.
+in_torch() {
+  local wheel wheels=("${ROPE_GPU_DEPS:-.}"/*.whl)
+  [[ -f ${wheels[0]} ]] || { echo "ROPE_GPU_DEPS holds no wheel" && return 77; }
+  has_torch || return
+  for wheel in "${wheels[@]}"; do
+    within python3 -m zipfile -e "$wheel" "$build/python" || return
+  done
+  PYTHONPATH=$build/python within python3 -B tests/gpu/torch_calls.py "--json_file=$out/torch.jsonl"
+}
+
+# Other implementations on the same shapes.
+peers() {
+  has_torch || return
   within python3 -B tests/gpu/peers.py "--json_file=$out/peers.jsonl"
 }
 
 check_and_measure() {
   print_header
-  step "build" 300 build
+  step "build" 120 build
   if ((!failures && !unfinished)) && [[ ! $build_only ]]; then
-    step "smoke: each kernel once" 60 smoke
-    step "registers" 20 kernel_resources
+    step "smoke: each kernel once" 20 smoke
+    step "registers" 10 kernel_resources
+    step "conformance" 80 run_on_device
     rm -f "$out/bench.jsonl"
-    step "benchmarks: kernels" 100 bench '^(kernel|ragged|launch)/'
-    step "benchmarks: device tensors" 60 bench '^device/'
-    step "conformance" 300 run_on_device
-    step "peers" 90 peers
-    for tool in memcheck initcheck; do
-      step "$tool: part of conformance" 90 sanitize "$tool"
-    done
+    step "benchmarks: kernels, new and old in turns" 80 bench '^(kernel|ragged)/'
+    step "benchmarks: calls" 20 bench '^(call|host)/'
+    step "torch" 50 in_torch
+    step "memcheck: part of conformance" 50 memcheck
+    step "peers" 60 peers
   fi
   echo "== summary, ${SECONDS} of ${budget} s"
   printf '%s\n' "${steps[@]}"
@@ -179,7 +197,7 @@ check_and_measure() {
   ((!unfinished)) || return 3
 }
 
-build=build/gpu out=${ROPE_GPU_OUT:-} build_only='' budget=570
+build=build/gpu out=${ROPE_GPU_OUT:-} build_only='' budget=490
 for argument in "$@"; do
   case $argument in
     --out=?*) out=${argument#--out=} ;;

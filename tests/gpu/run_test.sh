@@ -65,30 +65,32 @@ for name in nvidia-smi nvcc cmake ptxas compute-sanitizer python3; do
   ln -s stub "$folder/bin/$name"
 done
 
-# run STATUS [NAME=VALUE...]: runs run.sh over the stubs.
+# run STATUS [NAME=VALUE...]: runs run.sh over the stubs, with a wheel.
+mkdir "$folder/deps" && touch "$folder/deps/ropeserve-1.whl"
 run() {
   local want_status=$1 status=0
   shift
   rm -rf "$folder/build" "$folder/calls"
-  env "PATH=$folder/bin:$PATH" "STUB_CALLS=$folder/calls" "STUB_FOLDER=$folder/bin" "$@" \
-    ./run.sh "--build=$folder/build" --seconds=500 >"$folder/output" 2>&1 || status=$?
+  env "PATH=$folder/bin:$PATH" "STUB_CALLS=$folder/calls" "STUB_FOLDER=$folder/bin" \
+    "ROPE_GPU_DEPS=$folder/deps" "$@" ./run.sh "--build=$folder/build" >"$folder/output" 2>&1 ||
+    status=$?
   [[ $status == "$want_status" ]] || fail "got status $status, want $want_status: $*:
 $(cat "$folder/output")"
 }
 has() { grep -qE -e "$1" "$folder/output" || fail "got $(cat "$folder/output"), want $1"; }
 
 run 0
-for step in build smoke registers benchmarks conformance peers initcheck; do
+for step in build smoke registers conformance benchmarks.*turns benchmarks torch memcheck peers; do
   has "^passed .* s  $step"
 done
-has '^RotateVector$'
-has 'Used 80 registers'
+has '^Used 80 registers  RotateVector$'
 [[ -s $folder/build/run.log ]] || fail "want run.log in the build folder"
-for group in kernel device; do
+for group in kernel call; do
   grep -qE -- "--filter=\^\(?[a-z|_]*$group" "$folder/calls" || fail "want the rows of $group"
 done
-order=$(grep -oE -- '--(smoke|json_file|gtest_brief|tool)' "$folder/calls" | uniq | tr -d '\n')
-want='--smoke--json_file--gtest_brief--json_file--tool'
+order=$(grep -oE 'smoke|gtest_brief|bench.json|zipfile|torch.json|memcheck|peers.json' \
+  "$folder/calls" | uniq | tr '\n' ' ')
+want='smoke gtest_brief bench.json zipfile torch.json memcheck peers.json '
 [[ $order == "$want" ]] || fail "got the order $order, want $want"
 grep -q 'CMAKE_CUDA_ARCHITECTURES=90' "$folder/calls" || fail "want the device's architecture"
 grep -q 'target rope_bench_cuda conformance' "$folder/calls" || fail "want few targets"
@@ -110,5 +112,12 @@ run 3 STUB_list=124
 has '^not finished .* conformance'
 has '^passed .* peers'
 run 0 STUB_python3=1
+has '^skipped .* torch'
 has '^skipped .* peers'
-echo "run.sh: 8 runs over stubs passed"
+run 0 "ROPE_GPU_DEPS=$folder/none"
+has 'ROPE_GPU_DEPS holds no wheel'
+has '^skipped .* torch'
+has '^passed .* peers'
+limits=$(sed -nE 's/^ *step "[^"]+" ([0-9]+) .*/\1/p' run.sh | paste -sd+)
+((limits > 0 && limits <= 490)) || fail "got limits of $limits s, want 490 s together or less"
+echo "run.sh: 9 runs over stubs passed"

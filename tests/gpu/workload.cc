@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <random>
@@ -11,6 +13,7 @@
 #include "kernels/backend/cuda/cuda_device.h"
 #include "kernels/dtype/element.h"
 #include "tests/gpu/yardsticks.h"
+#include "tests/support/plain_frequencies.h"
 
 namespace rope::bench {
 namespace {
@@ -49,7 +52,7 @@ int SetCount(const Case& wanted) {
   return static_cast<int>(std::max<int64_t>(2, 4 * Device().l2CacheSize / set_bytes + 1));
 }
 
-// [positions][2 * pairs]: cosines, then sines.
+// [positions][2 * pairs]: cosines, then sines. A row alone is that of a position that turns.
 std::vector<float> MakeTable(int64_t positions, int64_t pairs) {
   std::vector<double> frequencies;
   for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -59,7 +62,8 @@ std::vector<float> MakeTable(int64_t positions, int64_t pairs) {
   for (int64_t position = 0; position < positions; ++position) {
     float* const row = values.data() + position * 2 * pairs;
     for (int64_t pair = 0; pair < pairs; ++pair) {
-      const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(pair)];
+      const double angle = static_cast<double>(positions == 1 ? 1000 : position) *
+                           frequencies[static_cast<size_t>(pair)];
       row[pair] = static_cast<float>(std::cos(angle));
       row[pairs + pair] = static_cast<float>(std::sin(angle));
     }
@@ -99,6 +103,17 @@ const kernels::CudaDevice& Kernels() {
   return device.value();
 }
 
+// Lives as long as the process: CUDA may end before static objects do.
+kernels::DeviceExecutor& Executor() {
+  static auto& executor = *new kernels::DeviceExecutor(int64_t{256} << 20);
+  return executor;
+}
+
+const kernels::Frequencies& TheFrequencies() {
+  static const kernels::Frequencies frequencies = testing::PlainFrequencies(kHeadDim / 2);
+  return frequencies;
+}
+
 }  // namespace
 
 void FillRandomly(void* memory, int64_t bytes, kernels::DType dtype) {
@@ -120,9 +135,10 @@ void FillRandomly(void* memory, int64_t bytes, kernels::DType dtype) {
 Workload::Workload(const Case& wanted)
     : case_(wanted),
       tensor_bytes_(TensorBytes(wanted)),
+      table_(MakeTable(wanted.positions, wanted.pairs)),
       device_table_(wanted.positions * RowBytes(wanted)),
       device_positions_(LongestRequest(wanted) * static_cast<int64_t>(sizeof(int32_t))) {
-  device_table_.Upload(MakeTable(case_.positions, case_.pairs).data(), device_table_.bytes());
+  device_table_.Upload(table_.data(), device_table_.bytes());
   std::vector<int32_t> positions;
   for (int64_t i = 0; i < LongestRequest(wanted); ++i) {
     positions.push_back(static_cast<int32_t>(i % case_.positions));
@@ -159,6 +175,7 @@ Workload::Set Workload::MakeSet() const {
              DeviceBuffer(case_.in_place ? 1 : tensor_bytes_ + kSlack),
              std::vector<std::vector<CudaJob>>(1),
              {},
+             {},
              {}};
   FillRandomly(set.input.data() + case_.shift, tensor_bytes_, case_.dtype);
   uint8_t* const output = case_.in_place ? set.input.data() : set.output.data();
@@ -183,15 +200,39 @@ Workload::Set Workload::MakeSet() const {
   return set;
 }
 
+kernels::DeviceJob Workload::MakeCall(const CudaJob& job, size_t tensor) const {
+  const kernels::Strides strides = {.token = job.input_token, .head = job.input_head};
+  kernels::DeviceRows rows;
+  if (case_.positions == 1) {
+    rows.one_row = table_.data();
+  } else {
+    rows.frequencies = &TheFrequencies();
+    if (case_.positions < job.tokens) rows.positions = device_positions_.data();
+  }
+  return {.job = {.input = job.input,
+                  .output = job.output,
+                  .input_strides = strides,
+                  .output_strides = strides,
+                  .tokens = job.tokens,
+                  .heads = job.heads,
+                  .head_dim = job.head_dim,
+                  .dtype = case_.dtype,
+                  .geometry = {.pairing = case_.pairing, .pairs = job.pairs, .partner = job.pairs},
+                  .rows = {}},
+          .rows = rows,
+          .tensor = tensor};
+}
+
 void Workload::PlanSet(Set& set) const {
-  set.plans.clear();
-  set.device_jobs.clear();
   for (const std::vector<CudaJob>& jobs : set.batches) {
     set.plans.push_back(kernels::PlanCuda(jobs, {.rectangles = !case_.lists}));
     if (set.plans.back().rectangle.has_value()) {
       kernels::CudaRectangle& work = set.plans.back().rectangle->work;
       work.positions = device_positions_.data();
       work.row_count = case_.positions;
+    }
+    for (const CudaJob& job : jobs) {
+      if (case_.calls) set.calls.push_back(MakeCall(job, set.calls.size()));
     }
     const std::vector<CudaJob>& planned = set.plans.back().jobs;
     const auto bytes = static_cast<int64_t>(planned.size() * sizeof(CudaJob));
@@ -202,6 +243,12 @@ void Workload::PlanSet(Set& set) const {
 
 void Workload::Rotate(cudaStream_t stream) {
   const Set& set = sets_[static_cast<size_t>(next_++ % sets())];
+  if (case_.calls) {
+    const auto called = Executor().Enqueue(set.calls, case_.positions, {.stream = stream});
+    if (called.ok()) return;
+    std::fprintf(stderr, "a call: %s\n", called.status().ToString().c_str());
+    std::exit(1);
+  }
   for (size_t i = 0; i < set.plans.size(); ++i) {
     const auto* jobs = reinterpret_cast<const CudaJob*>(set.device_jobs[i].data());
     // The runtime's errors have the driver's numbers.
@@ -228,7 +275,7 @@ void Workload::CopyByKernel(cudaStream_t stream) {
 }
 
 std::string Workload::Verify() {
-  if (case_.norm) return "";
+  if (case_.norm || kernels::ElementBytes(case_.dtype) == 1) return "";
   next_ = 0;
   const Set& set = sets_[0];
   const DeviceBuffer original(case_.in_place ? set.input.bytes() : 1);
@@ -264,6 +311,25 @@ std::string Workload::Verify() {
         wrong.count, part.tokens * part.heads * kHeadDim, wrong.first, part.tokens, part.heads);
   }
   return "";
+}
+
+std::string Workload::CompareWith(const Workload& other) const {
+  if (case_.norm) return "";  // their sums have another order
+  const auto result_of = [](const Workload& workload) {
+    const Set& set = workload.sets_[0];
+    return (workload.case_.in_place ? set.input : set.output).data() + workload.case_.shift;
+  };
+  RotatedRectangle whole;  // without pairs: every channel has the same bits
+  whole.before = result_of(other);
+  whole.after = result_of(*this);
+  whole.tokens = tensor_bytes_ / HeadBytes(case_);
+  whole.heads = 1;
+  whole.head_dim = kHeadDim;
+  whole.dtype = static_cast<uint32_t>(case_.dtype);
+  WrongElements wrong;
+  Check(CountWrong(whole, &wrong), "a comparison");
+  if (wrong.count == 0) return "";
+  return absl::StrFormat("%d elements are not those of the lists", wrong.count);
 }
 
 }  // namespace rope::bench

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/backend/cuda/cuda_plan.h"
+#include "kernels/backend/cuda/device_executor.h"
 #include "kernels/dtype/dtype.h"
 #include "kernels/dtype/pairing.h"
 #include "tests/gpu/device.h"
@@ -32,13 +33,16 @@ struct Case {
   kernels::DType dtype = kernels::DType::kBFloat16;
   kernels::Pairing pairing = kernels::Pairing::kHalf;
   bool in_place = false;
-  bool lists = false;        // never a kernel for rectangles (cuda_plan.h)
+  bool lists = false;  // never a kernel for rectangles (cuda_plan.h)
+  // As a program calls it (device_executor.h), with one request: by a row for all tokens where
+  // `positions` is 1, by counting up where they do not repeat, else by positions on the device.
+  bool calls = false;
   bool launch_each = false;  // a launch for each request, and not one for all
   int64_t positions = 4096;  // positions repeat after this number
   int64_t query_heads = kQueryHeads;
   int64_t pairs = kHeadDim / 2;
   int64_t shift = 0;  // bytes by which q is off a multiple of 16
-  bool norm = false;  // an RMS norm before the rotation, which Verify does not check
+  bool norm = false;  // an RMS norm before the rotation, which Verify does not check, nor fp8
 };
 
 // Fills host or device memory with random numbers between -1 and 1.
@@ -56,13 +60,15 @@ class Workload {
   int sets() const { return static_cast<int>(sets_.size()); }
   int64_t launches() const { return static_cast<int64_t>(sets_[0].plans.size()); }
 
-  // Enqueues one rotation of every request, of the next set.
+  // Enqueues one rotation of every request, of the next set. The first makes tables resident.
   void Rotate(cudaStream_t stream);
   // Enqueues one copy of as many bytes, device to device: CUDA's, and yardsticks.h's.
   void Copy(cudaStream_t stream);
   void CopyByKernel(cudaStream_t stream);
   // Rotates once and compares every element with the exact rotation. Returns what is wrong.
   std::string Verify();
+  // Compares bit by bit what both last verified, of equal cases. Returns what is wrong.
+  std::string CompareWith(const Workload& other) const;
 
  private:
   struct Set {
@@ -71,6 +77,7 @@ class Workload {
     std::vector<std::vector<kernels::CudaJob>> batches;
     std::vector<kernels::CudaPlan> plans;  // one for each batch
     std::vector<DeviceBuffer> device_jobs;
+    std::vector<kernels::DeviceJob> calls;
   };
   // q or k of one request.
   struct Part {
@@ -84,11 +91,13 @@ class Workload {
   bool HasRectangles() const;
   Set MakeSet() const;
   void PlanSet(Set& set) const;
+  kernels::DeviceJob MakeCall(const kernels::CudaJob& job, size_t tensor) const;
   // Where the next copy goes from and to.
   std::pair<const uint8_t*, uint8_t*> NextCopy();
 
   Case case_;
   int64_t tensor_bytes_;
+  std::vector<float> table_;
   DeviceBuffer device_table_;
   DeviceBuffer device_positions_;  // int32, of the longest request
   std::vector<Set> sets_;

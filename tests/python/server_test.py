@@ -175,6 +175,20 @@ def test_an_interpreter_ends_with_calls_in_flight(server, is_local):
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+ON_CPU = """
+import numpy as np, ropeserve as rs
+rs.local().rotate(np.ones((4, 2, 64), "f"), config={"model_type": "llama", "head_dim": 64}, start=0)
+"""
+
+
+def test_no_driver_of_a_gpu_is_looked_for():
+    environment = {**os.environ, "LD_DEBUG": "files"}  # the loader prints what it is asked for
+    ours = run_python(ON_CPU, env=environment)
+    assert ours.returncode == 0 and "file=libcuda" not in ours.stderr, ours.stderr
+    theirs = run_python("import ctypes; ctypes.CDLL('libcuda.so.1')", env=environment)
+    assert "file=libcuda" in theirs.stderr
+
+
 BESIDE = """
 import sys, numpy as np
 def ours():
