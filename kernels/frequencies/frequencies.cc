@@ -69,7 +69,7 @@ void FillDefaults(RopeConfig& config, int64_t rotary_dim, double attention_facto
   }
   const RopeType type = config.rope_type;
   if (ReadsFactor(config)) config.factor = EffectiveFactor(config);
-  if (RequiresOriginalLength(type)) {
+  if (type == RopeType::kYarn || type == RopeType::kLongrope || type == RopeType::kLlama3) {
     config.original_max_position_embeddings = OriginalLength(config);
   }
   if (ReadsAttentionFactor(config)) config.attention_factor = attention_factor;
@@ -116,9 +116,6 @@ void AppendBits(long double value, std::string& bits) {
 }
 
 }  // namespace
-
-TableKey::TableKey(const std::vector<InverseFrequency>& inv_freq, double multiplier)
-    : TableKey(Frequencies{.inv_freq = inv_freq, .multiplier = multiplier}) {}
 
 // The bits are: inv_freq (two doubles each), the multiplier, with xPos also growth (two doubles
 // each) and the centre, and the mode byte. Equal bits mean equal rows.

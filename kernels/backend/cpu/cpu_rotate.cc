@@ -1,9 +1,9 @@
-#include "kernels/backend/cpu/cpu_rotate.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
+
+#include "kernels/backend/cpu/cpu_rotate_function.h"
 
 // Prepared rows are kept in structs and arrays of vectors. Vectors without a fixed size cannot be.
 // cpu_rotate_avx.cc has the other targets of x86, so that neither file takes long to compile.

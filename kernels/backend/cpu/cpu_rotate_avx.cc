@@ -1,4 +1,4 @@
-#include "kernels/backend/cpu/cpu_rotate.h"
+#include "kernels/backend/cpu/cpu_rotate_function.h"
 
 // Compiles two instruction sets, in addition to the compiler's baseline, which Highway requires.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)

@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "kernels/backend/cpu/cpu_rotate.h"
+#include "kernels/backend/cpu/cpu_rotate_function.h"
 
 // Compiles one instruction set, in addition to the compiler's baseline, which Highway requires.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3_DL)

@@ -22,7 +22,7 @@
 #include "hwy/aligned_allocator.h"
 #include "hwy/highway.h"
 #include "kernels/backend/cpu/cpu_rotate-inl.h"
-#include "kernels/backend/cpu/cpu_rotate.h"
+#include "kernels/backend/cpu/cpu_rotate_function.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

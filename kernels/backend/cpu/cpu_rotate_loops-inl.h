@@ -26,7 +26,7 @@
 #include "hwy/highway.h"
 #include "kernels/backend/cpu/cpu_rotate-inl.h"
 #include "kernels/backend/cpu/cpu_rotate_bfloat16-inl.h"
-#include "kernels/backend/cpu/cpu_rotate.h"
+#include "kernels/backend/cpu/cpu_rotate_function.h"
 #include "kernels/backend/cpu/cpu_rotate_fused-inl.h"
 #include "kernels/backend/cpu/cpu_rotate_rows-inl.h"
 

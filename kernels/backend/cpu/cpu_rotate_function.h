@@ -8,8 +8,8 @@
 // Limits:     Touches no byte outside the heads of its range. A plain rotation in place touches
 //             only channels of pairs.
 // Precision:  As Backend; fp32 within 1.5e-7 * (|a| + |b|) of exact for each pair of channels.
-#ifndef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_H_
-#define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_H_
+#ifndef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
+#define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
 
 #include <cstdint>
 #include <string>
@@ -53,4 +53,4 @@ CpuRotateFunction FindAvx512BFloat16Rotate();
 
 }  // namespace rope::kernels
 
-#endif  // ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_H_
+#endif  // ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
