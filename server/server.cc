@@ -257,7 +257,7 @@ absl::Status Server::Listen() {
 
 void Server::ArmAndStart() {
   for (const auto& queue : poll_loop_->queues()) {
-    core_->rope_service().Arm(*queue, limits::kArmedCalls);
+    core_->rope_service().Arm(*queue);
     health_->Arm(*queue);
     unknown_methods_->Arm(*queue);
   }

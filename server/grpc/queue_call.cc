@@ -134,10 +134,6 @@ void CallArming::ArmUpTo(int count) {
   for (; armed_ < count; ++armed_) make_(shared_from_this()).release()->Request(request_);
 }
 
-void UnaryCall::Arm(const Method& method, CallQueue& queue, int calls) {
-  CallArming::Start<UnaryCall>(queue, method.request, calls, method);
-}
-
 // Only handled calls count as in flight.
 void UnaryCall::OnRead(bool ok) {
   if (!read_ended()) {

@@ -39,7 +39,7 @@ UnknownMethods::UnknownMethods(const std::vector<std::string>& services,
       want_(absl::StrJoin(services, ", ")) {}
 
 void UnknownMethods::Arm(CallQueue& queue) {
-  CallArming::Start<Call>(queue, method_.request, /*wanted=*/1, *this);
+  CallArming::Start<Call>(queue, method_.request, *this, /*wanted=*/1);
 }
 
 }  // namespace rope::server
