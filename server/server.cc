@@ -2,12 +2,10 @@
 
 #include <google/protobuf/message.h>
 #include <grpcpp/resource_quota.h>
-#include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"

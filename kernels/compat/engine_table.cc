@@ -1,16 +1,12 @@
 #include "kernels/compat/engine_table.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
-#include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 

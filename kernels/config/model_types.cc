@@ -1,15 +1,10 @@
 #include "kernels/config/model_types.h"
 
 #include <algorithm>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
-#include "kernels/config/json_fields.h"
 #include "kernels/error.h"
 #include "proto/nearest_name.h"
 

@@ -8,7 +8,6 @@
 #include "absl/hash/hash.h"
 #include "kernels/check.h"
 #include "kernels/config/layer_config.h"
-#include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 #include "kernels/status_macros.h"

@@ -1,6 +1,5 @@
 #include "proto/wire/rope_config.h"
 
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -3,11 +3,9 @@
 #include <grpc/grpc_security_constants.h>
 
 #include <iterator>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "server/clients/peers.h"
 #include "server/error.h"

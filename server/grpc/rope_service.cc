@@ -1,9 +1,6 @@
 #include "server/grpc/rope_service.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
-#include "server/error.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
 #include "server/request/plan.h"

@@ -5,7 +5,6 @@
 #include "absl/strings/strip.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/poll_loop.h"
 #include "server/limits.h"
 #include "server/telemetry/log.h"
 
