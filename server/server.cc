@@ -18,10 +18,8 @@
 #include "kernels/status_macros.h"
 #include "proto/version.h"
 #include "rope/v1/rope_service.grpc.pb.h"
-#include "server/error.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/reflection.h"
-#include "server/limits.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/process.h"
 

@@ -1,7 +1,6 @@
 #include "kernels/config/config_json_entry.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <iterator>
 #include <string>

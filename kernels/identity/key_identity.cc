@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cstddef>
-#include <memory>
 #include <set>
 #include <string_view>
 #include <utility>
