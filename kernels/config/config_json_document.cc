@@ -8,6 +8,7 @@
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
+#include "proto/nearest_name.h"
 
 namespace rope::kernels {
 namespace {

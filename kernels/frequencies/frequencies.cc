@@ -45,15 +45,8 @@ PositionRange RangeOf(const XPos& xpos, long double fastest, double attention_fa
 }
 
 double MultiplierValue(Multiplier multiplier, double attention_factor) {
-  switch (multiplier) {
-    case Multiplier::kAttentionFactor:
-      return attention_factor;
-    case Multiplier::kOne:
-      return 1;
-    case Multiplier::kInverseAttentionFactor:
-      return 1 / attention_factor;
-  }
-  return 1;
+  if (multiplier == Multiplier::kAttentionFactor) return attention_factor;
+  return multiplier == Multiplier::kOne ? 1 : 1 / attention_factor;
 }
 
 constexpr Multiplier kMultipliers[] = {Multiplier::kAttentionFactor, Multiplier::kOne,
