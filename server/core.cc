@@ -9,14 +9,12 @@
 #include "absl/strings/str_format.h"
 #include "kernels/status_macros.h"
 #include "proto/version.h"
-#include "server/clients/limits.h"
 #include "server/clients/peers.h"
 #include "server/control/admin.h"
 #include "server/control/describe.h"
 #include "server/control/tables.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/model_registry.h"
 #include "server/request/plan.h"
 
 namespace rope::server {

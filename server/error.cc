@@ -1,7 +1,6 @@
 #include "server/error.h"
 
 #include "absl/strings/str_join.h"
-#include "server/limits.h"
 
 namespace rope::server {
 

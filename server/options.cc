@@ -18,12 +18,9 @@
 #include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "proto/flags/flags.h"
-#include "server/clients/limits.h"
 #include "server/clients/peers.h"
 #include "server/error.h"
 #include "server/file_watch.h"
-#include "server/limits.h"
-#include "server/models/model_registry.h"
 #include "server/telemetry/process.h"
 
 namespace rope::server {

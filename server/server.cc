@@ -2,12 +2,10 @@
 
 #include <google/protobuf/message.h>
 #include <grpcpp/resource_quota.h>
-#include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,10 +18,8 @@
 #include "kernels/status_macros.h"
 #include "proto/version.h"
 #include "rope/v1/rope_service.grpc.pb.h"
-#include "server/error.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/reflection.h"
-#include "server/limits.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/process.h"
 
@@ -257,7 +253,7 @@ absl::Status Server::Listen() {
 
 void Server::ArmAndStart() {
   for (const auto& queue : poll_loop_->queues()) {
-    core_->rope_service().Arm(*queue, limits::kArmedCalls);
+    core_->rope_service().Arm(*queue);
     health_->Arm(*queue);
     unknown_methods_->Arm(*queue);
   }

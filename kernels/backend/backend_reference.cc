@@ -77,8 +77,9 @@ void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head
   }
 }
 
-// Returns the number of elements that saturate.
-int64_t RotateHead(const RotateJob& job, int64_t token, int64_t head) {
+}  // namespace
+
+int64_t RotateReferenceHead(const RotateJob& job, int64_t token, int64_t head) {
   const int64_t bytes = ElementBytes(job.dtype);
   const uint8_t* const input = InputHead(job, token, head);
   uint8_t* const output = OutputHead(job, token, head);
@@ -103,6 +104,8 @@ int64_t RotateHead(const RotateJob& job, int64_t token, int64_t head) {
   return saturated;
 }
 
+namespace {
+
 class ReferenceBackend : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
@@ -113,7 +116,9 @@ class ReferenceBackend : public Backend {
       CheckJob(job);
       int64_t saturated = 0;
       for (int64_t token = 0; token < job.tokens; ++token) {
-        for (int64_t head = 0; head < job.heads; ++head) saturated += RotateHead(job, token, head);
+        for (int64_t head = 0; head < job.heads; ++head) {
+          saturated += RotateReferenceHead(job, token, head);
+        }
       }
       job.AddSaturated(saturated);
     }

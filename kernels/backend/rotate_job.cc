@@ -1,9 +1,7 @@
 #include "kernels/backend/rotate_job.h"
 
 #include <cmath>
-#include <cstdint>
 #include <cstring>
-#include <vector>
 
 #include "kernels/check.h"
 

@@ -8,7 +8,6 @@
 #include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
 #include "kernels/config/model_types.h"
-#include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 
 namespace rope::kernels {

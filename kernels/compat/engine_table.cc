@@ -1,16 +1,12 @@
 #include "kernels/compat/engine_table.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
-#include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 
@@ -449,30 +445,14 @@ Engine ReadEngine(const nlohmann::json& data) {
   return engine;
 }
 
-std::vector<Engine> ReadEngines() {
-  std::vector<Engine> engines;
-  const nlohmann::json data = nlohmann::json::parse(kEnginesJson);
-  for (const nlohmann::json& engine : data.at("engines")) engines.push_back(ReadEngine(engine));
-  return engines;
-}
-
 const std::vector<Engine>& Engines() {
-  static const std::vector<Engine> engines = ReadEngines();
+  static const std::vector<Engine> engines = [] {
+    std::vector<Engine> read;
+    const nlohmann::json data = nlohmann::json::parse(kEnginesJson);
+    for (const nlohmann::json& engine : data.at("engines")) read.push_back(ReadEngine(engine));
+    return read;
+  }();
   return engines;
-}
-
-std::vector<EngineVersions> MakeTable() {
-  std::vector<EngineVersions> table;
-  for (const Engine& engine : Engines()) {
-    for (const auto& [first, last] : engine.versions) {
-      EngineVersions& versions = table.emplace_back();
-      versions = {.engine = engine.name, .who = engine.who, .first = first, .last = last};
-      for (const EngineEntry& entry : engine.readings) {
-        if (IsBetween(entry.first, first, entry.last)) versions.entries.push_back(&entry);
-      }
-    }
-  }
-  return table;
 }
 
 }  // namespace
@@ -489,7 +469,19 @@ const EngineEntry* EngineVersions::EntryFor(Family family) const {
 }
 
 std::span<const EngineVersions> EngineTable() {
-  static const std::vector<EngineVersions> table = MakeTable();
+  static const std::vector<EngineVersions> table = [] {
+    std::vector<EngineVersions> made;
+    for (const Engine& engine : Engines()) {
+      for (const auto& [first, last] : engine.versions) {
+        EngineVersions& versions = made.emplace_back();
+        versions = {.engine = engine.name, .who = engine.who, .first = first, .last = last};
+        for (const EngineEntry& entry : engine.readings) {
+          if (IsBetween(entry.first, first, entry.last)) versions.entries.push_back(&entry);
+        }
+      }
+    }
+    return made;
+  }();
   return table;
 }
 

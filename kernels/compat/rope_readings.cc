@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/compat/engine_table.h"
-#include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 #include "kernels/status_macros.h"

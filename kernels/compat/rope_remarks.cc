@@ -4,9 +4,7 @@
 #include <cmath>
 #include <string>
 #include <tuple>
-#include <vector>
 
-#include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 
 namespace rope::kernels {

@@ -9,7 +9,6 @@
 #include "kernels/config/config_json_entry.h"
 #include "kernels/config/config_json_layers.h"
 #include "kernels/config/json_fields.h"
-#include "kernels/config/layer_config.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/placement.h"
 #include "kernels/error.h"

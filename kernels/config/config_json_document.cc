@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "kernels/config/json_fields.h"
-#include "kernels/config/model_types.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"

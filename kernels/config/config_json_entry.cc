@@ -1,10 +1,8 @@
 #include "kernels/config/config_json_entry.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -47,12 +47,32 @@ absl::StatusOr<std::string> ToString(const Json& value, const std::string& path)
   return value.get<std::string>();
 }
 
+absl::StatusOr<bool> ToBool(const Json& value, const std::string& path) {
+  if (!value.is_boolean()) return WrongType(path, value, "true or false");
+  return value.get<bool>();
+}
+
+absl::StatusOr<JsonFields> ToObject(const Json& value, const std::string& path) {
+  if (!value.is_object()) return WrongType(path, value, "an object");
+  return JsonFields(value, path);
+}
+
+template <typename T>
+using Converter = absl::StatusOr<T> (*)(const Json& value, const std::string& path);
+
+// The value at `key`; unset if it is absent.
+template <typename T>
+absl::StatusOr<std::optional<T>> ReadOne(const JsonFields& fields, std::string_view key,
+                                         Converter<T> convert) {
+  const Json* const value = fields.Find(key);
+  if (value == nullptr) return std::optional<T>();
+  return convert(*value, fields.PathOf(key));
+}
+
 // Applies `convert` to every element of the list at `key`.
 template <typename T>
 absl::StatusOr<std::vector<T>> ReadList(const JsonFields& fields, std::string_view key,
-                                        absl::StatusOr<T> (*convert)(const Json&,
-                                                                     const std::string&),
-                                        std::string_view want) {
+                                        Converter<T> convert, std::string_view want) {
   std::vector<T> list;
   const Json* value = fields.Find(key);
   if (value == nullptr) return list;
@@ -89,7 +109,7 @@ std::string SyntaxErrorAt(std::string_view text, size_t position) {
 // Reads a text without storing it, and finds duplicate keys. The parser itself silently keeps one
 // of them. A parse callback would find them too, but with a callback the parser looks at all
 // earlier values of a list at the end of each object in it: minutes for a MiB of objects.
-class TextChecker : public nlohmann::json_sax<Json> {
+class TextChecker : public nlohmann::detail::json_sax_acceptor<Json> {
  public:
   // OK if the text is JSON without duplicate keys.
   absl::Status Check(const std::string& text) {
@@ -100,21 +120,21 @@ class TextChecker : public nlohmann::json_sax<Json> {
                         "it once");
   }
 
-  bool start_object(size_t /*elements*/) override {
+  bool start_object(size_t /*elements*/) {
     keys_.emplace_back();
     return true;
   }
-  bool end_object() override {
+  bool end_object() {
     keys_.pop_back();
     return true;
   }
-  bool key(std::string& key) override {
+  bool key(std::string& key) {
     const auto [place, added] = keys_.back().insert(key);
     if (!added && !duplicate_.has_value()) duplicate_ = *place;
     return true;
   }
   bool parse_error(size_t position, const std::string& /*last_token*/,
-                   const nlohmann::detail::exception& error) override {
+                   const nlohmann::detail::exception& error) {
     constexpr int kOutOfRange = 406;
     status_ = error.id == kOutOfRange
                   ? InvalidField("config_json", "a number that a double cannot hold",
@@ -122,16 +142,6 @@ class TextChecker : public nlohmann::json_sax<Json> {
                   : InvalidField("config_json", SyntaxErrorAt(*text_, position), "JSON");
     return false;
   }
-
-  bool null() override { return true; }
-  bool boolean(bool /*value*/) override { return true; }
-  bool number_integer(int64_t /*value*/) override { return true; }
-  bool number_unsigned(uint64_t /*value*/) override { return true; }
-  bool number_float(double /*value*/, const std::string& /*text*/) override { return true; }
-  bool string(std::string& /*value*/) override { return true; }
-  bool binary(Json::binary_t& /*value*/) override { return true; }
-  bool start_array(size_t /*elements*/) override { return true; }
-  bool end_array() override { return true; }
 
  private:
   const std::string* text_ = nullptr;
@@ -199,35 +209,23 @@ const Json* JsonFields::Find(std::string_view key) const {
 }
 
 absl::StatusOr<std::optional<double>> JsonFields::Number(std::string_view key) const {
-  const Json* value = Find(key);
-  if (value == nullptr) return std::optional<double>();
-  return ToNumber(*value, PathOf(key));
+  return ReadOne<double>(*this, key, &ToNumber);
 }
 
 absl::StatusOr<std::optional<int64_t>> JsonFields::Integer(std::string_view key) const {
-  const Json* value = Find(key);
-  if (value == nullptr) return std::optional<int64_t>();
-  return ToInteger(*value, PathOf(key));
+  return ReadOne<int64_t>(*this, key, &ToInteger);
 }
 
 absl::StatusOr<std::optional<bool>> JsonFields::Bool(std::string_view key) const {
-  const Json* value = Find(key);
-  if (value == nullptr) return std::optional<bool>();
-  if (!value->is_boolean()) return WrongType(PathOf(key), *value, "true or false");
-  return std::optional<bool>(value->get<bool>());
+  return ReadOne<bool>(*this, key, &ToBool);
 }
 
 absl::StatusOr<std::optional<std::string>> JsonFields::String(std::string_view key) const {
-  const Json* value = Find(key);
-  if (value == nullptr) return std::optional<std::string>();
-  return ToString(*value, PathOf(key));
+  return ReadOne<std::string>(*this, key, &ToString);
 }
 
 absl::StatusOr<std::optional<JsonFields>> JsonFields::Object(std::string_view key) const {
-  const Json* value = Find(key);
-  if (value == nullptr) return std::optional<JsonFields>();
-  if (!value->is_object()) return WrongType(PathOf(key), *value, "an object");
-  return std::optional<JsonFields>(JsonFields(*value, PathOf(key)));
+  return ReadOne<JsonFields>(*this, key, &ToObject);
 }
 
 absl::StatusOr<std::vector<double>> JsonFields::Numbers(std::string_view key) const {

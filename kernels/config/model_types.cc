@@ -1,15 +1,10 @@
 #include "kernels/config/model_types.h"
 
 #include <algorithm>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
-#include "kernels/config/json_fields.h"
 #include "kernels/error.h"
 #include "proto/nearest_name.h"
 
@@ -24,158 +19,132 @@ constexpr std::string_view kOfTransformers = "transformers ";
 // The entries are part of the program: a word that is not in these tables ends it, at the first
 // use, and every test that reads a config sees that.
 template <typename T>
-T WordOf(const Json& word, std::initializer_list<std::pair<std::string_view, T>> words) {
-  for (const auto& [name, value] : words) {
-    if (word == name) return value;
-  }
-  ROPE_CHECK(false);
-  return words.begin()->second;
-}
+using WordFor = std::pair<std::string_view, T>;
+constexpr WordFor<Pairing> kPairings[] = {{"half", Pairing::kHalf},
+                                          {"interleaved", Pairing::kInterleaved}};
+constexpr WordFor<AxialGrid> kGrids[] = {{"h_w", AxialGrid::kHW},
+                                         {"w_h", AxialGrid::kWH},
+                                         {"wh_alternating", AxialGrid::kWHAlternating},
+                                         {"hw_alternating", AxialGrid::kHWAlternating},
+                                         {"hw_frequencies", AxialGrid::kHWFrequencies},
+                                         {"t_h_w", AxialGrid::kTHW}};
+constexpr WordFor<Mrope::Layout> kLayouts[] = {{"sections", Mrope::Layout::kSections},
+                                               {"interleaved", Mrope::Layout::kInterleaved},
+                                               {"hw_interleaved", Mrope::Layout::kHwInterleaved}};
+constexpr WordFor<LongropeBranch> kBranches[] = {{"short", LongropeBranch::kShort},
+                                                 {"long", LongropeBranch::kLong}};
+constexpr WordFor<BlockRule> kBlockRules[] = {{"as_is", BlockRule::kAsIs},
+                                              {"parameters_only", BlockRule::kParametersOnly},
+                                              {"filled", BlockRule::kFilled},
+                                              {"on_full", BlockRule::kOnFull},
+                                              {"on_both", BlockRule::kOnBoth},
+                                              {"by_layer", BlockRule::kByLayer},
+                                              {"main_and_compress", BlockRule::kMainAndCompress}};
+constexpr WordFor<bool> kWindows[] = {{"tail", true}};
 
-Pairing PairingOf(const Json& word) {
-  return WordOf<Pairing>(word, {{"half", Pairing::kHalf}, {"interleaved", Pairing::kInterleaved}});
-}
-
-AxialGrid GridOf(const Json& word) {
-  return WordOf<AxialGrid>(word, {{"h_w", AxialGrid::kHW},
-                                  {"w_h", AxialGrid::kWH},
-                                  {"wh_alternating", AxialGrid::kWHAlternating},
-                                  {"hw_alternating", AxialGrid::kHWAlternating},
-                                  {"hw_frequencies", AxialGrid::kHWFrequencies},
-                                  {"t_h_w", AxialGrid::kTHW}});
-}
-
-Mrope::Layout LayoutOf(const Json& word) {
-  return WordOf<Mrope::Layout>(word, {{"sections", Mrope::Layout::kSections},
-                                      {"interleaved", Mrope::Layout::kInterleaved},
-                                      {"hw_interleaved", Mrope::Layout::kHwInterleaved}});
-}
-
-// Takes `key` out of `entry`; null if it is absent.
-Json Pop(Json& entry, const char* key) {
+// Takes `key` out of `entry`, and its value. An absent key leaves `value` as it is.
+template <typename T>
+void Pop(Json& entry, const char* key, T& value) {
   const auto found = entry.find(key);
-  if (found == entry.end()) return nullptr;
-  Json value = std::move(*found);
+  if (found == entry.end()) return;
+  found->get_to(value);
   entry.erase(found);
-  return value;
 }
 
-std::vector<std::string> PopStrings(Json& entry, const char* key) {
-  const Json list = Pop(entry, key);
-  return list.is_null() ? std::vector<std::string>() : list.get<std::vector<std::string>>();
+template <typename T>
+void Pop(Json& entry, const char* key, std::optional<T>& value) {
+  if (entry.contains(key)) Pop(entry, key, value.emplace());
 }
 
-LayerRule PopRule(Json& entry, const char* key) {
-  Json rule = Pop(entry, key);
-  if (rule.is_null()) return {};
-  LayerRule read{.first = PopStrings(rule, "first"),
-                 .repeat = PopStrings(rule, "repeat"),
-                 .last = PopStrings(rule, "last"),
-                 .backward = Pop(rule, "backward") == true};
+template <typename T, size_t kWords, typename Value>
+void PopWord(Json& entry, const char* key, const WordFor<T> (&words)[kWords], Value& value) {
+  std::string word;
+  Pop(entry, key, word);
+  if (word.empty()) return;
+  const auto* const found = std::ranges::find(words, std::string_view(word), &WordFor<T>::first);
+  ROPE_CHECK(found != std::end(words));
+  value = found->second;
+}
+
+void PopRule(Json& entry, const char* key, LayerRule& read) {
+  Json rule;
+  Pop(entry, key, rule);
+  if (rule.is_null()) return;
+  Pop(rule, "first", read.first);
+  Pop(rule, "repeat", read.repeat);
+  Pop(rule, "last", read.last);
+  Pop(rule, "backward", read.backward);
   ROPE_CHECK(rule.empty() && !read.empty());
-  return read;
-}
-
-std::string PopString(Json& entry, const char* key) {
-  const Json word = Pop(entry, key);
-  return word.is_null() ? std::string() : word.get<std::string>();
-}
-
-// {"of one": "of another"}, or null.
-std::vector<std::pair<std::string, std::string>> PopPairs(Json& entry, const char* key) {
-  std::vector<std::pair<std::string, std::string>> pairs;
-  const Json object = Pop(entry, key);
-  for (const auto& [name, value] : object.items()) pairs.emplace_back(name, value);
-  return pairs;
 }
 
 void ReadLayers(Json& entry, ModelType& type) {
-  type.layers = PopRule(entry, "layers");
-  type.rope_layers = PopRule(entry, "rope_layers");
-  type.thetas_only_mark = Pop(entry, "thetas_only_mark") == true;
-  type.repeats = Pop(entry, "repeats");
-  type.attention_and_mlp = Pop(entry, "attention_and_mlp") == true;
-  type.parameters_of = PopPairs(entry, "parameters_of");
-  const Json condition = Pop(entry, "rotates_if");
+  PopRule(entry, "layers", type.layers);
+  PopRule(entry, "rope_layers", type.rope_layers);
+  Pop(entry, "thetas_only_mark", type.thetas_only_mark);
+  Pop(entry, "repeats", type.repeats);
+  Pop(entry, "attention_and_mlp", type.attention_and_mlp);
+  Pop(entry, "parameters_of", type.parameters_of);
+  Json condition;
+  Pop(entry, "rotates_if", condition);
   for (const auto& [key, value] : condition.items()) type.rotates_if = {key, value};
-  type.no_rope_layer_types = PopStrings(entry, "no_rope_layer_types");
-  type.no_rope_needs = PopString(entry, "no_rope_needs");
-  type.sliding_layers_unscaled = Pop(entry, "sliding_layers_unscaled") == true;
+  Pop(entry, "no_rope_layer_types", type.no_rope_layer_types);
+  Pop(entry, "no_rope_needs", type.no_rope_needs);
+  Pop(entry, "sliding_layers_unscaled", type.sliding_layers_unscaled);
 }
 
-void ReadMrope(Json mrope, ModelType& type) {
-  if (mrope.is_null()) return;
-  type.mrope_unsupported = PopString(mrope, "unsupported");
-  if (!type.mrope_unsupported.empty()) return;
-  type.mrope_layout = LayoutOf(mrope.at("layout"));
-  if (mrope.contains("section")) mrope.at("section").get_to(type.mrope_section.emplace());
-}
-
-// REQUIRES: `source` and `parameters_of` are read.
+// REQUIRES: `source` is read.
 void ReadPlaces(Json& entry, ModelType& type) {
   type.of_transformers = type.source.starts_with(kOfTransformers);
-  type.whole_heads = Pop(entry, "whole_heads") == true;
-  type.rope_types = PopStrings(entry, "rope_types");
-  type.needs = PopPairs(entry, "needs");
-  if (entry.contains("reads")) type.reads = PopStrings(entry, "reads");
-  if (const Json word = Pop(entry, "blocks"); !word.is_null()) {
-    type.blocks = WordOf<BlockRule>(word, {{"as_is", BlockRule::kAsIs},
-                                           {"parameters_only", BlockRule::kParametersOnly},
-                                           {"filled", BlockRule::kFilled},
-                                           {"on_full", BlockRule::kOnFull},
-                                           {"on_both", BlockRule::kOnBoth},
-                                           {"by_layer", BlockRule::kByLayer},
-                                           {"main_and_compress", BlockRule::kMainAndCompress}});
-  }
-  if (const Json base = Pop(entry, "theta_4"); !base.is_null()) type.theta_4 = base.get<double>();
-  if (Json defaults = Pop(entry, "defaults"); !defaults.is_null()) {
-    type.defaults = std::move(defaults);
-  }
-  const Json usual = type.defaults.value("rope_parameters", Json());
-  type.by_layer_type =
-      Pop(entry, "by_layer_type") == true || type.blocks >= BlockRule::kOnFull || HasObjects(usual);
+  Pop(entry, "whole_heads", type.whole_heads);
+  Pop(entry, "rope_types", type.rope_types);
+  Pop(entry, "needs", type.needs);
+  Pop(entry, "reads", type.reads);
+  PopWord(entry, "blocks", kBlockRules, type.blocks);
+  Pop(entry, "theta_4", type.theta_4);
+  Pop(entry, "defaults", type.defaults);
+  Pop(entry, "by_layer_type", type.by_layer_type);
+  type.by_layer_type = type.by_layer_type || type.blocks >= BlockRule::kOnFull ||
+                       HasObjects(type.defaults.value("rope_parameters", Json()));
 }
 
 ModelType ReadModelType(Json entry) {
   ModelType type;
-  type.positions = PopString(entry, "positions");
-  if (type.positions.empty()) type.pairing = PairingOf(Pop(entry, "pairing"));
-  type.source = Pop(entry, "source").get<std::string>();
-  if (const Json word = Pop(entry, "channel_order"); !word.is_null()) {
-    type.channel_order = PairingOf(word);
-  }
-  type.reverse = Pop(entry, "reverse") == true;
-  type.trailing_window = Pop(entry, "window") == "tail";
-  if (const Json word = Pop(entry, "axial"); !word.is_null()) {
-    type.axial = GridOf(word);
-  }
-  ReadMrope(Pop(entry, "mrope"), type);
-  type.names = PopPairs(entry, "names");
-  type.width = PopString(entry, "width");
-  type.rope_in_head = Pop(entry, "rope_in_head") == true;
+  Pop(entry, "positions", type.positions);
+  PopWord(entry, "pairing", kPairings, type.pairing);
+  Pop(entry, "source", type.source);
+  PopWord(entry, "channel_order", kPairings, type.channel_order);
+  Pop(entry, "reverse", type.reverse);
+  PopWord(entry, "window", kWindows, type.trailing_window);
+  PopWord(entry, "axial", kGrids, type.axial);
+  Json mrope;
+  Pop(entry, "mrope", mrope);
+  Pop(mrope, "unsupported", type.mrope_unsupported);
+  PopWord(mrope, "layout", kLayouts, type.mrope_layout);
+  Pop(mrope, "section", type.mrope_section);
+  Pop(entry, "names", type.names);
+  Pop(entry, "width", type.width);
+  Pop(entry, "rope_in_head", type.rope_in_head);
   ReadLayers(entry, type);
-  if (const Json word = Pop(entry, "longrope_branch"); !word.is_null()) {
-    type.longrope_branch = WordOf<LongropeBranch>(
-        word, {{"short", LongropeBranch::kShort}, {"long", LongropeBranch::kLong}});
-  }
-  type.partial_rotary_factor_of = PopStrings(entry, "partial_rotary_factor_of");
-  type.theta_ratio = PopString(entry, "theta_ratio");
-  type.unsupported = PopString(entry, "unsupported");
-  type.unsupported_if = PopString(entry, "unsupported_if");
+  PopWord(entry, "longrope_branch", kBranches, type.longrope_branch);
+  Pop(entry, "partial_rotary_factor_of", type.partial_rotary_factor_of);
+  Pop(entry, "theta_ratio", type.theta_ratio);
+  Pop(entry, "unsupported", type.unsupported);
+  Pop(entry, "unsupported_if", type.unsupported_if);
   ReadPlaces(entry, type);
-  ROPE_CHECK(entry.empty());  // no unknown key
+  ROPE_CHECK(entry.empty() && mrope.empty());  // no unknown key
+  ROPE_CHECK(type.positions.empty() == type.pairing.has_value() && !type.source.empty());
   return type;
 }
 
-std::map<std::string, ModelType, std::less<>> ReadTable() {
-  std::map<std::string, ModelType, std::less<>> table;
-  const Json data = Json::parse(kModelTypesJson);
-  for (const auto& [name, entry] : data.items()) table.emplace(name, ReadModelType(entry));
-  return table;
-}
+using ModelTypes = std::map<std::string, ModelType, std::less<>>;
 
-const std::map<std::string, ModelType, std::less<>>& Table() {
-  static const auto table = ReadTable();
+const ModelTypes& Table() {
+  static const ModelTypes table = [] {
+    ModelTypes read;
+    const Json data = Json::parse(kModelTypesJson);
+    for (const auto& [name, entry] : data.items()) read.emplace(name, ReadModelType(entry));
+    return read;
+  }();
   return table;
 }
 
@@ -209,18 +178,16 @@ struct KeyData {
   std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> words;
 };
 
-KeyData ReadKeyData() {
-  KeyData read;
-  const Json data = Json::parse(kKeysJson);
-  for (const auto& [name, entry] : data.items()) {
-    if (entry.contains("keys")) entry.at("keys").get_to(read.lists[name]);
-    if (entry.contains("words")) entry.at("words").get_to(read.words[name]);
-  }
-  return read;
-}
-
 const KeyData& KnownKeys() {
-  static const KeyData data = ReadKeyData();
+  static const KeyData data = [] {
+    KeyData read;
+    const Json file = Json::parse(kKeysJson);
+    for (const auto& [name, entry] : file.items()) {
+      if (entry.contains("keys")) entry.at("keys").get_to(read.lists[name]);
+      if (entry.contains("words")) entry.at("words").get_to(read.words[name]);
+    }
+    return read;
+  }();
   return data;
 }
 

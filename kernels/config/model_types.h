@@ -97,7 +97,7 @@ struct ModelType {
   bool by_layer_type = false;  // the code wants an object of parameters for each layer type
   std::vector<std::string> rope_types;  // those that the class knows; empty: the usual ones
   // By block, a key without which its parameters do not fit the model.
-  std::vector<std::pair<std::string, std::string>> needs;
+  std::map<std::string, std::string> needs;
   // The keys beside the block that the class reads.
   std::vector<std::string> reads = {"rope_theta", "partial_rotary_factor"};
   bool whole_heads = false;  // in rope_type default the code does not read partial_rotary_factor
@@ -113,7 +113,7 @@ struct ModelType {
   std::optional<Mrope::Layout> mrope_layout;
   std::optional<std::array<int64_t, 3>> mrope_section;
   // Keys that this config class spells differently: {key of this reader, key of the file}.
-  std::vector<std::pair<std::string, std::string>> names;
+  std::map<std::string, std::string> names;
   // The key of the size of all heads, if it is not hidden_size.
   std::string width;
   // qk_rope_head_dim counts the channels of head_dim that turn; elsewhere these are a head alone.
@@ -126,7 +126,7 @@ struct ModelType {
   nlohmann::json repeats;
   bool attention_and_mlp = false;  // files may count attention and mlp as two layers
   // The rope parameters that a layer type uses, if they stand under another name.
-  std::vector<std::pair<std::string, std::string>> parameters_of;
+  std::map<std::string, std::string> parameters_of;
   // No layer rotates, unless the file (or a default) has this value for this key.
   std::pair<std::string, nlohmann::json> rotates_if;
   // The code reads layer_rope_theta as a mark of the layers that rotate, all with rope_theta.

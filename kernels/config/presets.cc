@@ -35,24 +35,24 @@ std::string Folded(std::string_view name) {
   return folded;
 }
 
-// Every name of every preset, folded. A name of two presets would mean nothing.
-std::map<std::string, const Preset*, std::less<>> ReadNames() {
-  std::map<std::string, const Preset*, std::less<>> names;
-  const auto add = [&names](std::string_view name, const Preset& preset) {
-    ROPE_CHECK(names.emplace(Folded(name), &preset).first->second == &preset);
-  };
-  for (const Preset& preset : Presets()) {
-    add(preset.name, preset);
-    for (const std::string& id : preset.hub_ids) {
-      add(id, preset);
-      add(std::string_view(id).substr(id.find('/') + 1), preset);
-    }
-  }
-  return names;
-}
+using Names = std::map<std::string, const Preset*, std::less<>>;
 
-const std::map<std::string, const Preset*, std::less<>>& Names() {
-  static const std::map<std::string, const Preset*, std::less<>> names = ReadNames();
+// Every name of every preset, folded. A name of two presets would mean nothing.
+const Names& KnownNames() {
+  static const Names names = [] {
+    Names read;
+    const auto add = [&read](std::string_view name, const Preset& preset) {
+      ROPE_CHECK(read.emplace(Folded(name), &preset).first->second == &preset);
+    };
+    for (const Preset& preset : Presets()) {
+      add(preset.name, preset);
+      for (const std::string& id : preset.hub_ids) {
+        add(id, preset);
+        add(std::string_view(id).substr(id.find('/') + 1), preset);
+      }
+    }
+    return read;
+  }();
   return names;
 }
 
@@ -65,8 +65,8 @@ absl::Span<const Preset> Presets() {
 
 const Preset* FindPreset(std::string_view name) {
   if (name.size() > kPresetNameBytesMax) return nullptr;
-  const auto found = Names().find(Folded(name));
-  return found == Names().end() ? nullptr : found->second;
+  const auto found = KnownNames().find(Folded(name));
+  return found == KnownNames().end() ? nullptr : found->second;
 }
 
 std::string NearestPreset(std::string_view name) {
@@ -74,12 +74,12 @@ std::string NearestPreset(std::string_view name) {
   std::vector<std::string> own;  // they come first; hub ids repeat them
   std::vector<std::string> names;
   for (const Preset& preset : Presets()) own.push_back(preset.name);
-  for (const auto& [known, preset] : Names()) names.push_back(known);
+  for (const auto& [known, preset] : KnownNames()) names.push_back(known);
   std::vector<std::string> nearest = proto::NearestModels(folded, own);
   if (nearest.empty()) nearest = proto::NearestModels(folded, names);
   std::vector<std::string> presets;
   for (const std::string& known : nearest) {
-    const std::string& preset = Names().find(known)->second->name;
+    const std::string& preset = KnownNames().find(known)->second->name;
     if (absl::c_find(presets, preset) == presets.end()) presets.push_back(preset);
   }
   return absl::StrJoin(presets, " or ");

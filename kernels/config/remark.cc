@@ -8,21 +8,15 @@
 #include "kernels/config/embedded_data.h"
 
 namespace rope::kernels {
-namespace {
-
 // The ids of rules.json, whose remarks are in the order of RemarkKind.
-std::vector<std::string> ReadKinds() {
-  std::vector<std::string> names;
-  const nlohmann::json data = nlohmann::json::parse(kRulesJson);
-  for (const nlohmann::json& remark : data.at("remarks")) names.push_back(remark.at("id"));
-  ROPE_CHECK(names.size() == static_cast<size_t>(RemarkKind::kSizesDoNotDivide) + 1);
-  return names;
-}
-
-}  // namespace
-
 std::string_view Name(RemarkKind kind) {
-  static const std::vector<std::string> names = ReadKinds();
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> ids;
+    const nlohmann::json data = nlohmann::json::parse(kRulesJson);
+    for (const nlohmann::json& remark : data.at("remarks")) ids.push_back(remark.at("id"));
+    ROPE_CHECK(ids.size() == static_cast<size_t>(RemarkKind::kSizesDoNotDivide) + 1);
+    return ids;
+  }();
   return names.at(static_cast<size_t>(kind));
 }
 

@@ -6,7 +6,6 @@
 #ifndef ROPE_KERNELS_CONFIG_REMARK_H_
 #define ROPE_KERNELS_CONFIG_REMARK_H_
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 

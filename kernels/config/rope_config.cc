@@ -163,10 +163,6 @@ namespace {
 constexpr int64_t kLengthMax = int64_t{1} << 53;      // a double holds every length
 constexpr int64_t kXPosCentreMax = int64_t{1} << 30;  // the largest position
 
-absl::Status Missing(std::string_view field, std::string_view want, RopeType type) {
-  return InvalidField(field, "nothing", StrCat(want, " for rope_type ", Name(type)));
-}
-
 absl::Status CheckPositive(std::string_view field, double value) {
   if (!std::isfinite(value) || value <= 0) return InvalidField(field, value, "a finite number > 0");
   return absl::OkStatus();
@@ -276,83 +272,66 @@ absl::Status CheckDims(const RopeConfig& config, std::optional<int64_t> head_dim
   return CheckOffset(config, head_dim);
 }
 
-absl::Status CheckYarn(const RopeConfig& config) {
-  if (!OriginalLength(config).has_value()) {
-    return Missing("original_max_position_embeddings", "a length >= 1", RopeType::kYarn);
-  }
-  if (!EffectiveFactor(config).has_value()) {
-    return Missing("factor", "a number > 0", RopeType::kYarn);
-  }
-  if (config.rope_theta == 1) {
-    return InvalidField("rope_theta", config.rope_theta, "a base other than 1 for rope_type yarn");
-  }
-  return absl::OkStatus();
+bool HasFactor(const RopeConfig& config) {
+  return !ReadsFactor(config) || EffectiveFactor(config).has_value();
+}
+bool HasOriginalLength(const RopeConfig& config) {
+  return OriginalLength(config).has_value();
 }
 
-absl::Status CheckLongrope(const RopeConfig& config) {
-  if (!OriginalLength(config).has_value()) {
-    return Missing("original_max_position_embeddings", "a length >= 1", RopeType::kLongrope);
-  }
-  if (config.short_factor.empty()) {
-    return Missing("short_factor", "rotary_dim/2 numbers > 0", RopeType::kLongrope);
-  }
-  if (config.long_factor.empty()) {
-    return Missing("long_factor", "rotary_dim/2 numbers > 0", RopeType::kLongrope);
-  }
-  if (config.attention_factor.has_value()) return absl::OkStatus();
-  const std::optional<double> factor = EffectiveFactor(config);
-  if (!factor.has_value()) {
-    return Missing("factor", "a number > 0, or max_position_embeddings,", RopeType::kLongrope);
-  }
-  if (*factor > 1 && *OriginalLength(config) == 1) {
-    return InvalidField("original_max_position_embeddings", 1,
-                        "at least 2 for rope_type longrope without attention_factor");
-  }
-  return absl::OkStatus();
-}
+// A field that a type requires.
+struct Need {
+  RopeType type;
+  std::string_view field;
+  std::string_view want;
+  bool (*is_met)(const RopeConfig& config);
+};
+constexpr std::string_view kOriginal = "original_max_position_embeddings";
+constexpr std::string_view kNumber = "a number > 0";
+constexpr std::string_view kLength = "a length >= 1";
+constexpr std::string_view kNumbers = "rotary_dim/2 numbers > 0";
+constexpr Need kNeeds[] = {
+    {RopeType::kLinear, "factor", kNumber, HasFactor},
+    {RopeType::kNtk, "factor", kNumber, HasFactor},
+    {RopeType::kDynamic, "factor", kNumber, HasFactor},
+    {RopeType::kDynamic, "max_position_embeddings", kLength,
+     [](const RopeConfig& c) { return c.max_position_embeddings || c.alpha; }},
+    {RopeType::kYarn, kOriginal, kLength, HasOriginalLength},
+    {RopeType::kYarn, "factor", kNumber, HasFactor},
+    {RopeType::kLongrope, kOriginal, kLength, HasOriginalLength},
+    {RopeType::kLongrope, "short_factor", kNumbers,
+     [](const RopeConfig& c) { return !c.short_factor.empty(); }},
+    {RopeType::kLongrope, "long_factor", kNumbers,
+     [](const RopeConfig& c) { return !c.long_factor.empty(); }},
+    {RopeType::kLongrope, "factor", "a number > 0, or max_position_embeddings,",
+     [](const RopeConfig& c) { return c.attention_factor.has_value() || HasFactor(c); }},
+    {RopeType::kLlama3, "factor", kNumber, HasFactor},
+    {RopeType::kLlama3, "low_freq_factor", kNumber,
+     [](const RopeConfig& c) { return c.low_freq_factor.has_value(); }},
+    {RopeType::kLlama3, "high_freq_factor", kNumber,
+     [](const RopeConfig& c) { return c.high_freq_factor.has_value(); }},
+    {RopeType::kLlama3, kOriginal, kLength, HasOriginalLength},
+};
 
-absl::Status CheckLlama3(const RopeConfig& config) {
-  if (!config.low_freq_factor.has_value()) {
-    return Missing("low_freq_factor", "a number > 0", RopeType::kLlama3);
-  }
-  if (!config.high_freq_factor.has_value()) {
-    return Missing("high_freq_factor", "a number > 0", RopeType::kLlama3);
-  }
-  if (!OriginalLength(config).has_value()) {
-    return Missing("original_max_position_embeddings", "a length >= 1", RopeType::kLlama3);
-  }
-  return absl::OkStatus();
-}
-
-// Checks that the fields that the type requires are set.
+// Checks that the fields that the type requires are set, and values that its formulas cannot have.
 absl::Status CheckType(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
   const RopeType type = config.rope_type;
-  if (ReadsFactor(config) && !EffectiveFactor(config).has_value() && type != RopeType::kYarn &&
-      type != RopeType::kLongrope) {
-    return Missing("factor", "a number > 0", type);
+  for (const Need& need : kNeeds) {
+    if (need.type != type || need.is_met(config)) continue;
+    return InvalidField(need.field, "nothing", StrCat(need.want, " for rope_type ", Name(type)));
   }
-  switch (type) {
-    case RopeType::kDynamic:
-      if (!config.max_position_embeddings.has_value() && !config.alpha.has_value()) {
-        return Missing("max_position_embeddings", "a length >= 1", type);
-      }
-      if (rotary_dim == 2) {
-        return InvalidField("rotary_dim", 2, "at least 4 for rope_type dynamic");
-      }
-      return absl::OkStatus();
-    case RopeType::kYarn:
-      return CheckYarn(config);
-    case RopeType::kLongrope:
-      return CheckLongrope(config);
-    case RopeType::kLlama3:
-      return CheckLlama3(config);
-    case RopeType::kDefault:
-    case RopeType::kLinear:
-    case RopeType::kNtk:
-    case RopeType::kProportional:
-      return absl::OkStatus();
+  if (type == RopeType::kDynamic && rotary_dim == 2) {
+    return InvalidField("rotary_dim", 2, "at least 4 for rope_type dynamic");
   }
-  return InvalidField("rope_type", Name(type), "a known type");
+  if (type == RopeType::kYarn && config.rope_theta == 1) {
+    return InvalidField("rope_theta", config.rope_theta, "a base other than 1 for rope_type yarn");
+  }
+  const bool computes = type == RopeType::kLongrope && !config.attention_factor.has_value();
+  if (computes && *EffectiveFactor(config) > 1 && *OriginalLength(config) == 1) {
+    return InvalidField(kOriginal, 1, "at least 2 for rope_type longrope without attention_factor");
+  }
+  const bool is_known = type >= RopeType::kDefault && type <= RopeType::kProportional;
+  return is_known ? absl::OkStatus() : InvalidField("rope_type", Name(type), "a known type");
 }
 
 absl::Status CheckCount(std::string_view field, size_t count, std::optional<int64_t> rotary_dim) {
@@ -447,10 +426,6 @@ absl::Status CheckXPos(const RopeConfig& config) {
 }
 
 }  // namespace
-
-bool RequiresOriginalLength(RopeType type) {
-  return type == RopeType::kYarn || type == RopeType::kLongrope || type == RopeType::kLlama3;
-}
 
 absl::Status Validate(const RopeConfig& config, std::optional<int64_t> head_dim) {
   if (config.head_dim.has_value()) head_dim = config.head_dim;

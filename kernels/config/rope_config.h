@@ -101,9 +101,6 @@ Quad DynamicTheta(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len)
 // `head_dim` is used if the config has none.
 absl::Status Validate(const RopeConfig& config, std::optional<int64_t> head_dim = std::nullopt);
 
-// Whether a config of the type needs a length before scaling.
-bool RequiresOriginalLength(RopeType type);
-
 }  // namespace rope::kernels
 
 #endif  // ROPE_KERNELS_CONFIG_ROPE_CONFIG_H_

@@ -2,7 +2,9 @@
 #ifndef ROPE_KERNELS_DTYPE_DTYPE_H_
 #define ROPE_KERNELS_DTYPE_DTYPE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 
 namespace rope::kernels {
@@ -21,19 +23,9 @@ constexpr int64_t ElementBytes(DType dtype) {
 
 // "fp32", "fp16", "bf16", "fp8_e4m3" or "fp8_e5m2".
 constexpr std::string_view Name(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "fp32";
-    case DType::kFloat16:
-      return "fp16";
-    case DType::kBFloat16:
-      return "bf16";
-    case DType::kFloat8E4M3:
-      return "fp8_e4m3";
-    case DType::kFloat8E5M2:
-      return "fp8_e5m2";
-  }
-  return "invalid";
+  constexpr std::string_view kNames[] = {"fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2"};
+  const auto index = static_cast<size_t>(dtype);
+  return index < std::size(kNames) ? kNames[index] : "invalid";
 }
 
 }  // namespace rope::kernels

@@ -3,7 +3,6 @@
 #define ROPE_KERNELS_DTYPE_PAIRING_H_
 
 #include <cstdint>
-#include <string_view>
 
 #include "rope/config.h"
 
@@ -19,19 +18,6 @@ enum class PairArithmetic : uint8_t {
   kTurnStepwise,
   kAdd,  // a' = a + s, b' = b + c in float32: adds a sinusoidal table
 };
-
-// "turn", "turn stepwise" or "add".
-constexpr std::string_view Name(PairArithmetic arithmetic) {
-  switch (arithmetic) {
-    case PairArithmetic::kTurn:
-      return "turn";
-    case PairArithmetic::kTurnStepwise:
-      return "turn stepwise";
-    case PairArithmetic::kAdd:
-      return "add";
-  }
-  return "invalid";
-}
 
 }  // namespace rope::kernels
 

@@ -5,7 +5,6 @@
 #include <numbers>
 #include <utility>
 
-#include "kernels/config/rope_config.h"
 #include "kernels/dtype/element.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 

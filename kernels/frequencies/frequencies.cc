@@ -8,7 +8,6 @@
 #include "absl/hash/hash.h"
 #include "kernels/check.h"
 #include "kernels/config/layer_config.h"
-#include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 #include "kernels/status_macros.h"
@@ -46,15 +45,8 @@ PositionRange RangeOf(const XPos& xpos, long double fastest, double attention_fa
 }
 
 double MultiplierValue(Multiplier multiplier, double attention_factor) {
-  switch (multiplier) {
-    case Multiplier::kAttentionFactor:
-      return attention_factor;
-    case Multiplier::kOne:
-      return 1;
-    case Multiplier::kInverseAttentionFactor:
-      return 1 / attention_factor;
-  }
-  return 1;
+  if (multiplier == Multiplier::kAttentionFactor) return attention_factor;
+  return multiplier == Multiplier::kOne ? 1 : 1 / attention_factor;
 }
 
 constexpr Multiplier kMultipliers[] = {Multiplier::kAttentionFactor, Multiplier::kOne,
@@ -69,7 +61,7 @@ void FillDefaults(RopeConfig& config, int64_t rotary_dim, double attention_facto
   }
   const RopeType type = config.rope_type;
   if (ReadsFactor(config)) config.factor = EffectiveFactor(config);
-  if (RequiresOriginalLength(type)) {
+  if (type == RopeType::kYarn || type == RopeType::kLongrope || type == RopeType::kLlama3) {
     config.original_max_position_embeddings = OriginalLength(config);
   }
   if (ReadsAttentionFactor(config)) config.attention_factor = attention_factor;
@@ -116,9 +108,6 @@ void AppendBits(long double value, std::string& bits) {
 }
 
 }  // namespace
-
-TableKey::TableKey(const std::vector<InverseFrequency>& inv_freq, double multiplier)
-    : TableKey(Frequencies{.inv_freq = inv_freq, .multiplier = multiplier}) {}
 
 // The bits are: inv_freq (two doubles each), the multiplier, with xPos also growth (two doubles
 // each) and the centre, and the mode byte. Equal bits mean equal rows.

@@ -47,7 +47,6 @@ struct Frequencies;
 class TableKey {
  public:
   TableKey() = default;
-  TableKey(const std::vector<InverseFrequency>& inv_freq, double multiplier);
   explicit TableKey(const Frequencies& frequencies);  // ignores frequencies.key
   bool operator==(const TableKey& other) const {
     return hash_ == other.hash_ && bits_ == other.bits_;

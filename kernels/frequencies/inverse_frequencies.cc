@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kernels/config/rope_config.h"
 #include "kernels/dtype/quad.h"
 
 namespace rope::kernels {

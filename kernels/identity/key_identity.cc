@@ -4,13 +4,9 @@
 #include <array>
 #include <charconv>
 #include <cstddef>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_join.h"
 #include "kernels/compat/engine_table.h"

@@ -1,11 +1,8 @@
 #include "kernels/tables/derived_rows.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "kernels/check.h"
 #include "kernels/dtype/element.h"

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>

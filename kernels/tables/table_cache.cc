@@ -1,7 +1,5 @@
 #include "kernels/tables/table_cache.h"
 
-#include <algorithm>
-#include <new>
 #include <unordered_map>
 
 #include "absl/cleanup/cleanup.h"

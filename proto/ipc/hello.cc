@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 
 namespace rope::proto {
@@ -92,18 +93,14 @@ HelloBytes Encode(const ServerHello& hello) {
 }
 
 absl::StatusOr<ClientHello> DecodeClientHello(const HelloBytes& bytes) {
-  auto words = Split(bytes);
-  if (!words.ok()) return words.status();
-  if (words->second != 0) {
-    return MakeError(Reason::kNotBuilt, "hello.flags", words->second, "0");
-  }
-  return ClientHello{words->third, words->fourth};
+  ROPE_ASSIGN_OR_RETURN(const Words words, Split(bytes));
+  if (words.second == 0) return ClientHello{words.third, words.fourth};
+  return MakeError(Reason::kNotBuilt, "hello.flags", words.second, "0");
 }
 
 absl::StatusOr<ServerHello> DecodeServerHello(const HelloBytes& bytes) {
-  auto words = Split(bytes);
-  if (!words.ok()) return words.status();
-  return ServerHello{static_cast<absl::StatusCode>(words->second), words->third, words->fourth};
+  ROPE_ASSIGN_OR_RETURN(const Words words, Split(bytes));
+  return ServerHello{static_cast<absl::StatusCode>(words.second), words.third, words.fourth};
 }
 
 // One sendmsg for bytes and descriptors: the receiver gets the descriptors with the first byte.
@@ -165,9 +162,8 @@ absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,
                      absl::StrCat(answer.have, " bytes of an answer"),
                      absl::StrCat(answer.bytes.size(), " in time"));
   }
-  auto decoded = DecodeServerHello(answer.bytes);
-  if (!decoded.ok()) return decoded.status();
-  HelloAnswer result{.hello = *decoded, .doorbell = {}};
+  HelloAnswer result;
+  ROPE_ASSIGN_OR_RETURN(result.hello, DecodeServerHello(answer.bytes));
   if (!answer.descriptors.empty()) result.doorbell = std::move(answer.descriptors.front());
   return result;
 }

@@ -85,11 +85,8 @@ void AppendVarint(int number, uint64_t value, std::string& message) {
 void AppendDouble(int number, double value, std::string& message) {
   const auto bits = absl::bit_cast<uint64_t>(value);
   if (bits == 0) return;  // -0.0 has a sign bit, so it is written
-  std::array<uint8_t, 18> bytes;
-  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(Tag(number, kFixed64), bytes.data());
-  end = CodedOutputStream::WriteLittleEndian64ToArray(bits, end);
-  message.append(reinterpret_cast<const char*>(bytes.data()),
-                 static_cast<size_t>(end - bytes.data()));
+  AppendVarint(Tag(number, kFixed64), message);
+  message.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
 }
 
 void AppendField(int number, std::string_view value, std::string& message) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/wire/message_join.h"
 
@@ -67,8 +68,7 @@ class Splitter {
     SplitMessage result;
     payloads_ = &result.payloads;
     result.skeleton.reserve(static_cast<size_t>(std::min(cursor_.size(), kFirstBytes)));
-    absl::Status status = Message(schema, cursor_.size(), Path(), 0, result.skeleton);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(Message(schema, cursor_.size(), Path(), 0, result.skeleton));
     return result;
   }
 
@@ -99,10 +99,9 @@ class Splitter {
     }
     Seen seen;
     while (cursor_.position() < end) {
-      auto tag = cursor_.ReadTag();
-      if (!tag.ok()) return tag.status();
+      ROPE_ASSIGN_OR_RETURN(const uint32_t tag, cursor_.ReadTag());
       if (++fields_ > options_.fields_max) return TooManyFields();
-      if (absl::Status s = Field(schema, *tag, end, path, depth, seen, out); !s.ok()) return s;
+      ROPE_RETURN_IF_ERROR(Field(schema, tag, end, path, depth, seen, out));
       if (static_cast<int64_t>(out.size()) > options_.skeleton_bytes_max) return TooLarge();
     }
     if (cursor_.position() == end) return absl::OkStatus();
@@ -146,9 +145,8 @@ class Splitter {
     AppendTag(field.number, field.wire_type, out);
     if (field.wire_type == WireType::kFixed64) return cursor_.ReadBytes(8, out);
     if (field.wire_type == WireType::kFixed32) return cursor_.ReadBytes(4, out);
-    auto value = cursor_.ReadVarint();
-    if (!value.ok()) return value.status();
-    AppendVarint(*value, out);
+    ROPE_ASSIGN_OR_RETURN(const uint64_t value, cursor_.ReadVarint());
+    AppendVarint(value, out);
     return absl::OkStatus();
   }
 
@@ -156,14 +154,12 @@ class Splitter {
   // the bytes left in the enclosing message before anything is read or allocated.
   absl::Status Delimited(const FieldSchema& field, int64_t end, const Path& path, int depth,
                          std::string& out) {
-    auto length = cursor_.ReadLength();
-    if (!length.ok()) return length.status();
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, cursor_.ReadLength());
     const int64_t left = end - cursor_.position();
-    if (*length > left) {
-      return Malformed(path, absl::StrCat("a length of ", *length, " bytes"),
+    if (bytes > left) {
+      return Malformed(path, absl::StrCat("a length of ", bytes, " bytes"),
                        absl::StrCat("at most ", std::max<int64_t>(left, 0)));
     }
-    const int64_t bytes = *length;
     AppendTag(field.number, WireType::kLength, out);
     if (field.payload) return Payload(bytes, out);
     if (field.message == nullptr) {
@@ -173,8 +169,7 @@ class Splitter {
     }
     const size_t begin = out.size();
     const int64_t nested_end = cursor_.position() + bytes;
-    absl::Status status = Message(*field.message, nested_end, path, depth + 1, out);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(Message(*field.message, nested_end, path, depth + 1, out));
     // The length precedes the message, but is known only now: the skeleton of a nested message is
     // shorter than its bytes on the wire.
     std::string length_bytes;
@@ -185,10 +180,8 @@ class Splitter {
 
   // Leaves the bytes where they are. The skeleton gets a `raw` of 4 bytes: the payload's index.
   absl::Status Payload(int64_t bytes, std::string& out) {
-    auto view = cursor_.ReadView(bytes);
-    if (!view.ok()) return view.status();
     const auto index = static_cast<uint32_t>(payloads_->size());
-    payloads_->push_back(*std::move(view));
+    ROPE_ASSIGN_OR_RETURN(payloads_->emplace_back(), cursor_.ReadView(bytes));
     AppendVarint(sizeof(index), out);
     out.append(reinterpret_cast<const char*>(&index), sizeof(index));
     return absl::OkStatus();

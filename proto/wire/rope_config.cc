@@ -1,10 +1,10 @@
 #include "proto/wire/rope_config.h"
 
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/rope_type.h"
 
@@ -55,8 +55,7 @@ Theirs WriteEnum(std::optional<Ours> value) {
 
 absl::Status ReadLayout(const v1::RopeConfig& m, Layout& layout) {
   std::optional<Layout> named;
-  absl::Status status = ReadEnum("mrope_layout", m.mrope_layout(), v1::MropeLayout_MAX, named);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(ReadEnum("mrope_layout", m.mrope_layout(), v1::MropeLayout_MAX, named));
   const bool interleaved = m.mrope_interleaved();
   layout = named.value_or(interleaved ? Layout::kInterleaved : Layout::kSections);
   if (m.has_mrope_interleaved() && interleaved != (layout == Layout::kInterleaved)) {
@@ -138,9 +137,7 @@ void WriteMrope(const Mrope& mrope, v1::RopeConfig& m) {
 absl::StatusOr<RopeConfig> ReadRopeConfig(const v1::RopeConfig& m) {
   RopeConfig config;
   if (!m.rope_type().empty()) {
-    const absl::StatusOr<RopeType> type = ParseRopeType(m.rope_type());
-    if (!type.ok()) return type.status();
-    config.rope_type = *type;
+    ROPE_ASSIGN_OR_RETURN(config.rope_type, ParseRopeType(m.rope_type()));
   }
   if (m.has_rope_theta()) config.rope_theta = m.rope_theta();
 #define ROPE_READ(field) \
@@ -151,15 +148,13 @@ absl::StatusOr<RopeConfig> ReadRopeConfig(const v1::RopeConfig& m) {
   config.long_factor.assign(m.long_factor().begin(), m.long_factor().end());
   if (m.has_xpos()) config.xpos = {m.xpos().scale_base(), m.xpos().centre()};
   config.reverse = m.reverse();
-  // Update keeps the first error.
-  absl::Status status = ReadEnum("ramp", m.ramp(), v1::YarnRamp_MAX, config.ramp);
-  status.Update(ReadEnum("longrope_branch", m.longrope_branch(), v1::LongropeBranch_MAX,
-                         config.longrope_branch));
-  status.Update(
+  ROPE_RETURN_IF_ERROR(ReadEnum("ramp", m.ramp(), v1::YarnRamp_MAX, config.ramp));
+  ROPE_RETURN_IF_ERROR(ReadEnum("longrope_branch", m.longrope_branch(), v1::LongropeBranch_MAX,
+                                config.longrope_branch));
+  ROPE_RETURN_IF_ERROR(
       ReadEnum("seq_len_policy", m.seq_len_policy(), v1::SeqLenPolicy_MAX, config.seq_len_policy));
-  status.Update(ReadMrope(m, config.mrope));
-  status.Update(ReadInvFreq(m, config.inv_freq));
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(ReadMrope(m, config.mrope));
+  ROPE_RETURN_IF_ERROR(ReadInvFreq(m, config.inv_freq));
   return config;
 }
 
@@ -212,8 +207,7 @@ absl::StatusOr<Compat> ReadCompat(v1::Compat compat) {
 
 absl::StatusOr<Precision> ReadPrecision(v1::Precision precision) {
   std::optional<Precision> read;
-  absl::Status status = ReadEnum("rope.precision", precision, v1::Precision_MAX, read);
-  if (!status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(ReadEnum("rope.precision", precision, v1::Precision_MAX, read));
   return read.value_or(Precision::kExact);
 }
 

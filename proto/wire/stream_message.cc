@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/wire/message_join.h"
 #include "proto/wire/schema.h"
@@ -19,30 +20,27 @@ static_assert(kSequence == v1::RotateStreamResponse::kSequenceFieldNumber);
 static_assert(kRotate == v1::RotateStreamResponse::kRotateFieldNumber);
 
 absl::Status ReadSequence(WireCursor& cursor, bool& has_sequence, StreamMessage& message) {
-  const auto value = cursor.ReadVarint();
-  if (!value.ok()) return value.status();
+  ROPE_ASSIGN_OR_RETURN(const uint64_t value, cursor.ReadVarint());
   if (has_sequence) return InvalidField("sequence", "it more than once", "it once");
   has_sequence = true;
-  message.sequence = *value;
+  message.sequence = value;
   return absl::OkStatus();
 }
 
 // `cancel`, which has no fields, or `rotate`.
 absl::Status ReadAction(const FieldSchema& field, WireCursor& cursor, StreamMessage& message) {
-  const auto length = cursor.ReadLength();
-  if (!length.ok()) return length.status();
-  auto value = cursor.ReadView(*length);
-  if (!value.ok()) return value.status();
+  ROPE_ASSIGN_OR_RETURN(const int64_t length, cursor.ReadLength());
+  ROPE_ASSIGN_OR_RETURN(FragmentedBytes value, cursor.ReadView(length));
   const bool is_cancel = field.number == kCancel;
   if (is_cancel ? message.cancel : message.rotate.has_value()) {
     return InvalidField(field.name, "it more than once", "it once");
   }
-  if (is_cancel && value->bytes > 0) return InvalidField("cancel", "fields", "an empty message");
+  if (is_cancel && value.bytes > 0) return InvalidField("cancel", "fields", "an empty message");
   if (message.cancel || message.rotate.has_value()) {
     return InvalidField("request", "cancel and rotate", "exactly one of cancel, rotate");
   }
   message.cancel = is_cancel;
-  if (!is_cancel) message.rotate = *std::move(value);
+  if (!is_cancel) message.rotate = std::move(value);
   return absl::OkStatus();
 }
 
@@ -54,9 +52,8 @@ absl::Status ReadStreamMessage(absl::Span<const std::string_view> fragments,
   WireCursor cursor(fragments);
   bool has_sequence = false;
   while (cursor.position() < cursor.size()) {
-    const auto tag = cursor.ReadTag();
-    if (!tag.ok()) return tag.status();
-    const uint32_t number = *tag >> 3;
+    ROPE_ASSIGN_OR_RETURN(const uint32_t tag, cursor.ReadTag());
+    const uint32_t number = tag >> 3;
     if (number == 0) return InvalidField("request", "field number 0", "1 to 2^29 - 1");
     const FieldSchema* const field = schema.Find(number);
     if (field == nullptr) {
@@ -64,13 +61,12 @@ absl::Status ReadStreamMessage(absl::Span<const std::string_view> fragments,
                        absl::StrCat("unknown field number ", number),
                        absl::StrCat("a field of ", v1::RotateStreamRequest::descriptor()->name()));
     }
-    if (static_cast<WireType>(*tag & 7) != field->wire_type) {
+    if (static_cast<WireType>(tag & 7) != field->wire_type) {
       return InvalidField(field->name, "another wire type",
                           number == kSequence ? "varint" : "length-delimited");
     }
-    const absl::Status status = number == kSequence ? ReadSequence(cursor, has_sequence, message)
-                                                    : ReadAction(*field, cursor, message);
-    if (!status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(number == kSequence ? ReadSequence(cursor, has_sequence, message)
+                                             : ReadAction(*field, cursor, message));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 
 namespace rope::proto {
@@ -48,7 +49,7 @@ absl::Status WireCursor::Need(int64_t count) const {
 absl::StatusOr<uint64_t> WireCursor::ReadVarint(int bytes_max, absl::string_view name) {
   uint64_t value = 0;
   for (int i = 0; i < bytes_max; ++i) {
-    if (absl::Status status = Need(1); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(Need(1));
     const auto byte = static_cast<uint8_t>(fragments_[fragment_][offset_]);
     Advance(1);
     value |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
@@ -63,16 +64,14 @@ absl::StatusOr<uint64_t> WireCursor::ReadVarint() {
 }
 
 absl::StatusOr<uint32_t> WireCursor::ReadTag() {
-  const absl::StatusOr<uint64_t> tag = ReadVarint(kTagBytesMax, "tag");
-  if (!tag.ok()) return tag.status();
-  return static_cast<uint32_t>(*tag);
+  ROPE_ASSIGN_OR_RETURN(const uint64_t tag, ReadVarint(kTagBytesMax, "tag"));
+  return static_cast<uint32_t>(tag);
 }
 
 absl::StatusOr<int64_t> WireCursor::ReadLength() {
-  const absl::StatusOr<uint64_t> length = ReadVarint(kTagBytesMax, "length");
-  if (!length.ok()) return length.status();
-  if (*length <= kLengthMax) return static_cast<int64_t>(*length);
-  return InvalidField("message", absl::StrCat("a length of ", *length, " bytes"),
+  ROPE_ASSIGN_OR_RETURN(const uint64_t length, ReadVarint(kTagBytesMax, "length"));
+  if (length <= kLengthMax) return static_cast<int64_t>(length);
+  return InvalidField("message", absl::StrCat("a length of ", length, " bytes"),
                       absl::StrCat("at most ", kLengthMax));
 }
 
@@ -92,8 +91,8 @@ absl::Status WireCursor::SkipField(WireType type) {
     case WireType::kFixed64:
       return ReadView(8).status();
     case WireType::kLength: {
-      const absl::StatusOr<int64_t> length = ReadLength();
-      return length.ok() ? ReadView(*length).status() : length.status();
+      ROPE_ASSIGN_OR_RETURN(const int64_t length, ReadLength());
+      return ReadView(length).status();
     }
     case WireType::kFixed32:
       return ReadView(4).status();
@@ -103,14 +102,14 @@ absl::Status WireCursor::SkipField(WireType type) {
 }
 
 absl::Status WireCursor::ReadBytes(int64_t count, std::string& out) {
-  if (absl::Status status = Need(count); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(Need(count));
   for (const int64_t end = position_ + count; position_ < end;)
     out.append(ReadBytes(end - position_));
   return absl::OkStatus();
 }
 
 absl::StatusOr<FragmentedBytes> WireCursor::ReadView(int64_t count) {
-  if (absl::Status status = Need(count); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(Need(count));
   FragmentedBytes view;
   view.bytes = count;
   for (const int64_t end = position_ + count; position_ < end;) {

@@ -8,7 +8,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"

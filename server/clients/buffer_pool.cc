@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"

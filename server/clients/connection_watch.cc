@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "server/limits.h"

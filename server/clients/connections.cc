@@ -5,8 +5,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <array>
 #include <deque>
 
 #include "absl/strings/numbers.h"

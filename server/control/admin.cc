@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <string>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -13,7 +11,6 @@
 #include "kernels/status_macros.h"
 #include "server/clients/peers.h"
 #include "server/error.h"
-#include "server/limits.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/process.h"
 

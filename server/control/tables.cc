@@ -13,7 +13,6 @@
 #include "kernels/tables/derived_rows.h"
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
-#include "server/models/model_registry.h"
 #include "server/request/array_reader.h"
 #include "server/request/positions.h"
 #include "server/request/rotation_plan.h"

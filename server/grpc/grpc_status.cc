@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire/error_details.h"
 #include "server/error.h"
-#include "server/limits.h"
 
 namespace rope::server {
 

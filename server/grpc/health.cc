@@ -120,8 +120,8 @@ Health::Health(const std::vector<std::string>& services, const QueueCall::Parts&
              }} {}
 
 void Health::Arm(CallQueue& queue) {
-  UnaryCall::Arm(check_, queue, limits::kArmedCalls);
-  CallArming::Start<WatchCall>(queue, watch_.request, /*wanted=*/1, *this);
+  CallArming::Start<UnaryCall>(queue, check_.request, check_);
+  CallArming::Start<WatchCall>(queue, watch_.request, *this, /*wanted=*/1);
 }
 
 void Health::UpdateWatches() {

@@ -2,11 +2,8 @@
 
 #include <sched.h>
 
-#include <algorithm>
-#include <chrono>
 #include <deque>
 #include <optional>
-#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "kernels/check.h"

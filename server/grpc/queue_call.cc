@@ -3,11 +3,9 @@
 #include <grpc/grpc_security_constants.h>
 
 #include <iterator>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "server/clients/peers.h"
 #include "server/error.h"
@@ -132,10 +130,6 @@ void QueueCall::Done(bool) {
 
 void CallArming::ArmUpTo(int count) {
   for (; armed_ < count; ++armed_) make_(shared_from_this()).release()->Request(request_);
-}
-
-void UnaryCall::Arm(const Method& method, CallQueue& queue, int calls) {
-  CallArming::Start<UnaryCall>(queue, method.request, calls, method);
 }
 
 // Only handled calls count as in flight.

@@ -90,7 +90,8 @@ class CallArming final : public std::enable_shared_from_this<CallArming> {
   // Arms `wanted` calls now, each a Call(from, its arming), which owns itself once it is armed.
   // `request` and `from` must outlive the calls. REQUIRES: the queue's thread has not started.
   template <typename Call, typename From>
-  static void Start(CallQueue& queue, const RequestCall& request, int wanted, From& from) {
+  static void Start(CallQueue& queue, const RequestCall& request, From& from,
+                    int wanted = limits::kArmedCalls) {
     Make make = [&from](std::shared_ptr<CallArming> its) {
       return std::unique_ptr<QueueCall>(new Call(from, std::move(its)));  // owned by the result
     };
@@ -285,10 +286,6 @@ class UnaryCall final : public QueueCall, public ServiceCall {
   struct Method : QueueCall::Method {
     Handler handler;
   };
-
-  // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
-  // not started.
-  static void Arm(const Method& method, CallQueue& queue, int calls);
 
   grpc::ByteBuffer& request() override { return message_; }
   void Finish(const absl::Status& status, const grpc::ByteBuffer& reply,

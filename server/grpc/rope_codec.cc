@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -14,7 +13,6 @@
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
 #include "server/request/plan.h"
-#include "server/request/request.h"
 
 namespace rope::server {
 namespace {

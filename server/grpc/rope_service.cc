@@ -1,9 +1,6 @@
 #include "server/grpc/rope_service.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
-#include "server/error.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
 #include "server/request/plan.h"
@@ -104,11 +101,11 @@ QueueCall::Method RopeService::MethodOf(Method method) {
           &parts_.metrics->CallsOf(method)};
 }
 
-void RopeService::Arm(CallQueue& queue, int calls) {
+void RopeService::Arm(CallQueue& queue) {
   for (const auto& method : methods_) {
-    if (method != nullptr) UnaryCall::Arm(*method, queue, calls);
+    if (method != nullptr) CallArming::Start<UnaryCall>(queue, method->request, *method);
   }
-  StreamCall::Arm(rotate_stream_, queue, calls);
+  CallArming::Start<StreamCall>(queue, rotate_stream_.request, rotate_stream_);
 }
 
 void RopeService::DrainStreams() {

@@ -68,8 +68,8 @@ class RopeService {
   void AddMethod(Method method, Answerer<In, Out> answer);
 
   grpc::Service& service() { return service_; }
-  // Arms `calls` calls of each method on `queue`.
-  void Arm(CallQueue& queue, int calls);
+  // Arms all methods on `queue`.
+  void Arm(CallQueue& queue);
   // Answers a call that came through shared memory.
   void RotateLocal(LocalCall& call);
   // Answers a call of this process, which has no access file.

@@ -68,10 +68,6 @@ void OpenStreams::Remove(StreamCall& stream) {
   streams_.erase(&stream);
 }
 
-void StreamCall::Arm(const Method& method, CallQueue& queue, int calls) {
-  CallArming::Start<StreamCall>(queue, method.request, calls, method);
-}
-
 // gRPC makes its map of headers when they are first asked for. On a stream several threads may ask.
 void StreamCall::OnArrived() {
   static_cast<void>(context_.client_metadata());

@@ -66,10 +66,6 @@ class StreamCall final : public QueueCall {
     OpenStreams* open = nullptr;
   };
 
-  // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
-  // not started.
-  static void Arm(const Method& method, CallQueue& queue, int calls);
-
   // Tracks a request under the client's number, and gives it a flag that becomes true when the
   // client cancels the request or has gone. False: a request that has not ended has the number.
   bool BeginRequest(uint64_t sequence, std::shared_ptr<std::atomic<bool>>& cancelled);

@@ -5,7 +5,6 @@
 #include "absl/strings/strip.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
-#include "server/grpc/poll_loop.h"
 #include "server/limits.h"
 #include "server/telemetry/log.h"
 
@@ -39,7 +38,7 @@ UnknownMethods::UnknownMethods(const std::vector<std::string>& services,
       want_(absl::StrJoin(services, ", ")) {}
 
 void UnknownMethods::Arm(CallQueue& queue) {
-  CallArming::Start<Call>(queue, method_.request, /*wanted=*/1, *this);
+  CallArming::Start<Call>(queue, method_.request, *this, /*wanted=*/1);
 }
 
 }  // namespace rope::server

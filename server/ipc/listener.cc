@@ -16,8 +16,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -25,7 +23,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "proto/ipc/file_descriptor.h"
 #include "server/error.h"
 #include "server/telemetry/log.h"
 

@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "proto/ipc/ring.h"
 #include "server/error.h"
 #include "server/telemetry/log.h"
 

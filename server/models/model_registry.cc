@@ -2,18 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/canonical_text.h"
-#include "kernels/config/layer_config.h"
 #include "kernels/config/presets.h"
-#include "kernels/config/rope_config.h"
-#include "kernels/frequencies/frequencies.h"
 #include "kernels/status_macros.h"
 #include "proto/nearest_name.h"
 #include "proto/wire/message_hash.h"

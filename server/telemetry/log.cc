@@ -8,20 +8,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
-#include "server/clock.h"
 
 namespace rope::server {
 namespace {

@@ -1,7 +1,6 @@
 #include "server/telemetry/metrics.h"
 
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "server/telemetry/process.h"

@@ -6,15 +6,11 @@
 
 #include <chrono>
 #include <new>
-#include <optional>
-#include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "server/telemetry/metrics.h"
 
 namespace rope::server {
 namespace {

@@ -10,8 +10,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/string_view.h"
-
 namespace rope::server {
 
 // The whole file; empty if it cannot be read.
@@ -19,14 +17,6 @@ inline std::string ReadTextFile(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
-
-// The quota in a cgroup v2 `cpu.max` file ("QUOTA PERIOD" or "max PERIOD"), in processors;
-// nullopt: no quota.
-std::optional<double> ParseCpuMax(absl::string_view text);
-
-// The quota in cgroup v1's cpu.cfs_quota_us and cpu.cfs_period_us, in processors; nullopt: no
-// quota.
-std::optional<double> ParseCfsQuota(absl::string_view quota_us, absl::string_view period_us);
 
 // The number of processors that this process may use: its affinity mask, bounded by the CPU quota
 // of its cgroup (v1 or v2), which a container's --cpus sets. At least 1. `cgroup_root` is

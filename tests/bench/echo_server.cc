@@ -154,7 +154,7 @@ void ServeEcho(const std::string& path) {
     for (int i = 0; i < server::limits::kArmedCalls; ++i) {
       EchoCall::Arm(parts.service, parts.pool, queue->completion_queue());
     }
-    server::StreamCall::Arm(rotate_stream, *queue, server::limits::kArmedCalls);
+    server::CallArming::Start<server::StreamCall>(*queue, rotate_stream.request, rotate_stream);
   }
   loop.Start();
   std::printf("listening on %s\nlistening on unix:%s\n", tcp->address().c_str(), path.c_str());

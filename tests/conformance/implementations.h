@@ -18,7 +18,7 @@
 #include "kernels/check.h"
 #if defined(ROPE_HAVE_CPU_BACKEND)
 #include "kernels/backend/cpu/cpu_backend.h"
-#include "kernels/backend/cpu/cpu_rotate.h"
+#include "kernels/backend/cpu/cpu_rotate_function.h"
 #endif
 #include "tests/support/cuda_device_backend.h"
 #include "tests/support/fake_cuda_backend.h"

@@ -90,11 +90,11 @@ bool RotationSpec::OnlyPairs() const {
 std::string RotationSpec::Describe() const {
   return absl::StrFormat(
       "%s -> %s / %g %s, norm %d, scale %g%s, %d tokens x %d heads x %d, %d pairs at %d + %d, "
-      "layout %d%s%s, %s, misaligned by %d",
+      "layout %d%s%s, arithmetic %d, misaligned by %d",
       Name(dtype), Name(stored()), output_scale, Name(geometry.pairing), static_cast<int>(norm),
       scale, token_scales ? " and of tokens" : "", tokens, heads, head_dim, geometry.pairs,
       geometry.offset, geometry.partner, static_cast<int>(layout), in_place ? ", in place" : "",
-      conjugate ? ", conjugate" : "", Name(arithmetic), misalignment);
+      conjugate ? ", conjugate" : "", static_cast<int>(arithmetic), misalignment);
 }
 
 Rotation::Rotation(const RotationSpec& spec) : spec_(spec) {

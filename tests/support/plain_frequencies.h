@@ -16,7 +16,7 @@ inline kernels::Frequencies PlainFrequencies(int64_t pairs) {
     frequencies.inv_freq.push_back(
         std::pow(10000.0L, -static_cast<long double>(i) / static_cast<long double>(pairs)));
   }
-  frequencies.key = kernels::TableKey(frequencies.inv_freq, frequencies.multiplier);
+  frequencies.key = kernels::TableKey(frequencies);
   return frequencies;
 }
 

@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "kernels/backend/backend.h"
-#include "kernels/backend/cpu/cpu_rotate.h"
+#include "kernels/backend/cpu/cpu_rotate_function.h"
 
 namespace rope::kernels {
 

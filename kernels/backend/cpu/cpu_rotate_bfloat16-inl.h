@@ -12,7 +12,6 @@
 
 #include "hwy/highway.h"
 #include "kernels/backend/cpu/cpu_rotate-inl.h"
-#include "kernels/backend/cpu/cpu_rotate_arithmetic-inl.h"
 #include "kernels/dtype/pairing.h"
 
 #if HWY_TARGET != HWY_SCALAR

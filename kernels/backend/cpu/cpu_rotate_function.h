@@ -1,7 +1,13 @@
-// The signature of the CPU kernel, and an instruction set that has one (cpu_rotate.h); the kernel
-// for the AVX targets of x86, each in a source that compiles beside cpu_rotate.cc.
+// The CPU kernel of RotateJob: one function per instruction set that is compiled in and runs on
+// this CPU.
 //
-// Threading:  Any number of threads at once, on ranges that do not overlap.
+// Threading:  CpuTargets: any thread. The functions: any number of threads at once, on ranges that
+//             do not overlap.
+// Ownership:  A job and the memory it points to are borrowed for the call.
+// Errors:     None; jobs are validated before.
+// Limits:     Touches no byte outside the heads of its range. A plain rotation in place touches
+//             only channels of pairs.
+// Precision:  As Backend; fp32 within 1.5e-7 * (|a| + |b|) of exact for each pair of channels.
 #ifndef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
 #define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
 
@@ -29,6 +35,12 @@ struct CpuTarget {
   // True if bf16 results below 2^-126 become 0.
   bool flushes_bfloat16_denormals = false;
 };
+
+// The targets of this CPU, best first; never empty. A backend chooses once, so no row is
+// dispatched.
+const std::vector<CpuTarget>& CpuTargets();
+
+// Its parts, each in a source that compiles beside cpu_rotate.cc.
 
 // The targets AVX3 and AVX2 as far as this CPU has them, best first.
 std::vector<CpuTarget> AvxTargets();

@@ -28,7 +28,6 @@
 #include "kernels/backend/cpu/cpu_rotate_bfloat16-inl.h"
 #include "kernels/backend/cpu/cpu_rotate_function.h"
 #include "kernels/backend/cpu/cpu_rotate_fused-inl.h"
-#include "kernels/backend/cpu/cpu_rotate_rows-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

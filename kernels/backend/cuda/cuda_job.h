@@ -8,7 +8,6 @@
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
 
-#include <cstddef>
 #include <cstdint>
 
 namespace rope::kernels {

@@ -5,12 +5,9 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
-#include <string>
 
 #include "kernels/backend/rotate_job.h"
 #include "kernels/check.h"
-#include "kernels/dtype/dtype.h"
-#include "kernels/dtype/pairing.h"
 
 namespace rope::kernels {
 namespace {

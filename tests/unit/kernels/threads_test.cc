@@ -139,7 +139,7 @@ TEST(WorkerPoolTest, ConcurrentAndNestedCallsEachRunTheirOwn) {
 Frequencies OnePair(int64_t number) {
   Frequencies frequencies;
   frequencies.inv_freq = {1 / static_cast<InverseFrequency>(number + 1)};
-  frequencies.key = TableKey(frequencies.inv_freq, 1);
+  frequencies.key = TableKey(frequencies);
   return frequencies;
 }
 

@@ -26,7 +26,7 @@ inline Frequencies MakeFrequencies(double theta, int64_t columns, double multipl
         std::pow(static_cast<long double>(theta), -static_cast<long double>(i) / columns));
   }
   frequencies.multiplier = multiplier;
-  frequencies.key = TableKey(frequencies.inv_freq, multiplier);
+  frequencies.key = TableKey(frequencies);
   return frequencies;
 }
 

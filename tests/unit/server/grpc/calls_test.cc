@@ -153,7 +153,7 @@ class UnaryCallTest : public ::testing::Test {
     builder.RegisterService(&service_);
     loop_ = std::make_unique<PollLoop>(builder, 1, absl::ZeroDuration(), [] { return false; });
     server_ = builder.BuildAndStart();
-    UnaryCall::Arm(method_, *loop_->queues().front(), limits::kArmedCalls);
+    CallArming::Start<UnaryCall>(*loop_->queues().front(), method_.request, method_);
     loop_->Start();
     int ends[2] = {-1, -1};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
@@ -268,7 +268,7 @@ class ReceivedSlicesTest : public ::testing::Test {
     builder.SetResourceQuota(quota_);
     loop_ = std::make_unique<PollLoop>(builder, 1, absl::ZeroDuration(), [] { return false; });
     server_ = builder.BuildAndStart();
-    UnaryCall::Arm(method_, *loop_->queues().front(), kCalls);
+    CallArming::Start<UnaryCall>(*loop_->queues().front(), method_.request, method_, kCalls);
     loop_->Start();
     int ends[2] = {-1, -1};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);

@@ -22,7 +22,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "server/telemetry/counts.h"
-#include "server/telemetry/counts.h"
 #include "server/telemetry/process.h"
 #include "tests/support/exposition.h"
 #include "tests/support/matchers.h"
@@ -327,10 +326,11 @@ class ProcessorsTest : public ::testing::Test {
   const int unbounded_ = ProcessorCount("/nonexistent");
 };
 
-TEST(CpuMaxTest, NoBoundWithoutAQuota) {
+TEST_F(ProcessorsTest, NoBoundWithoutAQuota) {
   for (const char* text :
        {"max 100000\n", "", "100000", "a b", "0 100000", "-1 100000", "100000 0", "1 2 3"}) {
-    EXPECT_THAT(ParseCpuMax(text), Eq(std::nullopt)) << text;
+    Write("cpu.max", text);
+    EXPECT_EQ(ProcessorCount(root_), unbounded_) << text;
   }
 }
 
