@@ -1,7 +1,6 @@
 // rotate, reposition: .npy files through the server.
 #include <algorithm>
 #include <deque>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 

@@ -6,16 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <string>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/cli/arguments.h"
 #include "client/cli/local_describe.h"
 #include "kernels/config/presets.h"
 #include "kernels/status_macros.h"

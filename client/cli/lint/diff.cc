@@ -15,7 +15,6 @@
 #include "client/error.h"
 #include "kernels/compat/attention_scale.h"
 #include "kernels/compat/model_family.h"
-#include "kernels/config/config_json.h"
 #include "kernels/describe.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/status_macros.h"

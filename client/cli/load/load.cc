@@ -6,10 +6,8 @@
 #include <cstddef>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

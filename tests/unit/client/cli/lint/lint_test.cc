@@ -431,8 +431,7 @@ TEST(BaselineTest, FindingIsKnownAgainInAnotherLineAndNotInAnotherFile) {
     RemoveKnown(*baseline, reports);
     return reports[0].findings.size();
   };
-  // One of two: the other one has bytes that are no UTF-8.
-  EXPECT_EQ(left_of(Reports("./a.json", 8, "a comma")), 1);
+  EXPECT_EQ(left_of(Reports("./a.json", 8, "a comma")), 1);  // it has bytes that are no UTF-8
   EXPECT_EQ(left_of(Reports("b.json", 3, "a comma")), 2);
   EXPECT_EQ(left_of(Reports("a.json", 3, "another comma")), 2);
 }
