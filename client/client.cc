@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,7 +55,7 @@ bool Client::is_of_parent() const {
 Result<Client> Client::Connect(const std::string& target, const ConnectOptions& options) {
   if (target == kInProcessTarget) return ConnectInProcess(options);
   ROPE_ASSIGN_OR_RETURN(const std::string address, ReadTarget(target));
-  if (!NoteConnect()) return ForkedAfterConnect();
+  ROPE_RETURN_IF_ERROR(NoteConnect());
   const auto timeout = BoundedTimeout(options.timeout);
   const auto begin = std::chrono::steady_clock::now();
   ConnectOptions secured = options;
@@ -81,25 +80,21 @@ Result<Client> Client::Connect(const std::string& target, const ConnectOptions& 
 }
 
 Result<RotateReply> Client::Rotate(const RotateRequest& request, const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->Rotate(request, options);
+  return is_of_parent() ? MadeByParent() : connection_->Rotate(request, options);
 }
 
 Result<PreparedRotation> Client::Prepare(const RotateRequest& request, const std::string& open_axis,
                                          const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->Prepare(request, open_axis, options);
+  return is_of_parent() ? MadeByParent() : connection_->Prepare(request, open_axis, options);
 }
 
 Result<PreparedRotation> Client::PrepareJson(const std::string& request,
                                              const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->PrepareJson(request, options);
+  return is_of_parent() ? MadeByParent() : connection_->PrepareJson(request, options);
 }
 
 Result<RotateReply> Client::Enqueue(const RotateRequest& request, const DeviceQueue& queue) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->Enqueue(request, queue);
+  return is_of_parent() ? MadeByParent() : connection_->Enqueue(request, queue);
 }
 
 Result<RotateReply> Connection::Enqueue(const RotateRequest& /*request*/,
@@ -141,19 +136,16 @@ ChosenTransport Client::transport() const {
 
 Result<ImportedMemory> Client::ImportMemory(const MemoryFile& file,
                                             const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->ImportMemory(file, options);
+  return is_of_parent() ? MadeByParent() : connection_->ImportMemory(file, options);
 }
 
 Status Client::Fence(const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->Fence(options);
+  return is_of_parent() ? MadeByParent() : connection_->Fence(options);
 }
 
 Result<DescribeReply> Client::Describe(const DescribeRequest& request,
                                        const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->Describe(request, options);
+  return is_of_parent() ? MadeByParent() : connection_->Describe(request, options);
 }
 
 Result<std::string> Client::DescribeJson(const DescribeRequest& request,
@@ -168,19 +160,16 @@ Result<std::string> ToJson(const DescribeReply& reply) {
 
 Result<std::string> Client::CallJson(const std::string& method, const std::string& request,
                                      const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->CallJson(method, request, options);
+  return is_of_parent() ? MadeByParent() : connection_->CallJson(method, request, options);
 }
 
 Result<TablesReply> Client::GetTables(const TablesRequest& request,
                                       const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->GetTables(request, options);
+  return is_of_parent() ? MadeByParent() : connection_->GetTables(request, options);
 }
 
 Result<ServingStatus> Client::Health(const std::string& service, const CallOptions& options) const {
-  if (is_of_parent()) return MadeByParent();
-  return connection_->Health(service, options);
+  return is_of_parent() ? MadeByParent() : connection_->Health(service, options);
 }
 
 }  // namespace rope::client

@@ -45,56 +45,39 @@ ErrorDetail DetailOf(const v1::Error& error) {
 }
 
 Reason ReasonOf(StatusCode code) {
-  switch (code) {
-    case StatusCode::kUnavailable:
-      return Reason::kConnectionLost;
-    case StatusCode::kDeadlineExceeded:
-      return Reason::kDeadline;
-    case StatusCode::kCancelled:
-      return Reason::kCancelled;
-    case StatusCode::kResourceExhausted:
-      return Reason::kLimitExceeded;
-    case StatusCode::kUnimplemented:
-      return Reason::kNotBuilt;
-    case StatusCode::kInternal:
-      return Reason::kInternal;
-    default:
-      return Reason::kUnspecified;
+  for (const Reason reason : {Reason::kConnectionLost, Reason::kDeadline, Reason::kCancelled,
+                              Reason::kLimitExceeded, Reason::kNotBuilt, Reason::kInternal}) {
+    const absl::StatusCode its = proto::CodeOf(static_cast<proto::Reason>(reason));
+    if (static_cast<int>(its) == static_cast<int>(code)) return reason;
   }
+  return Reason::kUnspecified;
 }
 
 }  // namespace rope::client
 
 namespace rope {
-namespace {
-
-// By number.
-constexpr const char* kCodeNames[] = {
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-};
-
-}  // namespace
 
 const char* Name(StatusCode code) {
+  constexpr const char* kNames[] = {"OK",
+                                    "CANCELLED",
+                                    "UNKNOWN",
+                                    "INVALID_ARGUMENT",
+                                    "DEADLINE_EXCEEDED",
+                                    "NOT_FOUND",
+                                    "ALREADY_EXISTS",
+                                    "PERMISSION_DENIED",
+                                    "RESOURCE_EXHAUSTED",
+                                    "FAILED_PRECONDITION",
+                                    "ABORTED",
+                                    "OUT_OF_RANGE",
+                                    "UNIMPLEMENTED",
+                                    "INTERNAL",
+                                    "UNAVAILABLE",
+                                    "DATA_LOSS",
+                                    "UNAUTHENTICATED"};
   const auto number = static_cast<size_t>(code);
   // gRPC does not define another number.
-  return number < std::size(kCodeNames) ? kCodeNames[number] : Name(StatusCode::kUnknown);
+  return number < std::size(kNames) ? kNames[number] : Name(StatusCode::kUnknown);
 }
 
 // The schema's name without "REASON_".

@@ -2,7 +2,6 @@
 
 #include <google/protobuf/message.h>
 
-#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"

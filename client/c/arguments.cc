@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>

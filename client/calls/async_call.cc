@@ -13,14 +13,6 @@ namespace rope::client {
 
 using std::chrono::microseconds;
 
-AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
-                     RotateCallback callback, Attempts attempts, std::function<double()> random)
-    : queue_(std::move(queue)),
-      connector_(std::move(connector)),
-      random_(std::move(random)),
-      callback_(std::move(callback)),
-      attempts_(std::move(attempts)) {}
-
 void AsyncCall::Start(const RotateRequest& request) {
   queue_->Add(shared_from_this());
   if (Status status = attempts_.Check(); !status.ok()) {
@@ -96,8 +88,7 @@ Status AsyncCall::Keep(const RotateRequest& request) {
 }
 
 void AsyncCall::StartNext() {
-  if (kept_ == nullptr) return StartAttempt(nullptr);
-  StartAttempt(&kept_->request);
+  StartAttempt(kept_ == nullptr ? nullptr : &kept_->request);
 }
 
 void AsyncCall::StartAlarm(microseconds delay) {
@@ -125,7 +116,8 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
     attempt_ = nullptr;
   }
   if (reply.ok()) return End(std::move(reply));
-  if (WasById() && IsForgotten(reply.status())) return StartWhole();
+  const bool was_by_id = !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
+  if (was_by_id && IsForgotten(reply.status())) return StartWhole();
   encoded_.staged.NoteFailure(reply.status());
   if (IsCancelled()) {
     return End(CancelledByCaller(reply.status().detail().may_have_executed));
@@ -134,19 +126,15 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
   TryAgain(reply.status(), encoded_.idempotent);
 }
 
-bool AsyncCall::WasById() const {
-  return !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
-}
-
 void AsyncCall::StartWhole() {
   is_forgotten_ = true;
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata(), random_);
+  StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata());
   StartNext();
 }
 
 void AsyncCall::TryAgain(const Status& status, bool idempotent) {
-  if (const auto delay = attempts_.DelayAfter(status, idempotent, random_())) {
+  if (const auto delay = attempts_.DelayAfter(status, idempotent)) {
     return StartAlarm(*delay);
   }
   End(attempts_.EndWith(status));

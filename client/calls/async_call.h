@@ -21,10 +21,8 @@
 #include <grpcpp/alarm.h>
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "client/calls/event_loop.h"
@@ -43,9 +41,12 @@ class AsyncCall final : public LiveCall,
                         private EventHandler,
                         public std::enable_shared_from_this<AsyncCall> {
  public:
-  // `random` returns numbers in [0, 1).
   AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
-            RotateCallback callback, Attempts attempts, std::function<double()> random);
+            RotateCallback callback, const CallOptions& options)
+      : queue_(std::move(queue)),
+        connector_(std::move(connector)),
+        callback_(std::move(callback)),
+        attempts_(options) {}
 
   // REQUIRES: called once.
   void Start(const RotateRequest& request);
@@ -61,7 +62,7 @@ class AsyncCall final : public LiveCall,
   // it returns.
   // `request`: encoded for this attempt. Null: the message of the previous attempt is sent again.
   void StartAttempt(const RotateRequest* request);
-  void StartNext();
+  void StartNext();  // as kept
   void StartAlarm(std::chrono::microseconds delay);
   // The attempt by an id that the server has forgotten is made again with the whole request.
   void StartWhole();
@@ -72,13 +73,11 @@ class AsyncCall final : public LiveCall,
 
   Status Encode(const RotateRequest& request);
   Status Keep(const RotateRequest& request);
-  bool WasById() const;  // the last attempt
   bool IsCancelled();
   void RunCallback();
 
   const std::shared_ptr<EventQueue> queue_;
   const std::shared_ptr<Connector> connector_;
-  const std::function<double()> random_;
 
   // Used by the thread that handles the call's outstanding event.
   RotateCallback callback_;

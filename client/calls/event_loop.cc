@@ -4,7 +4,6 @@
 #include <grpcpp/alarm.h>
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 namespace rope::client {

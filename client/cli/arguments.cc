@@ -1,7 +1,6 @@
 #include "client/cli/arguments.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -13,7 +12,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/flags/flags.h"
 
@@ -61,30 +59,29 @@ struct Values {
 };
 
 // The parser of a command line, which fills `values`.
-std::unique_ptr<CLI::App> AppOf(const Usage& usage, Values& values) {
-  auto app = proto::NewApp(usage.program, usage.summary);
-  for (const Flag& flag : usage.flags) {
-    const std::string name(flag.name);
-    const std::string help(flag.help);
+std::unique_ptr<CLI::App> AppOf(const Command& command, Values& values) {
+  auto app = proto::NewApp("ropectl " + command.name, command.summary);
+  for (const Flag& flag : command.flags) {
+    const std::string& name = flag.name;
     CLI::Option* option = nullptr;
     if (flag.kind == FlagKind::kSwitch) {
       option = app->add_flag_callback(
-          absl::StrCat("--", name), [&values, name] { values.flags[name]; }, help);
+          absl::StrCat("--", name), [&values, name] { values.flags[name]; }, flag.help);
     } else {
-      option =
-          app->add_option_function<std::string>(
-                 absl::StrCat("--", name),
-                 [&values, name](const std::string& value) { values.flags[name] = value; }, help)
-              ->type_name(std::string(flag.value))
-              ->check(CheckOf(flag.kind));
+      option = app->add_option_function<std::string>(
+                      absl::StrCat("--", name),
+                      [&values, name](const std::string& value) { values.flags[name] = value; },
+                      flag.help)
+                   ->type_name(flag.value)
+                   ->check(CheckOf(flag.kind));
     }
     if (flag.kind == FlagKind::kTexts) {
       option->multi_option_policy(CLI::MultiOptionPolicy::Join);  // with \n between them
     }
     if (flag.environment) option->envname(proto::EnvironmentName(name));
   }
-  if (!usage.footer.empty()) app->footer(usage.footer);
-  if (!usage.positionals.empty()) app->add_option(usage.positionals, values.positional, "");
+  if (!command.exits.empty()) app->footer(command.exits);
+  if (!command.positional.empty()) app->add_option(command.positional, values.positional, "");
   return app;
 }
 
@@ -95,15 +92,15 @@ std::vector<Flag> Joined(std::vector<Flag> first, const std::vector<Flag>& secon
   return first;
 }
 
-std::string HelpOf(const Usage& usage) {
+std::string HelpOf(const Command& command) {
   Values values;
-  return AppOf(usage, values)->help();
+  return AppOf(command, values)->help();
 }
 
 Result<Arguments> Arguments::Parse(absl::Span<const absl::string_view> arguments,
-                                   const Usage& usage) {
+                                   const Command& command) {
   Values values;
-  const std::unique_ptr<CLI::App> app = AppOf(usage, values);
+  const std::unique_ptr<CLI::App> app = AppOf(command, values);
   const absl::Status status =
       proto::ParseFlags(*app, std::vector<std::string>(arguments.begin(), arguments.end()));
   if (!status.ok()) {
@@ -141,7 +138,6 @@ std::optional<double> Arguments::Number(absl::string_view name) const {
 
 std::vector<int64_t> Arguments::Integers(absl::string_view name) const {
   std::vector<int64_t> values;
-  if (!Has(name)) return values;
   for (const absl::string_view part : absl::StrSplit(Text(name), ',')) {
     int64_t value = 0;
     if (absl::SimpleAtoi(part, &value)) values.push_back(value);

@@ -31,32 +31,41 @@ enum class FlagKind {
 };
 
 struct Flag {
-  absl::string_view name;
+  std::string name;
   FlagKind kind = FlagKind::kText;
-  absl::string_view value;  // what the help calls the value
-  absl::string_view help;
+  std::string value;  // what the help calls the value
+  std::string help;
   bool environment = false;  // ROPE_NAME sets it too
 };
 
 // The flags of both, in this order.
 std::vector<Flag> Joined(std::vector<Flag> first, const std::vector<Flag>& second);
 
-// A command line as its help describes it.
-struct Usage {
-  std::string program;      // as it is typed: "ropectl rotate"
+class Arguments;
+
+struct Command {
+  std::string name;
+  std::string positional;   // what the arguments without a flag are; empty: there are none
   std::string summary;      // one line
-  std::string positionals;  // what the arguments without a flag are; empty: there are none
-  std::vector<Flag> flags;
-  std::string footer = {};  // after the flags
+  std::vector<Flag> flags;  // of this command; those of every command are not here
+  // Returns the exit status. An error is printed on stderr: one of Misused without its code, for
+  // kExitUsage; any other with it, for kExitFailed.
+  Result<int> (*run)(const Arguments& arguments) = nullptr;
+  // Which server it asks: the one that --target names or the default one; that of --target, or the
+  // engine in this process; none, so that it has no common flags.
+  enum class Asks { kServer, kAny, kNobody } asks = Asks::kServer;
+  // The exit statuses, for the help; empty: 0, 1, 2 as in commands.h. A command with exit statuses
+  // of its own has kExitUsage for every error.
+  std::string exits = "";
 };
 
-// The help of such a command line.
-std::string HelpOf(const Usage& usage);
+std::string HelpOf(const Command& command);
 
 class Arguments {
  public:
   // Flags are `--name=value` or `--name value`; after `--` there are none.
-  static Result<Arguments> Parse(absl::Span<const absl::string_view> arguments, const Usage& usage);
+  static Result<Arguments> Parse(absl::Span<const absl::string_view> arguments,
+                                 const Command& command);
 
   bool Has(absl::string_view name) const { return values_.find(name) != values_.end(); }
   // REQUIRES of each: the flag was declared with that kind.
@@ -90,7 +99,7 @@ inline std::string JsonText(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', /*ensure_ascii=*/false, kReplace) + "\n";
 }
 
-inline constexpr Flag kJsonFlag = {"json", FlagKind::kSwitch, "", "Print JSON."};
+inline const Flag kJsonFlag = {"json", FlagKind::kSwitch, "", "Print JSON."};
 
 }  // namespace rope::client
 

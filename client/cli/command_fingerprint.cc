@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::vector<Flag> KeyFlags(absl::string_view engine_help) {
+std::vector<Flag> KeyFlags(const std::string& engine_help) {
   return {
       {"engine", FlagKind::kTexts, "NAME[@VERSION]", engine_help},
       {"max_model_len", FlagKind::kIntegers, "N", "The length that the engine is started with."},

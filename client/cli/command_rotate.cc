@@ -1,7 +1,6 @@
 // rotate, reposition: .npy files through the server.
 #include <algorithm>
 #include <deque>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -246,7 +245,7 @@ Result<int> RunReposition(const Arguments& arguments) {
     if (from.seq_lens.empty()) from.seq_lens = request.positions.seq_lens;
   }
   if (HasFromRope(arguments)) {
-    ROPE_ASSIGN_OR_RETURN(request.reposition->from_rope, NamedRopeOf(arguments, "from_"));
+    ROPE_ASSIGN_OR_RETURN(request.reposition->from_rope, RopeSpecOf(arguments, "from_"));
   }
   return Run(arguments, std::move(request));
 }

@@ -112,7 +112,7 @@ Result<Table> TableOf(const Arguments& arguments) {
   if (table.from_positions.empty()) return table;
   table.request.reposition.emplace().from_seq_len = LengthOf(table.from_positions);
   if (!HasFromRope(arguments)) return table;
-  ROPE_ASSIGN_OR_RETURN(table.request.reposition->from_rope, NamedRopeOf(arguments, "from_"));
+  ROPE_ASSIGN_OR_RETURN(table.request.reposition->from_rope, RopeSpecOf(arguments, "from_"));
   return table;
 }
 

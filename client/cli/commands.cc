@@ -6,16 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <string>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/cli/arguments.h"
 #include "client/cli/local_describe.h"
 #include "kernels/config/presets.h"
 #include "kernels/status_macros.h"
@@ -44,18 +39,16 @@ void PrintOverview(std::FILE* out) {
 
 // Of every command that asks a server.
 std::vector<Flag> CommonFlags(Command::Asks asks) {
-  static const auto* const server_target = new std::string(  // owned by the process
-      absl::StrCat("The server, or unix:PATH. Default ", kDefaultTarget, "."));
-  static const auto* const timeout = new std::string(
-      absl::StrCat("For each call. Default ",
-                   absl::FormatDuration(absl::FromChrono(CallOptions().timeout)), "."));
-  const absl::string_view target =
+  const std::string target =
       asks == Command::Asks::kServer
-          ? absl::string_view(*server_target)
+          ? absl::StrCat("The server, or unix:PATH. Default ", kDefaultTarget, ".")
           : "A server, or unix:PATH. Default: the engine in this process.";
+  const std::string timeout =
+      absl::StrCat("For each call. Default ",
+                   absl::FormatDuration(absl::FromChrono(CallOptions().timeout)), ".");
   return {
       {"target", FlagKind::kText, "HOST:PORT", target, /*environment=*/true},
-      {"timeout", FlagKind::kDuration, "DURATION", *timeout, /*environment=*/true},
+      {"timeout", FlagKind::kDuration, "DURATION", timeout, /*environment=*/true},
       {"tls_ca", FlagKind::kText, "FILE",
        "TLS with a server of these authorities, PEM; https://HOST:PORT takes the system's.",
        /*environment=*/true},
@@ -70,18 +63,15 @@ std::vector<Flag> CommonFlags(Command::Asks asks) {
   };
 }
 
-Usage UsageOf(const Command& command) {
-  Usage usage{absl::StrCat("ropectl ", command.name), std::string(command.summary),
-              std::string(command.positional), command.flags, std::string(command.exits)};
-  if (command.asks != Command::Asks::kNobody) {
-    usage.flags = Joined(command.flags, CommonFlags(command.asks));
-  }
-  return usage;
+Command WithCommonFlags(Command command) {
+  if (command.asks == Command::Asks::kNobody) return command;
+  command.flags = Joined(std::move(command.flags), CommonFlags(command.asks));
+  return command;
 }
 
 const Command* FindCommand(absl::string_view name) {
   const auto commands = Commands();
-  const auto it = std::ranges::find(commands, name, &Command::name);
+  const auto it = std::ranges::find(commands, std::string(name), &Command::name);
   return it == commands.end() ? nullptr : &*it;
 }
 
@@ -91,7 +81,7 @@ int Misuse(absl::string_view message) {
 }
 
 int RunCommand(const Command& command, absl::Span<const absl::string_view> rest) {
-  const Result<Arguments> arguments = Arguments::Parse(rest, UsageOf(command));
+  const Result<Arguments> arguments = Arguments::Parse(rest, WithCommonFlags(command));
   if (!arguments.ok()) {
     return Misuse(absl::StrCat(arguments.status().message(), " (ropectl help ", command.name, ")"));
   }
@@ -112,7 +102,7 @@ int MisuseOfCommand(absl::string_view name) {
         absl::StrCat(name, ": want `ropeserve ", name, "` of the Python package ropeserve"));
   }
   std::vector<std::string> names;
-  for (const Command& command : Commands()) names.emplace_back(command.name);
+  for (const Command& command : Commands()) names.push_back(command.name);
   const std::string nearest = proto::NearestName({name.data(), name.size()}, names);
   return Misuse(absl::StrCat("got the command '", name, "', want one of 'ropectl help'",
                              proto::DidYouMean(nearest)));
@@ -202,11 +192,8 @@ Result<std::optional<Pairing>> PairingOf(const Arguments& arguments) {
       {{"", std::nullopt}, {"half", Pairing::kHalf}, {"interleaved", Pairing::kInterleaved}});
 }
 
-namespace {
-
-// `files`: configs that are named without a flag.
-Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& prefix,
-                               size_t files) {
+Result<RopeSpec> RopeSpecOf(const Arguments& arguments, const std::string& prefix) {
+  const size_t files = prefix.empty() ? arguments.positional().size() : 0;
   const auto has = [&](absl::string_view name) {
     return static_cast<size_t>(arguments.Has(absl::StrCat(prefix, name)));
   };
@@ -241,8 +228,6 @@ Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& pr
   return spec;
 }
 
-}  // namespace
-
 Result<std::string> ReadConfig(const std::string& path) {
   std::error_code error;
   if (path != "-" && !std::filesystem::exists(path, error) && !error) {
@@ -258,14 +243,6 @@ Result<std::string> ReadConfig(const std::string& path) {
                                 "diff and describe of the Python package ropeserve read it"));
   }
   return ReadFile(path, kConfigBytesMax);
-}
-
-Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
-  return ReadRopeFlags(arguments, "", arguments.positional().size());
-}
-
-Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& prefix) {
-  return ReadRopeFlags(arguments, prefix, 0);
 }
 
 std::vector<Flag> FromRopeFlags() {
@@ -309,7 +286,7 @@ int RunRopectl(absl::Span<const absl::string_view> arguments) {
   const Command* command = FindCommand(name);
   if (command == nullptr) return MisuseOfCommand(name);
   if (*word != "help" && !asks_help) return RunCommand(*command, rest);
-  absl::PrintF("%s", HelpOf(UsageOf(*command)));
+  absl::PrintF("%s", HelpOf(WithCommonFlags(*command)));
   return kExitOk;
 }
 

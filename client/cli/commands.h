@@ -24,22 +24,6 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // a call, a file or a comparison
 inline constexpr int kExitUsage = 2;
 
-struct Command {
-  absl::string_view name;
-  absl::string_view positional;  // what follows the flags, for the help
-  absl::string_view summary;
-  std::vector<Flag> flags;  // of this command; those of every command are not here
-  // Returns the exit status. An error is printed on stderr: one of Misused without its code, for
-  // kExitUsage; any other with it, for kExitFailed.
-  Result<int> (*run)(const Arguments& arguments);
-  // Which server it asks: the one that --target names or the default one; that of --target, or the
-  // engine in this process; none, so that it has no common flags.
-  enum class Asks { kServer, kAny, kNobody } asks = Asks::kServer;
-  // The exit statuses, for the help; empty: 0, 1, 2 as above. A command with exit statuses of its
-  // own has kExitUsage for every error.
-  absl::string_view exits = "";
-};
-
 // In the order of the help.
 absl::Span<const Command> Commands();
 
@@ -80,13 +64,12 @@ CallOptions CallOptionsOf(const Arguments& arguments);
 // Flags that name a rotary embedding, and what they say. An error that is not Misused: a config
 // that cannot be read.
 std::vector<Flag> WithRopeFlags(const std::vector<Flag>& flags);
-Result<RopeSpec> RopeSpecOf(const Arguments& arguments);
+// With a `prefix` the flags' names begin with it, but for pairing, compat and precision, and the
+// positional arguments name no config.
+Result<RopeSpec> RopeSpecOf(const Arguments& arguments, const std::string& prefix = "");
 // The text of a config.json of at most 1 MiB, as the server takes it; of a preset's name, where
 // there is no such file, that of the preset. A GGUF file is wrong usage.
 Result<std::string> ReadConfig(const std::string& path);
-// For commands whose positional arguments name no config: the embedding that flags name, each of
-// which begins with `prefix`. Pairing, compat and precision are those of the flags without prefix.
-Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& prefix);
 // Flags with the prefix "from_", for commands that move rotated vectors, and whether one is given.
 std::vector<Flag> FromRopeFlags();
 bool HasFromRope(const Arguments& arguments);

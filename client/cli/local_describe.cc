@@ -3,17 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/error.h"
 #include "kernels/canonical_text.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/rope_config.h"
-#include "kernels/describe.h"
 #include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/nearest_name.h"

@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
-#include "client/memory/shared_memory.h"
 #include "kernels/status_macros.h"
 #include "rope/arena.h"
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/error.h"

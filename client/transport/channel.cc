@@ -23,7 +23,6 @@
 #include "absl/strings/strip.h"
 #include "client/error.h"
 #include "client/transport/credentials.h"
-#include "proto/ipc/file_descriptor.h"
 
 namespace rope::client {
 namespace {

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/transport/channel.h"
-#include "client/transport/waiter.h"
 #include "kernels/status_macros.h"
 #include "proto/ipc/hello.h"
 

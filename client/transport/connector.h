@@ -25,7 +25,6 @@
 #define ROPE_CLIENT_TRANSPORT_CONNECTOR_H_
 
 #include <chrono>
-#include <cstdint>
 #include <memory>
 #include <string>
 

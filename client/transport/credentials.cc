@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"

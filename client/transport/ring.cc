@@ -9,9 +9,7 @@
 #include <utility>
 
 #include "client/error.h"
-#include "client/transport/waiter.h"
 #include "kernels/status_macros.h"
-#include "proto/ipc/ring.h"
 
 namespace rope::client {
 namespace {

@@ -5,8 +5,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,5 +1,6 @@
 // diff: compares the rotations of two config.json files in this process.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -9,73 +10,89 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/lint/diff.h"
-#include "kernels/config/config_json.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr double kErrorDefault = 1e-3;
+
+std::string TextOf(const Json& value) {
+  if (value.is_number_float()) return absl::StrFormat("%.17g", value.get<double>());
+  if (!value.is_string()) return value.dump();
+  return value == "" ? "none" : value.get<std::string>();
+}
 
 void PrintBoth(absl::string_view name, const std::string& a, const std::string& b) {
   const std::string text = a == b ? a : absl::StrCat(a, " | ", b);
   absl::PrintF("  %-17s %s\n", name, text);
 }
 
-void PrintSettings(const Rotation& a, const Rotation& b) {
-  PrintBoth("pairing", a.pairing, b.pairing);
-  PrintBoth("head_dim", absl::StrCat(a.head_dim), absl::StrCat(b.head_dim));
-  PrintBoth("rotary_dim", absl::StrCat(a.rotary_dim), absl::StrCat(b.rotary_dim));
-  if (a.rotary_offset != 0 || b.rotary_offset != 0) {
-    PrintBoth("rotary_offset", absl::StrCat(a.rotary_offset), absl::StrCat(b.rotary_offset));
+void PrintSettings(const Json& a, const Json& b) {
+  // `unsaid` is not printed where both have it; true: whatever is equal, null: nothing.
+  const struct {
+    const char* key;
+    const char* name;
+    Json unsaid = {};
+  } settings[] = {{"pairing", "pairing"},
+                  {"head_dim", "head_dim"},
+                  {"rotary_dim", "rotary_dim"},
+                  {"rotary_offset", "rotary_offset", 0},
+                  {"mrope", "mrope", ""},
+                  {"xpos", "xpos", ""},
+                  {"softmax_scale", "softmax scale", true},
+                  {"temperature", "temperature of q", true},
+                  {"attention_factor", "attention factor"}};
+  for (const auto& [key, name, unsaid] : settings) {
+    if (a.at(key) == b.at(key) && (unsaid == true || unsaid == a.at(key))) continue;
+    PrintBoth(name, TextOf(a.at(key)), TextOf(b.at(key)));
   }
-  const auto or_none = [](const std::string& text) { return text.empty() ? "none" : text; };
-  if (a.mrope != b.mrope || !a.mrope.empty())
-    PrintBoth("mrope", or_none(a.mrope), or_none(b.mrope));
-  if (a.xpos != b.xpos || !a.xpos.empty()) PrintBoth("xpos", or_none(a.xpos), or_none(b.xpos));
-  if (a.softmax_scale != b.softmax_scale) {
-    PrintBoth("softmax scale", or_none(a.softmax_scale), or_none(b.softmax_scale));
-  }
-  if (a.temperature != b.temperature) {
-    PrintBoth("temperature of q", or_none(a.temperature), or_none(b.temperature));
-  }
-  PrintBoth("attention factor", absl::StrFormat("%.17g", a.turns.factor),
-            absl::StrFormat("%.17g", b.turns.factor));
 }
 
-std::string PositionText(const LayerDifference& difference) {
-  if (!difference.first.has_value()) return "not searched";
-  const FirstDifference& first = *difference.first;
-  if (first.position.has_value()) {
-    return absl::StrCat(*first.position, first.exact ? "" : " at the latest", ", index ",
-                        first.column);
+std::string PositionText(const Json& first) {
+  if (first.is_null()) return "not searched";
+  const bool exact = first.at("exact") == true;
+  const Json& position = first.at("position");
+  if (!position.is_null()) {
+    return absl::StrCat(position.dump(), exact ? "" : " at the latest", ", index ",
+                        first.at("index").dump());
   }
-  return absl::StrCat(first.exact ? "none up to " : "none found up to ", difference.end - 1);
+  return absl::StrCat(exact ? "none up to " : "none found up to ",
+                      first.at("searched_up_to").dump());
 }
 
-void PrintDifference(const LayerDifference& difference, double error) {
-  const std::string type = difference.layer_type.empty() ? "all layers" : difference.layer_type;
-  const std::string length =
-      difference.seq_len.has_value() ? absl::StrCat(", for seq_len ", *difference.seq_len) : "";
-  absl::PrintF("%s%s: %s\n", type, length, difference.equal ? "equal" : "different");
-  if (!difference.a.has_value() || !difference.b.has_value()) {
-    absl::PrintF("  only %s has this layer type\n", difference.a.has_value() ? "A" : "B");
+void PrintDifference(const Json& difference, double error) {
+  const std::string type = difference.at("layer_type");
+  const Json& seq_len = difference.at("seq_len");
+  const Json& a = difference.at("a");
+  const Json& b = difference.at("b");
+  const std::string length = seq_len.is_null() ? "" : ", for seq_len " + seq_len.dump();
+  absl::PrintF("%s%s: %s\n", type.empty() ? "all layers" : type, length,
+               difference.at("equal") == true ? "equal" : "different");
+  if (a.is_null() || b.is_null()) {
+    absl::PrintF("  only %s has this layer type\n", b.is_null() ? "A" : "B");
     return;
   }
-  if (!difference.a->rotates || !difference.b->rotates) {
-    const auto rotates = [](const Rotation& rotation) { return rotation.rotates ? "yes" : "no"; };
-    return PrintBoth("rotates", rotates(*difference.a), rotates(*difference.b));
+  if (a.at("rotates") == false || b.at("rotates") == false) {
+    const auto yes_or_no = [](const Json& each) {
+      return each.at("rotates") == true ? "yes" : "no";
+    };
+    return PrintBoth("rotates", yes_or_no(a), yes_or_no(b));
   }
-  PrintSettings(*difference.a, *difference.b);
-  if (!difference.note.empty()) absl::PrintF("  %s\n", difference.note);
-  if (difference.frequency.has_value()) {
-    absl::PrintF("  inv_freq          first differs at index %d: %.17g | %.17g\n",
-                 difference.frequency->index, difference.frequency->a, difference.frequency->b);
+  PrintSettings(a, b);
+  const std::string note = difference.at("note");
+  if (!note.empty()) absl::PrintF("  %s\n", note);
+  if (const Json& frequency = difference.at("inv_freq"); !frequency.is_null()) {
+    absl::PrintF("  inv_freq          first differs at index %s: %s | %s\n",
+                 frequency.at("index").dump(), TextOf(frequency.at("a")),
+                 TextOf(frequency.at("b")));
   } else {
     absl::PrintF("  inv_freq          equal\n");
   }
   absl::PrintF("  first position    whose cos or sin differ by more than %g: %s\n", error,
-               PositionText(difference));
+               PositionText(difference.at("first_position")));
 }
 
 // A side of the comparison: one file or one engine is that of both.
@@ -101,13 +118,15 @@ Result<int> RunDiff(const Arguments& arguments) {
   if (!(error > 0)) return Misused(absl::StrCat("--error: got ", error, ", want more than 0"));
   ROPE_ASSIGN_OR_RETURN(const DiffSide a, ReadSide(arguments, 0));
   ROPE_ASSIGN_OR_RETURN(const DiffSide b, ReadSide(arguments, 1));
-  ROPE_ASSIGN_OR_RETURN(const std::vector<LayerDifference> differences, Diff(a, b, error));
+  ROPE_ASSIGN_OR_RETURN(const Json differences, Diff(a, b, error));
   if (arguments.Has("json")) {
     absl::PrintF("%s", DiffJson(differences));
   } else {
-    for (const LayerDifference& difference : differences) PrintDifference(difference, error);
+    for (const Json& difference : differences) PrintDifference(difference, error);
   }
-  return std::ranges::all_of(differences, &LayerDifference::equal) ? kExitOk : kExitFailed;
+  return std::ranges::all_of(differences, [](const Json& each) { return each.at("equal") == true; })
+             ? kExitOk
+             : kExitFailed;
 }
 
 }  // namespace

@@ -8,18 +8,14 @@
 #define ROPE_CLIENT_CLI_LINT_CONFIG_FILES_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace rope::client {
 
-struct UnreadablePath {
-  std::string path;
-  std::string why;  // "got X, want Y"
-};
-
 struct ConfigFiles {
   std::vector<std::string> files;  // in the order of the arguments; a folder's are sorted
-  std::vector<UnreadablePath> unreadable;
+  std::vector<std::pair<std::string, std::string>> unreadable;  // a path, and "got X, want Y"
 };
 
 // A folder without a config.json is unreadable. Files are not opened.

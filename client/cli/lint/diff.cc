@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/arguments.h"
+#include "client/cli/lint/lint.h"
 #include "client/error.h"
 #include "kernels/compat/attention_scale.h"
 #include "kernels/compat/model_family.h"
-#include "kernels/config/config_json.h"
 #include "kernels/describe.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/status_macros.h"
@@ -31,6 +33,17 @@ struct Layer {
   std::shared_ptr<const kernels::ResolvedRope> rope;  // null: it does not rotate
   std::optional<AttentionScale> scale = {};           // unset: not known
   std::string who = {};                               // the side's engine: "vLLM"
+};
+
+// The rotation of a layer for one length.
+struct Rotation {
+  Json settings = {{"rotates", false}};  // as the answer has them
+  Turns turns = {};
+  // What multiplies logits and q beside it; empty: not known.
+  std::string softmax_scale = {};
+  std::string temperature = {};
+  kernels::EnginePairs pairs = {};  // of the side's engine
+  std::string permuter = {};  // the engine, if it puts q's and k's channels into another order
 };
 
 absl::Status Refused(absl::string_view name, const absl::Status& status) {
@@ -79,34 +92,37 @@ std::string MropeText(const kernels::Mrope& mrope) {
   return absl::StrCat(layout, " ", absl::StrJoin(mrope.section, ", "));
 }
 
-// Sets what the rotation says of pairs.
-void SetPairs(const DiffSide& side, const Layer& layer, Rotation& rotation) {
-  kernels::EnginePairs& pairs = rotation.pairs;
-  pairs = kernels::PairsIn(side.engine.engine, layer.config);
-  const std::optional<kernels::Pairing>& pairing =
-      pairs.misread ? pairs.pairing : layer.config.pairing;
-  rotation.pairing = pairing.has_value() ? std::string(Name(*pairing)) : "unspecified";
-  if (pairs.order() != pairs.pairing || pairs.order() != pairing) rotation.permuter = layer.who;
+std::string XposText(const XPos& xpos) {
+  return absl::StrCat("scale_base ", xpos.scale_base, ", centre ", xpos.centre);
 }
 
 Rotation RotationOf(const DiffSide& side, const Layer& layer, int64_t seq_len) {
   Rotation rotation;
-  rotation.rotates = layer.rope != nullptr;
   if (layer.scale.has_value()) {
     rotation.softmax_scale = absl::StrCat("times ", layer.scale->softmax);
     rotation.temperature = kernels::TemperatureText(*layer.scale);
   }
-  if (!rotation.rotates) return rotation;
+  if (layer.rope == nullptr) return rotation;
   const kernels::ResolvedRope& rope = *layer.rope;
-  SetPairs(side, layer, rotation);
-  rotation.head_dim = rope.head_dim();
-  rotation.rotary_dim = rope.rotary_dim();
-  rotation.rotary_offset = rope.rotary_offset();
-  if (rope.config().mrope.has_value()) rotation.mrope = MropeText(*rope.config().mrope);
-  if (const auto& xpos = rope.config().xpos; xpos.has_value()) {
-    rotation.xpos = absl::StrCat("scale_base ", xpos->scale_base, ", centre ", xpos->centre);
-  }
+  const RopeConfig& config = rope.config();
+  const kernels::EnginePairs pairs = kernels::PairsIn(side.engine.engine, layer.config);
+  // Of an engine that misreads it, else of the file.
+  const std::optional<kernels::Pairing>& pairing =
+      pairs.misread ? pairs.pairing : layer.config.pairing;
+  if (pairs.order() != pairs.pairing || pairs.order() != pairing) rotation.permuter = layer.who;
+  rotation.pairs = pairs;
   rotation.turns = {rope.Evaluate(seq_len).inv_freq, rope.attention_factor()};
+  rotation.settings = {
+      {"rotates", true},
+      {"pairing", pairing.has_value() ? std::string(Name(*pairing)) : "unspecified"},
+      {"head_dim", rope.head_dim()},
+      {"rotary_dim", rope.rotary_dim()},
+      {"rotary_offset", rope.rotary_offset()},
+      {"mrope", config.mrope.has_value() ? MropeText(*config.mrope) : ""},
+      {"xpos", config.xpos.has_value() ? XposText(*config.xpos) : ""},
+      {"attention_factor", rotation.turns.factor},
+      {"softmax_scale", rotation.softmax_scale},
+      {"temperature", rotation.temperature}};
   return rotation;
 }
 
@@ -115,13 +131,16 @@ bool Equal(long double a, long double b) {
   return std::abs(a - b) <= 1e-15L * std::max(std::abs(a), std::abs(b));
 }
 
-std::optional<FrequencyPair> FirstFrequency(const Turns& a, const Turns& b) {
+// Null: there is none.
+Json FirstFrequency(const Turns& a, const Turns& b) {
   const size_t columns = std::min(a.inv_freq.size(), b.inv_freq.size());
   for (size_t i = 0; i < columns; ++i) {
     if (Equal(a.inv_freq[i], b.inv_freq[i])) continue;
-    return FrequencyPair{i, static_cast<double>(a.inv_freq[i]), static_cast<double>(b.inv_freq[i])};
+    return {{"index", i},
+            {"a", static_cast<double>(a.inv_freq[i])},
+            {"b", static_cast<double>(b.inv_freq[i])}};
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 // A text that is not known is no difference.
@@ -129,36 +148,50 @@ bool EqualIfKnown(const std::string& a, const std::string& b) {
   return a == b || a.empty() || b.empty();
 }
 
+bool EqualSetting(const char* key, const Rotation& a, const Rotation& b) {
+  return a.settings.value(key, Json()) == b.settings.value(key, Json());
+}
+
 // An engine turns the pairs of the file in other channels if it permutes q and k.
 bool EqualPairs(const Rotation& a, const Rotation& b) {
-  return a.pairing == b.pairing || a.pairs.pairing == b.pairs.pairing ||
+  return EqualSetting("pairing", a, b) || a.pairs.pairing == b.pairs.pairing ||
          a.pairs.order() == b.pairs.order();
 }
 
 bool EqualSettings(const Rotation& a, const Rotation& b) {
-  return a.rotates == b.rotates && EqualPairs(a, b) && a.head_dim == b.head_dim &&
-         a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset && a.mrope == b.mrope &&
-         a.xpos == b.xpos && EqualIfKnown(a.softmax_scale, b.softmax_scale) &&
-         EqualIfKnown(a.temperature, b.temperature);
+  constexpr const char* kKeys[] = {"rotates",       "head_dim", "rotary_dim",
+                                   "rotary_offset", "mrope",    "xpos"};
+  return EqualPairs(a, b) && EqualIfKnown(a.softmax_scale, b.softmax_scale) &&
+         EqualIfKnown(a.temperature, b.temperature) &&
+         std::ranges::all_of(kKeys, [&](const char* key) { return EqualSetting(key, a, b); });
 }
 
-// `by_error`: `error` decides; otherwise every bit does.
-void Compare(double error, bool by_error, LayerDifference& difference) {
-  const Rotation& a = *difference.a;
-  const Rotation& b = *difference.b;
+// Searches the positions 0 to `end` - 1. `by_error`: `error` decides; otherwise every bit does.
+void Compare(const Rotation& a, const Rotation& b, double error, bool by_error, int64_t end,
+             Json& json) {
   const std::string& who = a.permuter.empty() ? b.permuter : a.permuter;
-  const bool alike = a.pairing == b.pairing && a.pairs.order() == b.pairs.order();
+  const bool alike = EqualSetting("pairing", a, b) && a.pairs.order() == b.pairs.order();
   if (!who.empty() && !alike && EqualPairs(a, b)) {
-    difference.note =
+    json["note"] =
         absl::StrCat(who, " permutes q and k of this model: its channels stand in another order");
   }
-  difference.frequency = FirstFrequency(a.turns, b.turns);
-  difference.equal = EqualSettings(a, b) && Equal(a.turns.factor, b.turns.factor) &&
-                     !difference.frequency.has_value();
-  if (!a.rotates || !b.rotates || !a.xpos.empty() || !b.xpos.empty()) return;
-  difference.first = FindFirstDifference(a.turns, b.turns, error, difference.end);
-  if (!by_error) return;
-  difference.equal = EqualSettings(a, b) && !difference.first->position.has_value();
+  const bool equal = EqualSettings(a, b);
+  json["inv_freq"] = FirstFrequency(a.turns, b.turns);
+  json["equal"] = equal && Equal(a.turns.factor, b.turns.factor) && json["inv_freq"].is_null();
+  const auto is_searched = [](const Rotation& rotation) {
+    return !rotation.turns.inv_freq.empty() && rotation.settings.at("xpos") == "";
+  };
+  if (!is_searched(a) || !is_searched(b)) return;
+  const FirstDifference first = FindFirstDifference(a.turns, b.turns, error, end);
+  json["first_position"] = {{"position", nullptr},
+                            {"index", nullptr},
+                            {"exact", first.exact},
+                            {"searched_up_to", end - 1}};
+  if (first.position.has_value()) {
+    json["first_position"]["position"] = *first.position;
+    json["first_position"]["index"] = first.column;
+  }
+  if (by_error) json["equal"] = equal && !first.position.has_value();
 }
 
 // The positions that both models may have; all, where neither says.
@@ -173,13 +206,11 @@ bool FollowsLength(const Layer& layer) {
 }
 
 absl::Status CompareType(const DiffSide& a, const DiffSide& b, const std::string& type,
-                         double error, std::vector<LayerDifference>& differences) {
+                         double error, Json& differences) {
   const auto has = [&type](const DiffSide& side) {
     const std::vector<std::string>& types = side.config->layer_types();
     return types.empty() || std::ranges::find(types, type) != types.end();
   };
-  LayerDifference difference;
-  difference.layer_type = type;
   Layer first;
   Layer second;
   if (has(a)) {
@@ -188,78 +219,45 @@ absl::Status CompareType(const DiffSide& a, const DiffSide& b, const std::string
   if (has(b)) {
     ROPE_ASSIGN_OR_RETURN(second, ReadLayer("B", b, type));
   }
-  difference.end = EndOf(first, second);
+  const int64_t end = EndOf(first, second);
   std::vector<std::optional<int64_t>> lengths = {std::nullopt};
-  if (FollowsLength(first) || FollowsLength(second)) lengths = {1, difference.end};
+  if (FollowsLength(first) || FollowsLength(second)) lengths = {1, end};
   for (const std::optional<int64_t>& length : lengths) {
-    difference.seq_len = length;
-    if (has(a)) difference.a = RotationOf(a, first, length.value_or(1));
-    if (has(b)) difference.b = RotationOf(b, second, length.value_or(1));
-    if (difference.a.has_value() && difference.b.has_value()) {
-      Compare(error, !a.engine.engine.empty() || !b.engine.engine.empty(), difference);
+    const Rotation one = RotationOf(a, first, length.value_or(1));
+    const Rotation other = RotationOf(b, second, length.value_or(1));
+    Json json = {{"layer_type", type},
+                 {"equal", false},
+                 {"seq_len", length.has_value() ? Json(*length) : Json()},
+                 {"a", has(a) ? one.settings : Json()},
+                 {"b", has(b) ? other.settings : Json()},
+                 {"inv_freq", nullptr},
+                 {"first_position", nullptr},
+                 {"note", ""}};
+    if (has(a) && has(b)) {
+      const bool by_error = !a.engine.engine.empty() || !b.engine.engine.empty();
+      Compare(one, other, error, by_error, end, json);
     }
-    differences.push_back(difference);
+    differences.push_back(std::move(json));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<LayerDifference>> Differences(const DiffSide& first,
-                                                         const DiffSide& second, double error) {
+absl::StatusOr<Json> Differences(const DiffSide& first, const DiffSide& second, double error) {
   std::vector<std::string> types = first.config->layer_types();
   for (const std::string& type : second.config->layer_types()) {
     if (std::ranges::find(types, type) == types.end()) types.push_back(type);
   }
   if (types.empty()) types.emplace_back();
-  std::vector<LayerDifference> differences;
+  Json differences = Json::array();
   for (const std::string& type : types) {
     ROPE_RETURN_IF_ERROR(CompareType(first, second, type, error, differences));
   }
   return differences;
 }
 
-Json JsonOf(const std::optional<Rotation>& rotation) {
-  if (!rotation.has_value()) return nullptr;
-  if (!rotation->rotates) return {{"rotates", false}};
-  return {{"rotates", true},
-          {"pairing", rotation->pairing},
-          {"head_dim", rotation->head_dim},
-          {"rotary_dim", rotation->rotary_dim},
-          {"rotary_offset", rotation->rotary_offset},
-          {"mrope", rotation->mrope},
-          {"xpos", rotation->xpos},
-          {"attention_factor", rotation->turns.factor},
-          {"softmax_scale", rotation->softmax_scale},
-          {"temperature", rotation->temperature}};
-}
-
-Json JsonOf(const LayerDifference& difference) {
-  Json json = {
-      {"layer_type", difference.layer_type}, {"equal", difference.equal}, {"seq_len", nullptr},
-      {"a", JsonOf(difference.a)},           {"b", JsonOf(difference.b)}, {"inv_freq", nullptr},
-      {"first_position", nullptr},           {"note", difference.note}};
-  if (difference.seq_len.has_value()) json["seq_len"] = *difference.seq_len;
-  if (difference.frequency.has_value()) {
-    json["inv_freq"] = {{"index", difference.frequency->index},
-                        {"a", difference.frequency->a},
-                        {"b", difference.frequency->b}};
-  }
-  if (!difference.first.has_value()) return json;
-  const FirstDifference& first = *difference.first;
-  Json position = {{"position", nullptr},
-                   {"index", nullptr},
-                   {"exact", first.exact},
-                   {"searched_up_to", difference.end - 1}};
-  if (first.position.has_value()) {
-    position["position"] = *first.position;
-    position["index"] = first.column;
-  }
-  json["first_position"] = std::move(position);
-  return json;
-}
-
 }  // namespace
 
-Result<std::vector<LayerDifference>> Diff(const DiffSide& a, const DiffSide& b, double error) {
+Result<Json> Diff(const DiffSide& a, const DiffSide& b, double error) {
   if (!a.config.ok()) return ToStatus(Refused("A", a.config.status()));
   if (!b.config.ok()) return ToStatus(Refused("B", b.config.status()));
   auto differences = Differences(a, b, error);
@@ -277,10 +275,8 @@ Result<DiffSide> SideOf(const std::string& text, const std::string& sub_config,
   return side;
 }
 
-std::string DiffJson(const std::vector<LayerDifference>& differences) {
-  Json json = Json::array();
-  for (const LayerDifference& difference : differences) json.push_back(JsonOf(difference));
-  return JsonText(json);
+std::string DiffJson(const Json& differences) {
+  return JsonText(differences);
 }
 
 }  // namespace rope::client

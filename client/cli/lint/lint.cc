@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -18,14 +15,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "client/cli/local_describe.h"
 #include "client/error.h"
 #include "kernels/check.h"
 #include "kernels/compat/attention_scale.h"
 #include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
-#include "kernels/config/config_json.h"
 #include "kernels/config/config_json_document.h"
 #include "kernels/config/embedded_data.h"
 #include "kernels/config/rope_config.h"

@@ -1,7 +1,6 @@
 #include "client/cli/lint/lint_output.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -10,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "proto/version.h"
 
@@ -84,7 +82,7 @@ std::string Table(const std::vector<FileReport>& reports) {
 
 Json JsonOf(const Finding& finding) {
   Json json = {{"weight", std::string(Name(finding.rule->weight))},
-               {"rule", std::string(finding.rule->id)},
+               {"rule", finding.rule->id},
                {"help", HelpLink(*finding.rule)},
                {"sub_config", finding.sub_config},
                {"layer_types", finding.layer_types},
@@ -105,9 +103,9 @@ const char* LevelOf(Weight weight) {
 Json RulesJson() {
   Json rules = Json::array();
   for (const Rule& rule : Rules()) {
-    const std::string summary(rule.summary);
+    const std::string& summary = rule.summary;
     rules.push_back(
-        {{"id", std::string(rule.id)},
+        {{"id", rule.id},
          {"shortDescription", {{"text", summary}}},
          {"fullDescription", {{"text", summary}}},
          {"help",
@@ -141,7 +139,7 @@ Json LocationsJson(const std::string& file, int64_t line) {
 
 Json ResultJson(const FileReport& report, const Finding& finding) {
   const std::string text = absl::StrCat(finding.message, PlaceOf(finding));
-  return {{"ruleId", std::string(finding.rule->id)},
+  return {{"ruleId", finding.rule->id},
           {"ruleIndex", finding.rule - Rules().data()},
           {"level", LevelOf(finding.rule->weight)},
           {"message", {{"text", text}}},
@@ -215,7 +213,7 @@ constexpr const char* kKeys[] = {"file", "rule", "sub_config", "message"};
 Baseline::value_type KeyOf(const FileReport& report, const Finding& finding) {
   absl::string_view file = report.file;
   while (absl::StartsWith(file, "./")) file.remove_prefix(2);
-  return {std::string(file), std::string(finding.rule->id), finding.sub_config, finding.message};
+  return {std::string(file), finding.rule->id, finding.sub_config, finding.message};
 }
 
 }  // namespace
@@ -230,9 +228,9 @@ Baseline BaselineOf(const std::vector<FileReport>& reports) {
 
 std::string BaselineText(const Baseline& baseline) {
   std::string text = "[";
-  for (const auto& [file, rule, sub_config, message] : baseline) {
-    const Json line = {
-        {kKeys[0], file}, {kKeys[1], rule}, {kKeys[2], sub_config}, {kKeys[3], message}};
+  for (const Baseline::value_type& values : baseline) {
+    Json line;
+    for (size_t i = 0; i < values.size(); ++i) line[kKeys[i]] = values[i];
     absl::StrAppend(&text, text.size() == 1 ? "\n" : ",\n",
                     line.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
@@ -248,24 +246,23 @@ Result<Baseline> ParseBaseline(absl::string_view text) {
   if (!json.is_array()) return refuse();
   Baseline baseline;
   for (const Json& line : json) {
-    std::vector<std::string> values;
-    for (const char* key : kKeys) {
-      if (!line.is_object() || !line.contains(key) || !line[key].is_string()) return refuse();
-      values.push_back(line[key]);
+    Baseline::value_type values;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Json value = line.is_object() ? line.value(kKeys[i], Json()) : Json();
+      if (!value.is_string()) return refuse();
+      values[i] = value;
     }
-    baseline.emplace(values[0], values[1], values[2], values[3]);
+    baseline.insert(std::move(values));
   }
   return baseline;
 }
 
-int64_t RemoveKnown(const Baseline& baseline, std::vector<FileReport>& reports) {
-  int64_t removed = 0;
+void RemoveKnown(const Baseline& baseline, std::vector<FileReport>& reports) {
   for (FileReport& report : reports) {
-    removed += static_cast<int64_t>(std::erase_if(report.findings, [&](const Finding& finding) {
+    std::erase_if(report.findings, [&](const Finding& finding) {
       return baseline.contains(KeyOf(report, finding));
-    }));
+    });
   }
-  return removed;
 }
 
 }  // namespace rope::client

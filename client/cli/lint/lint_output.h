@@ -4,10 +4,10 @@
 #ifndef ROPE_CLIENT_CLI_LINT_LINT_OUTPUT_H_
 #define ROPE_CLIENT_CLI_LINT_LINT_OUTPUT_H_
 
+#include <array>
 #include <cstdint>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -37,7 +37,7 @@ std::string LintSarif(const std::vector<FileReport>& reports);
 inline constexpr int64_t kBaselineBytesMax = int64_t{64} << 20;
 
 // File, rule, sub-config, message.
-using Baseline = std::set<std::tuple<std::string, std::string, std::string, std::string>>;
+using Baseline = std::set<std::array<std::string, 4>>;
 
 Baseline BaselineOf(const std::vector<FileReport>& reports);
 
@@ -47,8 +47,8 @@ std::string BaselineText(const Baseline& baseline);
 // INVALID_ARGUMENT: the text is no baseline.
 Result<Baseline> ParseBaseline(absl::string_view text);
 
-// Removes the findings of the baseline from the reports. Returns their number.
-int64_t RemoveKnown(const Baseline& baseline, std::vector<FileReport>& reports);
+// Removes the findings of the baseline from the reports.
+void RemoveKnown(const Baseline& baseline, std::vector<FileReport>& reports);
 
 }  // namespace rope::client
 

@@ -6,10 +6,8 @@
 #include <cstddef>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -27,30 +25,33 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kPositions = 128 * 1024;  // sequences restart at this position
 constexpr int64_t kPositionsApart = 1000;   // between the first positions of sequences
 
-// One request in flight: its memory, the position of its sequence, its results so far.
+// One request in flight: its connection and memory, the position of its sequence, its results so
+// far. `plan` outlives it.
 class Sequence {
  public:
-  Sequence(const LoadPlan& plan, int64_t index) : tokens_(plan.tokens) {
-    position_ = index * kPositionsApart % kPositions;
+  Sequence(const LoadPlan& plan, Client client, int64_t index)
+      : plan_(plan), client_(std::move(client)), position_(index * kPositionsApart % kPositions) {
     request_.rope = plan.rope;
   }
 
   // Allocates the tensors; if the plan shares memory, as arena slots that are rotated in place.
-  Status Allocate(const LoadPlan& plan, const Arena& arena) {
-    ROPE_RETURN_IF_ERROR(Add(plan, Role::kQ, plan.heads, arena));
-    return plan.kv_heads == 0 ? Status() : Add(plan, Role::kK, plan.kv_heads, arena);
+  Status Allocate() {
+    ROPE_RETURN_IF_ERROR(Add(Role::kQ, plan_.heads));
+    return plan_.kv_heads == 0 ? Status() : Add(Role::kK, plan_.kv_heads);
   }
 
-  // Returns the next request and advances the position.
-  const RotateRequest& Begin() {
+  // Sends the next request and advances the position.
+  Result<RotateReply> Rotate() {
     request_.positions.start = position_;
-    position_ = (position_ + tokens_) % kPositions;
-    begin_ = Clock::now();
-    return request_;
+    position_ = (position_ + plan_.tokens) % kPositions;
+    return client_.Rotate(request_, plan_.call);
   }
-  void End(const Status& status) {
+  // Rotate, whose outcome counts.
+  void Measure() {
+    const Clock::time_point begin = Clock::now();
+    const Status status = Rotate().status();
     if (status.ok()) {
-      const std::chrono::duration<float, std::micro> latency = Clock::now() - begin_;
+      const std::chrono::duration<float, std::micro> latency = Clock::now() - begin;
       return result_.latencies_us.push_back(latency.count());
     }
     ++result_.errors[Name(status.code())];
@@ -59,14 +60,14 @@ class Sequence {
   const LoadResult& result() const { return result_; }
 
  private:
-  Status Add(const LoadPlan& plan, Role role, int64_t heads, const Arena& arena) {
-    const int64_t elements = plan.tokens * heads * plan.head_dim;
-    const auto words = static_cast<size_t>(elements * ElementBytes(plan.dtype) / 2);
+  Status Add(Role role, int64_t heads) {
+    const int64_t elements = plan_.tokens * heads * plan_.head_dim;
+    const auto words = static_cast<size_t>(elements * ElementBytes(plan_.dtype) / 2);
     uint16_t* data = nullptr;
     uint16_t* output = nullptr;
-    if (plan.SharesMemory()) {
-      ROPE_ASSIGN_OR_RETURN(Slot slot,
-                            arena.Allocate(static_cast<int64_t>(words * sizeof(uint16_t))));
+    if (plan_.SharesMemory()) {
+      const auto bytes = static_cast<int64_t>(words * sizeof(uint16_t));
+      ROPE_ASSIGN_OR_RETURN(Slot slot, client_.arena().Allocate(bytes));
       slots_.push_back(std::move(slot));
       data = output = static_cast<uint16_t*>(slots_.back().data());
       // In place, the factor would be applied again with every call.
@@ -80,26 +81,25 @@ class Sequence {
     std::fill_n(data, words, uint16_t{0x3f80});  // a value near 1 in each type
     request_.tensors.push_back({.role = role,
                                 .layout = "SHD",
-                                .dtype = plan.dtype,
-                                .shape = {plan.tokens, heads, plan.head_dim},
+                                .dtype = plan_.dtype,
+                                .shape = {plan_.tokens, heads, plan_.head_dim},
                                 .data = data,
                                 .output = output});
     return {};
   }
 
-  const int64_t tokens_;
-  int64_t position_ = 0;
+  const LoadPlan& plan_;
+  const Client client_;
+  int64_t position_;
   std::vector<std::vector<uint16_t>> memory_;
   std::vector<Slot> slots_;
   RotateRequest request_;
-  Clock::time_point begin_;
   LoadResult result_;
 };
 
 using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
-void RunSequences(const LoadPlan& plan, const std::vector<Client>& clients,
-                  const Sequences& sequences) {
+void RunSequences(const LoadPlan& plan, const Sequences& sequences) {
   std::atomic<int64_t> left = plan.requests.value_or(0);
   const Clock::time_point end = Clock::now() + plan.duration;
   const auto may_begin = [&plan, &left, end] {
@@ -107,9 +107,9 @@ void RunSequences(const LoadPlan& plan, const std::vector<Client>& clients,
                                      : Clock::now() < end;
   };
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    threads.emplace_back([&plan, &may_begin, &client = clients[i], &sequence = *sequences[i]] {
-      while (may_begin()) sequence.End(client.Rotate(sequence.Begin(), plan.call).status());
+  for (const auto& sequence : sequences) {
+    threads.emplace_back([&may_begin, &sequence] {
+      while (may_begin()) sequence->Measure();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -125,24 +125,6 @@ LoadResult Sum(const Sequences& sequences) {
   }
   std::sort(sum.latencies_us.begin(), sum.latencies_us.end());
   return sum;
-}
-
-// Sends one request that is not counted.
-Result<RotateReply> RotateOnce(const LoadPlan& plan, const Client& client) {
-  Sequence sequence(plan, 0);
-  ROPE_RETURN_IF_ERROR(sequence.Allocate(plan, client.arena()));
-  return client.Rotate(sequence.Begin(), plan.call);
-}
-
-// Creates the sequences, one for each client.
-Result<Sequences> MakeSequences(const LoadPlan& plan, const std::vector<Client>& clients) {
-  Sequences sequences;
-  for (int64_t i = 0; i < plan.concurrency; ++i) {
-    const Arena arena = clients[static_cast<size_t>(i)].arena();
-    sequences.push_back(std::make_unique<Sequence>(plan, i));
-    ROPE_RETURN_IF_ERROR(sequences.back()->Allocate(plan, arena));
-  }
-  return sequences;
 }
 
 // What --transport may say, and the transports of each connection then.
@@ -187,16 +169,16 @@ double Percentile(const std::vector<float>& sorted, double percent) {
 
 Result<LoadResult> RunLoad(const LoadPlan& plan,
                            const std::function<Result<Client>(const ConnectOptions&)>& connect) {
-  std::vector<Client> clients;
+  Sequences sequences;
   for (int64_t i = 0; i < plan.concurrency; ++i) {
     ROPE_ASSIGN_OR_RETURN(Client client, connect(OptionsOf(plan)));
-    clients.push_back(std::move(client));
+    sequences.push_back(std::make_unique<Sequence>(plan, std::move(client), i));
   }
-  ROPE_ASSIGN_OR_RETURN(const RotateReply first, RotateOnce(plan, clients.front()));
-  ROPE_ASSIGN_OR_RETURN(const Sequences sequences, MakeSequences(plan, clients));
+  for (const auto& sequence : sequences) ROPE_RETURN_IF_ERROR(sequence->Allocate());
+  ROPE_ASSIGN_OR_RETURN(const RotateReply first, sequences.front()->Rotate());
 
   const auto begin = Clock::now();
-  RunSequences(plan, clients, sequences);
+  RunSequences(plan, sequences);
   LoadResult result = Sum(sequences);
   result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   result.device = first.device;

@@ -11,7 +11,6 @@
 #ifndef ROPE_CONNECTION_H_
 #define ROPE_CONNECTION_H_
 
-#include <memory>
 #include <string>
 
 #include "rope/arena.h"

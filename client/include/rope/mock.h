@@ -13,7 +13,6 @@
 
 #include <gmock/gmock.h>
 
-#include <memory>
 #include <string>
 #include <utility>
 

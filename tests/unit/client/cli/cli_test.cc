@@ -21,10 +21,10 @@
 namespace rope::client {
 namespace {
 
-Usage TestUsage() {
-  return {"ropectl test",
-          "A command.",
+Command TestCommand() {
+  return {"test",
           "FILE",
+          "A command.",
           {{"text", FlagKind::kText, "TEXT", "Some text."},
            {"integer", FlagKind::kInteger, "N", ""},
            {"number", FlagKind::kNumber, "X", ""},
@@ -34,7 +34,7 @@ Usage TestUsage() {
 }
 
 Result<Arguments> Parse(const std::vector<absl::string_view>& arguments) {
-  return Arguments::Parse(arguments, TestUsage());
+  return Arguments::Parse(arguments, TestCommand());
 }
 
 TEST(ArgumentsTest, EveryKindInBothSpellings) {
