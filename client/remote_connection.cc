@@ -1,6 +1,7 @@
 #include "client/remote_connection.h"
 
 #include <algorithm>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -17,6 +18,23 @@
 #include "kernels/status_macros.h"
 
 namespace rope::client {
+
+using std::chrono::microseconds;
+
+RemoteConnection::Hooks RemoteConnection::DefaultHooks() {
+  return {
+      .sleep = [](microseconds delay) { std::this_thread::sleep_for(delay); },
+      .random =
+          [] {
+            thread_local std::minstd_rand generator{std::random_device{}()};
+            return std::uniform_real_distribution<double>(0, 1)(generator);
+          },
+  };
+}
+
+RemoteConnection::RemoteConnection(const std::string& target, const ConnectOptions& options,
+                                   Hooks hooks)
+    : connector_(std::make_shared<Connector>(target, options)), hooks_(std::move(hooks)) {}
 
 // Everything runs on the calling thread and under no lock. Each attempt gets the link of its
 // time, because the connection may have been dialed again.
@@ -80,7 +98,7 @@ RemoteConnection::Outcome<RotateReply> RemoteConnection::RotateOnce(const Link& 
     if (reply.ok()) {
       auto result = reply->ToReply(std::move(encoded->wanted), connector_->outputs());
       if (is_forgotten) {
-        PrepareAgain(link, *request.prepared, attempts.Next());
+        PrepareAgain(link, *request.prepared, attempts.Next(), hooks_.random);
       }
       return {std::move(result), /*idempotent=*/false};
     }
@@ -92,16 +110,19 @@ RemoteConnection::Outcome<RotateReply> RemoteConnection::RotateOnce(const Link& 
   }
 }
 
-bool RemoteConnection::WaitForNext(Attempts& attempts, const Status& status, bool idempotent) {
-  const auto delay = attempts.DelayAfter(status, idempotent);
-  if (delay.has_value()) std::this_thread::sleep_for(*delay);
-  return delay.has_value();
+bool RemoteConnection::WaitForNext(Attempts& attempts, const Status& status,
+                                   bool idempotent) const {
+  const std::optional<microseconds> delay =
+      attempts.DelayAfter(status, idempotent, hooks_.random());
+  if (!delay.has_value()) return false;
+  hooks_.sleep(*delay);
+  return true;
 }
 
 Call RemoteConnection::RotateAsync(const RotateRequest& request, RotateCallback callback,
                                    const CallOptions& options) {
-  const auto call =
-      std::make_shared<AsyncCall>(ConnectorOf(request), Queue(), std::move(callback), options);
+  const auto call = std::make_shared<AsyncCall>(ConnectorOf(request), Queue(), std::move(callback),
+                                                Attempts(options), hooks_.random);
   call->Start(request);
   return Call([started = std::weak_ptr<AsyncCall>(call)] {
     if (const auto live = started.lock()) live->Cancel();

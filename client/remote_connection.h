@@ -2,9 +2,9 @@
 // (transport/connector.h), the retry loop of synchronous calls, and the background thread of
 // asynchronous calls (calls/async_call.h).
 //
-// Threading:  Thread-safe once Connect has returned. The background thread starts with the first
-//             asynchronous call. The destructor cancels the calls in flight and waits for them; on
-//             the background thread itself it does not wait.
+// Threading:  Thread-safe once Connect has returned, if Hooks are. The background thread starts
+//             with the first asynchronous call. The destructor cancels the calls in
+//             flight and waits for them; on the background thread itself it does not wait.
 // Errors:     As client.h says for each method; the status of the last attempt. `may_have_executed`
 //             is true if any attempt may have run.
 #ifndef ROPE_CLIENT_REMOTE_CONNECTION_H_
@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -52,8 +53,15 @@ class Imports : public std::enable_shared_from_this<Imports> {
 
 class RemoteConnection final : public MessageConnection {
  public:
-  RemoteConnection(const std::string& target, const ConnectOptions& options)
-      : connector_(std::make_shared<Connector>(target, options)) {}
+  // Replaced by tests.
+  struct Hooks {
+    std::function<void(std::chrono::microseconds)> sleep;
+    std::function<double()> random;  // in [0, 1)
+  };
+  static Hooks DefaultHooks();
+
+  RemoteConnection(const std::string& target, const ConnectOptions& options,
+                   Hooks hooks = DefaultHooks());
 
   // As Connector::Connect. REQUIRES: called first.
   Status Connect(std::chrono::microseconds timeout) { return connector_->Connect(timeout); }
@@ -89,12 +97,13 @@ class RemoteConnection final : public MessageConnection {
   Outcome<RotateReply> RotateOnce(const Link& link, const RotateRequest& request,
                                   const Attempts& attempts);
   // Sleeps until the next attempt is due and returns true; false: there is no further attempt.
-  static bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent);
+  bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;
   // The queue of the background thread, which the first call starts.
   const std::shared_ptr<EventQueue>& Queue();
 
   const std::shared_ptr<Connector> connector_;
   const std::shared_ptr<Imports> imports_ = std::make_shared<Imports>();
+  const Hooks hooks_;
   std::once_flag loop_once_;
   std::optional<EventLoop> loop_;  // created once, under loop_once_
 };

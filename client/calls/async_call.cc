@@ -13,6 +13,14 @@ namespace rope::client {
 
 using std::chrono::microseconds;
 
+AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
+                     RotateCallback callback, Attempts attempts, std::function<double()> random)
+    : queue_(std::move(queue)),
+      connector_(std::move(connector)),
+      random_(std::move(random)),
+      callback_(std::move(callback)),
+      attempts_(std::move(attempts)) {}
+
 void AsyncCall::Start(const RotateRequest& request) {
   queue_->Add(shared_from_this());
   if (Status status = attempts_.Check(); !status.ok()) {
@@ -88,7 +96,8 @@ Status AsyncCall::Keep(const RotateRequest& request) {
 }
 
 void AsyncCall::StartNext() {
-  StartAttempt(kept_ == nullptr ? nullptr : &kept_->request);
+  if (kept_ == nullptr) return StartAttempt(nullptr);
+  StartAttempt(&kept_->request);
 }
 
 void AsyncCall::StartAlarm(microseconds delay) {
@@ -116,8 +125,7 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
     attempt_ = nullptr;
   }
   if (reply.ok()) return End(std::move(reply));
-  const bool was_by_id = !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
-  if (was_by_id && IsForgotten(reply.status())) return StartWhole();
+  if (WasById() && IsForgotten(reply.status())) return StartWhole();
   encoded_.staged.NoteFailure(reply.status());
   if (IsCancelled()) {
     return End(CancelledByCaller(reply.status().detail().may_have_executed));
@@ -126,15 +134,19 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
   TryAgain(reply.status(), encoded_.idempotent);
 }
 
+bool AsyncCall::WasById() const {
+  return !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
+}
+
 void AsyncCall::StartWhole() {
   is_forgotten_ = true;
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata());
+  StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata(), random_);
   StartNext();
 }
 
 void AsyncCall::TryAgain(const Status& status, bool idempotent) {
-  if (const auto delay = attempts_.DelayAfter(status, idempotent)) {
+  if (const auto delay = attempts_.DelayAfter(status, idempotent, random_())) {
     return StartAlarm(*delay);
   }
   End(attempts_.EndWith(status));

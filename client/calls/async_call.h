@@ -21,6 +21,7 @@
 #include <grpcpp/alarm.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -41,12 +42,9 @@ class AsyncCall final : public LiveCall,
                         private EventHandler,
                         public std::enable_shared_from_this<AsyncCall> {
  public:
+  // `random` returns numbers in [0, 1).
   AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
-            RotateCallback callback, const CallOptions& options)
-      : queue_(std::move(queue)),
-        connector_(std::move(connector)),
-        callback_(std::move(callback)),
-        attempts_(options) {}
+            RotateCallback callback, Attempts attempts, std::function<double()> random);
 
   // REQUIRES: called once.
   void Start(const RotateRequest& request);
@@ -62,7 +60,7 @@ class AsyncCall final : public LiveCall,
   // it returns.
   // `request`: encoded for this attempt. Null: the message of the previous attempt is sent again.
   void StartAttempt(const RotateRequest* request);
-  void StartNext();  // as kept
+  void StartNext();
   void StartAlarm(std::chrono::microseconds delay);
   // The attempt by an id that the server has forgotten is made again with the whole request.
   void StartWhole();
@@ -73,11 +71,13 @@ class AsyncCall final : public LiveCall,
 
   Status Encode(const RotateRequest& request);
   Status Keep(const RotateRequest& request);
+  bool WasById() const;  // the last attempt
   bool IsCancelled();
   void RunCallback();
 
   const std::shared_ptr<EventQueue> queue_;
   const std::shared_ptr<Connector> connector_;
+  const std::function<double()> random_;
 
   // Used by the thread that handles the call's outstanding event.
   RotateCallback callback_;

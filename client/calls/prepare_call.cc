@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/calls/retry.h"
 #include "client/codec/message_call.h"
 #include "client/codec/preparation.h"
 #include "client/transport/stub.h"
@@ -26,9 +25,9 @@ Turn TakeTurn(const State& state) {
 
 constexpr int kQuestionsMax = 4;
 
-int QuestionsTo(const Link& link) {
+int QuestionsTo(const Link& link, const std::function<double()>& random) {
   int questions = 1;
-  while (link.of_several && questions < kQuestionsMax && RandomShare() < 0.5) ++questions;
+  while (link.of_several && questions < kQuestionsMax && random() < 0.5) ++questions;
   return questions;
 }
 
@@ -55,14 +54,15 @@ class PrepareCall final : public LiveCall, private EventHandler {
 
 }  // namespace
 
-void PrepareAgain(const Link& link, const PreparedRotation& rotation, const RpcOptions& options) {
+void PrepareAgain(const Link& link, const PreparedRotation& rotation, const RpcOptions& options,
+                  const std::function<double()>& random) {
   const State& state = PreparedState::Of(rotation);
   const Turn turn = TakeTurn(state);
   if (turn == nullptr) return;
   const grpc::ByteBuffer message = BytesOf(state->preparation->message());
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::min<microseconds>(options.timeout, kPrepareMax);
-  for (int left = QuestionsTo(link); left > 0 && Clock::now() < deadline; --left) {
+  for (int left = QuestionsTo(link, random); left > 0 && Clock::now() < deadline; --left) {
     const auto timeout = std::chrono::duration_cast<microseconds>(deadline - Clock::now());
     static_cast<void>(link.stub.Call(RopeMethod("Prepare"), message, {timeout, options.metadata}));
   }
@@ -70,12 +70,12 @@ void PrepareAgain(const Link& link, const PreparedRotation& rotation, const RpcO
 
 void StartPrepareAgain(const std::shared_ptr<const Link>& link,
                        const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation,
-                       const Metadata& metadata) {
+                       const Metadata& metadata, const std::function<double()>& random) {
   const State& state = PreparedState::Of(rotation);
   const Turn turn = TakeTurn(state);
   if (turn == nullptr) return;
   const grpc::ByteBuffer message = BytesOf(state->preparation->message());
-  for (int left = QuestionsTo(*link); left > 0; --left) {
+  for (int left = QuestionsTo(*link, random); left > 0; --left) {
     const auto call = std::make_shared<PrepareCall>(queue, turn);
     queue->Add(call);
     call->Start(link->stub, message, metadata);

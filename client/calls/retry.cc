@@ -1,7 +1,6 @@
 #include "client/calls/retry.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "client/transport/waiter.h"
@@ -43,11 +42,6 @@ std::optional<microseconds> RetryDelay(const CallOptions& policy, const RetrySta
   return delay;
 }
 
-double RandomShare() {
-  thread_local std::minstd_rand generator{std::random_device{}()};
-  return std::uniform_real_distribution<double>(0, 1)(generator);
-}
-
 Attempts::Attempts(CallOptions policy)
     : policy_(std::move(policy)), timeout_(BoundedTimeout(policy_.timeout)) {}
 
@@ -55,11 +49,12 @@ microseconds Attempts::Elapsed() const {
   return std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin_);
 }
 
-std::optional<microseconds> Attempts::DelayAfter(const Status& status, bool idempotent) {
+std::optional<microseconds> Attempts::DelayAfter(const Status& status, bool idempotent,
+                                                 double random) {
   may_have_executed_ |= status.detail().may_have_executed;
   const RetryState state{
       .attempts = ++made_, .idempotent = idempotent, .elapsed = Elapsed(), .timeout = timeout_};
-  return RetryDelay(policy_, state, status, RandomShare());
+  return RetryDelay(policy_, state, status, random);
 }
 
 Status Attempts::EndWith(const Status& last) const {

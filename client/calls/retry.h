@@ -5,7 +5,7 @@
 // a limit. A call that is not idempotent is retried only if the answer contains a delay and says
 // that nothing ran; a lost connection proves neither.
 //
-// Threading:  Functions and values.
+// Threading:  Functions and values; the caller supplies random numbers.
 #ifndef ROPE_CLIENT_CALLS_RETRY_H_
 #define ROPE_CLIENT_CALLS_RETRY_H_
 
@@ -30,9 +30,6 @@ std::optional<std::chrono::microseconds> RetryDelay(const CallOptions& policy,
                                                     const RetryState& state, const Status& status,
                                                     double random);
 
-// A random number in [0, 1).
-double RandomShare();
-
 // Counts the attempts of one call and the time that is left for it.
 class Attempts {
  public:
@@ -45,7 +42,8 @@ class Attempts {
   RpcOptions Next() const { return {timeout_ - Elapsed(), &policy_.metadata}; }
   // Called after a failed attempt. The delay before the next; nullopt: it was the last attempt.
   // `idempotent`: whether that attempt may be repeated; true for one that was never sent.
-  std::optional<std::chrono::microseconds> DelayAfter(const Status& status, bool idempotent);
+  std::optional<std::chrono::microseconds> DelayAfter(const Status& status, bool idempotent,
+                                                      double random);
   // The status of a call that ends with `last`: it may have executed if any attempt may have.
   Status EndWith(const Status& last) const;
 

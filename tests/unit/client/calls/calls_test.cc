@@ -488,9 +488,9 @@ TEST(RetryTest, DelaysThatNoClockHasAreClamped) {
 
 TEST(AttemptsTest, CallMayHaveExecutedIfAnyAttemptMay) {
   Attempts attempts({.timeout = seconds(1000)});
-  EXPECT_TRUE(attempts.DelayAfter(Full(1), true).has_value());
+  EXPECT_TRUE(attempts.DelayAfter(Full(1), true, 0).has_value());
   EXPECT_FALSE(attempts.EndWith(Full(1)).detail().may_have_executed);
-  EXPECT_TRUE(attempts.DelayAfter(Full(1, /*executed=*/true), true).has_value());
+  EXPECT_TRUE(attempts.DelayAfter(Full(1, /*executed=*/true), true, 0).has_value());
   EXPECT_TRUE(attempts.EndWith(Full(1)).detail().may_have_executed);
   EXPECT_EQ(attempts.EndWith(Full(1)).ToString(), Full(1).ToString());
 }
