@@ -274,11 +274,14 @@ TEST(TableKeyTest, MeaningDecidesAndNotSpelling) {
 }
 
 TEST(TableKeyTest, EveryBitCounts) {
-  const long double next = std::nextafter(0.5L, 1.0L);
-  EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({next}, 1));
-  EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({0.5L}, std::nextafter(1.0, 2.0)));
-  EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({0.5L, 0.5L}, 1));
-  EXPECT_TRUE(TableKey({0.0L}, 1) == TableKey({-0.0L}, 1));
+  using Row = std::vector<InverseFrequency>;
+  const auto key = [](const Row& row, double multiplier = 1) {
+    return TableKey({.inv_freq = row, .multiplier = multiplier});
+  };
+  EXPECT_FALSE(key({0.5L}) == key({std::nextafter(0.5L, 1.0L)}));
+  EXPECT_FALSE(key({0.5L}) == key({0.5L}, std::nextafter(1.0, 2.0)));
+  EXPECT_FALSE(key({0.5L}) == key({0.5L, 0.5L}));
+  EXPECT_TRUE(key({0.0L}) == key({-0.0L}));
 }
 
 // --- Formulas that no golden file covers ---
