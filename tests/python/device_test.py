@@ -116,8 +116,6 @@ def test_a_prepared_call_is_one_launch_which_a_graph_repeats(local):
 @pytest.mark.parametrize("call, error, words", [
     (lambda c, k: c.rotate_(k, HOST.copy(), **AT_0), rs.InvalidField, "k.device: got host memory"),
     (lambda c, k: c.rotate_(k, Tabled(HOST, 1), **AT_0), rs.InvalidField, "k.device: got memory"),
-    (lambda c, k: c.rotate_(k, config=CONFIG, positions=[1, 2, 3, 4, 5]), rs.NotBuilt,
-     "positions.position_ids: got ids in host memory"),
     (lambda c, k: c.rotate(Tabled(HOST, 0, ctypes.addressof(GAPS)), **AT_0), rs.NotBuilt,
      "tensors[0].array.strides: got 2 for D"),
     (lambda c, k: c.rotate_(k, cos=ROWS, sin=ROWS, pairing="half"), rs.NotBuilt, "rows: got rows"),

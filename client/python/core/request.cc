@@ -111,11 +111,12 @@ Request Request::OfRotation(nb::handle operation, nb::handle q, nb::handle k, bo
   if (!q.is_none()) call.Add("q", q, layout, in_place);
   if (!k.is_none()) call.Add("k", k, layout, in_place);
   if (call.filled.empty()) RaiseInvalid("q, k", "none", "at least one of them");
+  const Argument last = to_prepare ? Argument("context_parallel") : Argument("positions_outside");
   // After the tensors, because on a GPU these decide about the stream.
   if (!is_move && !to_prepare) {
     request.positions = given.Positions(has_table, call.gpu);
-  } else if (const char* const name = given.Any("start", "positions_outside")) {
-    RaiseInvalid(name, "it", "nothing: this call has no positions of that kind");
+  } else if (const char* const name = given.Any("start", last)) {
+    RaiseInvalid(name, "it", "nothing: this call has no positions of that kind, nor lengths");
   } else if (is_move) {
     call.AddDistance(given, by, to, from, from_rope);
   } else {

@@ -449,9 +449,6 @@ class Client(_Rotations):
             if q is not None or open_axis is not None:
                 raise invalid("q, open_axis", "one of them", "k alone, for a move")
             request = _core.move(k, {**arguments, "by": 0})
-        elif given := [name for name in ("seq_lens", "cu_seqlens", "context_parallel")
-                       if arguments.get(name) is not None]:
-            raise invalid(given[0], "it", "nothing: lengths are those of a call")
         else:
             request = _core.rotation(operation, q, k, False, arguments, None, 0, 0, to_prepare=True)
         return Prepared(self._native.prepare(request, open_axis or "", timeout), self)
