@@ -79,26 +79,11 @@ ArrayView ArrayOf(const DlpackView& view) {
 
 // What a call says of a GPU. Values that no argument gave are unset.
 struct GpuArguments {
-  std::optional<int> device = {};
-  std::string host = {};  // the first tensor in host memory
+  Place place = {};
   std::optional<int64_t> positions_max = {};
   std::optional<int64_t> prepares_only = {};
   uint32_t* positions_outside = nullptr;
 };
-
-// Notes where a tensor lies. All that lie on a GPU lie on the same one.
-Status NoteDevice(std::optional<int> cuda, const std::string& name, GpuArguments* gpu) {
-  if (!cuda.has_value()) {
-    if (gpu->host.empty()) gpu->host = name;
-    return {};
-  }
-  if (*cuda == gpu->device.value_or(*cuda)) {
-    gpu->device = cuda;
-    return {};
-  }
-  return InvalidField(name + ".device", absl::StrCat("memory of CUDA device ", *cuda),
-                      absl::StrCat("memory of CUDA device ", *gpu->device, ", as those before"));
-}
 
 // `operand`: a tensor (TensorView) or its result (WantedTensor), as it was prepared. `pool_bytes`:
 // of a pool of pages, however its axes are cut; 0: it is none.
@@ -107,7 +92,7 @@ Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& te
                   const std::string& name, OpenAxis* open, GpuArguments* gpu, void** memory) {
   DlpackView view;
   ROPE_RETURN_IF_ERROR(ReadDlpack(WithFloat8(tensor, operand.dtype), name, &view, true));
-  ROPE_RETURN_IF_ERROR(NoteDevice(view.cuda, name, gpu));
+  ROPE_RETURN_IF_ERROR(AddToPlace(view.cuda, name, &gpu->place));
   if (view.dtype != operand.dtype) {
     return InvalidField(name + ".dtype", Name(view.dtype), Name(operand.dtype));
   }
@@ -166,7 +151,7 @@ Status SetDeviceIds(const DLTensor& tensor, const std::string& name, GpuArgument
   if (positions->device_ids != nullptr) return GivenTwice(name);
   void* memory = nullptr;
   ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
-  ROPE_RETURN_IF_ERROR(NoteDevice(tensor.device.device_id, name, gpu));
+  ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
   positions->device_ids = memory;
   positions->device_id_bytes = tensor.dtype.bits / 8;
   positions->position_ids_shape.assign(tensor.shape, tensor.shape + tensor.ndim);
@@ -183,7 +168,7 @@ Status ReadGpuArgument(const DLTensor& tensor, const std::string& name, GpuArgum
       return InvalidField(name, "another tensor", "an integer of 32 bits in memory of the GPU");
     }
     ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
-    ROPE_RETURN_IF_ERROR(NoteDevice(tensor.device.device_id, name, gpu));
+    ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
     gpu->positions_outside = static_cast<uint32_t*>(memory);
     return {};
   }
@@ -287,12 +272,8 @@ Status ReadArguments(const client::PreparedRotation& rotation, const rope_argume
   for (size_t i = 0; i < count; ++i) {
     ROPE_RETURN_IF_ERROR(ReadArgument(preparation, arguments[i], &open, &gpu, call));
   }
-  if (gpu.device.has_value()) {
-    if (!gpu.host.empty()) {
-      return InvalidField(gpu.host + ".device", "host memory",
-                          absl::StrCat("memory of CUDA device ", *gpu.device, ", as others"));
-    }
-    *queue = {.device = *gpu.device,
+  if (gpu.place.cuda.has_value()) {
+    *queue = {.device = *gpu.place.cuda,
               .positions_max = gpu.positions_max.value_or(0),
               .positions_outside = gpu.positions_outside,
               .prepares_only = gpu.prepares_only.value_or(0) != 0};

@@ -86,6 +86,20 @@ void CopyIntegers(const void* memory, std::vector<int64_t>* values) {
 
 }  // namespace
 
+Status AddToPlace(std::optional<int> cuda, const std::string& name, Place* place) {
+  if (!cuda.has_value()) {
+    if (place->host.empty()) place->host = name;
+  } else if (*cuda != place->cuda.value_or(*cuda)) {
+    return InvalidField(name + ".device", absl::StrCat("memory of CUDA device ", *cuda),
+                        absl::StrCat("memory of CUDA device ", *place->cuda, ", as those before"));
+  } else {
+    place->cuda = cuda;
+  }
+  if (place->host.empty() || !place->cuda.has_value()) return {};
+  return InvalidField(place->host + ".device", "host memory",
+                      absl::StrCat("memory of CUDA device ", *place->cuda, ", as others"));
+}
+
 bool HasShape(const DlpackView& view, const std::string& layout, const std::vector<int64_t>& shape,
               OpenAxis* open) {
   if (static_cast<size_t>(view.rank) != shape.size()) return false;

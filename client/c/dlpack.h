@@ -36,6 +36,16 @@ DLTensor WithFloat8(DLTensor tensor, client::DType dtype);
 Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view,
                   bool may_be_cuda = false);
 
+// Where the tensors of a call lie: all in host memory, or all in that of one GPU.
+struct Place {
+  std::optional<int> cuda = {};  // the number of the GPU
+  std::string host = {};         // the first tensor in host memory
+};
+
+// Adds a tensor, which lies in host memory or in that of the GPU `cuda`. INVALID_ARGUMENT:
+// "NAME.device": the tensors lie in two places.
+Status AddToPlace(std::optional<int> cuda, const std::string& name, Place* place);
+
 // The axis whose length each call of a prepared rotation chooses, up to the one that was prepared.
 struct OpenAxis {
   std::string letter = {};             // empty: none

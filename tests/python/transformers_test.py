@@ -124,6 +124,10 @@ def test_tables_have_the_rows_that_were_asked_for():
     rotary(torch.zeros(()), torch.tensor([[0, 1500]]))
     assert [len(cos) for cos, _ in rotary.forward._tables.values()] == [2048]
     assert rotary(torch.zeros(()), torch.zeros((1, 0), dtype=torch.int64))[0].shape == (1, 0, 16)
+    rotary = tiny("llama", {}).model.rotary_emb
+    patch(torch.nn.ModuleList([rotary]), positions_max=1501)
+    rotary(torch.zeros(()), torch.tensor([[0, 7]]))
+    assert [len(cos) for cos, _ in rotary.forward._tables.values()] == [2048]
 
 
 def test_another_default_device_does_not_matter():

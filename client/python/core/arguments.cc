@@ -108,7 +108,7 @@ std::string Arguments::TextOf(Argument argument) const {
   return text;
 }
 
-client::Positions Arguments::Positions(bool may_be_none) const {
+client::Positions Arguments::Positions(bool may_be_none, Gpu& gpu) const {
   client::Positions positions;
   const int given = has("start") + has("starts") + has("positions");
   if (given != 1 && !(given == 0 && may_be_none)) {
@@ -119,9 +119,19 @@ client::Positions Arguments::Positions(bool may_be_none) const {
     positions.starts = IntegerArray(at("starts"), "starts", false).values;
   }
   if (has("positions")) {
-    IntegerArray ids(at("positions"), "positions", false);
+    IntegerArray ids(at("positions"), "positions", false, &gpu);
     positions.position_ids = std::move(ids.values);
     positions.position_ids_shape = std::move(ids.shape);
+    positions.device_ids = ids.on_gpu;
+    positions.device_id_bytes = ids.bytes;
+    gpu.positions = std::move(ids.kept);
+  }
+  if (has("positions_outside")) {
+    const IntegerArray count(at("positions_outside"), "positions_outside", true, &gpu);
+    gpu.queue.positions_outside = static_cast<uint32_t*>(count.on_gpu);
+    if (count.on_gpu == nullptr || count.bytes != 4) {
+      RaiseInvalid("positions_outside", "another array", "an int32 on the GPU of the tensors");
+    }
   }
   SetLengths(positions);
   return positions;

@@ -32,8 +32,9 @@ inline constexpr std::string_view kArguments[] = {
     "pairing", "rope", "model", "config", "config_id", "layer", "layer_type", "first_layer",
     "sub_config", "compat", "precision",
     // Of rotations; first where the tokens are.
-    "start", "starts", "positions", "seq_lens", "cu_seqlens", "context_parallel", "cos", "sin",
-    "angles", "layout", "output_dtype", "channel_order", "skip_attention_factor", "request_id"};
+    "start", "starts", "positions", "positions_outside", "seq_lens", "cu_seqlens",
+    "context_parallel", "cos", "sin", "angles", "layout", "output_dtype", "channel_order",
+    "skip_attention_factor", "positions_max", "request_id"};
 
 // The place of a name among them, known to the compiler.
 struct Argument {
@@ -45,6 +46,8 @@ struct Argument {
 
   size_t index;
 };
+
+struct Gpu;
 
 class Arguments {
  public:
@@ -66,8 +69,9 @@ class Arguments {
   std::optional<client::DType> DTypeOf(Argument argument) const;
   std::optional<int64_t> IntegerOf(Argument argument) const;
   std::string TextOf(Argument argument) const;  // empty: not given
-  // Where the tokens are: one of start, starts and positions; or none, if that may be.
-  client::Positions Positions(bool may_be_none) const;
+  // Where the tokens are: one of start, starts and positions; or none, if that may be. Positions
+  // may lie on the GPU of the call's tensors.
+  client::Positions Positions(bool may_be_none, Gpu& gpu) const;
   // Sets the lengths that are given.
   void SetLengths(client::Positions& positions) const;
 

@@ -1,5 +1,6 @@
 #include "client/python/core/arrays.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -80,7 +81,7 @@ struct ExchangeApi {
   int (*managed_tensor_of)(void* object, DLManagedTensorVersioned** tensor);
   void (*object_of)();
   int (*tensor_of)(void* object, DLTensor* tensor);  // may be null
-  void (*current_stream)();
+  int (*current_stream)(DLDeviceType type, int32_t device, void** stream);
 };
 
 // The table of an object's type; null: it has none.
@@ -93,6 +94,39 @@ const ExchangeApi* ApiOf(nb::handle object) {
   return api->version.major == 1 && api->tensor_of != nullptr ? api : nullptr;
 }
 
+// Whether an array of this table needs no word with its library: it lies in host memory, may not
+// lie elsewhere, or is of the call's stream.
+bool IsInOrder(const ExchangeApi& api, const DLDevice& device, Gpu* gpu) {
+  if (gpu == nullptr || device.device_type != kDLCUDA) return true;
+  void* stream = nullptr;
+  if (api.current_stream != nullptr &&
+      api.current_stream(kDLCUDA, device.device_id, &stream) == 0) {
+    return gpu->Joins(device.device_id, stream);
+  }
+  PyErr_Clear();
+  return false;
+}
+
+// What __dlpack__ is told: the call's stream, before whose work that of the array's library then
+// comes. None: the array does not lie on the call's GPU.
+nb::object StreamFor(nb::handle object, Gpu* gpu) {
+  std::pair<int, int> device;
+  try {
+    static const nb::handle name = Interned("__dlpack_device__");
+    if (gpu == nullptr || !nb::try_cast(nb::getattr(object, name)(), device)) return nb::none();
+  } catch (nb::python_error&) {  // such as that of PyTorch for "meta"
+    return nb::none();
+  }
+  const auto [type, cuda] = device;
+  if (type != kDLCUDA || cuda != gpu->place.cuda.value_or(cuda)) return nb::none();
+  if (!gpu->place.cuda.has_value()) {
+    const nb::object stream = Imported("ropeserve._arrays", "current_stream")(object, cuda);
+    gpu->Joins(cuda, reinterpret_cast<void*>(nb::cast<uintptr_t>(stream)));
+  }
+  // 1 is the legacy default stream, which is null in CUDA.
+  return nb::int_(std::max<uintptr_t>(reinterpret_cast<uintptr_t>(gpu->queue.stream), 1));
+}
+
 // A dtype has the name that its library gives it.
 [[noreturn]] void RaiseOf(const Status& status, const std::string& name, nb::handle object) {
   if (status.detail().field != name + ".dtype" || !nb::hasattr(object, "dtype")) Raise(status);
@@ -102,10 +136,12 @@ const ExchangeApi* ApiOf(nb::handle object) {
 }
 
 // What __dlpack__ gives. None: the object cannot.
-nb::object CapsuleOf(nb::handle object) {
+nb::object CapsuleOf(nb::handle object, const nb::object& stream) {
   if (!nb::hasattr(object, "__dlpack__")) return nb::none();
+  nb::dict given;
+  if (!stream.is_none()) given["stream"] = stream;
   try {
-    return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 1));
+    return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 1), **given);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) {  // such as KeyboardInterrupt
       error.restore();
@@ -114,7 +150,7 @@ nb::object CapsuleOf(nb::handle object) {
     if (!error.matches(PyExc_TypeError)) return nb::none();
   }
   try {
-    return object.attr("__dlpack__")();
+    return object.attr("__dlpack__")(**given);
   } catch (nb::python_error&) {
     return nb::none();
   }
@@ -131,13 +167,19 @@ std::optional<int64_t> NumberOf(nb::handle object) {
 
 }  // namespace
 
-Array::Array(nb::handle object, std::string name, std::optional<client::DType> of_bytes)
-    : name_(std::move(name)), kept_(nb::borrow(object)) {
+bool Gpu::Joins(int cuda, void* stream) {
+  if (!place.cuda.has_value()) queue.stream = stream;
+  return queue.stream == stream || cuda != place.cuda;  // of another GPU it is refused later
+}
+
+Array::Array(nb::handle object, std::string name, std::optional<client::DType> of_bytes, Gpu* gpu)
+    : name_(std::move(name)), gpu_(gpu), kept_(nb::borrow(object)) {
   if (!Fill(object)) FillByBits(object);
   CheckHasPlainNumbers(object);
   if (of_bytes.has_value()) source_ = c::WithFloat8(source_, *of_bytes);
-  const Status status = c::ReadDlpack(source_, name_, &tensor_);
+  const Status status = c::ReadDlpack(source_, name_, &tensor_, gpu != nullptr);
   if (!status.ok()) RaiseOf(status, name_, object);
+  if (gpu != nullptr) Check(c::AddToPlace(tensor_.cuda, name_, &gpu->place));
 }
 
 std::vector<int64_t> Array::shape() const {
@@ -157,8 +199,11 @@ void* Array::writable() const {
 bool Array::Fill(nb::handle object) {
   if (FillByInterface(object)) return true;
   if (const ExchangeApi* const api = ApiOf(object)) {
-    if (api->tensor_of(object.ptr(), &source_) == 0) return true;
-    PyErr_Clear();
+    if (api->tensor_of(object.ptr(), &source_) != 0) {
+      PyErr_Clear();
+    } else if (IsInOrder(*api, source_.device, gpu_)) {
+      return true;
+    }
   }
   return FillByCapsule(object);
 }
@@ -205,7 +250,7 @@ void Array::CheckHasPlainNumbers(nb::handle object) const {
 }
 
 bool Array::FillByCapsule(nb::handle object) {
-  nb::object capsule = CapsuleOf(object);
+  nb::object capsule = CapsuleOf(object, StreamFor(object, gpu_));
   if (capsule.is_none()) return false;
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
     const auto* const managed = static_cast<const DLManagedTensorVersioned*>(
@@ -236,15 +281,15 @@ int64_t IntegerOf(nb::handle object, const char* name) {
   return nb::cast<int64_t>(Imported("ropeserve._arrays", "integer")(object, name));
 }
 
-IntegerArray::IntegerArray(nb::handle object, const char* name, bool may_be_number) {
+IntegerArray::IntegerArray(nb::handle object, const char* name, bool may_be_number, Gpu* gpu) {
   if (const auto number = NumberOf(object); number.has_value() && may_be_number) {
     values.push_back(*number);
     return;
   }
   if (ReadSequence(object)) return;
-  if (ReadArray(object, name) && (may_be_number || !shape.empty())) return;
+  if (ReadArray(object, name, gpu) && (may_be_number || !shape.empty())) return;
   // Strides, other widths, numbers of other types.
-  ReadArray(Imported("ropeserve._arrays", "integers")(object, name, may_be_number), name);
+  ReadArray(Imported("ropeserve._arrays", "integers")(object, name, may_be_number), name, nullptr);
 }
 
 bool IntegerArray::ReadSequence(nb::handle object) {
@@ -258,12 +303,19 @@ bool IntegerArray::ReadSequence(nb::handle object) {
   return true;
 }
 
-bool IntegerArray::ReadArray(nb::handle object, const char* name) {
-  Array array(name);
-  if (!array.Fill(object) || !c::ReadIntegers(array.source_, array.name_, &values).ok()) {
+bool IntegerArray::ReadArray(nb::handle object, const char* name, Gpu* gpu) {
+  Array array(name, gpu);
+  if (!array.Fill(object)) return false;
+  const DLTensor& source = array.source_;
+  if (gpu != nullptr && source.device.device_type == kDLCUDA) {
+    Check(c::FindIntegers(source, name, &on_gpu));
+    Check(c::AddToPlace(source.device.device_id, name, &gpu->place));
+    bytes = source.dtype.bits / 8;
+    kept = std::move(array.kept_);
+  } else if (!c::ReadIntegers(source, name, &values).ok()) {
     return false;
   }
-  shape.assign(array.source_.shape, array.source_.shape + array.source_.ndim);
+  shape.assign(source.shape, source.shape + source.ndim);
   return true;
 }
 

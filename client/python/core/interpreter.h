@@ -23,6 +23,10 @@ nanobind::object ErrorOf(const Status& status);
 [[noreturn]] void RaiseInvalid(const std::string& field, const std::string& got,
                                const std::string& want);
 
+inline void Check(const Status& status) {
+  if (!status.ok()) Raise(status);
+}
+
 template <typename T>
 T Take(Result<T> result) {
   if (!result.ok()) Raise(result.status());

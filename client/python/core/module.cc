@@ -149,12 +149,14 @@ class PyClient {
     return call(used);
   }
 
-  // Returns the arrays that the request fills.
+  // Returns the arrays that the request fills; on a GPU they are filled when the stream has run.
   nb::object Rotate(const nb::object& request) const {
     const auto& call = nb::cast<const Request&>(request);
     for (const nb::object& array : call.changed) MarkChanged(array);
-    const Result<RotateReply> reply = Run(
-        [&](const client::Client& client) { return client.Rotate(call.request, call.options); });
+    const Result<RotateReply> reply = Run([&](const client::Client& client) {
+      if (call.gpu.place.cuda.has_value()) return Enqueue(client, call.request, call.gpu);
+      return client.Rotate(call.request, call.options);
+    });
     if (!reply.ok()) Raise(Failed(reply.status(), request, unfinished_));
     const std::vector<std::string> warnings = WarningsOf(*reply, call);
     if (!warnings.empty()) Warn(nb::cast(warnings));
@@ -180,6 +182,7 @@ class PyClient {
     client::PreparedRotation rotation = Take(Run(
         [&](const client::Client& client) { return client.Prepare(packed, open_axis, options); }));
     if (!rotation.warnings().empty()) Warn(nb::cast(rotation.warnings()));
+    if (request.gpu.place.cuda.has_value()) LoadOnGpu(rotation, request);
     return {std::move(rotation), request};
   }
 
@@ -245,6 +248,33 @@ class PyClient {
   }
 
  private:
+  static Result<RotateReply> Enqueue(const client::Client& client,
+                                     const client::RotateRequest& call, const Gpu& gpu,
+                                     bool prepares_only = false) {
+    DeviceQueue queue = gpu.queue;
+    queue.device = *gpu.place.cuda;
+    queue.prepares_only = prepares_only;
+    return client.Enqueue(call, queue);
+  }
+
+  // Makes resident what calls on the GPU of the examples need, so that a stream may be captured.
+  void LoadOnGpu(const client::PreparedRotation& rotation, const Request& examples) const {
+    client::RotateRequest call = {.prepared = rotation,
+                                  .positions = examples.request.positions,
+                                  .reposition = examples.request.reposition,
+                                  .rows = examples.request.rows};
+    for (const client::TensorView& view : examples.request.tensors) {
+      call.tensors.push_back({.data = view.data,
+                              .memory = view.memory,
+                              .output = view.output,
+                              .strides = view.strides,
+                              .output_strides = view.output_strides});
+    }
+    Take(Run([&](const client::Client& client) {
+      return Enqueue(client, call, examples.gpu, /*prepares_only=*/true);
+    }));
+  }
+
   std::optional<client::Client> client_;
   const std::shared_ptr<Unfinished> unfinished_;  // null: no arena
 };
@@ -277,10 +307,11 @@ PyClient* Connect(const std::string& target, double timeout, int64_t arena_bytes
   return new PyClient(std::move(client));  // owned by Python
 }
 
-PyClient* Local(int threads, int64_t memory_bytes) {
+PyClient* Local(int threads, int64_t memory_bytes, int64_t device_table_bytes) {
   embedded::Options options;
   options.threads = threads;
   options.memory_bytes = memory_bytes;
+  options.device_table_bytes = device_table_bytes;
   client::Client client = Take(WithoutGil([&] { return embedded::Connect(options, {}); }));
   return new PyClient(std::move(client));  // owned by Python
 }

@@ -190,9 +190,9 @@ Request MoveOf(nb::handle k, const Arguments& values, const MoveConstants& const
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string index = inputs[i].is(k) ? "" : std::string("[") + std::to_string(i) + "]";
-    const Array array(inputs[i], "k" + index, constants.dtype);
+    const Array array(inputs[i], "k" + index, constants.dtype, &call.gpu);
     std::optional<Array> other;
-    if (!out.is_none()) other.emplace(outputs[i], "out" + index, constants.dtype);
+    if (!out.is_none()) other.emplace(outputs[i], "out" + index, constants.dtype, &call.gpu);
     const Array& result = out.is_none() ? array : *other;
     CheckIsNoFloat64(array, "fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2");
     CheckDType(array, constants.dtype.value_or(array.dtype()));
@@ -206,6 +206,7 @@ Request MoveOf(nb::handle k, const Arguments& values, const MoveConstants& const
     view.dtype = array.dtype();
     view.rotary_offset = constants.rotary_offset;
     view.data = array.tensor().data;
+    view.memory = array.memory();
     view.output = result.writable();
     if (is_paged) {
       AddPages(array, result, letters, ids, i == 0, constants.block_size, view);
@@ -262,6 +263,7 @@ void Prepared::RemoveConstants(client::RotateRequest& request) const {
                (!want.paged.has_value() || AreAlike(*view.paged, *want.paged));
     TensorView values;
     values.data = view.data;
+    values.memory = view.memory;
     values.output = view.output;
     values.strides = std::move(view.strides);
     values.output_strides = std::move(view.output_strides);

@@ -98,15 +98,6 @@ Request Request::OfRotation(nb::handle operation, nb::handle q, nb::handle k, bo
       if (given.has(name)) *row = call.Packed(given[name], name.name());
     }
   }
-  if (!is_move && !to_prepare) {
-    request.positions = given.Positions(has_table);
-  } else if (const char* const name = given.Any("start", "positions")) {
-    RaiseInvalid(name, "it", "nothing: this call has no positions of that kind");
-  } else if (is_move) {
-    call.AddDistance(given, by, to, from, from_rope);
-  } else {
-    request.positions.start = 0;
-  }
   if (in_place && given.has("output_dtype")) {
     RaiseInvalid("output_dtype", nb::str(given["output_dtype"]).c_str(),
                  "none for a call in place");
@@ -114,11 +105,23 @@ Request Request::OfRotation(nb::handle operation, nb::handle q, nb::handle k, bo
   request.output_dtype = given.DTypeOf("output_dtype");
   request.channel_order = given.PairingOf("channel_order");
   request.skip_attention_factor = static_cast<bool>(nb::bool_(given["skip_attention_factor"]));
+  call.gpu.queue.positions_max = given.IntegerOf("positions_max").value_or(0);
   request.request_id = given.TextOf("request_id");
   const std::string layout = given.TextOf("layout");
   if (!q.is_none()) call.Add("q", q, layout, in_place);
   if (!k.is_none()) call.Add("k", k, layout, in_place);
   if (call.filled.empty()) RaiseInvalid("q, k", "none", "at least one of them");
+  const Argument last = to_prepare ? Argument("context_parallel") : Argument("positions_outside");
+  // After the tensors, because on a GPU these decide about the stream.
+  if (!is_move && !to_prepare) {
+    request.positions = given.Positions(has_table, call.gpu);
+  } else if (const char* const name = given.Any("start", last)) {
+    RaiseInvalid(name, "it", "nothing: this call has no positions of that kind, nor lengths");
+  } else if (is_move) {
+    call.AddDistance(given, by, to, from, from_rope);
+  } else {
+    request.positions.start = 0;
+  }
   call.SetResult();
   return call;
 }
@@ -161,7 +164,7 @@ void Request::Add(const char* name, nb::handle given, const std::string& layout,
   } else {
     view.role = *name == 'q' ? client::Role::kQ : client::Role::kK;
   }
-  const Array array(input, name);
+  const Array array(input, name, {}, &gpu);
   CheckIsNoFloat64(array, "fp32, fp16 or bf16");
   if (view.layout.empty()) view.layout = layout.empty() ? LayoutOf(array) : layout;
   view.dtype = array.dtype();
@@ -190,6 +193,7 @@ void Request::AddMemory(const nb::object& input, const Array& array, const nb::o
                         const std::string& layout, const client::WantedTensor& wanted,
                         c::OpenAxis& open, client::TensorView view) {
   view.data = array.tensor().data;
+  view.memory = array.memory();
   view.strides = array.strides();
   arrays.push_back(array.kept());
   if (output.is_none()) {
@@ -201,7 +205,7 @@ void Request::AddMemory(const nb::object& input, const Array& array, const nb::o
     view.output_strides = view.strides;
     changed.push_back(input);
   } else {
-    const Array written(output, array.name() + "_output");
+    const Array written(output, array.name() + "_output", {}, &gpu);
     CheckDType(written, wanted.dtype);
     CheckShape(written, wanted.layout, wanted.shape, open);
     view.output = written.writable();
@@ -255,7 +259,7 @@ Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bo
   given.Set("start", start);
   Request call;
   call.options = OptionsOf(timeout);
-  call.request.positions = given.Positions(false);
+  call.gpu.queue.positions_max = positions_max_;
   if (!from.is_none()) {
     client::Reposition& move = call.request.reposition.emplace();
     move.from = PositionsOf(from, "from_");
@@ -270,7 +274,7 @@ Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bo
     if (!in_place && !nb::hasattr(input, "shape")) {
       RaiseInvalid("arrays", nb::cast<std::string>(input.type().attr("__name__")), "arrays");
     }
-    const Array array(input, names_[i]);
+    const Array array(input, names_[i], {}, &call.gpu);
     CheckDType(array, view.dtype);
     CheckShape(array, view.layout, view.shape, open);
     nb::object output = nb::none();
@@ -281,6 +285,7 @@ Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bo
     }
     call.AddMemory(input, array, output, view.layout, wanted, open, {});
   }
+  call.request.positions = given.Positions(false, call.gpu);
   call.SetResult();
   call.request.prepared = open.length.has_value() ? rotation_.WithLength(*open.length) : rotation_;
   return call;

@@ -46,6 +46,7 @@ struct Request {
   std::vector<nanobind::object> arrays = {};   // that it borrows
   std::vector<nanobind::object> changed = {};  // arrays in place
   std::optional<MoveConstants> moves = {};     // of Client.move_ only
+  Gpu gpu = {};                                // of a call whose place.cuda is set
 
   // Of Client.rotate and the like; q or k may be None, an array or a Tensor. Of a reposition `by`,
   // or `to` and `from`, with `from_rope`, a Rope or None. `to_prepare`: without positions.
@@ -80,7 +81,10 @@ void WarnOfCopy(nanobind::handle array, const char* name);
 class Prepared {
  public:
   Prepared(client::PreparedRotation rotation, const Request& like)
-      : rotation_(std::move(rotation)), names_(like.names), move_(like.moves) {
+      : rotation_(std::move(rotation)),
+        names_(like.names),
+        positions_max_(like.gpu.queue.positions_max),
+        move_(like.moves) {
     if (move_.has_value()) moved_ = like.request.tensors;
   }
 
@@ -103,6 +107,7 @@ class Prepared {
 
   client::PreparedRotation rotation_;
   std::vector<std::string> names_;  // of the tensors, for errors
+  int64_t positions_max_;           // of the queues of its calls
   std::optional<MoveConstants> move_;
   std::vector<client::TensorView> moved_ = {};
 };

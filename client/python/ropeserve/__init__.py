@@ -6,7 +6,7 @@
     rope = rs.connect("unix:/run/rope/rope.sock")     # or a rope_server
     q, k = rope.rotate(q, k, model="llama-3.1-8b", start=100_000)
 
-Arrays are those of numpy, of torch on the CPU, or of any library with DLPack.
+Arrays are those of numpy, of torch, or of any library with DLPack.
 """
 from ._core import version as __version__
 from .client import (AsyncClient, CallArguments, Client, MoveArguments, Prepared, RopeArguments,

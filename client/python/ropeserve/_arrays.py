@@ -13,6 +13,7 @@ _NUMPY = {"fp32": "float32", "fp16": "float16", "fp64": "float64"}
 _ML_DTYPES = {"bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 _TORCH = {**_NUMPY, **_ML_DTYPES}
 _NAME_OF = {long: short for short, long in _TORCH.items()}
+_CUDA = 2  # of DLPack
 _DLPACK_CODES = {"torch.float8_e4m3fn": 10, "torch.float8_e5m2": 12}
 
 
@@ -20,6 +21,21 @@ def torch_of(array: object) -> Any:
     """The module torch if `array` is one of its tensors, else None. Imports nothing."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(array, torch.Tensor) else None
+
+
+def _cupy_of(array: object) -> Any:
+    """As torch_of, of cupy."""
+    cupy = sys.modules.get("cupy")
+    return cupy if cupy is not None and isinstance(array, cupy.ndarray) else None
+
+
+def current_stream(array: object, device: int) -> int:
+    """The stream of that GPU on which the array's library works now; of a library that names none
+    the legacy default stream, 0."""
+    if torch := torch_of(array):
+        return int(torch.cuda.current_stream(device).cuda_stream)
+    cupy = _cupy_of(array)
+    return 0 if cupy is None else int(cupy.cuda.get_current_stream(device).ptr)
 
 
 def dtype_name(dtype: object, field: str = "dtype") -> str:
@@ -67,12 +83,19 @@ def _said(array: object) -> str:
 
 
 def empty(array: Any, shape: Sequence[int], dtype: str | None) -> Any:
-    """A new packed array in the library of `array`. dtype None: the array's."""
+    """A new packed array in the library of `array`. dtype None: the array's. InvalidField: an array
+    on a GPU of a library that orders nothing after the work of others' streams."""
     torch = torch_of(array)
     if torch is not None:
         return array.new_empty(shape, dtype=getattr(torch, _TORCH[dtype]) if dtype else array.dtype)
     if dtype is None and isinstance(array, np.ndarray):
         return np.empty(shape, array.dtype)
+    if cupy := _cupy_of(array):
+        with array.device:
+            return cupy.empty(shape, numpy_dtype(dtype) if dtype else array.dtype)
+    if hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] == _CUDA:
+        raise invalid("output", f"a new one of {_said(array)}",
+                      "one of torch or cupy, such as of torch.from_dlpack(array)")
     return np.empty(shape, numpy_dtype(dtype or dtype_name(array.dtype)))
 
 

@@ -61,6 +61,10 @@ class CallArguments(RopeArguments, total=False):
         angles: of each pair, in radians. Each is [rows, pairs], where a token takes the row of its
             position; or, where no positions are given, nor seq_lens and the like, [S, pairs],
             [B, S, pairs] or [T, pairs].
+    Beside arrays on a GPU, positions lie there too, as int32 or int64, which the work itself reads:
+        positions_max: how many positions the table on the GPU has; without it the config's length.
+            A token outside takes the last row.
+        positions_outside: one int32 on the GPU, to which such tokens are added.
     Others:
         layout: of all arrays: one letter for each axis, of B, S, T, H, L and D. Without it three
             axes are SHD and four BSHD.
@@ -77,6 +81,8 @@ class CallArguments(RopeArguments, total=False):
     start: int
     starts: object
     positions: object
+    positions_max: int
+    positions_outside: object
     cos: object
     sin: object
     angles: object
@@ -217,6 +223,12 @@ class _Rotations:
 
     Each takes q, k or both, as arrays or as Tensor, and gives one array, or a tuple (q, k).
     A name that ends with _ says that the arrays themselves are changed.
+
+    Experimental, since no GPU has run it yet: in process the arrays of a call may all lie on one
+    GPU. The call then returns when its work is enqueued on the current stream of the first array's
+    library, torch or cupy; of another library on the legacy default stream. It neither waits nor
+    allocates anything but new arrays. The first call, or prepare with arrays there, loads kernels
+    and builds a table; a stream is captured after that. reposition and move_ take `by`, one number.
     """
 
     _native: _core.Client
@@ -346,7 +358,7 @@ class Prepared:
                 axis may be shorter. A call with strides takes as long as one of Client.rotate.
             q, k: the same, by name.
             start, starts, positions: exactly one of them, as in CallArguments; also seq_lens,
-                cu_seqlens and context_parallel.
+                cu_seqlens, context_parallel and positions_outside.
             from_: for a prepared reposition: the current positions.
         """
         return self._rotations._finish(
@@ -437,9 +449,6 @@ class Client(_Rotations):
             if q is not None or open_axis is not None:
                 raise invalid("q, open_axis", "one of them", "k alone, for a move")
             request = _core.move(k, {**arguments, "by": 0})
-        elif given := [name for name in ("seq_lens", "cu_seqlens", "context_parallel")
-                       if arguments.get(name) is not None]:
-            raise invalid(given[0], "it", "nothing: lengths are those of a call")
         else:
             request = _core.rotation(operation, q, k, False, arguments, None, 0, 0, to_prepare=True)
         return Prepared(self._native.prepare(request, open_axis or "", timeout), self)
@@ -659,16 +668,19 @@ def connect(target: str | None = None, *, timeout: float = 5.0, arena_bytes: int
                   is_local=False)
 
 
-def local(*, threads: int = 0, memory_bytes: int = 0) -> Client:
+def local(*, threads: int = 0, memory_bytes: int = 0,
+          device_table_bytes: int = 256 << 20) -> Client:
     """The engine in this process: the same answers as a server's, bit for bit, without one.
 
     Args:
         threads: of large calls; 0: as many as the process may use.
         memory_bytes: bounds requests, tables and models together; 0: three quarters of what the
             process may use.
+        device_table_bytes: bounds the tables on each GPU together.
     """
-    return Client(_core.local(threads, memory_bytes),
-                  functools.partial(local, threads=threads, memory_bytes=memory_bytes),
+    options = {"threads": threads, "memory_bytes": memory_bytes,
+               "device_table_bytes": device_table_bytes}
+    return Client(_core.local(*options.values()), functools.partial(local, **options),
                   is_local=True)
 
 

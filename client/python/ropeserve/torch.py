@@ -17,19 +17,21 @@ from .errors import invalid
 
 
 class RotaryEmbedding(torch.nn.Module):
-    """Rotates q and k of an attention layer, on the CPU.
+    """Rotates q and k of an attention layer, on the CPU, or in process on a GPU (experimental).
 
     Args:
         client: of connect or local.
         layout: one letter for each axis: "BHSD" in models of Hugging Face.
+        positions_max: on a GPU, as in Client.rotate.
         **rope: names the embedding, as in Client.rotate.
     """
 
     def __init__(self, client: Client, *, layout: Optional[str] = None,
-                 **rope: Unpack[RopeArguments]) -> None:
+                 positions_max: Optional[int] = None, **rope: Unpack[RopeArguments]) -> None:
         super().__init__()
         self._client = client
         self._layout = layout
+        self._positions_max = positions_max
         self._rope = _rope_of(dict(rope))
         self._take_handle()
 
@@ -49,7 +51,7 @@ class RotaryEmbedding(torch.nn.Module):
         Args:
             q, k: fp32, fp16 or bf16.
             start: the position of the first token; or
-            positions: of each token, [S] or [B, S], integers.
+            positions: of each token, [S] or [B, S], integers; on the GPU of q, if it is there.
         """
         if (start is None) == (positions is None):
             raise invalid("positions", "none or both", "one of start and positions")
@@ -60,8 +62,8 @@ class RotaryEmbedding(torch.nn.Module):
     def _call(self, tensors: Sequence[torch.Tensor], positions: Optional[torch.Tensor],
               start: int, backward: bool) -> list[torch.Tensor]:
         call = self._client.backward if backward else self._client.rotate
-        where: dict[str, Any] = {"layout": self._layout}
-        where |= {"start": start} if positions is None else {"positions": positions.numpy()}
+        where: dict[str, Any] = {"layout": self._layout, "positions_max": self._positions_max}
+        where |= {"start": start} if positions is None else {"positions": positions}
         result = call(*(tensor.detach() for tensor in tensors), rope=self._rope, **where)
         return [result] if len(tensors) == 1 else list(result)
 
@@ -71,7 +73,7 @@ _handles = itertools.count()
 _modules: weakref.WeakValueDictionary[int, RotaryEmbedding] = weakref.WeakValueDictionary()
 
 
-@torch.library.custom_op("ropeserve::rotate", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("ropeserve::rotate", mutates_args=(), device_types=("cpu", "cuda"))
 def _rotate(tensors: list[torch.Tensor], positions: Optional[torch.Tensor], start: int,
             handle: int, backward: bool) -> list[torch.Tensor]:
     return _modules[handle]._call(tensors, positions, start, backward)

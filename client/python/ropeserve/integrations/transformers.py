@@ -33,8 +33,10 @@ _FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 class _ExactRows:
     """Takes the place of a rotary layer's forward."""
 
-    def __init__(self, client: Optional[Client], layer: Any, name: str) -> None:
+    def __init__(self, client: Optional[Client], positions_max: Optional[int], layer: Any,
+                 name: str) -> None:
         self._given = client
+        self._positions_max = positions_max
         self._config = layer.config.to_dict()
         self._told: dict[Optional[str], Description] = {}
         self._tables: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -57,6 +59,8 @@ class _ExactRows:
         length = told.config.get("max_position_embeddings", _LENGTH)
         probes = [probe(client, length, seq_len=1, **embedding)]
         if told.depends_on_seq_len:  # longrope: its short list, and its long one
+            if self._positions_max is not None:
+                raise invalid(name, "positions_max", "none, for lists that follow each call")
             original = told.config["original_max_position_embeddings"]
             probes = [probe(client, original, seq_len=1, **embedding)]
             if length > original:
@@ -72,8 +76,8 @@ class _ExactRows:
     @torch.no_grad()
     def __call__(self, x: torch.Tensor, position_ids: torch.Tensor,
                  layer_type: Optional[str] = None) -> tuple[torch.Tensor, torch.Tensor]:
-        length = 1
-        if position_ids.numel() > 0:
+        length = self._positions_max or 1
+        if self._positions_max is None and position_ids.numel() > 0:
             first, last = (int(each) for each in torch.aminmax(position_ids))
             if first < 0:
                 raise invalid("position_ids", first, "at least 0")
@@ -122,28 +126,31 @@ def _form_that_fits(layer: Any, layer_type: Optional[str], want: Probe,
     return None
 
 
-def patch(model: Any, *, client: Optional[Client] = None) -> list[str]:
+def patch(model: Any, *, client: Optional[Client] = None,
+          positions_max: Optional[int] = None) -> list[str]:
     """Gives every rotary layer of a model exact cos and sin, in the model's dtype.
 
     A layer's own values are compared first, to within errors of float32, so a layer that computes
     something else is refused and no layer changes. A table has a row for each position up to the
     largest that was seen, rounded up to a power of two: 8 bytes for each pair in fp32, and 0.3
-    microseconds once. The largest position of a call is read first, which waits for a GPU.
+    microseconds once.
 
     Args:
         model: a model of transformers, or any module with layers named ...RotaryEmbedding.
         client: computes the tables; without it an engine in this process.
+        positions_max: how many positions the table has. Without it the largest of each call is read
+            first, which waits for a GPU and allows no capture; with it none may be larger.
     Returns:
         the names of the layers.
     Raises:
         InvalidField: there is no such layer, or one cannot take its values from a table: dynamic
-            scaling, interleaved sections of three axes, complex values.
+            scaling, interleaved sections of three axes, complex values; longrope's from one.
     """
     found = {name: layer for name, layer in model.named_modules()
              if type(layer).__name__.endswith("RotaryEmbedding") and hasattr(layer, "config")}
     if not found:
         raise invalid("model", type(model).__name__, "one with layers named ...RotaryEmbedding")
-    made = {name: _ExactRows(client, layer, name) for name, layer in found.items()
+    made = {name: _ExactRows(client, positions_max, layer, name) for name, layer in found.items()
             if not isinstance(layer.forward, _ExactRows)}
     for name, exact in made.items():
         found[name].forward = exact
