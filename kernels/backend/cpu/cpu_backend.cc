@@ -74,7 +74,7 @@ class CpuBackend : public Backend {
     for (const RotateJob& job : jobs) {
       CheckJob(job);
       total_bytes += job.bytes();
-      only_turns = only_turns && job.OnlyTurns();
+      only_turns = only_turns && job.OnlyTurns() && !job.move;
     }
     const int64_t alone_bytes = only_turns ? kCpuAloneBytes : kCpuSliceBytes;
     if (total_bytes <= alone_bytes || pool_.threads() == 1) {

@@ -1,7 +1,7 @@
 // The cpu backend: SIMD kernels on the threads of one pool.
 //
 // A batch of at most kCpuAloneBytes runs on the calling thread. The bound is kCpuSliceBytes for a
-// batch with fused ops or another arithmetic, which takes several times as long per byte. Larger
+// batch with fused ops, another arithmetic or rows to compose, which takes longer per byte. Larger
 // batches are cut by tokens, and large tokens by heads, into portions of equal size, at most about
 // kCpuSliceBytes, as many for each thread of the pool.
 //
