@@ -81,6 +81,11 @@ class DescribedRows {
 absl::StatusOr<DescribeReply> Describe(const LayerRope& rope, const ResolvedRope* resolved,
                                        const DescribeOptions& options);
 
+// A format version, the config as `compat` interprets it, precision, pairing, channel order, layer
+// type, and whether the layer rotates; without names of models, warnings or the way the config was
+// given. Numbers are exact. A config_id is the hash of this text.
+std::string CanonicalText(const LayerRope& rope);
+
 }  // namespace rope::kernels
 
 #endif  // ROPE_KERNELS_DESCRIBE_H_

@@ -10,7 +10,6 @@
 
 #include "kernels/config/config_json.h"
 #include "kernels/dtype/element.h"
-#include "kernels/frequencies/eager_rows.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 #include "tests/support/golden_reader.h"
 #include "tests/support/status_matchers.h"
