@@ -22,7 +22,6 @@
 #include "kernels/config/remark.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/dtype/pairing.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/derived_rows.h"
 #include "rope/describe.h"

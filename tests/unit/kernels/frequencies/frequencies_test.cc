@@ -274,10 +274,10 @@ TEST(TableKeyTest, MeaningDecidesAndNotSpelling) {
 
 TEST(TableKeyTest, EveryBitCounts) {
   const long double next = std::nextafter(0.5L, 1.0L);
-  EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({next}, 1));
-  EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({0.5L}, std::nextafter(1.0, 2.0)));
-  EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({0.5L, 0.5L}, 1));
-  EXPECT_TRUE(TableKey({0.0L}, 1) == TableKey({-0.0L}, 1));
+  EXPECT_FALSE(TableKey({{0.5L}, 1}) == TableKey({{next}, 1}));
+  EXPECT_FALSE(TableKey({{0.5L}, 1}) == TableKey({{0.5L}, std::nextafter(1.0, 2.0)}));
+  EXPECT_FALSE(TableKey({{0.5L}, 1}) == TableKey({{0.5L, 0.5L}, 1}));
+  EXPECT_TRUE(TableKey({{0.0L}, 1}) == TableKey({{-0.0L}, 1}));
 }
 
 // --- Formulas that no golden file covers ---
