@@ -22,7 +22,6 @@
 #include "kernels/config/remark.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/dtype/pairing.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/derived_rows.h"
 #include "rope/describe.h"
@@ -80,6 +79,11 @@ class DescribedRows {
 // with precision hf or without a pairing.
 absl::StatusOr<DescribeReply> Describe(const LayerRope& rope, const ResolvedRope* resolved,
                                        const DescribeOptions& options);
+
+// A format version, the config as `compat` interprets it, precision, pairing, channel order, layer
+// type, and whether the layer rotates; without names of models, warnings or the way the config was
+// given. Numbers are exact. A config_id is the hash of this text.
+std::string CanonicalText(const LayerRope& rope);
 
 }  // namespace rope::kernels
 

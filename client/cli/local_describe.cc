@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_format.h"
 #include "client/error.h"
-#include "kernels/canonical_text.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/rope_config.h"

@@ -9,7 +9,6 @@
 
 #include "absl/types/span.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/dtype/pairing.h"
 #include "kernels/tables/row_table.h"
 #include "kernels/tables/table_page.h"
 

@@ -14,9 +14,15 @@
 #ifndef ROPE_KERNELS_BACKEND_WORKER_POOL_H_
 #define ROPE_KERNELS_BACKEND_WORKER_POOL_H_
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
-#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "proto/mutex.h"
 
 namespace rope::kernels {
 
@@ -28,13 +34,39 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  int threads() const;
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
   // Runs body(0) to body(items - 1), each once and in any order. Returns when all have returned.
   void ParallelFor(int64_t items, const std::function<void(int64_t)>& body);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // One ParallelFor, on its caller's stack. Threads take items by incrementing `next`, without a
+  // lock. A worker reaches a call only through calls_ and raises `helpers` under mu_. After Unqueue
+  // no new worker can enter, and the call may be destroyed once `helpers` is 0.
+  struct Call {
+    const std::function<void(int64_t)>* body;
+    int64_t items;
+    std::atomic<int64_t> next = 0;
+    std::atomic<int64_t> helpers = 0;  // workers in RunItems; raised under mu_ only
+  };
+
+  // Runs items until none is left. No lock is held.
+  static void RunItems(Call& call);
+  // Removes the call from the queue, then waits until no worker is in it.
+  void Retire(Call& call);
+  void Unqueue(Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A worker's loop.
+  void Work();
+  // Spins until a call is queued, for a bounded time. Releases mu_ meanwhile.
+  void AwaitNextCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  std::vector<std::thread> workers_;
+  proto::Mutex mu_;
+  proto::CondVar work_;
+  proto::CondVar done_;
+  std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // calls that may still have items
+  std::atomic<int64_t> queued_ = 0;               // calls_.size(), for reads without the lock
+  int64_t awake_ ABSL_GUARDED_BY(mu_) = 0;        // spinning workers; they read queued_
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace rope::kernels

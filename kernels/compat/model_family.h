@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "kernels/config/layer_config.h"
 #include "kernels/config/rope_config.h"
-#include "kernels/dtype/pairing.h"
+#include "kernels/dtype/dtype.h"
 
 namespace rope::kernels {
 

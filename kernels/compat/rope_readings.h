@@ -1,6 +1,6 @@
 // Readings: how other implementations interpret the same config, by engine_table.h. ApplyCompat
 // converts a config to another reading, Readings compares all readings, and ScalingOf shows the
-// effect of a config on each frequency.
+// effect of a config on each frequency. Remarks: what is said of the values of a config.
 //
 // Threading:  Pure functions; any thread.
 // Errors:     INVALID_ARGUMENT: the implementation has no such rotation, or was not checked.
@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/compat/model_family.h"
+#include "kernels/config/remark.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/frequencies/frequencies.h"
 #include "rope/describe.h"
@@ -79,6 +80,12 @@ std::vector<FrequencyScaling> ScalingOf(const ResolvedRope& rope,
 // cause at the 16 positions up to `position`, without the attention factor. REQUIRES: 0 <= position
 // <= 2^31.
 double Float32AngleError(const ResolvedRope::AtSeqLen& evaluated, int64_t position);
+
+// One sentence per setting: a factor below 1, high_freq_factor equal to low_freq_factor, a factor
+// that contradicts the length ratio, a field that has no effect, a default that was assumed.
+// `head_dim` as for Validate. REQUIRES: Validate(config, head_dim) is OK.
+std::vector<Remark> Remarks(const RopeConfig& config,
+                            std::optional<int64_t> head_dim = std::nullopt);
 
 }  // namespace rope::kernels
 

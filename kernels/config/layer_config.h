@@ -16,7 +16,7 @@
 
 #include "kernels/config/remark.h"
 #include "kernels/config/rope_config.h"
-#include "kernels/dtype/pairing.h"
+#include "kernels/dtype/dtype.h"
 
 namespace rope::kernels {
 

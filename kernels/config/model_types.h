@@ -19,7 +19,7 @@
 #include "kernels/config/json_fields.h"
 #include "kernels/config/remark.h"
 #include "kernels/config/rope_config.h"
-#include "kernels/dtype/pairing.h"
+#include "kernels/dtype/dtype.h"
 
 namespace rope::kernels {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "kernels/dtype/pairing.h"
+#include "kernels/dtype/dtype.h"
 
 namespace rope::kernels {
 

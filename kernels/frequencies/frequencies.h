@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/frequencies/eager_rows.h"
+#include "kernels/frequencies/inverse_frequencies.h"
 
 namespace rope::kernels {
 

@@ -3,7 +3,11 @@
 //
 // Threading:  Pure functions; any thread.
 // Precision:  All arithmetic is in Quad (kernels/dtype/quad.h); each result is rounded once to a
-//             significand of 64 bits, so that every processor computes the same bits.
+//             significand of 64 bits, so that every processor computes the same bits. Eager
+//             functions have the float32 arithmetic of Hugging Face's eager code (precision hf),
+//             for bit-by-bit comparison with it: each step is in float32, in the order of
+//             modeling_rope_utils.py and of the rotary classes. pow, cos and sin are correctly
+//             rounded; vector libraries may differ by one unit in the last place.
 #ifndef ROPE_KERNELS_FREQUENCIES_INVERSE_FREQUENCIES_H_
 #define ROPE_KERNELS_FREQUENCIES_INVERSE_FREQUENCIES_H_
 
@@ -11,6 +15,7 @@
 #include <vector>
 
 #include "kernels/config/rope_config.h"
+#include "kernels/dtype/dtype.h"
 
 namespace rope::kernels {
 
@@ -23,6 +28,22 @@ std::vector<long double> InverseFrequencies(const RopeConfig& config, int64_t he
 // REQUIRES: as InverseFrequencies; `config` has no explicit inv_freq.
 std::vector<long double> UnscaledFrequencies(const RopeConfig& config, int64_t head_dim,
                                              int64_t rotary_dim);
+
+// cos and sin of one angle. The function that returns it says which factor is included.
+struct CosSin {
+  double cos = 1;
+  double sin = 0;
+};
+
+// The result of InverseFrequencies in float32 steps. Types that Hugging
+// Face does not have (ntk, yarn by turns, axial, explicit inv_freq) are computed exactly and
+// rounded once.
+std::vector<float> EagerFrequencies(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim,
+                                    int64_t seq_len);
+
+// cos and sin of float32(position) * inv_freq, rounded to float32, times `multiplier` in float32,
+// rounded to `dtype`.
+CosSin EagerCosSin(int64_t position, float inv_freq, float multiplier, DType dtype);
 
 }  // namespace rope::kernels
 

@@ -20,7 +20,6 @@
 #include "kernels/config/config_json.h"
 #include "kernels/config/layer_config.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/dtype/pairing.h"
 
 namespace rope::kernels {
 

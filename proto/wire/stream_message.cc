@@ -6,7 +6,7 @@
 #include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "proto/wire/message_join.h"
-#include "proto/wire/schema.h"
+#include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
 
 namespace rope::proto {

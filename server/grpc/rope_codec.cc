@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
-#include "proto/wire/schema.h"
+#include "proto/wire/message_split.h"
 #include "proto/wire/wire_cursor.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"

@@ -23,7 +23,7 @@
 #include "kernels/config/layer_config.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/describe.h"
-#include "kernels/dtype/pairing.h"
+#include "kernels/dtype/dtype.h"
 #include "kernels/frequencies/frequencies.h"
 #include "proto/mutex.h"
 #include "rope/v1/admin.pb.h"

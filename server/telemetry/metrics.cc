@@ -67,30 +67,6 @@ void AddHistogram(Families& families, const char* name, const char* help,
   families.push_back({name, help, MetricType::Histogram, {histogram.Read()}});
 }
 
-// The series of calls, by the instruments of gRPC.
-struct CallSeries {
-  std::vector<ClientMetric> started;
-  std::vector<ClientMetric> duration;
-  std::vector<ClientMetric> received_bytes;
-  std::vector<ClientMetric> sent_bytes;
-};
-
-// Adds what calls have counted. `always`: also if there was none.
-void AddCalls(const std::string& method, const CallCounts& calls, bool always, CallSeries& series) {
-  if (always || calls.started() > 0) {
-    series.started.push_back(ValueOf(calls.started(), {{"grpc_method", method}}));
-  }
-  for (size_t code = 0; code < kCodeCount; ++code) {
-    const CallCounts::Counts& counts = calls.counts()[code];
-    if (counts.duration.count() == 0 && !(always && code == 0)) continue;
-    const std::vector<ClientMetric::Label> labels = {{"grpc_method", method},
-                                                     {"grpc_status", CodeName(code)}};
-    series.duration.push_back(counts.duration.Read(labels));
-    series.received_bytes.push_back(counts.received_bytes.Read(labels));
-    series.sent_bytes.push_back(counts.sent_bytes.Read(labels));
-  }
-}
-
 void CollectTableCache(const Gauges& gauges, Families& families) {
   const kernels::TableCache::Statistics& cache = gauges.table_cache;
   AddCounter(families, "rope_table_cache_hits_total", "Table pages that were looked up and found",
@@ -240,24 +216,44 @@ Families Metrics::Collect(const Gauges& gauges) const {
 // gRPC's instruments (gRFC A66), with the names that OpenTelemetry's exporter for Prometheus makes:
 // dots are underscores, the unit follows, and _total ends a counter.
 void Metrics::CollectCalls(Families& families) const {
-  CallSeries series;
+  MetricFamily started = {
+      "grpc_server_call_started_total", "gRPC calls begun, by method", MetricType::Counter, {}};
+  MetricFamily duration = {"grpc_server_call_duration_seconds",
+                           "Seconds from a gRPC call's message to its answer, of a stream from its "
+                           "headers to its end; 0 if no message came",
+                           MetricType::Histogram,
+                           {}};
+  MetricFamily received = {"grpc_server_call_rcvd_total_compressed_message_size_bytes",
+                           "Bytes of the request messages of a gRPC call, which are not compressed",
+                           MetricType::Histogram,
+                           {}};
+  MetricFamily sent = {"grpc_server_call_sent_total_compressed_message_size_bytes",
+                       "Bytes of the answer messages of a gRPC call, which are not compressed",
+                       MetricType::Histogram,
+                       {}};
+  // `always`: also if there was none.
+  const auto add = [&](const std::string& method, const CallCounts& calls, bool always) {
+    if (always || calls.started() > 0) {
+      started.metric.push_back(ValueOf(calls.started(), {{"grpc_method", method}}));
+    }
+    for (size_t code = 0; code < kCodeCount; ++code) {
+      const CallCounts::Counts& counts = calls.counts()[code];
+      if (counts.duration.count() == 0 && !(always && code == 0)) continue;
+      const std::vector<ClientMetric::Label> labels = {{"grpc_method", method},
+                                                       {"grpc_status", CodeName(code)}};
+      duration.metric.push_back(counts.duration.Read(labels));
+      received.metric.push_back(counts.received_bytes.Read(labels));
+      sent.metric.push_back(counts.sent_bytes.Read(labels));
+    }
+  };
   for (size_t i = 0; i < calls_.size(); ++i) {
-    AddCalls("rope.v1.RopeService/" + std::string(kMethodNames[i]), calls_[i],
-             i == static_cast<size_t>(Method::kRotate), series);
+    add("rope.v1.RopeService/" + std::string(kMethodNames[i]), calls_[i],
+        i == static_cast<size_t>(Method::kRotate));
   }
-  AddCalls("other", unknown_calls_, /*always=*/false, series);
-  families.push_back({"grpc_server_call_started_total", "gRPC calls begun, by method",
-                      MetricType::Counter, std::move(series.started)});
-  families.push_back({"grpc_server_call_duration_seconds",
-                      "Seconds from a gRPC call's message to its answer, of a stream from its "
-                      "headers to its end; 0 if no message came",
-                      MetricType::Histogram, std::move(series.duration)});
-  families.push_back({"grpc_server_call_rcvd_total_compressed_message_size_bytes",
-                      "Bytes of the request messages of a gRPC call, which are not compressed",
-                      MetricType::Histogram, std::move(series.received_bytes)});
-  families.push_back({"grpc_server_call_sent_total_compressed_message_size_bytes",
-                      "Bytes of the answer messages of a gRPC call, which are not compressed",
-                      MetricType::Histogram, std::move(series.sent_bytes)});
+  add("other", unknown_calls_, /*always=*/false);
+  for (MetricFamily* const family : {&started, &duration, &received, &sent}) {
+    families.push_back(std::move(*family));
+  }
 }
 
 void Metrics::CollectRequests(Families& families) const {

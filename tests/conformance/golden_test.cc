@@ -23,7 +23,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
-#include "kernels/canonical_text.h"
 #include "kernels/config/config_json.h"
 #include "kernels/describe.h"
 #include "kernels/frequencies/frequencies.h"

@@ -203,7 +203,7 @@ TEST_P(PropertyTest, EveryCombinationOfChoicesIsTheExactAnswer) {
 INSTANTIATE_TEST_SUITE_P(All, PropertyTest, ::testing::ValuesIn(Implementations()),
                          ImplementationName);
 
-// The arithmetic of kernels/dtype/pairing.h other than the plain turn, over every backend and every
+// The arithmetic of kernels/dtype/dtype.h other than the plain turn, over every backend and every
 // instruction set: a rotation in the rounded steps of eager code, and the addition of a sinusoidal
 // table.
 

@@ -21,7 +21,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/compat/model_family.h"
 #include "kernels/compat/rope_readings.h"
-#include "kernels/compat/rope_remarks.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/config_json_document.h"
 #include "kernels/config/rope_config.h"

@@ -19,7 +19,6 @@
 #include "kernels/backend/cuda/cuda_plan.h"
 #include "kernels/backend/cuda/device_executor.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/dtype/pairing.h"
 #include "tests/gpu/device.h"
 
 namespace rope::bench {

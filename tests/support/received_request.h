@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "proto/wire/message_split.h"
-#include "proto/wire/schema.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/request/request.h"
 

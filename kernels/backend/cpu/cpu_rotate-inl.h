@@ -23,7 +23,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
-#include "kernels/dtype/pairing.h"
+#include "kernels/dtype/dtype.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

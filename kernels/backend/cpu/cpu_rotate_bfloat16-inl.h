@@ -12,7 +12,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/backend/cpu/cpu_rotate-inl.h"
-#include "kernels/dtype/pairing.h"
+#include "kernels/dtype/dtype.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

@@ -34,7 +34,6 @@
 
 #include "kernels/backend/cuda/cuda_job.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/dtype/pairing.h"
 
 namespace rope::kernels {
 

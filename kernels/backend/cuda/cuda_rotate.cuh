@@ -21,7 +21,6 @@
 #include "kernels/backend/cuda/cuda_job.h"
 #include "kernels/backend/cuda/cuda_numbers.cuh"
 #include "kernels/dtype/dtype.h"
-#include "kernels/dtype/pairing.h"
 
 #if defined(__CUDACC__)
 #define ROPE_CUDA_UNROLL _Pragma("unroll")  // arrays then live in registers

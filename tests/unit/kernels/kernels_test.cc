@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "kernels/canonical_text.h"
+#include "kernels/describe.h"
 #include "kernels/dtype/element.h"
 #include "kernels/identity/key_identity.h"
 #include "tests/support/status_matchers.h"

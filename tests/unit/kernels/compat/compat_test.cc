@@ -8,7 +8,7 @@
 
 #include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
-#include "kernels/compat/rope_remarks.h"
+#include "kernels/compat/rope_readings.h"
 #include "kernels/config/rope_config.h"
 #include "tests/support/status_matchers.h"
 

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/compat/rope_remarks.h"
+#include "kernels/compat/rope_readings.h"
 #include "kernels/dtype/element.h"
-#include "kernels/frequencies/eager_rows.h"
+#include "kernels/frequencies/inverse_frequencies.h"
 #include "kernels/tables/derived_rows.h"
 #include "kernels/tables/table_cache.h"
 #include "kernels/tables/table_page.h"

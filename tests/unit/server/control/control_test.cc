@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/dtype/element.h"
 #include "proto/wire/message_split.h"
-#include "proto/wire/schema.h"
 #include "server/control/admin.h"
 #include "server/control/describe.h"
 #include "server/control/tables.h"

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/dtype/dtype.h"
-#include "kernels/dtype/pairing.h"
 #include "tests/support/matchers.h"
 
 namespace rope::kernels {
