@@ -11,9 +11,6 @@
 // The arena is the program's and outlives connections. Staging memory belongs to one connection,
 // because the server may still be at work on it after a lost call.
 //
-// To add a transport: implement RotateTransport (rotate_transport.h), and add a Connect... function
-// to this class.
-//
 // Threading:  Thread-safe once Connect has returned. Get blocks while a dial is under way, for
 //             kRedialMax at most; nothing else blocks.
 // Ownership:  Shares the arena with its slots, links with the calls that use them, and the pool
