@@ -13,12 +13,6 @@ namespace {
 // under its locks, where nothing can be started. Owns itself until then.
 class ReturnWatch final : public EventHandler {
  public:
-  static void Start(grpc::CompletionQueue* queue, const BorrowedSlices& borrowed,
-                    std::function<void()> then) {
-    auto watch = std::make_unique<ReturnWatch>(queue, borrowed, std::move(then));
-    watch.release()->Arm();  // owned by its next event
-  }
-
   ReturnWatch(grpc::CompletionQueue* queue, const BorrowedSlices& borrowed,
               std::function<void()> then)
       : queue_(queue), borrowed_(borrowed), then_(std::move(then)) {}
@@ -31,7 +25,6 @@ class ReturnWatch final : public EventHandler {
     then();
   }
 
- private:
   // The first checks follow at once, because the thread that wrote the bytes is about to return.
   // The others are ever more rare, because a peer that takes no bytes holds them.
   void Arm() {
@@ -47,6 +40,7 @@ class ReturnWatch final : public EventHandler {
         static_cast<EventHandler*>(this));
   }
 
+ private:
   grpc::CompletionQueue* const queue_;
   const BorrowedSlices& borrowed_;
   std::function<void()> then_;
@@ -77,7 +71,8 @@ void EventQueue::Remove(const LiveCall* call) {
 
 void EventQueue::WhenReturned(const BorrowedSlices& borrowed, std::function<void()> then) {
   if (borrowed.AllReturned()) return then();
-  ReturnWatch::Start(&queue_, borrowed, std::move(then));
+  auto watch = std::make_unique<ReturnWatch>(&queue_, borrowed, std::move(then));
+  watch.release()->Arm();  // owned by its next event
 }
 
 void EventQueue::Run() {

@@ -1,4 +1,4 @@
-// What waits in the client: bounded timeouts, events of completion queues, the threads of callbacks,
+// What waits in the client: bounded timeouts, events of completion queues, threads of callbacks,
 // and whether a thread polls before it sleeps.
 //
 // Threading:  Thread-safe.
