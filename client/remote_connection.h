@@ -3,8 +3,7 @@
 // asynchronous calls (calls/async_call.h).
 //
 // Threading:  Thread-safe once Connect has returned. The background thread starts with the first
-//             asynchronous call. The destructor cancels the calls in flight and waits for them; on
-//             the background thread itself it does not wait.
+//             asynchronous call, and ends as client.h says.
 // Errors:     As client.h says for each method; the status of the last attempt. `may_have_executed`
 //             is true if any attempt may have run.
 #ifndef ROPE_CLIENT_REMOTE_CONNECTION_H_
@@ -16,7 +15,6 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +52,7 @@ class RemoteConnection final : public MessageConnection {
  public:
   RemoteConnection(const std::string& target, const ConnectOptions& options)
       : connector_(std::make_shared<Connector>(target, options)) {}
+  ~RemoteConnection() override;
 
   // As Connector::Connect. REQUIRES: called first.
   Status Connect(std::chrono::microseconds timeout) { return connector_->Connect(timeout); }
@@ -95,8 +94,8 @@ class RemoteConnection final : public MessageConnection {
 
   const std::shared_ptr<Connector> connector_;
   const std::shared_ptr<Imports> imports_ = std::make_shared<Imports>();
-  std::once_flag loop_once_;
-  std::optional<EventLoop> loop_;  // created once, under loop_once_
+  std::once_flag queue_once_;
+  std::shared_ptr<EventQueue> queue_;  // created once, under queue_once_
 };
 
 }  // namespace rope::client

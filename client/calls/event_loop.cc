@@ -50,6 +50,12 @@ class ReturnWatch final : public EventHandler {
 
 }  // namespace
 
+std::shared_ptr<EventQueue> EventQueue::Start(std::shared_ptr<const CallbackOwner> owner) {
+  auto queue = std::make_shared<EventQueue>(std::move(owner));
+  queue->thread_ = std::thread([queue] { queue->Run(); });
+  return queue;
+}
+
 void EventQueue::Add(std::shared_ptr<LiveCall> call) {
   const proto::MutexLock lock(&mu_);
   const LiveCall* key = call.get();
@@ -91,16 +97,9 @@ void EventQueue::Close() {
     is_over = live_.empty();
     for (const auto& [key, call] : live_) calls.push_back(call);
   }
-  for (const auto& call : calls) call->Cancel();
+  for (const auto& call : std::exchange(calls, {})) call->Cancel();
   if (is_over) queue_.Shutdown();
-}
-
-EventLoop::EventLoop(const std::shared_ptr<const CallbackOwner>& owner)
-    : queue_(std::make_shared<EventQueue>(owner)), thread_([queue = queue_] { queue->Run(); }) {}
-
-EventLoop::~EventLoop() {
-  queue_->Close();
-  if (queue_->OnCallbackThread()) {
+  if (IsCallbackThreadOf(*owner_)) {
     thread_.detach();  // it ends after this callback, which cannot wait for it
   } else {
     thread_.join();
