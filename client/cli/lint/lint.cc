@@ -19,7 +19,6 @@
 #include "client/error.h"
 #include "kernels/check.h"
 #include "kernels/compat/attention_scale.h"
-#include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
 #include "kernels/config/config_json_document.h"
 #include "kernels/config/embedded_data.h"
@@ -318,10 +317,6 @@ bool Passes(const Finding& finding, const kernels::EngineVersion& filter) {
 }
 
 }  // namespace
-
-std::vector<std::string> EngineNames() {
-  return kernels::EngineNames();
-}
 
 Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
   const auto filter = kernels::SplitEngine(text);

@@ -13,6 +13,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "kernels/compat/engine_table.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/remark.h"
@@ -145,7 +146,7 @@ class KeyLines {
 };
 
 // The engines whose readings are known.
-std::vector<std::string> EngineNames();
+using kernels::EngineNames;
 
 // Reads "vllm" or "vllm@0.33.0"; the version need not have been compared. INVALID_ARGUMENT, of the
 // field "engine": no engine of that name, or it has no versions of that form.

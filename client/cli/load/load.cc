@@ -276,8 +276,7 @@ Status ReadRope(const Arguments& arguments, LoadPlan& plan) {
 
 Result<LoadPlan> PlanOf(const Arguments& arguments) {
   LoadPlan plan;
-  plan.call = CallOptionsOf(arguments);
-  plan.call.attempts_max = 1;
+  plan.call.timeout = CallOptionsOf(arguments).timeout;
   for (const auto take : {&ReadShape, &ReadTransport, &ReadLength, &ReadRope}) {
     ROPE_RETURN_IF_ERROR(take(arguments, plan));
   }
