@@ -187,8 +187,12 @@ Status RemoteConnection::FenceOn(Connector& connector,
 }
 
 const std::shared_ptr<EventQueue>& RemoteConnection::Queue() {
-  std::call_once(loop_once_, [this] { loop_.emplace(connector_->callback_owner()); });
-  return loop_->queue();
+  std::call_once(queue_once_, [this] { queue_ = EventQueue::Start(connector_->callback_owner()); });
+  return queue_;
+}
+
+RemoteConnection::~RemoteConnection() {
+  if (queue_ != nullptr) queue_->Close();
 }
 
 Result<ServingStatus> RemoteConnection::Health(const std::string& service,

@@ -33,14 +33,12 @@ Status BadType(const DLDataType& type, const std::string& name, const std::strin
 
 Status CheckDevice(const DLDevice& device, const std::string& name) {
   if (device.device_type == kDLCPU) return {};
-  if (device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged) {
-    return InvalidField(name + ".device",
-                        "memory of CUDA device " + std::to_string(device.device_id),
-                        "host memory (kDLCPU): copy the tensor to the host");
-  }
-  return InvalidField(name + ".device",
-                      "device type " + std::to_string(static_cast<int>(device.device_type)),
-                      "host memory (kDLCPU)");
+  const bool is_cuda = device.device_type == kDLCUDA || device.device_type == kDLCUDAManaged;
+  return InvalidField(
+      name + ".device",
+      is_cuda ? absl::StrCat("memory of CUDA device ", device.device_id)
+              : absl::StrCat("device type ", static_cast<int>(device.device_type)),
+      absl::StrCat("host memory (kDLCPU)", is_cuda ? ": copy the tensor to the host" : ""));
 }
 
 Status CheckAxes(const DLTensor& tensor, const std::string& name, int32_t axes_min) {

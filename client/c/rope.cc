@@ -42,12 +42,6 @@ using rope::client::CallOptions;
 using rope::client::Client;
 using rope::client::ConnectOptions;
 
-// Before the first connection to "inproc:".
-void EnableInProcess() {
-  static std::once_flag enabled;
-  std::call_once(enabled, [] { rope::embedded::Enable(); });
-}
-
 // Gives a result away as an object of C.
 template <typename Object, typename T>
 Status Give(Result<T> result, Object** object) {
@@ -71,7 +65,8 @@ rope_error* rope_connect(const char* target, const char* options, rope_client** 
     ConnectOptions connect;
     ROPE_RETURN_IF_ERROR(CheckGiven({{target, "target"}, {client, "client"}}));
     ROPE_RETURN_IF_ERROR(ReadOptions(options, &connect));
-    EnableInProcess();
+    static std::once_flag enabled;  // before the first connection to "inproc:"
+    std::call_once(enabled, [] { rope::embedded::Enable(); });
     return Give(Client::Connect(target, connect), client);
   });
 }

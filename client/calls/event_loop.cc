@@ -13,12 +13,6 @@ namespace {
 // under its locks, where nothing can be started. Owns itself until then.
 class ReturnWatch final : public EventHandler {
  public:
-  static void Start(grpc::CompletionQueue* queue, const BorrowedSlices& borrowed,
-                    std::function<void()> then) {
-    auto watch = std::make_unique<ReturnWatch>(queue, borrowed, std::move(then));
-    watch.release()->Arm();  // owned by its next event
-  }
-
   ReturnWatch(grpc::CompletionQueue* queue, const BorrowedSlices& borrowed,
               std::function<void()> then)
       : queue_(queue), borrowed_(borrowed), then_(std::move(then)) {}
@@ -31,7 +25,6 @@ class ReturnWatch final : public EventHandler {
     then();
   }
 
- private:
   // The first checks follow at once, because the thread that wrote the bytes is about to return.
   // The others are ever more rare, because a peer that takes no bytes holds them.
   void Arm() {
@@ -47,6 +40,7 @@ class ReturnWatch final : public EventHandler {
         static_cast<EventHandler*>(this));
   }
 
+ private:
   grpc::CompletionQueue* const queue_;
   const BorrowedSlices& borrowed_;
   std::function<void()> then_;
@@ -55,6 +49,12 @@ class ReturnWatch final : public EventHandler {
 };
 
 }  // namespace
+
+std::shared_ptr<EventQueue> EventQueue::Start(std::shared_ptr<const CallbackOwner> owner) {
+  auto queue = std::make_shared<EventQueue>(std::move(owner));
+  queue->thread_ = std::thread([queue] { queue->Run(); });
+  return queue;
+}
 
 void EventQueue::Add(std::shared_ptr<LiveCall> call) {
   const proto::MutexLock lock(&mu_);
@@ -77,7 +77,8 @@ void EventQueue::Remove(const LiveCall* call) {
 
 void EventQueue::WhenReturned(const BorrowedSlices& borrowed, std::function<void()> then) {
   if (borrowed.AllReturned()) return then();
-  ReturnWatch::Start(&queue_, borrowed, std::move(then));
+  auto watch = std::make_unique<ReturnWatch>(&queue_, borrowed, std::move(then));
+  watch.release()->Arm();  // owned by its next event
 }
 
 void EventQueue::Run() {
@@ -96,16 +97,9 @@ void EventQueue::Close() {
     is_over = live_.empty();
     for (const auto& [key, call] : live_) calls.push_back(call);
   }
-  for (const auto& call : calls) call->Cancel();
+  for (const auto& call : std::exchange(calls, {})) call->Cancel();
   if (is_over) queue_.Shutdown();
-}
-
-EventLoop::EventLoop(const std::shared_ptr<const CallbackOwner>& owner)
-    : queue_(std::make_shared<EventQueue>(owner)), thread_([queue = queue_] { queue->Run(); }) {}
-
-EventLoop::~EventLoop() {
-  queue_->Close();
-  if (queue_->OnCallbackThread()) {
+  if (IsCallbackThreadOf(*owner_)) {
     thread_.detach();  // it ends after this callback, which cannot wait for it
   } else {
     thread_.join();

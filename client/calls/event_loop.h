@@ -1,13 +1,12 @@
-// EventLoop: the background thread of a connection, and the queue on which the events of its RPCs
-// and alarms arrive.
+// EventQueue: the queue on which the events of a connection's RPCs and alarms arrive, and the
+// background thread that handles them.
 //
 // A call adds itself before its first operation and removes itself after its last event; the queue
-// owns it in between. When the EventLoop is destroyed, it cancels the calls that are left; once all
-// have removed themselves, the thread ends.
+// owns it in between.
 //
-// Threading:  EventQueue is thread-safe; events run on its thread, which sleeps while nothing
-//             happens. The thread is a callback thread of `owner` (waiter.h).
-// Ownership:  The thread, the calls and the EventLoop share the queue.
+// Threading:  Thread-safe; events run on its thread, which sleeps while nothing happens. The thread
+//             is a callback thread of `owner` (waiter.h).
+// Ownership:  The thread, the calls and the connection share the queue.
 #ifndef ROPE_CLIENT_CALLS_EVENT_LOOP_H_
 #define ROPE_CLIENT_CALLS_EVENT_LOOP_H_
 
@@ -37,10 +36,13 @@ class LiveCall {
 class EventQueue {
  public:
   explicit EventQueue(std::shared_ptr<const CallbackOwner> owner) : owner_(std::move(owner)) {}
+  // A queue whose thread runs.
+  static std::shared_ptr<EventQueue> Start(std::shared_ptr<const CallbackOwner> owner);
+  // Cancels all calls. Once all have removed themselves, the thread ends; waits for it, except on a
+  // callback thread. REQUIRES: called once, of a queue that was started.
+  void Close();
 
   grpc::CompletionQueue* queue() { return &queue_; }
-  // Whether this is any thread that runs callbacks of the connection.
-  bool OnCallbackThread() const { return IsCallbackThreadOf(*owner_); }
 
   void Add(std::shared_ptr<LiveCall> call);
   // The last thing that a call does: it may be destroyed on return.
@@ -51,31 +53,15 @@ class EventQueue {
   void WhenReturned(const BorrowedSlices& borrowed, std::function<void()> then);
 
  private:
-  friend class EventLoop;
-
   // Handles events until the queue is shut down and empty.
   void Run();
-  // Cancels all calls; the queue shuts down when the last has removed itself.
-  void Close();
 
   const std::shared_ptr<const CallbackOwner> owner_;
   grpc::CompletionQueue queue_;
+  std::thread thread_;
   proto::Mutex mu_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   std::unordered_map<const LiveCall*, std::shared_ptr<LiveCall>> live_ ABSL_GUARDED_BY(mu_);
-};
-
-class EventLoop {
- public:
-  explicit EventLoop(const std::shared_ptr<const CallbackOwner>& owner);
-  // Waits for the thread, except on a callback thread.
-  ~EventLoop();
-
-  const std::shared_ptr<EventQueue>& queue() const { return queue_; }
-
- private:
-  const std::shared_ptr<EventQueue> queue_;
-  std::thread thread_;
 };
 
 }  // namespace rope::client

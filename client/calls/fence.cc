@@ -5,7 +5,6 @@
 
 #include "client/codec/message_call.h"
 #include "client/error.h"
-#include "client/transport/waiter.h"
 #include "kernels/status_macros.h"
 #include "rope/v1/admin.pb.h"
 

@@ -24,24 +24,25 @@ class Fields {
   explicit Fields(const Json& json) : json_(json) {}
   const Status& status() const { return status_; }
 
-  const Json* Get(const char* key) {
+  // Null where there is no such key.
+  const Json& Get(const char* key) {
     const auto it = json_.find(key);
-    if (it != json_.end()) return &*it;
+    if (it != json_.end()) return *it;
     Fail(key, "no such key", "one");
-    return nullptr;
+    return none_;
   }
 
   std::string Text(const char* key) {
-    const Json* value = Get(key);
-    if (value != nullptr && value->is_string()) return value->get<std::string>();
+    const Json& value = Get(key);
+    if (value.is_string()) return value.get<std::string>();
     Fail(key, "another type", "a string");
     return {};
   }
 
   int64_t Integer(const char* key, int64_t min, int64_t max) {
-    const Json* value = Get(key);
-    if (value != nullptr && value->is_number_integer()) {
-      const auto number = value->get<int64_t>();
+    const Json& value = Get(key);
+    if (value.is_number_integer()) {
+      const auto number = value.get<int64_t>();
       if (number >= min && number <= max) return number;
     }
     Fail(key, "another value", absl::StrCat("an integer from ", min, " to ", max));
@@ -49,29 +50,28 @@ class Fields {
   }
 
   double Number(const char* key) {
-    const Json* value = Get(key);
-    if (value != nullptr && value->is_number()) return value->get<double>();
+    const Json& value = Get(key);
+    if (value.is_number()) return value.get<double>();
     Fail(key, "another type", "a number");
     return 0;
   }
 
   std::vector<double> Numbers(const char* key, int64_t count) {
     std::vector<double> numbers;
-    if (const Json* value = Get(key)) Append(key, *value, count, numbers);
+    Append(key, Get(key), count, numbers);
     return numbers;
   }
 
   // T integers, or three lists of T integers.
   void Positions(int64_t tokens, GoldenFile& golden) {
-    const Json* value = Get("positions");
-    if (value == nullptr) return;
-    if (!value->is_array() || value->empty() || !value->front().is_array()) {
+    const Json& value = Get("positions");
+    if (!value.is_array() || value.empty() || !value.front().is_array()) {
       golden.positions_shape = {tokens};
-      return Append("positions", *value, tokens, golden.positions);
+      return Append("positions", value, tokens, golden.positions);
     }
     golden.positions_shape = {3, tokens};
-    if (!CheckArray("positions", *value, 3)) return;
-    for (const Json& row : *value) Append("positions", row, tokens, golden.positions);
+    if (!CheckArray("positions", value, 3)) return;
+    for (const Json& row : value) Append("positions", row, tokens, golden.positions);
   }
 
   void Fail(absl::string_view key, absl::string_view got, absl::string_view want) {
@@ -103,6 +103,7 @@ class Fields {
   }
 
   const Json& json_;
+  const Json none_;
   Status status_;
 };
 
@@ -165,12 +166,8 @@ Result<GoldenFile> ParseGolden(absl::string_view text) {
     fields.Fail("format", format, "rope-golden-1");
   }
   GoldenFile golden;
-  const Json* config = fields.Get("config");
-  if (config != nullptr)
-    golden.config_json = config->dump(-1, ' ', false, Json::error_handler_t::replace);
-  const Json* layer_type = fields.Get("layer_type");
-  if (layer_type != nullptr && !layer_type->is_null())
-    golden.layer_type = fields.Text("layer_type");
+  golden.config_json = fields.Get("config").dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (!fields.Get("layer_type").is_null()) golden.layer_type = fields.Text("layer_type");
   golden.pairing = ReadPairing(fields);
   golden.head_dim = fields.Integer("head_dim", 1, kAxisMax);
   golden.rotary_dim = fields.Integer("rotary_dim", 0, golden.head_dim);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -25,15 +24,10 @@ Status Bad(absl::string_view what) {
   return Status(StatusCode::kInvalidArgument, absl::StrCat("npy ", what));
 }
 
-struct Header {
-  std::string descr;
-  bool fortran_order = false;
-  std::vector<int64_t> shape;
-};
-
 // A .npy header is a Python literal with a string, a boolean and a tuple of integers. It is read as
 // JSON, with brackets in place of parentheses and without a comma at the end of a list.
-std::optional<Header> ParseHeader(absl::string_view text) {
+// Null: it is none.
+Json ParseHeader(absl::string_view text) {
   const std::string as_json = absl::StrReplaceAll(text, {{"'", "\""},
                                                          {"True", "true"},
                                                          {"False", "false"},
@@ -44,19 +38,16 @@ std::optional<Header> ParseHeader(absl::string_view text) {
                                                          {",}", "}"},
                                                          {", }", "}"}});
   const Json json = Json::parse(as_json, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || json.size() != 3) return std::nullopt;
-  const Json descr = json.value("descr", Json());
-  const Json fortran_order = json.value("fortran_order", Json());
+  if (!json.is_object() || json.size() != 3) return nullptr;
   const Json shape = json.value("shape", Json());
   const auto is_length = [](const Json& length) {
     return length.is_number_unsigned() && length.get<uint64_t>() <= INT64_MAX;
   };
-  if (!descr.is_string() || !fortran_order.is_boolean() || !shape.is_array() ||
-      shape.size() > kAxesMax || !std::all_of(shape.begin(), shape.end(), is_length)) {
-    return std::nullopt;
-  }
-  return Header{descr.get<std::string>(), fortran_order.get<bool>(),
-                shape.get<std::vector<int64_t>>()};
+  const bool is_header = json.value("descr", Json()).is_string() &&
+                         json.value("fortran_order", Json()).is_boolean() && shape.is_array() &&
+                         shape.size() <= kAxesMax &&
+                         std::all_of(shape.begin(), shape.end(), is_length);
+  return is_header ? json : nullptr;
 }
 
 // Bytes per element: the digits at the end of the type.
@@ -94,22 +85,22 @@ Result<NpyArray> ParseNpy(absl::string_view bytes) {
     return Bad(absl::StrCat("header: got ", header_bytes, " bytes, want at most ",
                             std::min(kHeaderBytesMax, bytes.size())));
   }
-  const std::optional<Header> header = ParseHeader(bytes.substr(0, header_bytes));
-  if (!header.has_value())
-    return Bad("header: got other text, want descr, fortran_order and shape");
+  const Json header = ParseHeader(bytes.substr(0, header_bytes));
+  if (header.is_null()) return Bad("header: got other text, want descr, fortran_order and shape");
   bytes.remove_prefix(header_bytes);
-  if (header->fortran_order) return Bad("fortran_order: got True, want False");
-  int64_t want = ItemBytes(header->descr);
-  if (want == 0 || header->descr[0] == '>') {
-    return Bad(absl::StrCat("descr: got ", header->descr, ", want a little-endian number"));
+  if (header.at("fortran_order") == true) return Bad("fortran_order: got True, want False");
+  NpyArray array{header.at("descr"), header.at("shape"), bytes};
+  int64_t want = ItemBytes(array.descr);
+  if (want == 0 || array.descr[0] == '>') {
+    return Bad(absl::StrCat("descr: got ", array.descr, ", want a little-endian number"));
   }
-  for (const int64_t length : header->shape) {
+  for (const int64_t length : array.shape) {
     if (__builtin_mul_overflow(want, length, &want)) return Bad("shape: got more than 2^63 bytes");
   }
   if (want != static_cast<int64_t>(bytes.size())) {
     return Bad(absl::StrCat("data: got ", bytes.size(), " bytes, want ", want));
   }
-  return NpyArray{header->descr, header->shape, bytes};
+  return array;
 }
 
 std::string NpyHeader(absl::string_view descr, const std::vector<int64_t>& shape) {

@@ -150,18 +150,15 @@ Status Connector::ConnectImported(microseconds timeout) {
 Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
                                                    const std::string& reason) {
   ROPE_ASSIGN_OR_RETURN(arena_, NewArena());
-  return Dialed{InlineLink(deadline), {Transport::kInline, reason}};
-}
-
-std::shared_ptr<const Link> Connector::InlineLink(Clock::time_point deadline) const {
+  ChosenTransport chosen = {Transport::kInline, reason};
   if (const std::optional<std::string> path = UnixPathOf(target_); path.has_value()) {
     Result<proto::FileDescriptor> socket = ConnectSocket(*path, TimeLeft(deadline));
-    if (socket.ok()) return LinkOn(*std::move(socket), {}, nullptr);
+    if (socket.ok()) return Dialed{LinkOn(*std::move(socket), {}, nullptr), std::move(chosen)};
   }
   std::shared_ptr<Link> channel = OwnChannel();
   // The answer is left unused: a call on the channel fails with the reason.
   static_cast<void>(channel->stub.WaitForConnected(TimeLeft(deadline)));
-  return channel;
+  return Dialed{std::move(channel), std::move(chosen)};
 }
 
 // Memory is created once a server listens. Where it is for staging, the arena has none.

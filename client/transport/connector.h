@@ -11,9 +11,6 @@
 // The arena is the program's and outlives connections. Staging memory belongs to one connection,
 // because the server may still be at work on it after a lost call.
 //
-// To add a transport: implement RotateTransport (rotate_transport.h), and add a Connect... function
-// to this class.
-//
 // Threading:  Thread-safe once Connect has returned. Get blocks while a dial is under way, for
 //             kRedialMax at most; nothing else blocks.
 // Ownership:  Shares the arena with its slots, links with the calls that use them, and the pool
@@ -106,6 +103,7 @@ class Connector {
   bool MayStage() const;
   // These set arena_ if they succeed.
   Result<Dialed> ConnectShared(Clock::time_point deadline);
+  // On a socket of ours if possible.
   Result<Dialed> ConnectInline(Clock::time_point deadline, const std::string& reason);
   // A link on `socket` with `memory` as its region, and a ring if both sides have it.
   // FAILED_PRECONDITION: the server shares no memory, or has no ring and only a ring is allowed.
@@ -114,8 +112,6 @@ class Connector {
   Result<std::shared_ptr<ArenaMemory>> NewStaging() const;
   // The imported memory, or new one.
   Result<std::shared_ptr<ArenaMemory>> NewArena() const;
-  // A link without memory: on a socket of ours if possible.
-  std::shared_ptr<const Link> InlineLink(Clock::time_point deadline) const;
   std::shared_ptr<const Link> LinkOn(proto::FileDescriptor socket, Region region,
                                      std::shared_ptr<Ring> ring) const;
   std::shared_ptr<Link> OwnChannel() const;

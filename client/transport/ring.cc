@@ -369,14 +369,10 @@ RingCompletions::~RingCompletions() {
 
 std::optional<RingCompletions::Ticket> RingCompletions::Reserve() {
   const std::optional<Ticket> ticket = requests_->Reserve();
-  if (ticket.has_value()) StartThread();
-  return ticket;
-}
-
-void RingCompletions::StartThread() {
+  if (!ticket.has_value()) return ticket;
   const proto::MutexLock lock(&mu_);
-  if (thread_.joinable()) return;
-  thread_ = std::thread([requests = requests_] { requests->Run(); });
+  if (!thread_.joinable()) thread_ = std::thread([requests = requests_] { requests->Run(); });
+  return ticket;
 }
 
 void RingCompletions::Submit(const Ticket& ticket, std::string_view request, microseconds timeout,

@@ -135,8 +135,6 @@ class RingCompletions {
  private:
   class Requests;  // what the thread shares with this object, and holds until it ends
 
-  void StartThread();
-
   const std::shared_ptr<Requests> requests_;
   proto::Mutex mu_;
   std::thread thread_ ABSL_GUARDED_BY(mu_);

@@ -34,9 +34,7 @@ class RpcAttempt final : public RotateAttempt,
         message_(MessageFor(request)),
         options_(options),
         queue_(queue),
-        on_reply_(std::move(on_reply)) {
-    rpc_.emplace();
-  }
+        on_reply_(std::move(on_reply)) {}
 
   void Start() override {
     self_ = shared_from_this();  // until OnEvent
@@ -73,7 +71,7 @@ class RpcAttempt final : public RotateAttempt,
   const RotateTransport::OnReply on_reply_;
   std::shared_ptr<RpcAttempt> self_;
   proto::Mutex mu_;
-  std::optional<UnaryAttempt> rpc_ ABSL_GUARDED_BY(mu_);  // null: it has ended
+  std::optional<UnaryAttempt> rpc_ ABSL_GUARDED_BY(mu_){std::in_place};  // null: it has ended
 };
 
 }  // namespace

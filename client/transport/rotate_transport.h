@@ -5,7 +5,7 @@
 //                  free slot, is a unary RPC
 //
 // Everything above it (retries, callbacks, preparations) is the same for all transports. To add
-// one: implement this interface, and let the connector (connector.h) choose it.
+// one: implement this interface, and add a Connect... function to the connector (connector.h).
 //
 // Threading:  Thread-safe. REQUIRES: destroyed after every attempt has completed.
 // Errors:     The server's, DEADLINE_EXCEEDED, or UNAVAILABLE for a lost connection; with the last

@@ -1,10 +1,8 @@
 // Stub: one channel, and single RPCs on it. It makes no decisions: no retries, no dialing.
 //
 // Threading:  Thread-safe; a copy shares the channel. Call does all its work on the calling thread:
-//             it polls a completion queue of that thread for up to the spin time, yielding between
-//             polls, and then sleeps. It sleeps at once if as many threads of the process wait as
-//             half the processors (waiter.h). An RPC started on another queue is handled by the
-//             threads of that queue.
+//             it polls a completion queue of that thread if it may (waiter.h), yielding between
+//             polls, and then sleeps. The threads of another queue handle an RPC started there.
 // Errors:     The status of the RPC, with the rope.v1.Error from its status details.
 #ifndef ROPE_CLIENT_TRANSPORT_STUB_H_
 #define ROPE_CLIENT_TRANSPORT_STUB_H_

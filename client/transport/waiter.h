@@ -1,4 +1,7 @@
-// BoundedTimeout: a caller's timeout, bounded so that no clock overflows when it is added.
+// What waits in the client: bounded timeouts, events of completion queues, threads of callbacks,
+// and whether a thread polls before it sleeps.
+//
+// Threading:  Thread-safe.
 #ifndef ROPE_CLIENT_TRANSPORT_WAITER_H_
 #define ROPE_CLIENT_TRANSPORT_WAITER_H_
 
@@ -11,14 +14,13 @@
 
 namespace rope::client {
 
-// At least 0, at most a day.
+// At least 0, at most a day, so that no clock overflows when it is added.
 template <typename Duration>
 std::chrono::microseconds BoundedTimeout(Duration timeout) {
   return std::clamp<Duration>(timeout, Duration(0), std::chrono::hours(24));
 }
 
-// EventHandler: what a tag on a gRPC completion queue of the client points to.
-
+// What a tag on a gRPC completion queue of the client points to.
 class EventHandler {
  public:
   // `ok`: as grpc::CompletionQueue::Next sets it.
@@ -28,30 +30,21 @@ class EventHandler {
   ~EventHandler() = default;
 };
 
-// Marks the threads that run the callbacks of a connection. Such a thread must not wait for other
-// callbacks of the connection: some of them run on it, after the current one.
-//
-// Threading:  Thread-safe; each thread has its own mark.
-
-// Names a connection; its address is what counts.
+// Names a connection, by its address. The threads that run its callbacks are marked with it: they
+// must not wait for other callbacks of the connection, some of which run on them, after the current
+// one.
 struct CallbackOwner {};
 
 // Marks the calling thread for the rest of its life. REQUIRES: `owner` outlives the thread.
 void EnterCallbackThread(const CallbackOwner& owner);
-// Whether the calling thread runs the callbacks of `owner`.
 bool IsCallbackThreadOf(const CallbackOwner& owner);
-
-// Waiter: decides whether a waiting thread may poll for its answer before it sleeps.
-//
-// Polling is faster while processors are free. More polling threads than that take processor time
-// from the server for which they wait. So only half as many threads as processors may poll, for
-// ConnectOptions::spin each.
-//
-// Threading:  Thread-safe; counts all waiting threads of the process.
 
 // How long a thread polls before it sleeps: ConnectOptions::spin, or its default.
 std::chrono::microseconds SpinOf(const ConnectOptions& options);
 
+// Decides whether a waiting thread may poll for its answer, for SpinOf. Polling is faster while
+// processors are free. More polling threads than that take processor time from the server for which
+// they wait. So only half as many threads of the process as it has processors may poll.
 class Waiter {
  public:
   Waiter() : may_poll_(waiting_.fetch_add(1, std::memory_order_relaxed) < PollersMax()) {}

@@ -19,7 +19,6 @@
 #include "client/error.h"
 #include "kernels/check.h"
 #include "kernels/compat/attention_scale.h"
-#include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
 #include "kernels/config/config_json_document.h"
 #include "kernels/config/embedded_data.h"
@@ -64,22 +63,16 @@ absl::Span<const Rule> Rules() {
   return rules;
 }
 
-const Rule* FindRule(absl::string_view id) {
+const Rule* FindRule(std::string_view id) {
   const absl::Span<const Rule> rules = Rules();
-  const auto* const found =
-      std::find_if(rules.begin(), rules.end(), [id](const Rule& rule) { return rule.id == id; });
+  const auto* const found = std::ranges::find(rules, id, &Rule::id);
   return found == rules.end() ? nullptr : found;
 }
 
-const Rule& RuleOf(absl::string_view id) {
+const Rule& RuleOf(std::string_view id) {
   const Rule* const rule = FindRule(id);
   ROPE_CHECK(rule != nullptr);
   return *rule;
-}
-
-const Rule& RuleOf(kernels::RemarkKind kind) {
-  const std::string_view id = kernels::Name(kind);
-  return RuleOf(absl::string_view(id.data(), id.size()));
 }
 
 std::string HelpLink(const Rule& rule) {
@@ -325,10 +318,6 @@ bool Passes(const Finding& finding, const kernels::EngineVersion& filter) {
 
 }  // namespace
 
-std::vector<std::string> EngineNames() {
-  return kernels::EngineNames();
-}
-
 Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
   const auto filter = kernels::SplitEngine(text);
   if (!filter.ok()) return ToStatus(filter.status());
@@ -457,13 +446,13 @@ class Linter {
     for (const kernels::Remark& remark : kernels::RemarksOf(*rope)) {
       // Published files have many towers that are not known here.
       const bool tower = described_ && remark.kind == kernels::RemarkKind::kUnknownModelType;
-      Add(type, {.rule = tower ? &RuleOf(kTowerNotSupported) : &RuleOf(remark.kind),
+      Add(type, {.rule = tower ? &RuleOf(kTowerNotSupported) : &RuleOf(kernels::Name(remark.kind)),
                  .field = remark.field,
                  .message = remark.text});
     }
     if (!rope->layer.rotates) return;
     if (!rope->layer.config.head_dim.has_value()) {
-      return Add(type, {.rule = &RuleOf(kernels::RemarkKind::kNoHeadDim),
+      return Add(type, {.rule = &RuleOf(kernels::Name(kernels::RemarkKind::kNoHeadDim)),
                         .field = "head_dim",
                         .message = "head_dim: got nothing, want the channels of a head; the "
                                    "readings of engines are not compared"});
@@ -492,7 +481,7 @@ class Linter {
 
   void AddRefusal(const std::string& type, const absl::Status& status) {
     const proto::ErrorParts parts = proto::PartsOf(status);
-    absl::string_view rule = parts.got == "nothing" ? kMissingValue : kInvalidValue;
+    std::string_view rule = parts.got == "nothing" ? kMissingValue : kInvalidValue;
     if (parts.field == "config_json") rule = kSyntax;
     if (absl::EndsWith(parts.field, "model_type")) rule = kNotSupported;
     Add(type,

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "kernels/compat/engine_table.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/remark.h"
@@ -41,25 +43,24 @@ struct Rule {
 };
 
 // Rules of lint itself; the others are kinds of remarks.
-inline constexpr absl::string_view kSyntax = "syntax";
-inline constexpr absl::string_view kMissingValue = "missing-value";
-inline constexpr absl::string_view kInvalidValue = "invalid-value";
-inline constexpr absl::string_view kNotSupported = "not-supported";
-inline constexpr absl::string_view kTowerNotSupported = "tower-not-supported";
-inline constexpr absl::string_view kReadDifferently = "read-differently";
-inline constexpr absl::string_view kScaledDifferently = "scaled-differently";
-inline constexpr absl::string_view kNoSuchRotation = "no-such-rotation";
-inline constexpr absl::string_view kVersionNotCompared = "version-not-compared";
+inline constexpr std::string_view kSyntax = "syntax";
+inline constexpr std::string_view kMissingValue = "missing-value";
+inline constexpr std::string_view kInvalidValue = "invalid-value";
+inline constexpr std::string_view kNotSupported = "not-supported";
+inline constexpr std::string_view kTowerNotSupported = "tower-not-supported";
+inline constexpr std::string_view kReadDifferently = "read-differently";
+inline constexpr std::string_view kScaledDifferently = "scaled-differently";
+inline constexpr std::string_view kNoSuchRotation = "no-such-rotation";
+inline constexpr std::string_view kVersionNotCompared = "version-not-compared";
 
 // All rules, the heaviest first.
 absl::Span<const Rule> Rules();
 
 // nullptr: there is no such rule.
-const Rule* FindRule(absl::string_view id);
+const Rule* FindRule(std::string_view id);
 
 // REQUIRES: there is such a rule.
-const Rule& RuleOf(absl::string_view id);
-const Rule& RuleOf(kernels::RemarkKind kind);
+const Rule& RuleOf(std::string_view id);
 
 // Where the rule is explained: a place in this repository.
 std::string HelpLink(const Rule& rule);
@@ -145,7 +146,7 @@ class KeyLines {
 };
 
 // The engines whose readings are known.
-std::vector<std::string> EngineNames();
+using kernels::EngineNames;
 
 // Reads "vllm" or "vllm@0.33.0"; the version need not have been compared. INVALID_ARGUMENT, of the
 // field "engine": no engine of that name, or it has no versions of that form.

@@ -157,10 +157,6 @@ ConnectOptions OptionsOf(const LoadPlan& plan) {
 
 }  // namespace
 
-const char* Name(LoadTransport transport) {
-  return TransportChoices()[static_cast<size_t>(transport)].name;
-}
-
 double Percentile(const std::vector<float>& sorted, double percent) {
   if (sorted.empty()) return 0;
   const double rank = std::ceil(static_cast<double>(sorted.size()) * percent / 100);
@@ -280,8 +276,7 @@ Status ReadRope(const Arguments& arguments, LoadPlan& plan) {
 
 Result<LoadPlan> PlanOf(const Arguments& arguments) {
   LoadPlan plan;
-  plan.call = CallOptionsOf(arguments);
-  plan.call.attempts_max = 1;
+  plan.call.timeout = CallOptionsOf(arguments).timeout;
   for (const auto take : {&ReadShape, &ReadTransport, &ReadLength, &ReadRope}) {
     ROPE_RETURN_IF_ERROR(take(arguments, plan));
   }
@@ -298,7 +293,7 @@ Json ReportOf(const LoadPlan& plan, const LoadResult& result) {
   const double gigabytes_per_second =
       requests_per_second * static_cast<double>(plan.RequestBytes()) / 1e9;
   const auto latency = [&](double percent) { return Percentile(result.latencies_us, percent); };
-  return {{"transport", Name(plan.transport)},
+  return {{"transport", TransportChoices()[static_cast<size_t>(plan.transport)].name},
           {"concurrency", plan.concurrency},
           {"tokens", plan.tokens},
           {"heads", plan.heads},
@@ -329,8 +324,8 @@ void PrintText(const LoadPlan& plan, const LoadResult& result, const Json& repor
     return report.at("latency_us").at(name).get<double>();
   };
   absl::PrintF("%s, %d in flight, %d tokens of %d + %d heads of %d (%s), on %s\n",
-               Name(plan.transport), plan.concurrency, plan.tokens, plan.heads, plan.kv_heads,
-               plan.head_dim, Name(plan.dtype), result.device);
+               report.at("transport").get<std::string>(), plan.concurrency, plan.tokens, plan.heads,
+               plan.kv_heads, plan.head_dim, Name(plan.dtype), result.device);
   absl::PrintF("requests    %d answered, %d failed, in %.3f s\n", result.latencies_us.size(),
                report.at("failed").get<int64_t>(), result.seconds);
   absl::PrintF("throughput  %.1f requests/s, %.1f tokens/s, %.3f GB/s in and as much out\n",

@@ -23,9 +23,6 @@ namespace rope::client {
 
 enum class LoadTransport { kInline, kStaged, kRing, kMemfd };
 
-// The value of the --transport flag.
-const char* Name(LoadTransport transport);
-
 struct LoadPlan {
   RopeSpec rope = {};
   int64_t tokens = 1;

@@ -6,10 +6,9 @@
 // within the call's deadline.
 //
 // Threading:  Thread-safe, any number of calls at once. A copy is cheap and shares the connection.
-//             Asynchronous calls start the connection's background threads (async.h).
 //             Destroying the last copy cancels the calls in flight (CANCELLED), runs their
-//             callbacks and joins these threads. In a callback the destructor does not wait: the
-//             threads end after the callback.
+//             callbacks and joins the threads that these had started (async.h). In a callback the
+//             destructor does not wait: the threads end after the callback.
 // Forks:      In a forked child every call fails with FAILED_PRECONDITION, "connect in the child",
 //             and RotateAsync runs its callback at once. The child neither touches nor closes the
 //             parent's connection, if it leaves slots and replies of the parent alone. gRPC does
@@ -17,10 +16,8 @@
 //             before, in process too; else Connect fails with FAILED_PRECONDITION. "inproc:" and
 //             rope::embedded::Connect start an engine of the child's own.
 // Ownership:  A synchronous call borrows its request until it returns; an asynchronous call copies
-//             the request and borrows the memory of its tensors, and of rows that the server
-//             shares (tensor.h), until its callback has run. The library keeps no reference to that
-//             memory afterwards. A reply owns its contents, except RotatedTensor::data where the
-//             request gave `output`.
+//             it. Tensors and rows: tensor.h and async.h; replies: rotate.h. The library keeps no
+//             reference to the memory of a call that has ended.
 // Errors:     The server's status, with the path of the faulty field in Status::detail(). From the
 //             client: INVALID_ARGUMENT: a tensor without data, or with a shape or strides whose
 //             size in bytes is not defined. DEADLINE_EXCEEDED: no answer within

@@ -201,16 +201,8 @@ inline bool operator!=(const RopeConfig& a, const RopeConfig& b) {
 
 namespace rope::client {
 
-using rope::Compat;
-using rope::LongropeBranch;
-using rope::Mrope;
-using rope::Pairing;
-using rope::Precision;
-using rope::RopeConfig;
-using rope::RopeType;
-using rope::SeqLenPolicy;
-using rope::XPos;
-using rope::YarnRamp;
+using rope::Compat, rope::LongropeBranch, rope::Mrope, rope::Pairing, rope::Precision;
+using rope::RopeConfig, rope::RopeType, rope::SeqLenPolicy, rope::XPos, rope::YarnRamp;
 
 // Names one rotary embedding. Set exactly one of model, config_id, config_json and config.
 struct RopeSpec {

@@ -109,13 +109,8 @@ struct DescribeReply {
 
 namespace rope::client {
 
-using rope::AttentionScale;
-using rope::DescribeReply;
-using rope::FrequencyScaling;
-using rope::Ramp;
-using rope::Reading;
-using rope::Row;
-using rope::ScaleReading;
+using rope::AttentionScale, rope::DescribeReply, rope::FrequencyScaling, rope::Ramp;
+using rope::Reading, rope::Row, rope::ScaleReading;
 
 struct DescribeRequest {
   RopeSpec rope = {};

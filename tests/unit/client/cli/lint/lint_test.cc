@@ -468,7 +468,7 @@ TEST(RulesTest, PageHasASectionForEachRuleAndNoOther) {
 TEST(RulesTest, EveryRemarkIsARuleOfItsWeight) {
   for (int i = 0; i <= static_cast<int>(kernels::RemarkKind::kSizesDoNotDivide); ++i) {
     const auto kind = static_cast<kernels::RemarkKind>(i);
-    const Rule& rule = RuleOf(kind);
+    const Rule& rule = RuleOf(kernels::Name(kind));
     const kernels::RemarkWeight weight = kernels::WeightOf(kind);
     const Weight want = weight == kernels::RemarkWeight::kNote      ? Weight::kNote
                         : weight == kernels::RemarkWeight::kWarning ? Weight::kWarning
