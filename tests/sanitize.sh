@@ -33,7 +33,9 @@ deploy/install_dependencies.sh --tests
 [[ -f $folder/build.ninja ]] || cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Sanitized \
   -DCMAKE_CXX_FLAGS_SANITIZED=-O1 -DROPE_SANITIZE=$sanitizers \
   -DROPE_WERROR=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
-cmake --build "$folder" --parallel "$(nproc)" ${programs[0]:+--target "${programs[@]%%:*}"}
+targets=("${programs[@]%%:*}")
+[[ ${programs[*]} ]] || targets=(all tests/all benchmarks)
+cmake --build "$folder" --parallel "$(nproc)" --target "${targets[@]}"
 
 # Little freed memory is kept back, because tests bound what a server holds.
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1:quarantine_size_mb=16

@@ -289,7 +289,7 @@ std::string Rotation::CheckChannel(int64_t token, int64_t head, int64_t channel,
   // denormal product rounds to 2^-149.
   const double tolerance = expected.error +
                            HalfUnit(std::abs(want) + expected.error, spec_.stored()) +
-                           std::ldexp(1 + std::abs(factor), -149);
+                           (1 + std::abs(factor)) * 0x1p-149;
   const double got = Output(token, head, channel);
   if (std::isnan(want) ? std::isnan(got) : got == want || std::abs(got - want) <= tolerance) {
     return "";
@@ -389,7 +389,7 @@ std::string Rotation::CheckSaturated() const {
   const double largest = Saturated(INFINITY, spec_.stored());
   int64_t least = 0;
   int64_t most = 0;
-  for (int64_t token = 0; token < spec_.tokens; ++token) {
+  for (int64_t token = 0; token < spec_.tokens && std::isfinite(largest); ++token) {
     for (int64_t head = 0; head < spec_.heads; ++head) {
       for (const Channel& channel : ExpectedHead(token, head)) {
         if (channel.copied) continue;

@@ -182,7 +182,7 @@ TEST_F(RopectlTest, HealthExitsZeroWhileServingAndOtherwiseOne) {
   EXPECT_THAT(Run({"health"}), Exits(0, HasSubstr("SERVING")));
   server_.process().Signal(SIGTERM);
   server_.process().Wait();
-  EXPECT_EQ(Run({"health", "--timeout=2s"}).status, 1);
+  EXPECT_EQ(Run({"health", "--timeout=100ms"}).status, 1);
 }
 
 TEST_F(RopectlTest, AModelFileOfTheOperatorsIsServed) {
