@@ -294,15 +294,6 @@ using kernels::DeviceJob;
 // The rows of a move, one for each row set.
 using MoveRows = std::array<kernels::TokenRows, kRowSetsMax>;
 
-absl::Status FindMoveRows(const Plan& plan, kernels::TableCache& tables, MoveRows& rows) {
-  if (!plan.device->move.has_value()) return absl::OkStatus();
-  for (size_t set = 0; set < plan.row_sets.size(); ++set) {
-    const kernels::Frequencies& frequencies = *plan.row_sets[set].runs.front().frequencies;
-    ROPE_RETURN_IF_ERROR(tables.AppendRows(frequencies, {&*plan.device->move, 1}, rows[set]));
-  }
-  return absl::OkStatus();
-}
-
 // A tensor's input or output.
 struct TensorSide {
   LayoutStrides strides;
@@ -462,7 +453,10 @@ absl::StatusOr<std::string_view> DeviceRotation::Enqueue(const Plan& plan,
   std::vector<DeviceJob> jobs;
   MoveRows rows;
   if (plan.bytes() > 0) {
-    ROPE_RETURN_IF_ERROR(FindMoveRows(plan, *tables, rows));
+    for (size_t set = 0; plan.device->move.has_value() && set < plan.row_sets.size(); ++set) {
+      const kernels::Frequencies& frequencies = *plan.row_sets[set].runs.front().frequencies;
+      ROPE_RETURN_IF_ERROR(tables->AppendRows(frequencies, {&*plan.device->move, 1}, rows[set]));
+    }
     ROPE_ASSIGN_OR_RETURN(jobs, JobCutter(plan, rows).Cut());
   }
   return executor->Enqueue(jobs, table_rows, queue);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -64,11 +65,6 @@ class JobWriter {
     }
   }
 
-  // Length of the last token axis. Along it tokens are evenly spaced in every layout.
-  static int64_t RunLength(const Layout& layout) {
-    return layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
-  }
-
   // Distances between tokens and heads of a packed tensor.
   kernels::Strides PackedStrides() const {
     const Layout& layout = tensor_.layout;
@@ -89,7 +85,7 @@ class JobWriter {
       return;
     }
     const LayoutStrides& strides = *tensor_.output_strides;
-    const int64_t run = RunLength(layout);
+    const int64_t run = layout.run();
     const int64_t step = layout.token_axes.empty() ? 0 : strides.token_axes.back();
     for (const int64_t end = token + tokens; token < end;) {
       const int64_t count = std::min(end - token, run - token % run);
@@ -285,63 +281,33 @@ class PackedCutter {
 // Cuts a tensor with strides: one rectangle for each run of tokens along the last token axis, where
 // one stride leads from token to token. If the channels of a head are not adjacent, the run is
 // gathered into packed memory, because a job needs adjacent channels.
-class StridedCutter {
- public:
-  StridedCutter(const TensorPlan& tensor, const char* input, JobWriter& writer,
-                std::list<JobTiler::Gathered>& gathered)
-      : is_gathered_(tensor.IsGathered()),
-        layout_(tensor.layout),
-        strides_(*tensor.strides),
-        element_bytes_(kernels::ElementBytes(tensor.dtype)),
-        input_(input),
-        writer_(writer),
-        gathered_(gathered) {}
-
-  void CutTokens(int64_t begin, int64_t end) {
-    const int64_t run = JobWriter::RunLength(layout_);
-    const int64_t stride = layout_.token_axes.empty() ? 0 : strides_.token_axes.back();
-    while (begin < end) {
-      const int64_t tokens = std::min(end - begin, run - begin % run);
-      const int64_t offset = OffsetOf(begin, layout_, strides_);
-      AddRun(begin, tokens, input_ + offset * element_bytes_, {stride, strides_.head});
-      begin += tokens;
+void CutStrided(const TensorPlan& tensor, int64_t begin, int64_t end, JobWriter& writer,
+                std::list<JobTiler::Gathered>& gathered) {
+  const Layout& layout = tensor.layout;
+  const LayoutStrides& strides = *tensor.strides;
+  const int64_t element_bytes = kernels::ElementBytes(tensor.dtype);
+  const int64_t step = layout.token_axes.empty() ? 0 : strides.token_axes.back();
+  for (int64_t tokens = 0; begin < end; begin += tokens) {
+    tokens = std::min(end - begin, layout.run() - begin % layout.run());
+    const char* const input =
+        tensor.input.fragments.front().data() + OffsetOf(begin, layout, strides) * element_bytes;
+    if (!tensor.IsGathered()) {
+      writer.Add(begin, tokens, 0, layout.heads, {input}, {step, strides.head});
+      continue;
     }
-  }
-
- private:
-  void AddRun(int64_t token, int64_t tokens, const char* input, kernels::Strides strides) {
-    if (!is_gathered_) {
-      writer_.Add(token, tokens, 0, layout_.heads, {input}, strides);
-      return;
-    }
-    const kernels::Strides packed = {layout_.heads * layout_.head_dim, layout_.head_dim};
-    writer_.Add(token, tokens, 0, layout_.heads, {Gather(tokens, input, strides)}, packed);
-  }
-
-  // Copies a run of tokens into packed memory.
-  const char* Gather(int64_t tokens, const char* input, kernels::Strides strides) {
-    std::string& copy = gathered_.emplace_back().bytes;
-    copy.reserve(static_cast<size_t>(tokens * layout_.heads * layout_.head_dim * element_bytes_));
-    for (int64_t token = 0; token < tokens; ++token) {
-      for (int64_t head = 0; head < layout_.heads; ++head) {
-        const int64_t offset = token * strides.token + head * strides.head;
-        for (int64_t d = 0; d < layout_.head_dim; ++d) {
-          copy.append(input + (offset + d * strides_.channel) * element_bytes_,
-                      static_cast<size_t>(element_bytes_));
-        }
+    std::string& copy = gathered.emplace_back().bytes;
+    copy.reserve(static_cast<size_t>(tokens * layout.heads * layout.head_dim * element_bytes));
+    for (int64_t row = 0; row < tokens * layout.heads; ++row) {
+      const int64_t offset = row / layout.heads * step + row % layout.heads * strides.head;
+      for (int64_t d = 0; d < layout.head_dim; ++d) {
+        copy.append(input + (offset + d * strides.channel) * element_bytes,
+                    static_cast<size_t>(element_bytes));
       }
     }
-    return copy.data();
+    writer.Add(begin, tokens, 0, layout.heads, {copy.data()},
+               {layout.heads * layout.head_dim, layout.head_dim});
   }
-
-  const bool is_gathered_;
-  const Layout& layout_;
-  const LayoutStrides& strides_;
-  const int64_t element_bytes_;
-  const char* const input_;
-  JobWriter& writer_;
-  std::list<JobTiler::Gathered>& gathered_;
-};
+}
 
 // Cuts a paged tensor: one rectangle for each run of adjacent slots in a page, of the tokens and of
 // the results.
@@ -368,23 +334,17 @@ void CutPages(const TensorPlan& tensor, int64_t begin, int64_t end, JobWriter& w
   }
 }
 
-// Jobs that a tensor becomes: `units` for each `run` of tokens.
-struct JobRuns {
-  int64_t units = 0;
-  int64_t run = 0;
-};
-
-JobRuns JobRunsOf(const TensorPlan& tensor) {
+// The jobs that a tensor becomes for each run of tokens, and the length of a run.
+std::pair<int64_t, int64_t> JobRunsOf(const TensorPlan& tensor) {
   const Layout& layout = tensor.layout;
-  const int64_t last = layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
   const int64_t spans = std::ssize(tensor.heads);
   // Pages are whole; slots may be anywhere.
   if (tensor.paged.has_value()) {
     return {spans, tensor.paged->pages_shape.empty() ? 1 : tensor.paged->block_size};
   }
-  if (tensor.strides.has_value()) return {spans, last};
+  if (tensor.strides.has_value()) return {spans, layout.run()};
   const int64_t run =
-      tensor.output_strides.has_value() ? last : std::numeric_limits<int64_t>::max();
+      tensor.output_strides.has_value() ? layout.run() : std::numeric_limits<int64_t>::max();
   if (layout.post == 1) return {spans, run};
   return {layout.heads, std::min(run, layout.post)};  // tokens inside heads: each head has its jobs
 }
@@ -440,20 +400,16 @@ void JobTiler::Cut(const TensorPlan& tensor, char* output, const Shared& shared,
   const int64_t end = shared.end;
   JobWriter writer(tensor, output, shared,
                    PassingRows(tensor, static_cast<size_t>(end - shared.begin)), saturated, jobs);
-  if (tensor.paged.has_value()) {
-    if (tensor.elements() > 0 && !tensor.input.fragments.empty()) {
-      CutPages(tensor, shared.begin, end, writer);
-    }
-    return;
+  if (!tensor.paged.has_value() && !tensor.strides.has_value()) {
+    return PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
   }
-  if (!tensor.strides.has_value()) {
-    PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
-    return;
-  }
-  if (tensor.elements() == 0) return;
+  if (tensor.elements() == 0 || tensor.input.fragments.empty()) return;
   ROPE_CHECK(tensor.input.fragments.size() == 1);
-  StridedCutter(tensor, tensor.input.fragments.front().data(), writer, gathered_)
-      .CutTokens(shared.begin, end);
+  if (tensor.paged.has_value()) {
+    CutPages(tensor, shared.begin, end, writer);
+  } else {
+    CutStrided(tensor, shared.begin, end, writer, gathered_);
+  }
 }
 
 // Copies each gathered row, rotated by now, piece by piece to its places in the fragments.
@@ -474,9 +430,9 @@ absl::Status BoundJobs(Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckNumbers(plan));
   int64_t units = 0;  // the jobs of one token
   for (const TensorPlan& tensor : plan.tensors) {
-    const JobRuns jobs = JobRunsOf(tensor);
-    units += jobs.units;
-    plan.jobs.per_token += static_cast<double>(jobs.units) / static_cast<double>(jobs.run);
+    const auto [jobs, run] = JobRunsOf(tensor);
+    units += jobs;
+    plan.jobs.per_token += static_cast<double>(jobs) / static_cast<double>(run);
   }
   plan.jobs.fixed = 2 * units;  // a slice may begin and end within a run
   return CheckAtMost(units, limits::kJobsMax, "tensors",
