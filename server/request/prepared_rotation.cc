@@ -136,20 +136,6 @@ std::string IdOf(const v1::PrepareRequest& request, const proto::SplitMessage& p
 
 // The embeddings are counted even if another entry or the registry keeps them too: they may be
 // dropped there. The row sets' frequencies are parts of them.
-int64_t BytesOf(const Ropes& ropes) {
-  int64_t bytes = 0;
-  for (const auto& entry : {ropes.entry, ropes.from_entry}) {
-    if (entry != nullptr) bytes += entry->bytes();
-  }
-  absl::flat_hash_set<ResolvedPtr> resolved(ropes.layers.by_layer().begin(),
-                                            ropes.layers.by_layer().end());
-  resolved.insert({ropes.resolved, ropes.from_resolved});
-  for (const ResolvedPtr& rope : resolved) {
-    if (rope != nullptr) bytes += rope->KeptBytes();
-  }
-  return bytes + static_cast<int64_t>(ropes.layers.by_layer().size() * sizeof(ResolvedPtr));
-}
-
 int64_t BytesOf(const PreparedRotation& prepared) {
   size_t bytes = sizeof(PreparedRotation) + prepared.message.SpaceUsedLong();
   for (const TensorPlan& tensor : prepared.plan.tensors) {
@@ -157,7 +143,17 @@ int64_t BytesOf(const PreparedRotation& prepared) {
     if (tensor.norm_weight != nullptr) bytes += tensor.norm_weight->size() * sizeof(float);
   }
   for (const std::string& warning : prepared.plan.warnings) bytes += warning.size();
-  return static_cast<int64_t>(bytes) + BytesOf(prepared.ropes);
+  const Ropes& ropes = prepared.ropes;
+  for (const auto& entry : {ropes.entry, ropes.from_entry}) {
+    if (entry != nullptr) bytes += static_cast<size_t>(entry->bytes());
+  }
+  const auto layers = ropes.layers.by_layer();
+  absl::flat_hash_set<ResolvedPtr> resolved(layers.begin(), layers.end());
+  resolved.insert({ropes.resolved, ropes.from_resolved});
+  for (const ResolvedPtr& rope : resolved) {
+    if (rope != nullptr) bytes += static_cast<size_t>(rope->KeptBytes());
+  }
+  return static_cast<int64_t>(bytes + layers.size() * sizeof(ResolvedPtr));
 }
 
 // The fields of a call's tensor that are no values.
@@ -192,22 +188,21 @@ absl::Status CheckTensorValues(const v1::Tensor& tensor, const PreparedRotation&
 }
 
 absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& prepared) {
-  const auto check = [](bool is_set, absl::string_view field) {
-    if (!is_set) return absl::OkStatus();
-    return InvalidField(field, "it with prepared_id", "it unset: the prepared request has it");
-  };
   const v1::Output& output = call.output();
-  ROPE_RETURN_IF_ERROR(check(call.has_rope(), "rope"));
-  ROPE_RETURN_IF_ERROR(check(call.operation() != v1::OPERATION_UNSPECIFIED, "operation"));
-  ROPE_RETURN_IF_ERROR(check(call.reposition().has_from_rope(), "reposition.from_rope"));
-  ROPE_RETURN_IF_ERROR(check(call.skip_attention_factor(), "skip_attention_factor"));
-  ROPE_RETURN_IF_ERROR(check(call.has_rows() && !prepared.message.has_rows(), "rows"));
-  ROPE_RETURN_IF_ERROR(check(output.dtype() != v1::DTYPE_UNSPECIFIED, "output.dtype"));
-  ROPE_RETURN_IF_ERROR(check(output.in_place(), "output.in_place"));
-  ROPE_RETURN_IF_ERROR(check(output.layouts_size() > 0, "output.layouts"));
-  ROPE_RETURN_IF_ERROR(check(output.strides_size() > 0, "output.strides"));
-  ROPE_RETURN_IF_ERROR(
-      check(output.channel_order() != v1::PAIRING_UNSPECIFIED, "output.channel_order"));
+  for (const auto& [is_set, field] :
+       {std::pair(call.has_rope(), "rope"),
+        std::pair(call.operation() != v1::OPERATION_UNSPECIFIED, "operation"),
+        std::pair(call.reposition().has_from_rope(), "reposition.from_rope"),
+        std::pair(call.skip_attention_factor(), "skip_attention_factor"),
+        std::pair(call.has_rows() && !prepared.message.has_rows(), "rows"),
+        std::pair(output.dtype() != v1::DTYPE_UNSPECIFIED, "output.dtype"),
+        std::pair(output.in_place(), "output.in_place"),
+        std::pair(output.layouts_size() > 0, "output.layouts"),
+        std::pair(output.strides_size() > 0, "output.strides"),
+        std::pair(output.channel_order() != v1::PAIRING_UNSPECIFIED, "output.channel_order")}) {
+    if (!is_set) continue;
+    return InvalidField(field, "it with prepared_id", "it unset: the prepared request has it");
+  }
   if (call.tensors_size() != prepared.message.tensors_size()) {
     return InvalidField("tensors", call.tensors_size(),
                         absl::StrCat(prepared.message.tensors_size(), ", as prepared"));
@@ -247,13 +242,12 @@ absl::StatusOr<int64_t> OpenLength(const v1::RotateRequest& call,
   for (int i = 0; i < call.tensors_size(); ++i) {
     const auto& shape = call.tensors(i).array().shape();
     const v1::Tensor& tensor = prepared.message.tensors(i);
-    const auto axis = static_cast<int>(tensor.layout().find(prepared.open_axis));
+    const size_t axis = tensor.layout().find(prepared.open_axis);
     std::vector<int64_t> want(tensor.array().shape().begin(), tensor.array().shape().end());
-    const int64_t most = want[static_cast<size_t>(axis)];
     const bool same_axes = shape.size() == static_cast<int>(want.size());
-    const int64_t got = same_axes ? shape.Get(axis) : -1;
-    const bool is_within = got >= 0 && got <= length.value_or(most);
-    if (is_within) want[static_cast<size_t>(axis)] = length.value_or(got);
+    const int64_t got = same_axes ? shape.Get(static_cast<int>(axis)) : -1;
+    const bool is_within = got >= 0 && got <= length.value_or(want[axis]);
+    if (is_within) want[axis] = length.value_or(got);
     if (!is_within || !std::ranges::equal(shape, want)) {
       return InvalidField(
           absl::StrCat("tensors[", i, "].array.shape"), Brackets(shape),

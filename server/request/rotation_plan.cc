@@ -56,19 +56,6 @@ absl::string_view DifferenceOf(const kernels::ResolvedRope& first, const RopeEnt
   return "";
 }
 
-absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
-                                                 const kernels::ResolvedRope& resolved) {
-  if (!entry.pairing().has_value()) {
-    return InvalidField("rope.pairing", "nothing",
-                        "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
-  }
-  kernels::PairGeometry geometry;
-  geometry.pairing = *entry.pairing();
-  geometry.offset = resolved.rotary_offset();
-  geometry.partner = resolved.rotary_dim() / 2;
-  return geometry;
-}
-
 // The config's division of the pairs between three axes. Null: it has none, or `axes` is not 3.
 std::shared_ptr<const kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int axes) {
   const std::optional<kernels::Mrope>& mrope = resolved.config().mrope;
@@ -257,14 +244,31 @@ ByLength::Make FrequenciesOf(v1::Operation operation, const kernels::RowUse& use
   };
 }
 
-// The row sets of frequencies that depend on the sequence's length or on the layer.
-void MakeRowSetsAt(v1::Operation operation, const Ropes& ropes, TokenPositions& positions,
+// The row sets of frequencies of one length, each one run of all tokens.
+void MakeRowSetsOf(const kernels::ResolvedRope& resolved, v1::Operation operation, int64_t length,
                    Plan& plan) {
-  ApplyPolicy(*ropes.resolved, positions);
   const auto runs_of = [&](const kernels::RowUse& use) {
-    return RunsByLength(FrequenciesOf(operation, use, plan), ropes.layers, positions, plan);
+    return OneRun(FrequenciesOf(operation, use, plan)(resolved, length), plan);
   };
-  MakeRowSets(*ropes.resolved, operation, runs_of, plan);
+  MakeRowSets(resolved, operation, runs_of, plan);
+}
+
+// Resolves the embeddings, which fit the plan's tensors and each other.
+absl::Status ResolveRopes(const RopeEntries& layers, Ropes& ropes, Plan& plan) {
+  ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
+  if (ropes.from_entry != nullptr) {
+    ROPE_ASSIGN_OR_RETURN(ropes.from_resolved, ResolveFor(*ropes.from_entry, plan));
+  }
+  ROPE_ASSIGN_OR_RETURN(ropes.layers, LayerRopes::Resolve(ropes.resolved, layers, ChannelsOf(plan),
+                                                          plan.tensors.front().layout));
+  if (!ropes.entry->pairing().has_value()) {
+    return InvalidField("rope.pairing", "nothing",
+                        "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
+  }
+  plan.geometry.pairing = *ropes.entry->pairing();
+  plan.geometry.offset = ropes.resolved->rotary_offset();
+  plan.geometry.partner = ropes.resolved->rotary_dim() / 2;
+  return absl::OkStatus();
 }
 
 absl::Status CheckOneLayer(const Ropes& ropes) {
@@ -438,10 +442,7 @@ absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved) {
 absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers, Ropes& ropes,
                              Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
-  ROPE_ASSIGN_OR_RETURN(ropes.layers, LayerRopes::Resolve(ropes.resolved, layers, ChannelsOf(plan),
-                                                          plan.tensors.front().layout));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(*ropes.entry, *ropes.resolved));
+  ROPE_RETURN_IF_ERROR(ResolveRopes(layers, ropes, plan));
   const kernels::ResolvedRope& resolved = *ropes.resolved;
   plan.attention_factor = resolved.attention_factor();
   plan.conjugate = operation == v1::OPERATION_INVERSE || operation == v1::OPERATION_BACKWARD;
@@ -459,10 +460,7 @@ absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers,
     plan.arithmetic = kernels::PairArithmetic::kAdd;
   }
   if (resolved.DependsOnSeqLen() || ropes.layers.differ()) return absl::OkStatus();
-  const auto runs_of = [&](const kernels::RowUse& use) {
-    return OneRun(FrequenciesOf(operation, use, plan)(resolved, 1), plan);
-  };
-  MakeRowSets(resolved, operation, runs_of, plan);
+  MakeRowSetsOf(resolved, operation, 1, plan);
   return absl::OkStatus();
 }
 
@@ -474,7 +472,11 @@ absl::Status PlanRotation(v1::Operation operation, const Ropes& ropes, TokenPosi
     ROPE_RETURN_IF_ERROR(CheckRange(resolved, values));
   }
   if (plan.row_sets.empty()) {
-    MakeRowSetsAt(operation, ropes, positions, plan);
+    ApplyPolicy(resolved, positions);
+    const auto runs_of = [&](const kernels::RowUse& use) {
+      return RunsByLength(FrequenciesOf(operation, use, plan), ropes.layers, positions, plan);
+    };
+    MakeRowSets(resolved, operation, runs_of, plan);
     ROPE_RETURN_IF_ERROR(CheckFrequencyBytes(plan));
   }
   WarnPastLength(resolved.config(), positions.values, plan);
@@ -603,11 +605,7 @@ absl::Status PrepareReposition(const RopeEntries& layers, Ropes& ropes, Plan& pl
                         "both with rotation, or both without");
   }
   if (!plan.rotates) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
-  ROPE_ASSIGN_OR_RETURN(ropes.from_resolved, ResolveFor(*ropes.from_entry, plan));
-  ROPE_ASSIGN_OR_RETURN(ropes.layers, LayerRopes::Resolve(ropes.resolved, layers, ChannelsOf(plan),
-                                                          plan.tensors.front().layout));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(*ropes.entry, *ropes.resolved));
+  ROPE_RETURN_IF_ERROR(ResolveRopes(layers, ropes, plan));
   if (ropes.resolved->DependsOnDType() || ropes.from_resolved->DependsOnDType()) {
     return InvalidField(
         ropes.resolved->DependsOnDType() ? "rope.precision" : "reposition.from_rope.precision",
@@ -627,10 +625,7 @@ absl::Status PlanDeviceRotation(v1::Operation operation, const Ropes& ropes,
     return RefuseOnDevice("positions.seq_lens", "nothing for frequencies that follow the length",
                           "one length for all sequences");
   }
-  const auto runs_of = [&](const kernels::RowUse& use) {
-    return OneRun(FrequenciesOf(operation, use, plan)(resolved, *length), plan);
-  };
-  MakeRowSets(resolved, operation, runs_of, plan);
+  MakeRowSetsOf(resolved, operation, *length, plan);
   for (const RowSet& set : plan.row_sets) {
     if (set.runs.empty() || set.runs.front().frequencies->cacheable) continue;
     return RefuseOnDevice("rope", "frequencies of this length alone",
