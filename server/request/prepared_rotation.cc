@@ -49,23 +49,13 @@ constexpr ArrayField<Paged> kPagedFields[] = {
     {"pages", &Paged::has_pages, &Paged::pages, &Paged::mutable_pages},
     {"target_slots", &Paged::has_target_slots, &Paged::target_slots, &Paged::mutable_target_slots},
     {"slots", &Paged::has_slots, &Paged::slots, &Paged::mutable_slots}};
-constexpr ArrayField<v1::Tensor> kTensorFields[] = {
-    {"array", &v1::Tensor::has_array, &v1::Tensor::array, &v1::Tensor::mutable_array}};
 
-template <typename Message, size_t count>
-absl::Status CheckHasNoElements(const ArrayField<Message> (&fields)[count], const Message& message,
-                                absl::string_view path) {
+absl::Status CheckHasNoElements(const v1::Array& array, absl::string_view field) {
   constexpr int kAxesMax = 8;  // each call copies them
-  for (const ArrayField<Message>& field : fields) {
-    const v1::Array& array = (message.*field.get)();
-    const std::string name = absl::StrCat(path, ".", field.name);
-    ROPE_RETURN_IF_ERROR(CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, name));
-    const int axes = std::max(array.shape_size(), array.strides_size());
-    if (axes > kAxesMax) {
-      return InvalidField(name, absl::StrCat(axes, " axes"), absl::StrCat("at most ", kAxesMax));
-    }
-  }
-  return absl::OkStatus();
+  ROPE_RETURN_IF_ERROR(CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, field));
+  const int axes = std::max(array.shape_size(), array.strides_size());
+  if (axes <= kAxesMax) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(axes, " axes"), absl::StrCat("at most ", kAxesMax));
 }
 
 absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
@@ -76,13 +66,18 @@ absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_from(), "reposition.from"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_by(), "reposition.by"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.output().regions_size() > 0, "output.regions"));
-  ROPE_RETURN_IF_ERROR(CheckHasNoElements(kRowFields, message.rows(), "rows"));
+  for (const auto& field : kRowFields) {
+    ROPE_RETURN_IF_ERROR(
+        CheckHasNoElements((message.rows().*field.get)(), absl::StrCat("rows.", field.name)));
+  }
   for (int i = 0; i < message.tensors_size(); ++i) {
     const v1::Tensor& tensor = message.tensors(i);
     const std::string path = absl::StrCat("tensors[", i, "]");
-    ROPE_RETURN_IF_ERROR(CheckHasNoElements(kTensorFields, tensor, path));
-    ROPE_RETURN_IF_ERROR(CheckHasNoElements(kPagedFields, tensor.paged_tokens(),
-                                            absl::StrCat(path, ".paged_tokens")));
+    ROPE_RETURN_IF_ERROR(CheckHasNoElements(tensor.array(), path + ".array"));
+    for (const auto& field : kPagedFields) {
+      ROPE_RETURN_IF_ERROR(CheckHasNoElements((tensor.paged_tokens().*field.get)(),
+                                              absl::StrCat(path, ".paged_tokens.", field.name)));
+    }
     if (tensor.norm().weight().has_region()) {
       return InvalidField(absl::StrCat(path, ".norm.weight"), "a region", "raw or numbers");
     }

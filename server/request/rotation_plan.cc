@@ -94,18 +94,14 @@ void WarnPastLength(const kernels::RopeConfig& config,
   if (warning.has_value()) plan.warnings.push_back(*std::move(warning));
 }
 
-// The frequencies of a run; `from` is null except in a reposition between two embeddings.
-struct RunFrequencies {
-  FrequenciesPtr to;
-  FrequenciesPtr from;
-};
 using TokenRuns = absl::InlinedVector<TokenRun, 1>;
 
 // Cuts the tokens into runs of equal frequencies. `sequence`: LayerRopes::Groups. All tokens of
-// a group have the same frequencies, so `frequencies_of(token)` is called when the group changes.
+// a group have the same frequencies, so `run_of(token)`, of that token, is called when the group
+// changes.
 // Runs are compared by pointer, because ByLength makes each Frequencies once. `from_sequence` may
 // be null. A plan without bytes needs no frequencies.
-TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_of,
+TokenRuns MakeRuns(absl::FunctionRef<TokenRun(int64_t token)> run_of,
                    const std::vector<int64_t>& sequence, const std::vector<int64_t>* from_sequence,
                    Plan& plan) {
   TokenRuns runs;
@@ -117,11 +113,10 @@ TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_
     const bool same_sequence = token > 0 && continues(sequence, token) &&
                                (from_sequence == nullptr || continues(*from_sequence, token));
     if (!same_sequence) {
-      const RunFrequencies run = frequencies_of(static_cast<int64_t>(token));
-      const bool same_run =
-          !runs.empty() && runs.back().frequencies == run.to && runs.back().from == run.from;
-      const auto begin = static_cast<int64_t>(token);
-      if (!same_run) runs.push_back({begin, begin, run.to, run.from});
+      TokenRun run = run_of(static_cast<int64_t>(token));
+      const bool same_run = !runs.empty() && runs.back().frequencies == run.frequencies &&
+                            runs.back().from == run.from;
+      if (!same_run) runs.push_back(std::move(run));
     }
     runs.back().end = static_cast<int64_t>(token) + 1;
   }
@@ -176,7 +171,7 @@ TokenRuns RunsByLength(ByLength::Make make, const LayerRopes& layers,
   return MakeRuns(
       [&](int64_t token) {
         const kernels::ResolvedRope& of = layers.Of(token);
-        return RunFrequencies{frequencies.At(of, LengthOf(of, positions, token)), nullptr};
+        return TokenRun{token, token, frequencies.At(of, LengthOf(of, positions, token)), nullptr};
       },
       layers.Groups(positions.sequence, groups), nullptr, plan);
 }
@@ -674,8 +669,8 @@ absl::Status PlanReposition(const Ropes& ropes, TokenPositions from, TokenPositi
   ByLength all(MakeDifferences, plan);
   auto runs = MakeRuns(
       [&](int64_t token) {
-        return RunFrequencies{all.At(resolved_to, LengthOf(resolved_to, to, token)),
-                              all.At(resolved_from, LengthOf(resolved_from, from, token))};
+        return TokenRun{token, token, all.At(resolved_to, LengthOf(resolved_to, to, token)),
+                        all.At(resolved_from, LengthOf(resolved_from, from, token))};
       },
       to.sequence, &from.sequence, plan);
   ROPE_RETURN_IF_ERROR(CheckFrequencyBytes(plan));

@@ -388,15 +388,6 @@ absl::Status CheckLabels(const v1::RotateRequest& message) {
   return absl::OkStatus();
 }
 
-// Adds the layers' warnings that are not there yet.
-void AddWarnings(const RopeEntries& layers, std::vector<std::string>& warnings) {
-  for (const auto& layer : layers) {
-    for (const std::string& warning : layer->warnings()) {
-      if (!absl::c_linear_search(warnings, warning)) warnings.push_back(warning);
-    }
-  }
-}
-
 // SHD and BSHD are what libraries assume where nobody says a layout. Of a tensor [B, H, S, D] the
 // model's heads are then on S. A shard of the heads with as many tokens is warned of as well.
 void WarnOfHeads(const v1::RotateRequest& message, const RopeEntry& entry, Plan& plan) {
@@ -538,7 +529,11 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
   plan.attention_factor_applied = !fixed.skip_attention_factor();
   ROPE_RETURN_IF_ERROR(
       ReadTokenScaling(fixed, ropes.entry->layer().config.original_max_position_embeddings, plan));
-  AddWarnings(layers, plan.warnings);
+  for (const auto& layer : layers) {
+    for (const std::string& warning : layer->warnings()) {
+      if (!absl::c_linear_search(plan.warnings, warning)) plan.warnings.push_back(warning);
+    }
+  }
   WarnOfHeads(fixed, *ropes.entry, plan);
   if (fixed.operation() != v1::OPERATION_REPOSITION) {
     return PrepareRotation(fixed.operation(), layers, ropes, plan);
