@@ -257,21 +257,13 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     }
     if (!slice.status.ok()) continue;
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
-    const bool streams = plan.bytes() > kernels::kCachedBytesMax;
-    JobTiler::Shared shared = {
-        plan.geometry, plan.conjugate, plan.arithmetic, streams, slice.begin, 0, {}, {}, {}};
-    if (plan.table != nullptr) {
-      shared.move = {&plan.table->rows, Between(plan.from_positions[0], slice.begin, slice.end),
-                     Between(plan.positions[0], slice.begin, slice.end)};
-    } else {
+    JobTiler::Shared shared = {.plan = plan, .begin = slice.begin};
+    if (plan.table == nullptr) {
       slice.status.Update(AppendSliceRows(slice, build_budget, tables_, shared.rows));
       if (!slice.status.ok()) continue;
     }
     shared.end = slice.end;
     PopulateOutputs(request, slice.end);
-    if (!plan.token_scales.empty()) {
-      shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
-    }
     const size_t first_job = jobs.size();
     if (const int64_t most = plan.jobs.Of(slice.end - slice.begin); most > kJobsUsual) {
       jobs.reserve(first_job + static_cast<size_t>(most));
@@ -393,18 +385,8 @@ class JobCutter {
     job.output_strides = {sides[1].token, sides[1].strides.head};
     job.tokens = tokens_;
     job.heads = span.end - span.begin;
-    job.head_dim = tensor.layout.head_dim;
-    job.dtype = tensor.dtype;
-    if (span.rotates && plan_.rotates) {
-      job.geometry = plan_.geometry;
-      job.geometry.offset = tensor.rotary_offset.value_or(job.geometry.offset);
-      job.conjugate = plan_.conjugate;
-      job.arithmetic = plan_.arithmetic;
-    }
-    if (tensor.norm_eps.has_value()) job.norm = {nullptr, *tensor.norm_eps};
-    job.scale = tensor.scale;
-    job.output_dtype = tensor.output_dtype;
-    job.output_scale = tensor.output_scale;
+    SetOps(plan_, tensor, span, job);
+    if (job.norm.has_value()) job.norm->weight = nullptr;  // those of a device are all 1
   }
 
   kernels::DeviceRows RowsOf(size_t set, int64_t sequence) const {

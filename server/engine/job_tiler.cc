@@ -99,7 +99,6 @@ class JobWriter {
   void AddJob(int64_t token, int64_t tokens, int64_t heads, RowsAt rows,
               kernels::Strides input_strides, int64_t output_offset,
               kernels::Strides output_strides, const HeadSpan& span) {
-    const Layout& layout = tensor_.layout;
     kernels::RotateJob& job = jobs_.emplace_back();
     job.input = rows.input;
     job.input_strides = input_strides;
@@ -112,38 +111,22 @@ class JobWriter {
     }
     job.tokens = tokens;
     job.heads = heads;
-    job.head_dim = layout.head_dim;
-    job.dtype = tensor_.dtype;
-    job.streams = shared_.streams;
-    if (span.rotates) {
-      job.geometry = shared_.geometry;
-      job.geometry.offset = tensor_.rotary_offset.value_or(job.geometry.offset);
-      job.conjugate = shared_.conjugate;
-      job.arithmetic = shared_.arithmetic;
-    }
-    const auto first = static_cast<size_t>(token - shared_.begin);
-    const auto count = static_cast<size_t>(tokens);
-    if (span.rotates && shared_.move.has_value()) {
-      job.move = {shared_.move->table, shared_.move->from.subspan(first, count),
-                  shared_.move->to.subspan(first, count)};
-    } else {
-      job.rows = (span.rotates ? shared_.rows[span.row_set] : passing_).subspan(first, count);
-    }
-    AddFusedOps(first, job);
-  }
-
-  // Sets norm, scales and output type. `first`: index of the job's first token in `shared_`.
-  void AddFusedOps(size_t first, kernels::RotateJob& job) const {
-    job.output_dtype = tensor_.output_dtype;
-    job.output_scale = tensor_.output_scale;
+    const Plan& plan = shared_.plan;
+    SetOps(plan, tensor_, span, job);
+    job.streams = plan.bytes() > kernels::kCachedBytesMax;
     job.saturated = saturated_;
-    job.scale = tensor_.scale;
-    if (tensor_.norm_eps.has_value()) {
-      const bool weighted = tensor_.norm_weight != nullptr;
-      job.norm = {weighted ? tensor_.norm_weight->data() : nullptr, *tensor_.norm_eps};
-    }
+    const auto first = static_cast<size_t>(token);
+    const auto count = static_cast<size_t>(tokens);
     if (tensor_.token_scaled) {
-      job.token_scales = shared_.token_scales.subspan(first, static_cast<size_t>(job.tokens));
+      job.token_scales = absl::MakeConstSpan(plan.token_scales).subspan(first, count);
+    }
+    if (span.rotates && plan.table != nullptr) {
+      job.move = {&plan.table->rows,
+                  absl::MakeConstSpan(plan.from_positions[0]).subspan(first, count),
+                  absl::MakeConstSpan(plan.positions[0]).subspan(first, count)};
+    } else {
+      job.rows = (span.rotates ? shared_.rows[span.row_set] : passing_)
+                     .subspan(static_cast<size_t>(token - shared_.begin), count);
     }
   }
 
@@ -383,6 +366,25 @@ kernels::RowRef PassingRow() {
   static const kernels::TablePage& page =
       *new kernels::TablePage(1, 0, {});  // owned by the process
   return {&page, 0};
+}
+
+void SetOps(const Plan& plan, const TensorPlan& tensor, const HeadSpan& span,
+            kernels::RotateJob& job) {
+  job.head_dim = tensor.layout.head_dim;
+  job.dtype = tensor.dtype;
+  if (span.rotates && plan.rotates) {
+    job.geometry = plan.geometry;
+    job.geometry.offset = tensor.rotary_offset.value_or(job.geometry.offset);
+    job.conjugate = plan.conjugate;
+    job.arithmetic = plan.arithmetic;
+  }
+  if (tensor.norm_eps.has_value()) {
+    const bool weighted = tensor.norm_weight != nullptr;
+    job.norm = {weighted ? tensor.norm_weight->data() : nullptr, *tensor.norm_eps};
+  }
+  job.scale = tensor.scale;
+  job.output_dtype = tensor.output_dtype;
+  job.output_scale = tensor.output_scale;
 }
 
 absl::Span<const kernels::RowRef> JobTiler::PassingRows(const TensorPlan& tensor, size_t tokens) {
