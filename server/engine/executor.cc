@@ -240,8 +240,7 @@ void Executor::Run(absl::Span<Slice> slices) {
 //   2. RotateSlices runs the jobs and changes the channel order of results. PutBack then copies
 //      rows that were gathered for a rotation in place.
 //
-// Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned. The slice
-// keeps its rows even longer: releasing many pages takes time, and the caller answers first.
+// Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned.
 void Executor::RunAll(absl::Span<Slice> slices) {
   Jobs jobs;
   std::vector<SliceJobs> parts;

@@ -262,8 +262,7 @@ class PackedCutter {
 };
 
 // Cuts a tensor with strides: one rectangle for each run of tokens along the last token axis, where
-// one stride leads from token to token. If the channels of a head are not adjacent, the run is
-// gathered into packed memory, because a job needs adjacent channels.
+// one stride leads from token to token. A job needs adjacent channels.
 void CutStrided(const TensorPlan& tensor, int64_t begin, int64_t end, JobWriter& writer,
                 std::list<JobTiler::Gathered>& gathered) {
   const Layout& layout = tensor.layout;

@@ -19,14 +19,10 @@ namespace {
 //   B and S axes   sequence b has the S elements [b][0..S), padded to one length
 //   T axis         sequences are packed one behind the other; cu_seqlens holds their offsets
 //
-// ReadPositions first finds the sequence of every token. It then computes the positions, either
-// from the first position of each sequence (FillFromStarts) or from explicit position_ids
-// (FillFromIds). Last comes the length of each sequence (FillSeqLens). L axes (layers) share
-// positions: tokens that differ only in L get the same value.
+// L axes (layers) share positions: tokens that differ only in L get the same value.
 //
 // Elements are copied before they are checked, because the client may write to shared memory while
-// the request runs. Shapes are checked before elements are copied (array_reader.h), so that an
-// array of the wrong size costs nothing.
+// the request runs.
 
 // The error names the field `path` + `field`.
 absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view path,

@@ -21,10 +21,8 @@ namespace {
 // Raise the number when the hashed form changes: old ids then name nothing.
 constexpr absl::string_view kFormat = "rope.v1/prepared_id/1";
 
-// How prepared rotations work. The first stage of validation (validate.h), PrepareFixed, checks
-// what needs no values. A plain request passes all stages at once. Prepare keeps the result of the
-// first one, and BeginCall copies it for the others, so that a call is accepted if and only if the
-// same request in one message would be.
+// Prepare keeps the result of the first stage of validation (validate.h), and BeginCall copies it
+// for the others, so that a call is accepted if and only if the same request in one message is.
 
 absl::Status CheckUnset(bool is_set, absl::string_view field) {
   if (!is_set) return absl::OkStatus();

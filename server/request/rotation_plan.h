@@ -5,6 +5,7 @@
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT: a head_dim other than the config's, no pairing, an attention factor
 //             without a float32 inverse. RESOURCE_EXHAUSTED: too many different lengths.
+//             OUT_OF_RANGE: a position or a distance beyond the range of xPos.
 #ifndef ROPE_SERVER_REQUEST_ROTATION_PLAN_H_
 #define ROPE_SERVER_REQUEST_ROTATION_PLAN_H_
 
@@ -97,8 +98,6 @@ int64_t FrequencyBytes(const Plan& plan);
 // Tokens with the same frequencies form a run (TokenRun). Frequencies depend on the sequence's
 // length only for configs whose scaling follows it (dynamic, longrope), so that most plans have one
 // run. Heads whose rows differ, by side or dtype, have row sets of their own (RowSet).
-//
-// Errors:     OUT_OF_RANGE: a position beyond the range of xPos.
 
 // OUT_OF_RANGE: a position beyond the range of xPos, if the embedding has it.
 absl::Status CheckRange(const kernels::ResolvedRope& resolved, absl::Span<const int64_t> positions);
@@ -132,7 +131,6 @@ absl::Status PlanDeviceMove(const Ropes& ropes, int64_t difference, Plan& plan);
 //
 // Errors:     INVALID_ARGUMENT: a reposition between incompatible embeddings;
 //             layers of which one has different frequencies before and after.
-//             OUT_OF_RANGE: a distance beyond the range of xPos.
 
 // The former embedding of a request. Errors name it reposition.from_rope. Errors: as
 // ModelRegistry::Find.
