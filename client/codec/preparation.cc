@@ -77,10 +77,10 @@ Result<std::shared_ptr<const Preparation>> Preparation::Create(const RotateReque
     tensors.push_back(std::move(tensor));
   }
   ROPE_RETURN_IF_ERROR(SetConstants(request, rotate));
-  SetOutputStrides(
-      tensors.size(), [&](size_t i) -> const WantedTensor& { return tensors[i].wanted; },
-      *rotate.mutable_output());
-  if (rotate.output().ByteSizeLong() == 0) rotate.clear_output();
+  const auto is_strided = [](const Tensor& tensor) { return !tensor.wanted.strides.empty(); };
+  if (std::ranges::any_of(tensors, is_strided)) {
+    for (const Tensor& tensor : tensors) AddOutputStrides(tensor.wanted, rotate);
+  }
   return std::shared_ptr<const Preparation>(std::move(preparation));
 }
 
