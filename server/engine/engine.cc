@@ -118,8 +118,7 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   } else {
     plan = Plan();
     plan.may_take_long = may_take_long;
-    RopeEntries layers;
-    ROPE_RETURN_IF_ERROR(PrepareFixed(fixed, source, registry_, layers, own, plan));
+    ROPE_RETURN_IF_ERROR(PrepareFixed(fixed, source, registry_, own, plan));
   }
   if (!may_take_long && PlanningBytes(call, plan) > limits::kPlanHereBytesMax) {
     return NeedsSideThread();

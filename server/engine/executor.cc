@@ -108,9 +108,8 @@ absl::StatusOr<int64_t> AppendRunRows(const Plan& plan, const TokenRun& run, int
     return tables.AppendRows(*run.frequencies, Between(plan.positions[0], begin, end), build_budget,
                              rows);
   }
-  const std::array<absl::Span<const int64_t>, 3> axes = {Between(plan.positions[0], begin, end),
-                                                         Between(plan.positions[1], begin, end),
-                                                         Between(plan.positions[2], begin, end)};
+  const auto axes =
+      PlacementOf(*run.frequencies, plan.positions, plan.mrope.get(), begin, end).positions;
   return kernels::AppendMropeRows(tables, *run.frequencies, *plan.mrope, axes, build_budget, rows);
 }
 

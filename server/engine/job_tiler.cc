@@ -151,12 +151,11 @@ class PackedCutter {
   PackedCutter(const TensorPlan& tensor, JobWriter& writer, std::list<JobTiler::Gathered>& gathered)
       : layout_(tensor.layout),
         row_bytes_(tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype)),
-        input_(tensor.input),
-        overwritten_(tensor.overwritten),
+        tensor_(tensor),
         writer_(writer),
         gathered_(gathered) {
     int64_t offset = 0;
-    for (std::string_view fragment : input_.fragments) {
+    for (std::string_view fragment : tensor_.input.fragments) {
       fragment_begin_.push_back(offset);
       offset += static_cast<int64_t>(fragment.size());
     }
@@ -205,12 +204,13 @@ class PackedCutter {
   }
 
   int64_t FragmentEnd(size_t fragment) const {
-    return fragment_begin_[fragment] + static_cast<int64_t>(input_.fragments[fragment].size());
+    return fragment_begin_[fragment] +
+           static_cast<int64_t>(tensor_.input.fragments[fragment].size());
   }
 
   RowsAt At(size_t fragment, int64_t byte) const {
-    const RowsAt begin = {input_.fragments[fragment].data(),
-                          overwritten_.empty() ? nullptr : overwritten_[fragment]};
+    const RowsAt begin = {tensor_.input.fragments[fragment].data(),
+                          tensor_.overwritten.empty() ? nullptr : tensor_.overwritten[fragment]};
     return begin.Plus(byte - fragment_begin_[fragment]);
   }
 
@@ -220,7 +220,7 @@ class PackedCutter {
     auto& [row, places] = gathered_.emplace_back();
     row.reserve(static_cast<size_t>(row_bytes_));
     while (static_cast<int64_t>(row.size()) < row_bytes_) {
-      ROPE_CHECK(fragment < input_.fragments.size());
+      ROPE_CHECK(fragment < tensor_.input.fragments.size());
       const auto available = static_cast<size_t>(FragmentEnd(fragment) - byte);
       const size_t count = std::min(available, static_cast<size_t>(row_bytes_) - row.size());
       const RowsAt piece = At(fragment, byte);
@@ -254,8 +254,7 @@ class PackedCutter {
 
   const Layout& layout_;
   const int64_t row_bytes_;
-  const proto::FragmentedBytes& input_;
-  const absl::InlinedVector<char*, 2>& overwritten_;
+  const TensorPlan& tensor_;
   JobWriter& writer_;
   std::list<JobTiler::Gathered>& gathered_;
   absl::InlinedVector<int64_t, 2> fragment_begin_;

@@ -217,11 +217,13 @@ absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array, ArraySou
   return result;
 }
 
-std::optional<FloatElements::View> FloatElements::rows() const {
+std::optional<kernels::RowTable> FloatElements::rows() const {
   const std::optional<kernels::DType> dtype = FloatDType(array_->dtype());
   if (!dtype.has_value() || bytes_.fragments.size() != 1) return std::nullopt;
   const int64_t row = row_stride_ == 0 ? shape_.back() : row_stride_;
-  return View{bytes_.fragments.front().data(), *dtype, row * kernels::ElementBytes(*dtype)};
+  return kernels::RowTable{.cos = bytes_.fragments.front().data(),
+                           .dtype = *dtype,
+                           .row_bytes = row * kernels::ElementBytes(*dtype)};
 }
 
 absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
@@ -229,13 +231,12 @@ absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
   if (!CameAsBytes(*array_)) {
     std::copy_n(array_->numbers().begin() + begin, out.size(), out.begin());
   } else if (array_->dtype() == v1::DTYPE_FP64) {
-    ReadRaw<double>(begin, out, [](double element) { return element; });
+    ReadRaw<double>(begin, out);
   } else if (array_->dtype() == v1::DTYPE_FP32) {
-    ReadRaw<float>(begin, out, [](float element) { return element; });
-  } else if (array_->dtype() == v1::DTYPE_FP16) {
-    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return kernels::FromFloat16(bits); });
+    ReadRaw<float>(begin, out);
   } else {
-    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return kernels::FromBFloat16(bits); });
+    const bool is_half = array_->dtype() == v1::DTYPE_FP16;
+    ReadRaw<uint16_t>(begin, out, is_half ? kernels::FromFloat16 : kernels::FromBFloat16);
   }
   for (size_t i = 0; i < out.size(); ++i) {
     if (std::isfinite(out[i])) continue;

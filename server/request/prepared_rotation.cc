@@ -259,11 +259,10 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
                                                                 ModelRegistry& registry) {
   auto prepared = std::make_shared<PreparedRotation>();
   const v1::RotateRequest& rotate = request.rotate();
-  RopeEntries layers;
   ArraySource source(payloads);
   absl::Status status = CheckHasNoValues(rotate);
   if (status.ok()) {
-    status = PrepareFixed(rotate, source, registry, layers, prepared->ropes, prepared->plan);
+    status = PrepareFixed(rotate, source, registry, prepared->ropes, prepared->plan);
   }
   if (!status.ok()) return Prefixed("rotate.", status);
   ROPE_RETURN_IF_ERROR(CheckOpenAxis(request, *prepared));
@@ -272,10 +271,11 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
   for (v1::Tensor& tensor : *prepared->message.mutable_tensors()) {
     if (tensor.has_norm()) tensor.mutable_norm()->clear_weight();  // the plan has it
   }
+  RopeEntries entries = std::exchange(prepared->ropes.entries, {});  // calls need none of them
   for (const auto& entry : {prepared->ropes.entry, prepared->ropes.from_entry}) {
-    if (entry != nullptr) layers.push_back(entry);
+    if (entry != nullptr) entries.push_back(entry);
   }
-  prepared->id = IdOf(request, payloads, layers, prepared->plan);
+  prepared->id = IdOf(request, payloads, entries, prepared->plan);
   prepared->bytes = BytesOf(*prepared);
   return prepared;
 }

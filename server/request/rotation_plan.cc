@@ -249,13 +249,14 @@ void MakeRowSetsOf(const kernels::ResolvedRope& resolved, v1::Operation operatio
 }
 
 // Resolves the embeddings, which fit the plan's tensors and each other.
-absl::Status ResolveRopes(const RopeEntries& layers, Ropes& ropes, Plan& plan) {
+absl::Status ResolveRopes(Ropes& ropes, Plan& plan) {
   ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
   if (ropes.from_entry != nullptr) {
     ROPE_ASSIGN_OR_RETURN(ropes.from_resolved, ResolveFor(*ropes.from_entry, plan));
   }
-  ROPE_ASSIGN_OR_RETURN(ropes.layers, LayerRopes::Resolve(ropes.resolved, layers, ChannelsOf(plan),
-                                                          plan.tensors.front().layout));
+  ROPE_ASSIGN_OR_RETURN(ropes.layers,
+                        LayerRopes::Resolve(ropes.resolved, ropes.entries, ChannelsOf(plan),
+                                            plan.tensors.front().layout));
   if (!ropes.entry->pairing().has_value()) {
     return InvalidField("rope.pairing", "nothing",
                         "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
@@ -434,10 +435,9 @@ absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved) {
   return absl::OkStatus();
 }
 
-absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers, Ropes& ropes,
-                             Plan& plan) {
+absl::Status PrepareRotation(v1::Operation operation, Ropes& ropes, Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();
-  ROPE_RETURN_IF_ERROR(ResolveRopes(layers, ropes, plan));
+  ROPE_RETURN_IF_ERROR(ResolveRopes(ropes, plan));
   const kernels::ResolvedRope& resolved = *ropes.resolved;
   plan.attention_factor = resolved.attention_factor();
   plan.conjugate = operation == v1::OPERATION_INVERSE || operation == v1::OPERATION_BACKWARD;
@@ -594,13 +594,13 @@ absl::Status CheckDistances(const kernels::ResolvedRope& resolved,
   return absl::OkStatus();
 }
 
-absl::Status PrepareReposition(const RopeEntries& layers, Ropes& ropes, Plan& plan) {
+absl::Status PrepareReposition(Ropes& ropes, Plan& plan) {
   if (ropes.from_entry->layer().rotates != ropes.entry->layer().rotates) {
     return InvalidField("reposition.from_rope", "rotation in only one of the two layers",
                         "both with rotation, or both without");
   }
   if (!plan.rotates) return absl::OkStatus();
-  ROPE_RETURN_IF_ERROR(ResolveRopes(layers, ropes, plan));
+  ROPE_RETURN_IF_ERROR(ResolveRopes(ropes, plan));
   if (ropes.resolved->DependsOnDType() || ropes.from_resolved->DependsOnDType()) {
     return InvalidField(
         ropes.resolved->DependsOnDType() ? "rope.precision" : "reposition.from_rope.precision",

@@ -76,6 +76,7 @@ struct Ropes {
   ResolvedPtr resolved;                         // null: the layer does not rotate
   ResolvedPtr from_resolved;                    // null, except in a reposition
   LayerRopes layers;                            // REQUIRES: resolved
+  RopeEntries entries;                          // by layer, of an L axis (FindLayers); else empty
 };
 
 // The number of channels that a config without head_dim takes: D of the first tensor that names no
@@ -108,10 +109,8 @@ absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved);
 
 // The part that does not depend on positions: the embedding's checks, the geometry and the
 // attention factor, and, where frequencies depend on no length and no layer, the row sets.
-// REQUIRES: the plan's tensors are set; ropes.entry is. `layers`: the entries of an L axis
-// (FindLayers).
-absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers, Ropes& ropes,
-                             Plan& plan);
+// REQUIRES: the plan's tensors are set; ropes.entry is.
+absl::Status PrepareRotation(v1::Operation operation, Ropes& ropes, Plan& plan);
 
 // Fills the rest of a prepared plan. A layer that does not rotate changes nothing.
 absl::Status PlanRotation(v1::Operation operation, const Ropes& ropes, TokenPositions positions,
@@ -147,9 +146,8 @@ absl::Status CheckDistances(const kernels::ResolvedRope& resolved,
                             absl::Span<const int64_t> differences);
 
 // The part that does not depend on positions: the embeddings' checks and the geometry. REQUIRES:
-// the plan's tensors are set; ropes.entry and ropes.from_entry are. `layers`: the entries of an L
-// axis (FindLayers).
-absl::Status PrepareReposition(const RopeEntries& layers, Ropes& ropes, Plan& plan);
+// the plan's tensors are set; ropes.entry and ropes.from_entry are.
+absl::Status PrepareReposition(Ropes& ropes, Plan& plan);
 
 // Fills the rest of a prepared plan that moves tensors `from` their positions `to` others. The
 // result has the attention factor of ropes.entry. Within one embedding nothing is scaled.

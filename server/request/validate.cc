@@ -65,14 +65,14 @@ struct RowArrays {
 
   // The rows where they are, if they can be used there. REQUIRES: no angles.
   std::optional<kernels::RowTable> table() const {
-    const auto cos = first->rows();
-    const auto sines = sin.has_value() ? sin->rows() : cos;
-    if (!cos.has_value() || !sines.has_value() || cos->dtype != sines->dtype ||
-        cos->row_bytes != sines->row_bytes) {
+    auto table = first->rows();
+    const auto sines = sin.has_value() ? sin->rows() : table;
+    if (!table.has_value() || !sines.has_value() || table->dtype != sines->dtype ||
+        table->row_bytes != sines->row_bytes) {
       return std::nullopt;
     }
-    return kernels::RowTable{cos->data, sines->data + sin_at * kernels::ElementBytes(cos->dtype),
-                             cos->dtype, cos->row_bytes};
+    table->sin = sines->cos + sin_at * kernels::ElementBytes(table->dtype);
+    return table;
   }
 };
 
@@ -506,7 +506,7 @@ absl::Status PlanUniformMove(const v1::RotateRequest& values, const Ropes& ropes
 }  // namespace
 
 absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
-                          ModelRegistry& registry, RopeEntries& layers, Ropes& ropes, Plan& plan) {
+                          ModelRegistry& registry, Ropes& ropes, Plan& plan) {
   // Checked first, so that a malformed operation is refused with explicit rows and with layers that
   // do not rotate as well.
   ROPE_RETURN_IF_ERROR(CheckOperation(fixed));
@@ -518,8 +518,8 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
   if (fixed.rope().has_first_layer()) {
     if (!plan.may_take_long) return NeedsSideThread();
     ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
-    ROPE_ASSIGN_OR_RETURN(layers, FindLayers(fixed, plan.tensors.front().layout, registry));
-    ropes.entry = layers.front();
+    ROPE_ASSIGN_OR_RETURN(ropes.entries, FindLayers(fixed, plan.tensors.front().layout, registry));
+    ropes.entry = ropes.entries.front();
   } else {
     ROPE_ASSIGN_OR_RETURN(ropes.entry, registry.Find(fixed.rope(), plan.may_take_long));
     ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
@@ -529,21 +529,21 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
   plan.attention_factor_applied = !fixed.skip_attention_factor();
   ROPE_RETURN_IF_ERROR(
       ReadTokenScaling(fixed, ropes.entry->layer().config.original_max_position_embeddings, plan));
-  for (const auto& layer : layers) {
+  for (const auto& layer : ropes.entries) {
     for (const std::string& warning : layer->warnings()) {
       if (!absl::c_linear_search(plan.warnings, warning)) plan.warnings.push_back(warning);
     }
   }
   WarnOfHeads(fixed, *ropes.entry, plan);
   if (fixed.operation() != v1::OPERATION_REPOSITION) {
-    return PrepareRotation(fixed.operation(), layers, ropes, plan);
+    return PrepareRotation(fixed.operation(), ropes, plan);
   }
   ropes.from_entry = ropes.entry;
   if (fixed.reposition().has_from_rope()) {
     ROPE_ASSIGN_OR_RETURN(ropes.from_entry, FindFromRope(fixed.reposition().from_rope(), registry,
                                                          plan.may_take_long));
   }
-  return PrepareReposition(layers, ropes, plan);
+  return PrepareReposition(ropes, plan);
 }
 
 absl::Status PlanElements(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
@@ -580,9 +580,8 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
                               ModelRegistry& registry) {
   Plan plan;
   Ropes ropes;
-  RopeEntries layers;
   ArraySource source(split);
-  ROPE_RETURN_IF_ERROR(PrepareFixed(message, source, registry, layers, ropes, plan));
+  ROPE_RETURN_IF_ERROR(PrepareFixed(message, source, registry, ropes, plan));
   ROPE_RETURN_IF_ERROR(PlanElements(message, message, source, plan));
   ROPE_RETURN_IF_ERROR(PlanPositions(message, message, ropes, source, plan));
   return plan;
