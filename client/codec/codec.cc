@@ -32,10 +32,8 @@ Status Unreadable(absl::string_view field, const absl::AlphaNum& got,
 // Checks that a returned tensor has the shape, type and number of bytes that the request implies.
 Status CheckTensor(const v1::Array& array, const proto::SplitMessage& message,
                    const WantedTensor& wanted, size_t index) {
-  const bool same_shape =
-      array.shape_size() == static_cast<int>(wanted.shape.size()) &&
-      std::equal(wanted.shape.begin(), wanted.shape.end(), array.shape().begin());
-  if (!same_shape || array.dtype() != ToMessage(wanted.dtype)) {
+  if (!std::ranges::equal(array.shape(), wanted.shape) ||
+      array.dtype() != ToMessage(wanted.dtype)) {
     return Unreadable(absl::StrCat("tensors[", index, "].array"), "another shape or type",
                       "those of the request");
   }
@@ -382,15 +380,6 @@ void AppendRange(int number, const Encoding& encoding, const RegionRange& range,
   proto::AppendSpan(number, encoding.region_id(), static_cast<uint64_t>(range.offset), out);
 }
 
-void AppendOutput(const Encoding& encoding, std::string& out) {
-  if (encoding.placement.outputs.empty()) return;
-  std::string body;
-  for (const RegionRange& range : encoding.placement.outputs) {
-    AppendRange(v1::Output::kRegionsFieldNumber, encoding, range, body);
-  }
-  proto::AppendField(v1::RotateRequest::kOutputFieldNumber, body, out);
-}
-
 void AppendRowsAndLabels(const Encoding& encoding, bool has_shapes, const RotateRequest& request,
                          std::string& out) {
   if (encoding.rows.empty() && request.labels.empty()) return;
@@ -440,9 +429,15 @@ Result<std::vector<proto::MessagePart>> JoinPrepared(
     proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, message.SerializeAsString(),
                        header);
   }
+  if (!encoding.placement.outputs.empty()) {
+    std::string body;
+    for (const RegionRange& range : encoding.placement.outputs) {
+      AppendRange(v1::Output::kRegionsFieldNumber, encoding, range, body);
+    }
+    proto::AppendField(v1::RotateRequest::kOutputFieldNumber, body, header);
+  }
   // The server knows the shapes, unless calls differ in the length of an axis.
   const bool has_shapes = state.preparation->has_open_axis();
-  AppendOutput(encoding, header);
   AppendRowsAndLabels(encoding, has_shapes, request, header);
   proto::AppendField(v1::RotateRequest::kPreparedIdFieldNumber, state.id, header);
   std::vector<proto::MessagePart> parts;
@@ -643,10 +638,9 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
   SetPlaces(encoding, head);
   SetDeviceIds(request, encoding, head);
   if (encoding.writes_strides() && encoding.wants_strides()) {
-    const std::vector<WantedTensor>& wanted = encoding.encoded.wanted;
-    SetOutputStrides(
-        wanted.size(), [&wanted](size_t i) -> const WantedTensor& { return wanted[i]; },
-        *head.mutable_output());
+    for (const WantedTensor& wanted : encoding.encoded.wanted) {
+      AddOutputStrides(wanted, head);
+    }
   }
   if (route == Route::kInProcess) return InProcess(std::move(call), std::move(encoding));
   std::vector<proto::MessagePart> message = JoinWhole(encoding, head);

@@ -75,12 +75,6 @@ struct EncodedRotate {
   std::vector<OutputMemory> owned = {};
 };
 
-// Copies an encoded message into a ByteBuffer.
-inline grpc::ByteBuffer BufferOf(std::string_view message) {
-  const grpc::Slice slice(message.data(), message.size());
-  return grpc::ByteBuffer(&slice, 1);
-}
-
 // Encodes `request`: by its id if it has `prepared`, else whole. On error nothing is lent.
 // INVALID_ARGUMENT also: as CheckPreparedCall.
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,

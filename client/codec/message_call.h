@@ -47,9 +47,14 @@ class BorrowedSlices {
 //
 // Errors:     INTERNAL: the reply cannot be parsed.
 
-inline grpc::ByteBuffer BytesOf(const google::protobuf::Message& message) {
-  const grpc::Slice slice(message.SerializeAsString());
+// Copies an encoded message.
+inline grpc::ByteBuffer BufferOf(std::string_view message) {
+  const grpc::Slice slice(message.data(), message.size());
   return grpc::ByteBuffer(&slice, 1);
+}
+
+inline grpc::ByteBuffer BytesOf(const google::protobuf::Message& message) {
+  return BufferOf(message.SerializeAsString());
 }
 
 inline Status ReadMessage(const Result<grpc::ByteBuffer>& buffer,

@@ -45,6 +45,53 @@ std::optional<Pairing> FromMessage(v1::Pairing pairing) {
   return read.ok() ? *read : std::nullopt;
 }
 
+AttentionScale FromMessage(const v1::AttentionScale& message) {
+  return {.softmax = message.softmax(),
+          .logits = message.logits(),
+          .temperature_beta = message.temperature_beta(),
+          .temperature_length = message.temperature_length(),
+          .temperature_offset = message.temperature_offset()};
+}
+
+Status SetPositions(const TablePositions& positions, absl::string_view field,
+                    v1::TablePositions& message) {
+  const bool has_range = positions.begin != 0 || positions.end != 0;
+  if (positions.position_ids.empty()) {
+    message.mutable_range()->set_begin(positions.begin);
+    message.mutable_range()->set_end(positions.end);
+    return {};
+  }
+  if (has_range) {
+    return InvalidField(field, "a range and position_ids", "exactly one of them");
+  }
+  SetIntegers(positions.position_ids, *message.mutable_position_ids());
+  return {};
+}
+
+Status SetReposition(const TableReposition& reposition, v1::TableReposition& message) {
+  ROPE_RETURN_IF_ERROR(SetPositions(reposition.from, "reposition.from", *message.mutable_from()));
+  if (reposition.from_seq_len.has_value()) message.set_from_seq_len(*reposition.from_seq_len);
+  if (!reposition.from_rope.has_value()) return {};
+  return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
+}
+
+// Sets `table` if the message has the array. False: the array does not fit its shape.
+bool ReadTable(bool has_array, const v1::Array& array, TableArray& table) {
+  if (!has_array) return true;
+  const std::optional<DType> dtype = DTypeNumbered(array.dtype());
+  if (!dtype.has_value()) return false;
+  int64_t bytes = ElementBytes(*dtype);
+  for (const int64_t length : array.shape()) {
+    if (length < 0 || __builtin_mul_overflow(bytes, length, &bytes)) return false;
+  }
+  if (bytes != static_cast<int64_t>(array.raw().size())) return false;
+  table.dtype = *dtype;
+  table.shape.assign(array.shape().begin(), array.shape().end());
+  table.data.resize(array.raw().size());
+  std::memcpy(table.data.data(), array.raw().data(), array.raw().size());
+  return true;
+}
+
 }  // namespace
 
 v1::DType ToMessage(DType dtype) {
@@ -120,18 +167,6 @@ Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
   return message;
 }
 
-namespace {
-
-AttentionScale FromMessage(const v1::AttentionScale& message) {
-  return {.softmax = message.softmax(),
-          .logits = message.logits(),
-          .temperature_beta = message.temperature_beta(),
-          .temperature_length = message.temperature_length(),
-          .temperature_offset = message.temperature_offset()};
-}
-
-}  // namespace
-
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
   absl::StatusOr<RopeConfig> config = proto::ReadRopeConfig(message.config());
   if (!config.ok()) {
@@ -189,53 +224,6 @@ Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
   return reply;
 }
 
-namespace {
-
-// Numbers of grpc/health/v1/health.proto.
-constexpr int32_t kServingNumber = 1;
-constexpr int32_t kNotServingNumber = 2;
-
-Status SetPositions(const TablePositions& positions, absl::string_view field,
-                    v1::TablePositions& message) {
-  const bool has_range = positions.begin != 0 || positions.end != 0;
-  if (positions.position_ids.empty()) {
-    message.mutable_range()->set_begin(positions.begin);
-    message.mutable_range()->set_end(positions.end);
-    return {};
-  }
-  if (has_range) {
-    return InvalidField(field, "a range and position_ids", "exactly one of them");
-  }
-  SetIntegers(positions.position_ids, *message.mutable_position_ids());
-  return {};
-}
-
-Status SetReposition(const TableReposition& reposition, v1::TableReposition& message) {
-  ROPE_RETURN_IF_ERROR(SetPositions(reposition.from, "reposition.from", *message.mutable_from()));
-  if (reposition.from_seq_len.has_value()) message.set_from_seq_len(*reposition.from_seq_len);
-  if (!reposition.from_rope.has_value()) return {};
-  return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
-}
-
-// Sets `table` if the message has the array. False: the array does not fit its shape.
-bool ReadTable(bool has_array, const v1::Array& array, TableArray& table) {
-  if (!has_array) return true;
-  const std::optional<DType> dtype = DTypeNumbered(array.dtype());
-  if (!dtype.has_value()) return false;
-  int64_t bytes = ElementBytes(*dtype);
-  for (const int64_t length : array.shape()) {
-    if (length < 0 || __builtin_mul_overflow(bytes, length, &bytes)) return false;
-  }
-  if (bytes != static_cast<int64_t>(array.raw().size())) return false;
-  table.dtype = *dtype;
-  table.shape.assign(array.shape().begin(), array.shape().end());
-  table.data.resize(array.raw().size());
-  std::memcpy(table.data.data(), array.raw().data(), array.raw().size());
-  return true;
-}
-
-}  // namespace
-
 // A HealthCheckRequest has the bytes of a BytesValue, and a HealthCheckResponse those of an
 // Int32Value: one field with the number 1.
 grpc::ByteBuffer HealthRequestOf(const std::string& service) {
@@ -251,9 +239,8 @@ Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
     return MakeError(Reason::kInternal, "reply", "malformed bytes",
                      "grpc.health.v1.HealthCheckResponse");
   }
-  if (number->value() == kServingNumber) return ServingStatus::kServing;
-  if (number->value() == kNotServingNumber) return ServingStatus::kNotServing;
-  return ServingStatus::kUnknown;
+  if (number->value() == 1) return ServingStatus::kServing;  // as in grpc/health/v1/health.proto
+  return number->value() == 2 ? ServingStatus::kNotServing : ServingStatus::kUnknown;
 }
 
 Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {

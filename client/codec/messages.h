@@ -131,16 +131,10 @@ struct WantedTensor {
 Result<WantedTensor> WantedOf(const TensorView& view, std::optional<DType> output_dtype,
                               size_t index);
 
-// Sets Output.strides. Does nothing if all results are packed. `wanted_of(i)`: of tensor i.
-template <typename WantedOfIndex>
-void SetOutputStrides(size_t count, const WantedOfIndex& wanted_of, v1::Output& output) {
-  bool is_strided = false;
-  for (size_t i = 0; i < count; ++i) is_strided |= !wanted_of(i).strides.empty();
-  if (!is_strided) return;
-  for (size_t i = 0; i < count; ++i) {
-    const std::vector<int64_t>& strides = wanted_of(i).strides;
-    output.add_strides()->mutable_values()->Add(strides.begin(), strides.end());
-  }
+// Adds the Output.strides of a tensor's result.
+inline void AddOutputStrides(const WantedTensor& wanted, v1::RotateRequest& head) {
+  head.mutable_output()->add_strides()->mutable_values()->Add(wanted.strides.begin(),
+                                                              wanted.strides.end());
 }
 
 // The JSON of rope.v1: Protobuf's, with the field names of the schema. Protobuf takes 18 to 28

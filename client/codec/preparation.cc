@@ -53,13 +53,9 @@ Status CheckRows(const RotateRequest& request, const Preparation& preparation) {
   return {};
 }
 
-Status ReadDType(v1::DType number, const std::string& field, DType& dtype) {
-  const std::optional<DType> known = DTypeNumbered(number);
-  if (!known.has_value()) {
-    return InvalidField(field, proto::DTypeName(number), "the dtype of a tensor");
-  }
-  dtype = *known;
-  return {};
+Result<DType> ReadDType(v1::DType number, const std::string& field) {
+  if (const auto known = DTypeNumbered(number); known.has_value()) return *known;
+  return InvalidField(field, proto::DTypeName(number), "the dtype of a tensor");
 }
 
 }  // namespace
@@ -77,10 +73,10 @@ Result<std::shared_ptr<const Preparation>> Preparation::Create(const RotateReque
     tensors.push_back(std::move(tensor));
   }
   ROPE_RETURN_IF_ERROR(SetConstants(request, rotate));
-  SetOutputStrides(
-      tensors.size(), [&](size_t i) -> const WantedTensor& { return tensors[i].wanted; },
-      *rotate.mutable_output());
-  if (rotate.output().ByteSizeLong() == 0) rotate.clear_output();
+  const auto is_strided = [](const Tensor& tensor) { return !tensor.wanted.strides.empty(); };
+  if (std::ranges::any_of(tensors, is_strided)) {
+    for (const Tensor& tensor : tensors) AddOutputStrides(tensor.wanted, rotate);
+  }
   return std::shared_ptr<const Preparation>(std::move(preparation));
 }
 
@@ -92,8 +88,7 @@ Result<std::shared_ptr<const Preparation>> Preparation::Create(v1::PrepareReques
     return InvalidField("output.in_place", "true", "output.strides, where tensors have strides");
   }
   if (output.dtype() != v1::DTYPE_UNSPECIFIED) {
-    ROPE_RETURN_IF_ERROR(
-        ReadDType(output.dtype(), "output.dtype", preparation->output_dtype_.emplace()));
+    ROPE_ASSIGN_OR_RETURN(preparation->output_dtype_, ReadDType(output.dtype(), "output.dtype"));
   }
   for (int i = 0; i < rotate.tensors_size(); ++i) {
     const v1::Tensor& tensor = rotate.tensors(i);
@@ -102,8 +97,8 @@ Result<std::shared_ptr<const Preparation>> Preparation::Create(v1::PrepareReques
                     .layout = tensor.layout(),
                     .shape = {array.shape().begin(), array.shape().end()},
                     .strides = {array.strides().begin(), array.strides().end()}};
-    ROPE_RETURN_IF_ERROR(
-        ReadDType(array.dtype(), absl::StrCat("tensors[", i, "].array.dtype"), view.dtype));
+    ROPE_ASSIGN_OR_RETURN(view.dtype,
+                          ReadDType(array.dtype(), absl::StrCat("tensors[", i, "].array.dtype")));
     if (i < output.layouts_size()) view.output_layout = output.layouts(i);
     if (tensor.has_paged_tokens()) {
       view.paged.emplace().pool_elements = tensor.paged_tokens().pool_elements();

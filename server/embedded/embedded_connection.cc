@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/calls/fence.h"
@@ -23,6 +24,7 @@
 #include "client/transport/stub.h"
 #include "client/transport/waiter.h"
 #include "kernels/check.h"
+#include "kernels/status_macros.h"
 #include "proto/mutex.h"
 #include "rope/async.h"
 #include "rope/embedded.h"
@@ -243,14 +245,13 @@ class EmbeddedConnection final : public client::MessageConnection {
   // Any memory of the process is used in place.
   Result<client::ImportedMemory> ImportMemory(const client::MemoryFile& file,
                                               const CallOptions&) override {
-    Result<std::unique_ptr<client::SharedMemory>> shared = client::SharedMemory::Import(file);
-    if (!shared.ok()) return shared.status();
-    void* const data = (*shared)->data();
-    return client::ImportedMemory(data, file.bytes, transport(),
-                                  std::shared_ptr<client::SharedMemory>(*std::move(shared)));
+    ROPE_ASSIGN_OR_RETURN(std::shared_ptr<client::SharedMemory> shared,
+                          client::SharedMemory::Import(file));
+    void* const data = shared->data();
+    return client::ImportedMemory(data, file.bytes, transport(), std::move(shared));
   }
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options) override {
-    if (Status status = client::CheckMetadata(options.metadata); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(client::CheckMetadata(options.metadata));
     return rotations_->Rotate(request, DeadlineOf(options), NotCancelled());
   }
   client::Call RotateAsync(const RotateRequest& request, client::RotateCallback callback,
@@ -287,7 +288,7 @@ class EmbeddedConnection final : public client::MessageConnection {
  private:
   Result<grpc::ByteBuffer> CallMethod(const char* method, const grpc::ByteBuffer& request, bool,
                                       const CallOptions& options) override {
-    if (Status status = client::CheckMetadata(options.metadata); !status.ok()) return status;
+    ROPE_RETURN_IF_ERROR(client::CheckMetadata(options.metadata));
     grpc::ByteBuffer message = request;
     return rotations_->service().Call(MethodOf(method), message, TimeLeft(DeadlineOf(options)),
                                       NotCancelled());
@@ -298,20 +299,17 @@ class EmbeddedConnection final : public client::MessageConnection {
   const std::shared_ptr<CallbackThread> calls_;
 };
 
-Status CheckOptions(const client::ConnectOptions& options) {
+Result<std::shared_ptr<client::Connection>> ConnectTo(
+    absl::FunctionRef<Result<std::shared_ptr<LocalService>>()> find_service,
+    const client::ConnectOptions& options) {
   for (const auto& [field, bytes] : {std::pair("arena_bytes", options.arena_bytes),
                                      std::pair("pooled_bytes", options.pooled_bytes)}) {
     if (bytes < 0) return client::InvalidField(field, bytes, "0 or more");
   }
-  return {};
-}
-
-Result<std::shared_ptr<client::Connection>> ConnectTo(std::shared_ptr<LocalService> service,
-                                                      const client::ConnectOptions& options) {
-  Result<client::Arena> arena = client::Arena::CreateLocal(options.arena_bytes);
-  if (!arena.ok()) return arena.status();
+  ROPE_ASSIGN_OR_RETURN(auto service, find_service());
+  ROPE_ASSIGN_OR_RETURN(client::Arena arena, client::Arena::CreateLocal(options.arena_bytes));
   return std::shared_ptr<client::Connection>(std::make_shared<EmbeddedConnection>(
-      std::move(service), *std::move(arena), options.pooled_bytes));
+      std::move(service), std::move(arena), options.pooled_bytes));
 }
 
 // The engine of all clients of "inproc:".
@@ -346,21 +344,15 @@ class SharedEngine {
 };
 
 Result<std::shared_ptr<client::Connection>> ConnectToShared(const client::ConnectOptions& options) {
-  if (Status status = CheckOptions(options); !status.ok()) return status;
-  auto service = SharedEngine::Get().Service();
-  if (!service.ok()) return service.status();
-  return ConnectTo(*std::move(service), options);
+  return ConnectTo([] { return SharedEngine::Get().Service(); }, options);
 }
 
 }  // namespace
 
 Result<client::Client> Connect(const Options& engine, const client::ConnectOptions& options) {
-  if (Status status = CheckOptions(options); !status.ok()) return status;
-  auto service = LocalService::Create(engine);
-  if (!service.ok()) return service.status();
-  auto connection = ConnectTo(*std::move(service), options);
-  if (!connection.ok()) return connection.status();
-  return client::Client(*std::move(connection));
+  ROPE_ASSIGN_OR_RETURN(auto connection,
+                        ConnectTo([&] { return LocalService::Create(engine); }, options));
+  return client::Client(std::move(connection));
 }
 
 void Enable(const Options& engine) {

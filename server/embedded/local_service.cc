@@ -40,7 +40,24 @@ class AwaitedCall : public Call {
   // Waits until the call has ended, and returns its status. After the timeout it cancels the call,
   // and waits on.
   Status Await() {
-    const bool is_late = AwaitOrCancel();
+    const proto::MutexLock lock(&mutex_);
+    std::chrono::steady_clock::time_point end;
+    if (!is_done_) {
+      end = std::chrono::steady_clock::now() +
+            absl::ToChronoNanoseconds(std::min(timeout_, kTimeoutMax));
+    }
+    bool is_late = false;
+    while (!is_done_) {
+      const auto left = end - std::chrono::steady_clock::now();
+      if (is_late) {
+        done_.Wait(&mutex_);
+      } else if (left.count() > 0) {
+        done_.WaitFor(&mutex_, left);
+      } else {
+        is_late = true;
+        cancelled_->store(true);
+      }
+    }
     if (is_late && absl::IsCancelled(status_)) {
       return client::MakeError(Reason::kDeadline, "the deadline has passed");
     }
@@ -58,23 +75,6 @@ class AwaitedCall : public Call {
 
  private:
   static constexpr absl::Duration kTimeoutMax = absl::Hours(24 * 365);
-
-  // Returns whether it cancelled the call.
-  bool AwaitOrCancel() {
-    const proto::MutexLock lock(&mutex_);
-    if (is_done_) return false;
-    const auto end = std::chrono::steady_clock::now() +
-                     absl::ToChronoNanoseconds(std::min(timeout_, kTimeoutMax));
-    while (!is_done_) {
-      const auto left = end - std::chrono::steady_clock::now();
-      if (left.count() <= 0) break;
-      done_.WaitFor(&mutex_, left);
-    }
-    if (is_done_) return false;
-    cancelled_->store(true);
-    while (!is_done_) done_.Wait(&mutex_);
-    return true;
-  }
 
   const absl::Duration timeout_;
   const LocalService::Cancelled& cancelled_;
@@ -225,7 +225,7 @@ Result<grpc::ByteBuffer> LocalService::Call(server::Method method, grpc::ByteBuf
   EmbeddedCall call(message, timeout, cancelled, *connection_);
   core_->rope_service().Handle(method, call);
   RunWhatIsLeft();
-  if (Status status = call.Await(); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(call.Await());
   return call.reply();
 }
 
@@ -236,7 +236,7 @@ Result<client::RotateReply> LocalService::Rotate(client::CallMessage message,
   RotateCall call(std::move(message), std::move(wanted), queue, timeout, cancelled, *connection_);
   core_->rope_service().RotateInProcess(call);
   RunWhatIsLeft();
-  if (Status status = call.Await(); !status.ok()) return status;
+  ROPE_RETURN_IF_ERROR(call.Await());
   return std::move(call.reply());
 }
 

@@ -78,8 +78,6 @@ absl::Status Batcher::Queue(std::unique_ptr<Request>& request) {
   return absl::OkStatus();
 }
 
-// If the device has become busy since the requests gathered, they move to the queues instead of
-// running beside the batch thread.
 bool Batcher::RunGathered() {
   Batch batch;
   {
@@ -95,7 +93,6 @@ bool Batcher::RunGathered() {
   return true;
 }
 
-// A request with slices left runs by itself, so that small ones behind it wait for one slice.
 Batcher::Batch Batcher::StartGathered() {
   Batch batch;
   batch.started = clock_.Now();
@@ -184,9 +181,7 @@ void Batcher::Run(Batch& batch) {
   Report(batch);
 }
 
-// The batch thread. mutex_ is held to wait and to pop a batch, and released while the batch runs
-// and completes. batch_running_ makes the device busy meanwhile, so that no direct batch starts.
-// The loop ends when draining, with empty queues and no direct request unanswered.
+// batch_running_ makes the device busy while a batch runs, so that no direct batch starts.
 void Batcher::BatchLoop() {
   while (true) {
     Batch batch;
@@ -210,9 +205,7 @@ void Batcher::BatchLoop() {
   }
 }
 
-// One round-robin over the sessions, with mutex_ held. Each visit takes one request and ends the
-// session's turn. The loop stops at a cap, or when nothing is left. The batch owns its requests
-// while it runs, so that no request has two slices in it.
+// The batch owns its requests while it runs, so that no request has two slices in it.
 Batcher::Batch Batcher::PopBatch() {
   Batch batch;
   batch.started = clock_.Now();
@@ -304,7 +297,6 @@ Batcher::RequestList Batcher::TakeUnfinished(Batch& batch) {
   return taken;
 }
 
-// Called without a lock, after the batch has run and TakeUnfinished.
 void Batcher::Finish(Batch& batch) {
   for (size_t i = 0; i < batch.slices.size(); ++i) {
     if (batch.requests[i] == nullptr) continue;
@@ -312,9 +304,8 @@ void Batcher::Finish(Batch& batch) {
   }
 }
 
-// Makes Enqueue refuse, runs what has gathered, waits until the batch thread has ended or the time
-// is up, then joins it. The batch thread visits every request of abandoned queues too, but PopBatch
-// answers it instead of running it.
+// The batch thread visits every request of abandoned queues too, but PopBatch answers it instead of
+// running it.
 void Batcher::Drain(absl::Duration timeout) {
   const absl::Time end = clock_.Now() + timeout;
   {

@@ -118,8 +118,7 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
   } else {
     plan = Plan();
     plan.may_take_long = may_take_long;
-    RopeEntries layers;
-    ROPE_RETURN_IF_ERROR(PrepareFixed(fixed, source, registry_, layers, own, plan));
+    ROPE_RETURN_IF_ERROR(PrepareFixed(fixed, source, registry_, own, plan));
   }
   if (!may_take_long && PlanningBytes(call, plan) > limits::kPlanHereBytesMax) {
     return NeedsSideThread();
@@ -180,18 +179,9 @@ int64_t ClaimedElements(const v1::Array& array) {
 // Bytes of the tensor's result: raw bytes, plus the encoded numbers if it goes out as numbers.
 int64_t ResultBytes(const TensorPlan& of) {
   constexpr int64_t kNumberBytes = 16;
-  const int64_t element = kernels::ElementBytes(of.output_dtype);
   const bool typed = of.IsInReply() && of.numbers;
-  const int64_t elements =
-      Product(Product(of.layout.tokens(), of.layout.heads), of.layout.head_dim);
-  return Product(elements, typed ? element + kNumberBytes : element);
-}
-
-// Bytes of a slice of the tensor that is copied because its channels are not adjacent.
-int64_t GatheredBytes(const TensorPlan& tensor) {
-  if (!tensor.IsGathered()) return 0;
-  const int64_t bytes = Product(tensor.layout.tokens(), tensor.token_bytes());
-  return std::min(bytes, limits::kSliceBytesMax);
+  return Product(of.elements(),
+                 kernels::ElementBytes(of.output_dtype) + (typed ? kNumberBytes : 0));
 }
 
 }  // namespace
@@ -238,7 +228,9 @@ int64_t RunningBytes(const v1::RotateRequest& fixed, const v1::RotateRequest& va
   for (const TensorPlan& tensor : plan.tensors) {
     bytes = Sum(bytes, static_cast<int64_t>(tensor.typed.size()));
     if (tensor.TakesBuffer()) bytes = Sum(bytes, ResultBytes(tensor));
-    bytes = Sum(bytes, GatheredBytes(tensor));
+    if (!tensor.IsGathered()) continue;
+    const int64_t tensor_bytes = tensor.layout.tokens() * tensor.token_bytes();
+    bytes = Sum(bytes, std::min(tensor_bytes, limits::kSliceBytesMax));
   }
   return bytes;
 }

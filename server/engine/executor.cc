@@ -108,9 +108,8 @@ absl::StatusOr<int64_t> AppendRunRows(const Plan& plan, const TokenRun& run, int
     return tables.AppendRows(*run.frequencies, Between(plan.positions[0], begin, end), build_budget,
                              rows);
   }
-  const std::array<absl::Span<const int64_t>, 3> axes = {Between(plan.positions[0], begin, end),
-                                                         Between(plan.positions[1], begin, end),
-                                                         Between(plan.positions[2], begin, end)};
+  const auto axes =
+      PlacementOf(*run.frequencies, plan.positions, plan.mrope.get(), begin, end).positions;
   return kernels::AppendMropeRows(tables, *run.frequencies, *plan.mrope, axes, build_budget, rows);
 }
 
@@ -240,8 +239,7 @@ void Executor::Run(absl::Span<Slice> slices) {
 //   2. RotateSlices runs the jobs and changes the channel order of results. PutBack then copies
 //      rows that were gathered for a rotation in place.
 //
-// Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned. The slice
-// keeps its rows even longer: releasing many pages takes time, and the caller answers first.
+// Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned.
 void Executor::RunAll(absl::Span<Slice> slices) {
   Jobs jobs;
   std::vector<SliceJobs> parts;
@@ -257,21 +255,13 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     }
     if (!slice.status.ok()) continue;
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
-    const bool streams = plan.bytes() > kernels::kCachedBytesMax;
-    JobTiler::Shared shared = {
-        plan.geometry, plan.conjugate, plan.arithmetic, streams, slice.begin, 0, {}, {}, {}};
-    if (plan.table != nullptr) {
-      shared.move = {&plan.table->rows, Between(plan.from_positions[0], slice.begin, slice.end),
-                     Between(plan.positions[0], slice.begin, slice.end)};
-    } else {
+    JobTiler::Shared shared = {.plan = plan, .begin = slice.begin};
+    if (plan.table == nullptr) {
       slice.status.Update(AppendSliceRows(slice, build_budget, tables_, shared.rows));
       if (!slice.status.ok()) continue;
     }
     shared.end = slice.end;
     PopulateOutputs(request, slice.end);
-    if (!plan.token_scales.empty()) {
-      shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
-    }
     const size_t first_job = jobs.size();
     if (const int64_t most = plan.jobs.Of(slice.end - slice.begin); most > kJobsUsual) {
       jobs.reserve(first_job + static_cast<size_t>(most));
@@ -293,15 +283,6 @@ using kernels::DeviceJob;
 
 // The rows of a move, one for each row set.
 using MoveRows = std::array<kernels::TokenRows, kRowSetsMax>;
-
-absl::Status FindMoveRows(const Plan& plan, kernels::TableCache& tables, MoveRows& rows) {
-  if (!plan.device->move.has_value()) return absl::OkStatus();
-  for (size_t set = 0; set < plan.row_sets.size(); ++set) {
-    const kernels::Frequencies& frequencies = *plan.row_sets[set].runs.front().frequencies;
-    ROPE_RETURN_IF_ERROR(tables.AppendRows(frequencies, {&*plan.device->move, 1}, rows[set]));
-  }
-  return absl::OkStatus();
-}
 
 // A tensor's input or output.
 struct TensorSide {
@@ -402,18 +383,8 @@ class JobCutter {
     job.output_strides = {sides[1].token, sides[1].strides.head};
     job.tokens = tokens_;
     job.heads = span.end - span.begin;
-    job.head_dim = tensor.layout.head_dim;
-    job.dtype = tensor.dtype;
-    if (span.rotates && plan_.rotates) {
-      job.geometry = plan_.geometry;
-      job.geometry.offset = tensor.rotary_offset.value_or(job.geometry.offset);
-      job.conjugate = plan_.conjugate;
-      job.arithmetic = plan_.arithmetic;
-    }
-    if (tensor.norm_eps.has_value()) job.norm = {nullptr, *tensor.norm_eps};
-    job.scale = tensor.scale;
-    job.output_dtype = tensor.output_dtype;
-    job.output_scale = tensor.output_scale;
+    SetOps(plan_, tensor, span, job);
+    if (job.norm.has_value()) job.norm->weight = nullptr;  // those of a device are all 1
   }
 
   kernels::DeviceRows RowsOf(size_t set, int64_t sequence) const {
@@ -462,7 +433,10 @@ absl::StatusOr<std::string_view> DeviceRotation::Enqueue(const Plan& plan,
   std::vector<DeviceJob> jobs;
   MoveRows rows;
   if (plan.bytes() > 0) {
-    ROPE_RETURN_IF_ERROR(FindMoveRows(plan, *tables, rows));
+    for (size_t set = 0; plan.device->move.has_value() && set < plan.row_sets.size(); ++set) {
+      const kernels::Frequencies& frequencies = *plan.row_sets[set].runs.front().frequencies;
+      ROPE_RETURN_IF_ERROR(tables->AppendRows(frequencies, {&*plan.device->move, 1}, rows[set]));
+    }
     ROPE_ASSIGN_OR_RETURN(jobs, JobCutter(plan, rows).Cut());
   }
   return executor->Enqueue(jobs, table_rows, queue);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -64,11 +65,6 @@ class JobWriter {
     }
   }
 
-  // Length of the last token axis. Along it tokens are evenly spaced in every layout.
-  static int64_t RunLength(const Layout& layout) {
-    return layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
-  }
-
   // Distances between tokens and heads of a packed tensor.
   kernels::Strides PackedStrides() const {
     const Layout& layout = tensor_.layout;
@@ -89,7 +85,7 @@ class JobWriter {
       return;
     }
     const LayoutStrides& strides = *tensor_.output_strides;
-    const int64_t run = RunLength(layout);
+    const int64_t run = layout.run();
     const int64_t step = layout.token_axes.empty() ? 0 : strides.token_axes.back();
     for (const int64_t end = token + tokens; token < end;) {
       const int64_t count = std::min(end - token, run - token % run);
@@ -103,7 +99,6 @@ class JobWriter {
   void AddJob(int64_t token, int64_t tokens, int64_t heads, RowsAt rows,
               kernels::Strides input_strides, int64_t output_offset,
               kernels::Strides output_strides, const HeadSpan& span) {
-    const Layout& layout = tensor_.layout;
     kernels::RotateJob& job = jobs_.emplace_back();
     job.input = rows.input;
     job.input_strides = input_strides;
@@ -116,38 +111,22 @@ class JobWriter {
     }
     job.tokens = tokens;
     job.heads = heads;
-    job.head_dim = layout.head_dim;
-    job.dtype = tensor_.dtype;
-    job.streams = shared_.streams;
-    if (span.rotates) {
-      job.geometry = shared_.geometry;
-      job.geometry.offset = tensor_.rotary_offset.value_or(job.geometry.offset);
-      job.conjugate = shared_.conjugate;
-      job.arithmetic = shared_.arithmetic;
-    }
-    const auto first = static_cast<size_t>(token - shared_.begin);
-    const auto count = static_cast<size_t>(tokens);
-    if (span.rotates && shared_.move.has_value()) {
-      job.move = {shared_.move->table, shared_.move->from.subspan(first, count),
-                  shared_.move->to.subspan(first, count)};
-    } else {
-      job.rows = (span.rotates ? shared_.rows[span.row_set] : passing_).subspan(first, count);
-    }
-    AddFusedOps(first, job);
-  }
-
-  // Sets norm, scales and output type. `first`: index of the job's first token in `shared_`.
-  void AddFusedOps(size_t first, kernels::RotateJob& job) const {
-    job.output_dtype = tensor_.output_dtype;
-    job.output_scale = tensor_.output_scale;
+    const Plan& plan = shared_.plan;
+    SetOps(plan, tensor_, span, job);
+    job.streams = plan.bytes() > kernels::kCachedBytesMax;
     job.saturated = saturated_;
-    job.scale = tensor_.scale;
-    if (tensor_.norm_eps.has_value()) {
-      const bool weighted = tensor_.norm_weight != nullptr;
-      job.norm = {weighted ? tensor_.norm_weight->data() : nullptr, *tensor_.norm_eps};
-    }
+    const auto first = static_cast<size_t>(token);
+    const auto count = static_cast<size_t>(tokens);
     if (tensor_.token_scaled) {
-      job.token_scales = shared_.token_scales.subspan(first, static_cast<size_t>(job.tokens));
+      job.token_scales = absl::MakeConstSpan(plan.token_scales).subspan(first, count);
+    }
+    if (span.rotates && plan.table != nullptr) {
+      job.move = {&plan.table->rows,
+                  absl::MakeConstSpan(plan.from_positions[0]).subspan(first, count),
+                  absl::MakeConstSpan(plan.positions[0]).subspan(first, count)};
+    } else {
+      job.rows = (span.rotates ? shared_.rows[span.row_set] : passing_)
+                     .subspan(static_cast<size_t>(token - shared_.begin), count);
     }
   }
 
@@ -172,12 +151,11 @@ class PackedCutter {
   PackedCutter(const TensorPlan& tensor, JobWriter& writer, std::list<JobTiler::Gathered>& gathered)
       : layout_(tensor.layout),
         row_bytes_(tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype)),
-        input_(tensor.input),
-        overwritten_(tensor.overwritten),
+        tensor_(tensor),
         writer_(writer),
         gathered_(gathered) {
     int64_t offset = 0;
-    for (std::string_view fragment : input_.fragments) {
+    for (std::string_view fragment : tensor_.input.fragments) {
       fragment_begin_.push_back(offset);
       offset += static_cast<int64_t>(fragment.size());
     }
@@ -226,12 +204,13 @@ class PackedCutter {
   }
 
   int64_t FragmentEnd(size_t fragment) const {
-    return fragment_begin_[fragment] + static_cast<int64_t>(input_.fragments[fragment].size());
+    return fragment_begin_[fragment] +
+           static_cast<int64_t>(tensor_.input.fragments[fragment].size());
   }
 
   RowsAt At(size_t fragment, int64_t byte) const {
-    const RowsAt begin = {input_.fragments[fragment].data(),
-                          overwritten_.empty() ? nullptr : overwritten_[fragment]};
+    const RowsAt begin = {tensor_.input.fragments[fragment].data(),
+                          tensor_.overwritten.empty() ? nullptr : tensor_.overwritten[fragment]};
     return begin.Plus(byte - fragment_begin_[fragment]);
   }
 
@@ -241,7 +220,7 @@ class PackedCutter {
     auto& [row, places] = gathered_.emplace_back();
     row.reserve(static_cast<size_t>(row_bytes_));
     while (static_cast<int64_t>(row.size()) < row_bytes_) {
-      ROPE_CHECK(fragment < input_.fragments.size());
+      ROPE_CHECK(fragment < tensor_.input.fragments.size());
       const auto available = static_cast<size_t>(FragmentEnd(fragment) - byte);
       const size_t count = std::min(available, static_cast<size_t>(row_bytes_) - row.size());
       const RowsAt piece = At(fragment, byte);
@@ -275,73 +254,41 @@ class PackedCutter {
 
   const Layout& layout_;
   const int64_t row_bytes_;
-  const proto::FragmentedBytes& input_;
-  const absl::InlinedVector<char*, 2>& overwritten_;
+  const TensorPlan& tensor_;
   JobWriter& writer_;
   std::list<JobTiler::Gathered>& gathered_;
   absl::InlinedVector<int64_t, 2> fragment_begin_;
 };
 
 // Cuts a tensor with strides: one rectangle for each run of tokens along the last token axis, where
-// one stride leads from token to token. If the channels of a head are not adjacent, the run is
-// gathered into packed memory, because a job needs adjacent channels.
-class StridedCutter {
- public:
-  StridedCutter(const TensorPlan& tensor, const char* input, JobWriter& writer,
-                std::list<JobTiler::Gathered>& gathered)
-      : is_gathered_(tensor.IsGathered()),
-        layout_(tensor.layout),
-        strides_(*tensor.strides),
-        element_bytes_(kernels::ElementBytes(tensor.dtype)),
-        input_(input),
-        writer_(writer),
-        gathered_(gathered) {}
-
-  void CutTokens(int64_t begin, int64_t end) {
-    const int64_t run = JobWriter::RunLength(layout_);
-    const int64_t stride = layout_.token_axes.empty() ? 0 : strides_.token_axes.back();
-    while (begin < end) {
-      const int64_t tokens = std::min(end - begin, run - begin % run);
-      const int64_t offset = OffsetOf(begin, layout_, strides_);
-      AddRun(begin, tokens, input_ + offset * element_bytes_, {stride, strides_.head});
-      begin += tokens;
+// one stride leads from token to token. A job needs adjacent channels.
+void CutStrided(const TensorPlan& tensor, int64_t begin, int64_t end, JobWriter& writer,
+                std::list<JobTiler::Gathered>& gathered) {
+  const Layout& layout = tensor.layout;
+  const LayoutStrides& strides = *tensor.strides;
+  const int64_t element_bytes = kernels::ElementBytes(tensor.dtype);
+  const int64_t step = layout.token_axes.empty() ? 0 : strides.token_axes.back();
+  for (int64_t tokens = 0; begin < end; begin += tokens) {
+    tokens = std::min(end - begin, layout.run() - begin % layout.run());
+    const char* const input =
+        tensor.input.fragments.front().data() + OffsetOf(begin, layout, strides) * element_bytes;
+    if (!tensor.IsGathered()) {
+      writer.Add(begin, tokens, 0, layout.heads, {input}, {step, strides.head});
+      continue;
     }
-  }
-
- private:
-  void AddRun(int64_t token, int64_t tokens, const char* input, kernels::Strides strides) {
-    if (!is_gathered_) {
-      writer_.Add(token, tokens, 0, layout_.heads, {input}, strides);
-      return;
-    }
-    const kernels::Strides packed = {layout_.heads * layout_.head_dim, layout_.head_dim};
-    writer_.Add(token, tokens, 0, layout_.heads, {Gather(tokens, input, strides)}, packed);
-  }
-
-  // Copies a run of tokens into packed memory.
-  const char* Gather(int64_t tokens, const char* input, kernels::Strides strides) {
-    std::string& copy = gathered_.emplace_back().bytes;
-    copy.reserve(static_cast<size_t>(tokens * layout_.heads * layout_.head_dim * element_bytes_));
-    for (int64_t token = 0; token < tokens; ++token) {
-      for (int64_t head = 0; head < layout_.heads; ++head) {
-        const int64_t offset = token * strides.token + head * strides.head;
-        for (int64_t d = 0; d < layout_.head_dim; ++d) {
-          copy.append(input + (offset + d * strides_.channel) * element_bytes_,
-                      static_cast<size_t>(element_bytes_));
-        }
+    std::string& copy = gathered.emplace_back().bytes;
+    copy.reserve(static_cast<size_t>(tokens * layout.heads * layout.head_dim * element_bytes));
+    for (int64_t row = 0; row < tokens * layout.heads; ++row) {
+      const int64_t offset = row / layout.heads * step + row % layout.heads * strides.head;
+      for (int64_t d = 0; d < layout.head_dim; ++d) {
+        copy.append(input + (offset + d * strides.channel) * element_bytes,
+                    static_cast<size_t>(element_bytes));
       }
     }
-    return copy.data();
+    writer.Add(begin, tokens, 0, layout.heads, {copy.data()},
+               {layout.heads * layout.head_dim, layout.head_dim});
   }
-
-  const bool is_gathered_;
-  const Layout& layout_;
-  const LayoutStrides& strides_;
-  const int64_t element_bytes_;
-  const char* const input_;
-  JobWriter& writer_;
-  std::list<JobTiler::Gathered>& gathered_;
-};
+}
 
 // Cuts a paged tensor: one rectangle for each run of adjacent slots in a page, of the tokens and of
 // the results.
@@ -368,23 +315,17 @@ void CutPages(const TensorPlan& tensor, int64_t begin, int64_t end, JobWriter& w
   }
 }
 
-// Jobs that a tensor becomes: `units` for each `run` of tokens.
-struct JobRuns {
-  int64_t units = 0;
-  int64_t run = 0;
-};
-
-JobRuns JobRunsOf(const TensorPlan& tensor) {
+// The jobs that a tensor becomes for each run of tokens, and the length of a run.
+std::pair<int64_t, int64_t> JobRunsOf(const TensorPlan& tensor) {
   const Layout& layout = tensor.layout;
-  const int64_t last = layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
   const int64_t spans = std::ssize(tensor.heads);
   // Pages are whole; slots may be anywhere.
   if (tensor.paged.has_value()) {
     return {spans, tensor.paged->pages_shape.empty() ? 1 : tensor.paged->block_size};
   }
-  if (tensor.strides.has_value()) return {spans, last};
+  if (tensor.strides.has_value()) return {spans, layout.run()};
   const int64_t run =
-      tensor.output_strides.has_value() ? last : std::numeric_limits<int64_t>::max();
+      tensor.output_strides.has_value() ? layout.run() : std::numeric_limits<int64_t>::max();
   if (layout.post == 1) return {spans, run};
   return {layout.heads, std::min(run, layout.post)};  // tokens inside heads: each head has its jobs
 }
@@ -425,6 +366,25 @@ kernels::RowRef PassingRow() {
   return {&page, 0};
 }
 
+void SetOps(const Plan& plan, const TensorPlan& tensor, const HeadSpan& span,
+            kernels::RotateJob& job) {
+  job.head_dim = tensor.layout.head_dim;
+  job.dtype = tensor.dtype;
+  if (span.rotates && plan.rotates) {
+    job.geometry = plan.geometry;
+    job.geometry.offset = tensor.rotary_offset.value_or(job.geometry.offset);
+    job.conjugate = plan.conjugate;
+    job.arithmetic = plan.arithmetic;
+  }
+  if (tensor.norm_eps.has_value()) {
+    const bool weighted = tensor.norm_weight != nullptr;
+    job.norm = {weighted ? tensor.norm_weight->data() : nullptr, *tensor.norm_eps};
+  }
+  job.scale = tensor.scale;
+  job.output_dtype = tensor.output_dtype;
+  job.output_scale = tensor.output_scale;
+}
+
 absl::Span<const kernels::RowRef> JobTiler::PassingRows(const TensorPlan& tensor, size_t tokens) {
   const auto passes = [](const HeadSpan& span) { return !span.rotates; };
   if (std::ranges::none_of(tensor.heads, passes)) return {};
@@ -440,20 +400,16 @@ void JobTiler::Cut(const TensorPlan& tensor, char* output, const Shared& shared,
   const int64_t end = shared.end;
   JobWriter writer(tensor, output, shared,
                    PassingRows(tensor, static_cast<size_t>(end - shared.begin)), saturated, jobs);
-  if (tensor.paged.has_value()) {
-    if (tensor.elements() > 0 && !tensor.input.fragments.empty()) {
-      CutPages(tensor, shared.begin, end, writer);
-    }
-    return;
+  if (!tensor.paged.has_value() && !tensor.strides.has_value()) {
+    return PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
   }
-  if (!tensor.strides.has_value()) {
-    PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
-    return;
-  }
-  if (tensor.elements() == 0) return;
+  if (tensor.elements() == 0 || tensor.input.fragments.empty()) return;
   ROPE_CHECK(tensor.input.fragments.size() == 1);
-  StridedCutter(tensor, tensor.input.fragments.front().data(), writer, gathered_)
-      .CutTokens(shared.begin, end);
+  if (tensor.paged.has_value()) {
+    CutPages(tensor, shared.begin, end, writer);
+  } else {
+    CutStrided(tensor, shared.begin, end, writer, gathered_);
+  }
 }
 
 // Copies each gathered row, rotated by now, piece by piece to its places in the fragments.
@@ -474,9 +430,9 @@ absl::Status BoundJobs(Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckNumbers(plan));
   int64_t units = 0;  // the jobs of one token
   for (const TensorPlan& tensor : plan.tensors) {
-    const JobRuns jobs = JobRunsOf(tensor);
-    units += jobs.units;
-    plan.jobs.per_token += static_cast<double>(jobs.units) / static_cast<double>(jobs.run);
+    const auto [jobs, run] = JobRunsOf(tensor);
+    units += jobs;
+    plan.jobs.per_token += static_cast<double>(jobs) / static_cast<double>(run);
   }
   plan.jobs.fixed = 2 * units;  // a slice may begin and end within a run
   return CheckAtMost(units, limits::kJobsMax, "tensors",

@@ -22,7 +22,6 @@
 #include <atomic>
 #include <cstdint>
 #include <list>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +54,11 @@ absl::Status BoundJobs(Plan& plan);
 // The row for heads and layers that do not rotate: it has no columns, so no channel changes.
 kernels::RowRef PassingRow();
 
+// Sets what a job of these heads has from its plan: the size and type of a head, the rotation
+// without its rows, and the fused ops without the scales of tokens.
+void SetOps(const Plan& plan, const TensorPlan& tensor, const HeadSpan& span,
+            kernels::RotateJob& job);
+
 // Most requests have one or two: q and k.
 using Jobs = absl::InlinedVector<kernels::RotateJob, 2>;
 
@@ -62,16 +66,11 @@ class JobTiler {
  public:
   // What the jobs of one slice share.
   struct Shared {
-    kernels::PairGeometry geometry;
-    bool conjugate = false;
-    kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
-    bool streams = false;  // of jobs
-    int64_t begin = 0;     // first token, in memory order
+    const Plan& plan;
+    int64_t begin = 0;  // first token, in memory order
     int64_t end = 0;
-    // For each row set: one row for each token from `begin`.
-    std::array<absl::Span<const kernels::RowRef>, kRowSetsMax> rows;
-    std::optional<kernels::TableMove> move;  // likewise, in place of `rows`
-    absl::Span<const float> token_scales;    // likewise, for token_scaled tensors
+    // For each row set: one row for each token from `begin`. Not read if the plan has a table.
+    std::array<absl::Span<const kernels::RowRef>, kRowSetsMax> rows = {};
   };
 
   // Adds the jobs for all heads of the tokens of `shared` to `jobs`. `output` is the start of the

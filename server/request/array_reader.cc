@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
@@ -52,20 +53,15 @@ absl::Status CheckSources(const v1::Array& array, int64_t count, absl::string_vi
   return absl::OkStatus();
 }
 
-// Dtypes of the schema that the kernels write.
-constexpr std::pair<v1::DType, kernels::DType> kDTypes[] = {
-    {v1::DTYPE_FP32, kernels::DType::kFloat32},
-    {v1::DTYPE_FP16, kernels::DType::kFloat16},
-    {v1::DTYPE_BF16, kernels::DType::kBFloat16},
-    {v1::DTYPE_FP8_E4M3, kernels::DType::kFloat8E4M3},
-    {v1::DTYPE_FP8_E5M2, kernels::DType::kFloat8E5M2}};
+// By kernels::DType.
+constexpr v1::DType kDTypes[] = {v1::DTYPE_FP32, v1::DTYPE_FP16, v1::DTYPE_BF16, v1::DTYPE_FP8_E4M3,
+                                 v1::DTYPE_FP8_E5M2};
 
-// The kernels' output dtype for a dtype of the schema.
+// The dtype of the schema that the kernels write.
 std::optional<kernels::DType> KernelDType(v1::DType dtype) {
-  for (const auto& [of_schema, of_kernels] : kDTypes) {
-    if (of_schema == dtype) return of_kernels;
-  }
-  return std::nullopt;
+  const auto* const found = std::ranges::find(kDTypes, dtype);
+  if (found == std::end(kDTypes)) return std::nullopt;
+  return static_cast<kernels::DType>(found - kDTypes);
 }
 
 // The size of an element; 0 for an unknown dtype.
@@ -113,12 +109,6 @@ std::vector<int64_t> Widen(const proto::FragmentedBytes& bytes) {
   return std::vector<int64_t>(elements.begin(), elements.end());
 }
 
-absl::Status CheckPacked(const v1::Array& array, absl::string_view path) {
-  if (array.strides_size() == 0) return absl::OkStatus();
-  return InvalidField(absl::StrCat(path, ".strides"), Brackets(array.strides()),
-                      "packed elements, without strides");
-}
-
 absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::string_view path) {
   // 2^53: doubles represent every integer up to here.
   constexpr double kWholeMax = 9007199254740992.0;
@@ -138,12 +128,15 @@ absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::
 // that many. Numbers without a shape form one axis.
 absl::StatusOr<int64_t> ReadShape(const v1::Array& array, absl::string_view path,
                                   std::vector<int64_t>& shape) {
-  ROPE_RETURN_IF_ERROR(CheckPacked(array, path));
-  const bool one_axis = array.shape_size() == 0 && !CameAsBytes(array);
-  shape.assign(array.shape().begin(), array.shape().end());
-  if (one_axis) shape.push_back(array.numbers_size());
+  if (array.strides_size() > 0) {
+    return InvalidField(absl::StrCat(path, ".strides"), Brackets(array.strides()),
+                        "packed elements, without strides");
+  }
   int64_t count = array.numbers_size();
-  if (!one_axis) {
+  if (array.shape_size() == 0 && !CameAsBytes(array)) {
+    shape = {count};
+  } else {
+    shape.assign(array.shape().begin(), array.shape().end());
     ROPE_ASSIGN_OR_RETURN(count, CountOf(array, path));
   }
   ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
@@ -224,11 +217,13 @@ absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array, ArraySou
   return result;
 }
 
-std::optional<FloatElements::View> FloatElements::rows() const {
+std::optional<kernels::RowTable> FloatElements::rows() const {
   const std::optional<kernels::DType> dtype = FloatDType(array_->dtype());
   if (!dtype.has_value() || bytes_.fragments.size() != 1) return std::nullopt;
   const int64_t row = row_stride_ == 0 ? shape_.back() : row_stride_;
-  return View{bytes_.fragments.front().data(), *dtype, row * kernels::ElementBytes(*dtype)};
+  return kernels::RowTable{.cos = bytes_.fragments.front().data(),
+                           .dtype = *dtype,
+                           .row_bytes = row * kernels::ElementBytes(*dtype)};
 }
 
 absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
@@ -236,13 +231,12 @@ absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
   if (!CameAsBytes(*array_)) {
     std::copy_n(array_->numbers().begin() + begin, out.size(), out.begin());
   } else if (array_->dtype() == v1::DTYPE_FP64) {
-    ReadRaw<double>(begin, out, [](double element) { return element; });
+    ReadRaw<double>(begin, out);
   } else if (array_->dtype() == v1::DTYPE_FP32) {
-    ReadRaw<float>(begin, out, [](float element) { return element; });
-  } else if (array_->dtype() == v1::DTYPE_FP16) {
-    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return kernels::FromFloat16(bits); });
+    ReadRaw<float>(begin, out);
   } else {
-    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return kernels::FromBFloat16(bits); });
+    const bool is_half = array_->dtype() == v1::DTYPE_FP16;
+    ReadRaw<uint16_t>(begin, out, is_half ? kernels::FromFloat16 : kernels::FromBFloat16);
   }
   for (size_t i = 0; i < out.size(); ++i) {
     if (std::isfinite(out[i])) continue;
@@ -293,10 +287,7 @@ absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision 
 }
 
 v1::DType MessageDType(kernels::DType dtype) {
-  for (const auto& [of_schema, of_kernels] : kDTypes) {
-    if (of_kernels == dtype) return of_schema;
-  }
-  return v1::DTYPE_UNSPECIFIED;
+  return kDTypes[static_cast<size_t>(dtype)];
 }
 
 absl::Status ReadTensorElements(const v1::Array& array, ArraySource& source, TensorPlan& plan) {

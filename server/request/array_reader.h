@@ -8,6 +8,7 @@
 #define ROPE_SERVER_REQUEST_ARRAY_READER_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/types/span.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/dtype.h"
+#include "kernels/tables/row_table.h"
 #include "rope/v1/array.pb.h"
 #include "server/request/plan.h"
 
@@ -52,20 +54,15 @@ class FloatElements {
   // element is not finite. REQUIRES: the elements exist.
   absl::Status Read(int64_t begin, absl::Span<double> out) const;
 
-  // Rows that can be used where they are: of FP32, FP16 or BF16 as bytes in one piece, each row's
-  // elements adjacent.
-  struct View {
-    const char* data;
-    kernels::DType dtype;
-    int64_t row_bytes;
-  };
-  std::optional<View> rows() const;
+  // Rows that can be used where they are, as cosines: of FP32, FP16 or BF16 as bytes in one piece,
+  // each row's elements adjacent.
+  std::optional<kernels::RowTable> rows() const;
   const RegionPart& part() const { return part_; }
 
  private:
   FloatElements(const v1::Array& array, absl::string_view path) : array_(&array), path_(path) {}
-  template <typename Element, typename Widen>
-  void ReadRaw(int64_t begin, absl::Span<double> out, const Widen& widen) const;
+  template <typename Element, typename Widen = std::identity>
+  void ReadRaw(int64_t begin, absl::Span<double> out, const Widen& widen = {}) const;
 
   const v1::Array* array_;
   std::string path_;

@@ -56,11 +56,6 @@ int64_t Layout::Length(char letter) const {
   return 1;
 }
 
-bool Layout::Has(char letter) const {
-  return std::ranges::any_of(token_axes,
-                             [letter](const TokenAxis& axis) { return axis.letter == letter; });
-}
-
 absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layout& layout,
                                            absl::Span<const int64_t> strides, int64_t element_bytes,
                                            absl::string_view field) {

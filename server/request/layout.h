@@ -40,7 +40,9 @@ struct Layout {
   int64_t tokens() const { return pre * post; }
   // The length of an axis of any letter, or 1 if the layout does not have the axis.
   int64_t Length(char letter) const;
-  bool Has(char letter) const;
+  bool Has(char letter) const { return letters.find(letter) != std::string::npos; }
+  // The tokens of a run along the last token axis, which are evenly spaced in every layout.
+  int64_t run() const { return token_axes.empty() ? 1 : token_axes.back().length; }
 };
 
 // The strides of a tensor that is not packed, in elements, all >= 0.
@@ -96,16 +98,7 @@ struct TokenIndex {
   int64_t l = 0;  // unused: layers share positions
 
   int64_t& Along(const TokenAxis& axis) {
-    switch (axis.letter) {
-      case 'B':
-        return b;
-      case 'S':
-        return s;
-      case 'T':
-        return t;
-      default:
-        return l;
-    }
+    return axis.letter == 'B' ? b : axis.letter == 'S' ? s : axis.letter == 'T' ? t : l;
   }
 };
 
@@ -116,7 +109,7 @@ void ForEachToken(const Layout& layout, const Visit& visit) {
   absl::InlinedVector<int64_t*, kTokenAxesMax> counters;  // into `index`
   for (const TokenAxis& axis : layout.token_axes) counters.push_back(&index.Along(axis));
   const int64_t tokens = layout.tokens();
-  const int64_t run = counters.empty() ? 1 : layout.token_axes.back().length;
+  const int64_t run = layout.run();
   int64_t& last = counters.empty() ? index.l : *counters.back();
   for (int64_t token = 0; token < tokens;) {
     for (last = 0; last < run; ++last) visit(token++, index);

@@ -19,14 +19,10 @@ namespace {
 //   B and S axes   sequence b has the S elements [b][0..S), padded to one length
 //   T axis         sequences are packed one behind the other; cu_seqlens holds their offsets
 //
-// ReadPositions first finds the sequence of every token. It then computes the positions, either
-// from the first position of each sequence (FillFromStarts) or from explicit position_ids
-// (FillFromIds). Last comes the length of each sequence (FillSeqLens). L axes (layers) share
-// positions: tokens that differ only in L get the same value.
+// L axes (layers) share positions: tokens that differ only in L get the same value.
 //
 // Elements are copied before they are checked, because the client may write to shared memory while
-// the request runs. Shapes are checked before elements are copied (array_reader.h), so that an
-// array of the wrong size costs nothing.
+// the request runs.
 
 // The error names the field `path` + `field`.
 absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view path,
@@ -147,18 +143,6 @@ absl::StatusOr<Sequences> ReadSequences(const v1::Positions& message, ArraySourc
   return sequences;
 }
 
-absl::Status CheckChunks(const ContextParallel& parallel, const Sequences& sequences,
-                         absl::string_view path) {
-  if (parallel.size == 1) return absl::OkStatus();
-  for (const int64_t length : sequences.length) {
-    if (length % 2 == 0) continue;
-    return InvalidField(absl::StrCat(path, ".cp_size"),
-                        absl::StrCat(parallel.size, " and a sequence of ", length, " tokens here"),
-                        "an even number of tokens here: two chunks of each sequence");
-  }
-  return absl::OkStatus();
-}
-
 // The position of each sequence's first token.
 absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message, ArraySource& source,
                                                 int64_t sequences, absl::string_view path) {
@@ -184,7 +168,12 @@ absl::Status FillFromStarts(const v1::Positions& message, ArraySource& source, c
                             absl::string_view path, TokenPositions& result) {
   ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> starts,
                         ReadStarts(message, source, sequences.count(), path));
-  ROPE_RETURN_IF_ERROR(CheckChunks(parallel, sequences, path));
+  for (const int64_t length : sequences.length) {
+    if (parallel.size == 1 || length % 2 == 0) continue;
+    return InvalidField(absl::StrCat(path, ".cp_size"),
+                        absl::StrCat(parallel.size, " and a sequence of ", length, " tokens here"),
+                        "an even number of tokens here: two chunks of each sequence");
+  }
   result.values[0].resize(static_cast<size_t>(layout.tokens()));
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
     const auto sequence = static_cast<size_t>(result.sequence[static_cast<size_t>(token)]);
@@ -299,9 +288,6 @@ absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::
   return absl::OkStatus();
 }
 
-// Of each token: its own number, that of its page, or the only one.
-enum class MovesOf { kAll, kPages, kTokens };
-
 }  // namespace
 
 absl::StatusOr<TokenMoves> ReadMoves(const v1::Array& by, ArraySource& source,
@@ -310,14 +296,15 @@ absl::StatusOr<TokenMoves> ReadMoves(const v1::Array& by, ArraySource& source,
   const Layout& layout = first.layout;
   static const PagedPlan kNoPages;
   const PagedPlan& paged = first.paged.has_value() ? *first.paged : kNoPages;
-  MovesOf each = MovesOf::kTokens;
+  TokenMoves result;
+  bool by_page = false;
   IdShape ids;
   const auto check = [&](absl::Span<const int64_t> shape) -> absl::Status {
     if (shape.empty() || (shape.size() == 1 && shape[0] == 1)) {
-      each = MovesOf::kAll;
+      result.is_uniform = true;
     } else if (!paged.pages_shape.empty() &&
                shape == absl::Span<const int64_t>(paged.pages_shape)) {
-      each = MovesOf::kPages;
+      by_page = true;
     } else {
       ROPE_ASSIGN_OR_RETURN(ids, MatchIdShape(shape, layout, /*multimodal=*/false, kField));
     }
@@ -326,23 +313,22 @@ absl::StatusOr<TokenMoves> ReadMoves(const v1::Array& by, ArraySource& source,
   ROPE_ASSIGN_OR_RETURN(const IntegerArray moves, ReadIntegers(by, source, kField, check));
   for (const int64_t move : moves.values) ROPE_RETURN_IF_ERROR(CheckMove(move));
   const auto tokens = static_cast<size_t>(layout.tokens());
-  const auto from = [](int64_t move) { return std::max<int64_t>(-move, 0); };
-  const auto to = [](int64_t move) { return std::max<int64_t>(move, 0); };
-  if (each == MovesOf::kAll) {
+  if (result.is_uniform) {
     const int64_t move = moves.values.front();
-    return TokenMoves{std::vector<int64_t>(tokens, from(move)),
-                      std::vector<int64_t>(tokens, to(move)), /*is_uniform=*/true};
+    result.from.assign(tokens, std::max<int64_t>(-move, 0));
+    result.to.assign(tokens, std::max<int64_t>(move, 0));
+    return result;
   }
-  TokenMoves result{std::vector<int64_t>(tokens), std::vector<int64_t>(tokens)};
+  result.from.resize(tokens);
+  result.to.resize(tokens);
   const int64_t pages_each = paged.pages_shape.empty() ? 0 : paged.pages_shape.back();
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
     const int64_t within = i.t + i.s;
-    const int64_t index = each == MovesOf::kPages
-                              ? i.b * pages_each + within / paged.block_size
-                              : within + (ids.by_batch ? i.b * layout.Length('S') : 0);
+    const int64_t index = by_page ? i.b * pages_each + within / paged.block_size
+                                  : within + (ids.by_batch ? i.b * layout.Length('S') : 0);
     const int64_t move = moves.values[static_cast<size_t>(index)];
-    result.from[static_cast<size_t>(token)] = from(move);
-    result.to[static_cast<size_t>(token)] = to(move);
+    result.from[static_cast<size_t>(token)] = std::max<int64_t>(-move, 0);
+    result.to[static_cast<size_t>(token)] = std::max<int64_t>(move, 0);
   });
   return result;
 }

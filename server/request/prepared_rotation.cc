@@ -21,10 +21,8 @@ namespace {
 // Raise the number when the hashed form changes: old ids then name nothing.
 constexpr absl::string_view kFormat = "rope.v1/prepared_id/1";
 
-// How prepared rotations work. The first stage of validation (validate.h), PrepareFixed, checks
-// what needs no values. A plain request passes all stages at once. Prepare keeps the result of the
-// first one, and BeginCall copies it for the others, so that a call is accepted if and only if the
-// same request in one message would be.
+// Prepare keeps the result of the first stage of validation (validate.h), and BeginCall copies it
+// for the others, so that a call is accepted if and only if the same request in one message is.
 
 absl::Status CheckUnset(bool is_set, absl::string_view field) {
   if (!is_set) return absl::OkStatus();
@@ -49,23 +47,13 @@ constexpr ArrayField<Paged> kPagedFields[] = {
     {"pages", &Paged::has_pages, &Paged::pages, &Paged::mutable_pages},
     {"target_slots", &Paged::has_target_slots, &Paged::target_slots, &Paged::mutable_target_slots},
     {"slots", &Paged::has_slots, &Paged::slots, &Paged::mutable_slots}};
-constexpr ArrayField<v1::Tensor> kTensorFields[] = {
-    {"array", &v1::Tensor::has_array, &v1::Tensor::array, &v1::Tensor::mutable_array}};
 
-template <typename Message, size_t count>
-absl::Status CheckHasNoElements(const ArrayField<Message> (&fields)[count], const Message& message,
-                                absl::string_view path) {
+absl::Status CheckHasNoElements(const v1::Array& array, absl::string_view field) {
   constexpr int kAxesMax = 8;  // each call copies them
-  for (const ArrayField<Message>& field : fields) {
-    const v1::Array& array = (message.*field.get)();
-    const std::string name = absl::StrCat(path, ".", field.name);
-    ROPE_RETURN_IF_ERROR(CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, name));
-    const int axes = std::max(array.shape_size(), array.strides_size());
-    if (axes > kAxesMax) {
-      return InvalidField(name, absl::StrCat(axes, " axes"), absl::StrCat("at most ", kAxesMax));
-    }
-  }
-  return absl::OkStatus();
+  ROPE_RETURN_IF_ERROR(CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, field));
+  const int axes = std::max(array.shape_size(), array.strides_size());
+  if (axes <= kAxesMax) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(axes, " axes"), absl::StrCat("at most ", kAxesMax));
 }
 
 absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
@@ -76,13 +64,18 @@ absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_from(), "reposition.from"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_by(), "reposition.by"));
   ROPE_RETURN_IF_ERROR(CheckUnset(message.output().regions_size() > 0, "output.regions"));
-  ROPE_RETURN_IF_ERROR(CheckHasNoElements(kRowFields, message.rows(), "rows"));
+  for (const auto& field : kRowFields) {
+    ROPE_RETURN_IF_ERROR(
+        CheckHasNoElements((message.rows().*field.get)(), absl::StrCat("rows.", field.name)));
+  }
   for (int i = 0; i < message.tensors_size(); ++i) {
     const v1::Tensor& tensor = message.tensors(i);
     const std::string path = absl::StrCat("tensors[", i, "]");
-    ROPE_RETURN_IF_ERROR(CheckHasNoElements(kTensorFields, tensor, path));
-    ROPE_RETURN_IF_ERROR(CheckHasNoElements(kPagedFields, tensor.paged_tokens(),
-                                            absl::StrCat(path, ".paged_tokens")));
+    ROPE_RETURN_IF_ERROR(CheckHasNoElements(tensor.array(), path + ".array"));
+    for (const auto& field : kPagedFields) {
+      ROPE_RETURN_IF_ERROR(CheckHasNoElements((tensor.paged_tokens().*field.get)(),
+                                              absl::StrCat(path, ".paged_tokens.", field.name)));
+    }
     if (tensor.norm().weight().has_region()) {
       return InvalidField(absl::StrCat(path, ".norm.weight"), "a region", "raw or numbers");
     }
@@ -136,20 +129,6 @@ std::string IdOf(const v1::PrepareRequest& request, const proto::SplitMessage& p
 
 // The embeddings are counted even if another entry or the registry keeps them too: they may be
 // dropped there. The row sets' frequencies are parts of them.
-int64_t BytesOf(const Ropes& ropes) {
-  int64_t bytes = 0;
-  for (const auto& entry : {ropes.entry, ropes.from_entry}) {
-    if (entry != nullptr) bytes += entry->bytes();
-  }
-  absl::flat_hash_set<ResolvedPtr> resolved(ropes.layers.by_layer().begin(),
-                                            ropes.layers.by_layer().end());
-  resolved.insert({ropes.resolved, ropes.from_resolved});
-  for (const ResolvedPtr& rope : resolved) {
-    if (rope != nullptr) bytes += rope->KeptBytes();
-  }
-  return bytes + static_cast<int64_t>(ropes.layers.by_layer().size() * sizeof(ResolvedPtr));
-}
-
 int64_t BytesOf(const PreparedRotation& prepared) {
   size_t bytes = sizeof(PreparedRotation) + prepared.message.SpaceUsedLong();
   for (const TensorPlan& tensor : prepared.plan.tensors) {
@@ -157,7 +136,17 @@ int64_t BytesOf(const PreparedRotation& prepared) {
     if (tensor.norm_weight != nullptr) bytes += tensor.norm_weight->size() * sizeof(float);
   }
   for (const std::string& warning : prepared.plan.warnings) bytes += warning.size();
-  return static_cast<int64_t>(bytes) + BytesOf(prepared.ropes);
+  const Ropes& ropes = prepared.ropes;
+  for (const auto& entry : {ropes.entry, ropes.from_entry}) {
+    if (entry != nullptr) bytes += static_cast<size_t>(entry->bytes());
+  }
+  const auto layers = ropes.layers.by_layer();
+  absl::flat_hash_set<ResolvedPtr> resolved(layers.begin(), layers.end());
+  resolved.insert({ropes.resolved, ropes.from_resolved});
+  for (const ResolvedPtr& rope : resolved) {
+    if (rope != nullptr) bytes += static_cast<size_t>(rope->KeptBytes());
+  }
+  return static_cast<int64_t>(bytes + layers.size() * sizeof(ResolvedPtr));
 }
 
 // The fields of a call's tensor that are no values.
@@ -192,22 +181,21 @@ absl::Status CheckTensorValues(const v1::Tensor& tensor, const PreparedRotation&
 }
 
 absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& prepared) {
-  const auto check = [](bool is_set, absl::string_view field) {
-    if (!is_set) return absl::OkStatus();
-    return InvalidField(field, "it with prepared_id", "it unset: the prepared request has it");
-  };
   const v1::Output& output = call.output();
-  ROPE_RETURN_IF_ERROR(check(call.has_rope(), "rope"));
-  ROPE_RETURN_IF_ERROR(check(call.operation() != v1::OPERATION_UNSPECIFIED, "operation"));
-  ROPE_RETURN_IF_ERROR(check(call.reposition().has_from_rope(), "reposition.from_rope"));
-  ROPE_RETURN_IF_ERROR(check(call.skip_attention_factor(), "skip_attention_factor"));
-  ROPE_RETURN_IF_ERROR(check(call.has_rows() && !prepared.message.has_rows(), "rows"));
-  ROPE_RETURN_IF_ERROR(check(output.dtype() != v1::DTYPE_UNSPECIFIED, "output.dtype"));
-  ROPE_RETURN_IF_ERROR(check(output.in_place(), "output.in_place"));
-  ROPE_RETURN_IF_ERROR(check(output.layouts_size() > 0, "output.layouts"));
-  ROPE_RETURN_IF_ERROR(check(output.strides_size() > 0, "output.strides"));
-  ROPE_RETURN_IF_ERROR(
-      check(output.channel_order() != v1::PAIRING_UNSPECIFIED, "output.channel_order"));
+  for (const auto& [is_set, field] :
+       {std::pair(call.has_rope(), "rope"),
+        std::pair(call.operation() != v1::OPERATION_UNSPECIFIED, "operation"),
+        std::pair(call.reposition().has_from_rope(), "reposition.from_rope"),
+        std::pair(call.skip_attention_factor(), "skip_attention_factor"),
+        std::pair(call.has_rows() && !prepared.message.has_rows(), "rows"),
+        std::pair(output.dtype() != v1::DTYPE_UNSPECIFIED, "output.dtype"),
+        std::pair(output.in_place(), "output.in_place"),
+        std::pair(output.layouts_size() > 0, "output.layouts"),
+        std::pair(output.strides_size() > 0, "output.strides"),
+        std::pair(output.channel_order() != v1::PAIRING_UNSPECIFIED, "output.channel_order")}) {
+    if (!is_set) continue;
+    return InvalidField(field, "it with prepared_id", "it unset: the prepared request has it");
+  }
   if (call.tensors_size() != prepared.message.tensors_size()) {
     return InvalidField("tensors", call.tensors_size(),
                         absl::StrCat(prepared.message.tensors_size(), ", as prepared"));
@@ -247,13 +235,12 @@ absl::StatusOr<int64_t> OpenLength(const v1::RotateRequest& call,
   for (int i = 0; i < call.tensors_size(); ++i) {
     const auto& shape = call.tensors(i).array().shape();
     const v1::Tensor& tensor = prepared.message.tensors(i);
-    const auto axis = static_cast<int>(tensor.layout().find(prepared.open_axis));
+    const size_t axis = tensor.layout().find(prepared.open_axis);
     std::vector<int64_t> want(tensor.array().shape().begin(), tensor.array().shape().end());
-    const int64_t most = want[static_cast<size_t>(axis)];
     const bool same_axes = shape.size() == static_cast<int>(want.size());
-    const int64_t got = same_axes ? shape.Get(axis) : -1;
-    const bool is_within = got >= 0 && got <= length.value_or(most);
-    if (is_within) want[static_cast<size_t>(axis)] = length.value_or(got);
+    const int64_t got = same_axes ? shape.Get(static_cast<int>(axis)) : -1;
+    const bool is_within = got >= 0 && got <= length.value_or(want[axis]);
+    if (is_within) want[axis] = length.value_or(got);
     if (!is_within || !std::ranges::equal(shape, want)) {
       return InvalidField(
           absl::StrCat("tensors[", i, "].array.shape"), Brackets(shape),
@@ -272,11 +259,10 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
                                                                 ModelRegistry& registry) {
   auto prepared = std::make_shared<PreparedRotation>();
   const v1::RotateRequest& rotate = request.rotate();
-  RopeEntries layers;
   ArraySource source(payloads);
   absl::Status status = CheckHasNoValues(rotate);
   if (status.ok()) {
-    status = PrepareFixed(rotate, source, registry, layers, prepared->ropes, prepared->plan);
+    status = PrepareFixed(rotate, source, registry, prepared->ropes, prepared->plan);
   }
   if (!status.ok()) return Prefixed("rotate.", status);
   ROPE_RETURN_IF_ERROR(CheckOpenAxis(request, *prepared));
@@ -285,10 +271,11 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
   for (v1::Tensor& tensor : *prepared->message.mutable_tensors()) {
     if (tensor.has_norm()) tensor.mutable_norm()->clear_weight();  // the plan has it
   }
+  RopeEntries entries = std::exchange(prepared->ropes.entries, {});  // calls need none of them
   for (const auto& entry : {prepared->ropes.entry, prepared->ropes.from_entry}) {
-    if (entry != nullptr) layers.push_back(entry);
+    if (entry != nullptr) entries.push_back(entry);
   }
-  prepared->id = IdOf(request, payloads, layers, prepared->plan);
+  prepared->id = IdOf(request, payloads, entries, prepared->plan);
   prepared->bytes = BytesOf(*prepared);
   return prepared;
 }

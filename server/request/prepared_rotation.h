@@ -54,7 +54,6 @@ absl::Status BeginCall(const PreparedRotation& prepared, v1::RotateRequest& call
 // recently. Calls under way hold their entry.
 //
 // Threading:  Thread-safe.
-// Errors:     Find: NOT_FOUND. Keep: RESOURCE_EXHAUSTED.
 // Limits:     entries_max and bytes_max of Options. An entry may have half of the bytes.
 
 class PreparedRotations {

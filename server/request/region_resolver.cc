@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
@@ -176,34 +177,18 @@ absl::Status RegionResolver::Place() {
   return CheckOverlaps(tensors);
 }
 
-namespace {
-
-// Whether the result fits the received bytes one for one: they came as bytes of the message, and
-// the result has the same element type and is packed as they are.
-bool FitsReceivedBytes(const TensorPlan& tensor) {
-  const bool is_received = tensor.source.region == nullptr && tensor.typed.empty();
-  return is_received && tensor.dtype == tensor.output_dtype && !tensor.strides.has_value() &&
-         !tensor.output_strides.has_value();
-}
-
-// The places of the fragments, for writing. Empty: one of them may not be overwritten.
-absl::InlinedVector<char*, 2> OverwritableOf(const proto::FragmentedBytes& input,
-                                             ReceivedBytes& received) {
-  absl::InlinedVector<char*, 2> places;
-  for (const std::string_view fragment : input.fragments) {
-    char* const place = received.Overwritable(fragment);
-    if (place == nullptr) return {};
-    places.push_back(place);
-  }
-  return places;
-}
-
-}  // namespace
-
 void SetDestinations(ReceivedBytes& received, int64_t overwritten_min, Plan& plan) {
   for (TensorPlan& tensor : plan.tensors) {
     if (!tensor.IsInReply() || tensor.output_bytes() < overwritten_min) continue;
-    if (FitsReceivedBytes(tensor)) tensor.overwritten = OverwritableOf(tensor.input, received);
+    const bool is_received = tensor.source.region == nullptr && tensor.typed.empty();
+    if (!is_received || tensor.dtype != tensor.output_dtype || tensor.strides.has_value() ||
+        tensor.output_strides.has_value()) {
+      continue;
+    }
+    for (const std::string_view fragment : tensor.input.fragments) {
+      tensor.overwritten.push_back(received.Overwritable(fragment));
+    }
+    if (absl::c_linear_search(tensor.overwritten, nullptr)) tensor.overwritten.clear();
   }
 }
 

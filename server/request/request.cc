@@ -26,29 +26,6 @@ void AppendStages(const StageTimes& stages, std::string& text) {
   proto::AppendField(v1::RotateResponse::kStageTimesFieldNumber, message, text);
 }
 
-// The strides of an output that is not packed, in the order of its axes. Empty: it is packed.
-absl::Span<const int64_t> StridesOf(const v1::Output& output, const v1::Tensor& asked, int tensor) {
-  if (output.in_place()) return asked.array().strides();
-  if (tensor < output.strides_size()) return output.strides(tensor).values();
-  return {};
-}
-
-// The array up to its numbers or its payload.
-std::string ArrayText(const Request& request, size_t index) {
-  const v1::RotateRequest& fixed = request.fixed();
-  const TensorPlan& plan = request.plan.tensors[index];
-  const auto tensor = static_cast<int>(index);
-  std::string text;
-  proto::AppendVarint(v1::Array::kDtypeFieldNumber, MessageDType(plan.output_dtype), text);
-  proto::AppendPacked(v1::Array::kShapeFieldNumber, ShapeInOrder(plan.output_letters, plan.layout),
-                      text);
-  proto::AppendPacked(v1::Array::kStridesFieldNumber,
-                      StridesOf(fixed.output(), fixed.tensors(tensor), tensor), text);
-  if (plan.IsInReply()) return text;
-  proto::AppendSpan(v1::Array::kRegionFieldNumber, plan.place.id, plan.place.offset, text);
-  return text;
-}
-
 // The tensor up to its array.
 std::string HeadText(const v1::Tensor& asked, const TensorPlan& plan,
                      const std::atomic<int64_t>* saturated) {
@@ -82,10 +59,8 @@ std::vector<double> NumbersOf(const TensorPlan& plan, const PooledBuffer& output
 }
 
 // The reply without its tensors.
-std::string ReplyHead(const Request& request) {
+void AppendHead(const Request& request, std::string& text) {
   using Response = v1::RotateResponse;
-  std::string text;
-  text.reserve(kReplyTextBytes);
   const std::string& id = request.arrival.id;
   if (!id.empty()) proto::AppendField(Response::kRequestIdFieldNumber, id, text);
   proto::AppendDouble(Response::kAttentionFactorFieldNumber, request.plan.attention_factor, text);
@@ -98,26 +73,37 @@ std::string ReplyHead(const Request& request) {
   for (const std::string& warning : request.plan.warnings) {
     proto::AppendField(Response::kWarningsFieldNumber, warning, text);
   }
-  return text;
 }
 
-bool HasReplyPayload(const Request& request, size_t tensor) {
-  const TensorPlan& plan = request.plan.tensors[tensor];
+bool HasReplyPayload(const TensorPlan& plan) {
   return plan.IsInReply() && plan.output_bytes() > 0 && !plan.numbers;
 }
 
 // Appends a tensor, up to its payload if it has one.
-void AppendReplyTensor(const Request& request, size_t tensor, std::string& text) {
-  const TensorPlan& plan = request.plan.tensors[tensor];
-  std::string array = ArrayText(request, tensor);
-  if (plan.numbers && plan.IsInReply()) {
-    proto::AppendDoubles(v1::Array::kNumbersFieldNumber,
-                         NumbersOf(plan, request.run.outputs[tensor]), array);
+void AppendReplyTensor(const Request& request, size_t index, std::string& text) {
+  using Array = v1::Array;
+  const TensorPlan& plan = request.plan.tensors[index];
+  const auto number = static_cast<int>(index);
+  const v1::Tensor& asked = request.fixed().tensors(number);
+  const v1::Output& output = request.fixed().output();
+  std::string array;
+  proto::AppendVarint(Array::kDtypeFieldNumber, MessageDType(plan.output_dtype), array);
+  proto::AppendPacked(Array::kShapeFieldNumber, ShapeInOrder(plan.output_letters, plan.layout),
+                      array);
+  if (output.in_place()) {
+    proto::AppendPacked(Array::kStridesFieldNumber, asked.array().strides(), array);
+  } else if (number < output.strides_size()) {
+    proto::AppendPacked(Array::kStridesFieldNumber, output.strides(number).values(), array);
   }
-  const int64_t raw_bytes = HasReplyPayload(request, tensor) ? plan.output_bytes() : 0;
+  if (!plan.IsInReply()) {
+    proto::AppendSpan(Array::kRegionFieldNumber, plan.place.id, plan.place.offset, array);
+  } else if (plan.numbers) {
+    proto::AppendDoubles(Array::kNumbersFieldNumber, NumbersOf(plan, request.run.outputs[index]),
+                         array);
+  }
+  const int64_t raw_bytes = HasReplyPayload(plan) ? plan.output_bytes() : 0;
   proto::AppendTensor(v1::RotateResponse::kTensorsFieldNumber,
-                      {.tensor = HeadText(request.fixed().tensors(static_cast<int>(tensor)), plan,
-                                          request.run.SaturatedOf(tensor)),
+                      {.tensor = HeadText(asked, plan, request.run.SaturatedOf(index)),
                        .array = array,
                        .raw_bytes = static_cast<size_t>(raw_bytes)},
                       text);
@@ -127,10 +113,12 @@ void AppendReplyTensor(const Request& request, size_t tensor, std::string& text)
 
 std::string WriteReply(const Request& request,
                        absl::FunctionRef<void(size_t tensor, std::string& text)> payload) {
-  std::string text = ReplyHead(request);
+  std::string text;
+  text.reserve(kReplyTextBytes);
+  AppendHead(request, text);
   for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
     AppendReplyTensor(request, i, text);
-    if (HasReplyPayload(request, i)) payload(i, text);
+    if (HasReplyPayload(request.plan.tensors[i])) payload(i, text);
   }
   return text;
 }

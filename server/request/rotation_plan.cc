@@ -56,19 +56,6 @@ absl::string_view DifferenceOf(const kernels::ResolvedRope& first, const RopeEnt
   return "";
 }
 
-absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
-                                                 const kernels::ResolvedRope& resolved) {
-  if (!entry.pairing().has_value()) {
-    return InvalidField("rope.pairing", "nothing",
-                        "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
-  }
-  kernels::PairGeometry geometry;
-  geometry.pairing = *entry.pairing();
-  geometry.offset = resolved.rotary_offset();
-  geometry.partner = resolved.rotary_dim() / 2;
-  return geometry;
-}
-
 // The config's division of the pairs between three axes. Null: it has none, or `axes` is not 3.
 std::shared_ptr<const kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int axes) {
   const std::optional<kernels::Mrope>& mrope = resolved.config().mrope;
@@ -107,18 +94,14 @@ void WarnPastLength(const kernels::RopeConfig& config,
   if (warning.has_value()) plan.warnings.push_back(*std::move(warning));
 }
 
-// The frequencies of a run; `from` is null except in a reposition between two embeddings.
-struct RunFrequencies {
-  FrequenciesPtr to;
-  FrequenciesPtr from;
-};
 using TokenRuns = absl::InlinedVector<TokenRun, 1>;
 
 // Cuts the tokens into runs of equal frequencies. `sequence`: LayerRopes::Groups. All tokens of
-// a group have the same frequencies, so `frequencies_of(token)` is called when the group changes.
+// a group have the same frequencies, so `run_of(token)`, of that token, is called when the group
+// changes.
 // Runs are compared by pointer, because ByLength makes each Frequencies once. `from_sequence` may
 // be null. A plan without bytes needs no frequencies.
-TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_of,
+TokenRuns MakeRuns(absl::FunctionRef<TokenRun(int64_t token)> run_of,
                    const std::vector<int64_t>& sequence, const std::vector<int64_t>* from_sequence,
                    Plan& plan) {
   TokenRuns runs;
@@ -130,11 +113,10 @@ TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_
     const bool same_sequence = token > 0 && continues(sequence, token) &&
                                (from_sequence == nullptr || continues(*from_sequence, token));
     if (!same_sequence) {
-      const RunFrequencies run = frequencies_of(static_cast<int64_t>(token));
-      const bool same_run =
-          !runs.empty() && runs.back().frequencies == run.to && runs.back().from == run.from;
-      const auto begin = static_cast<int64_t>(token);
-      if (!same_run) runs.push_back({begin, begin, run.to, run.from});
+      TokenRun run = run_of(static_cast<int64_t>(token));
+      const bool same_run = !runs.empty() && runs.back().frequencies == run.frequencies &&
+                            runs.back().from == run.from;
+      if (!same_run) runs.push_back(std::move(run));
     }
     runs.back().end = static_cast<int64_t>(token) + 1;
   }
@@ -189,7 +171,7 @@ TokenRuns RunsByLength(ByLength::Make make, const LayerRopes& layers,
   return MakeRuns(
       [&](int64_t token) {
         const kernels::ResolvedRope& of = layers.Of(token);
-        return RunFrequencies{frequencies.At(of, LengthOf(of, positions, token)), nullptr};
+        return TokenRun{token, token, frequencies.At(of, LengthOf(of, positions, token)), nullptr};
       },
       layers.Groups(positions.sequence, groups), nullptr, plan);
 }
@@ -257,14 +239,32 @@ ByLength::Make FrequenciesOf(v1::Operation operation, const kernels::RowUse& use
   };
 }
 
-// The row sets of frequencies that depend on the sequence's length or on the layer.
-void MakeRowSetsAt(v1::Operation operation, const Ropes& ropes, TokenPositions& positions,
+// The row sets of frequencies of one length, each one run of all tokens.
+void MakeRowSetsOf(const kernels::ResolvedRope& resolved, v1::Operation operation, int64_t length,
                    Plan& plan) {
-  ApplyPolicy(*ropes.resolved, positions);
   const auto runs_of = [&](const kernels::RowUse& use) {
-    return RunsByLength(FrequenciesOf(operation, use, plan), ropes.layers, positions, plan);
+    return OneRun(FrequenciesOf(operation, use, plan)(resolved, length), plan);
   };
-  MakeRowSets(*ropes.resolved, operation, runs_of, plan);
+  MakeRowSets(resolved, operation, runs_of, plan);
+}
+
+// Resolves the embeddings, which fit the plan's tensors and each other.
+absl::Status ResolveRopes(Ropes& ropes, Plan& plan) {
+  ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
+  if (ropes.from_entry != nullptr) {
+    ROPE_ASSIGN_OR_RETURN(ropes.from_resolved, ResolveFor(*ropes.from_entry, plan));
+  }
+  ROPE_ASSIGN_OR_RETURN(ropes.layers,
+                        LayerRopes::Resolve(ropes.resolved, ropes.entries, ChannelsOf(plan),
+                                            plan.tensors.front().layout));
+  if (!ropes.entry->pairing().has_value()) {
+    return InvalidField("rope.pairing", "nothing",
+                        "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
+  }
+  plan.geometry.pairing = *ropes.entry->pairing();
+  plan.geometry.offset = ropes.resolved->rotary_offset();
+  plan.geometry.partner = ropes.resolved->rotary_dim() / 2;
+  return absl::OkStatus();
 }
 
 absl::Status CheckOneLayer(const Ropes& ropes) {
@@ -435,13 +435,9 @@ absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved) {
   return absl::OkStatus();
 }
 
-absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers, Ropes& ropes,
-                             Plan& plan) {
+absl::Status PrepareRotation(v1::Operation operation, Ropes& ropes, Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
-  ROPE_ASSIGN_OR_RETURN(ropes.layers, LayerRopes::Resolve(ropes.resolved, layers, ChannelsOf(plan),
-                                                          plan.tensors.front().layout));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(*ropes.entry, *ropes.resolved));
+  ROPE_RETURN_IF_ERROR(ResolveRopes(ropes, plan));
   const kernels::ResolvedRope& resolved = *ropes.resolved;
   plan.attention_factor = resolved.attention_factor();
   plan.conjugate = operation == v1::OPERATION_INVERSE || operation == v1::OPERATION_BACKWARD;
@@ -459,10 +455,7 @@ absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers,
     plan.arithmetic = kernels::PairArithmetic::kAdd;
   }
   if (resolved.DependsOnSeqLen() || ropes.layers.differ()) return absl::OkStatus();
-  const auto runs_of = [&](const kernels::RowUse& use) {
-    return OneRun(FrequenciesOf(operation, use, plan)(resolved, 1), plan);
-  };
-  MakeRowSets(resolved, operation, runs_of, plan);
+  MakeRowSetsOf(resolved, operation, 1, plan);
   return absl::OkStatus();
 }
 
@@ -474,7 +467,11 @@ absl::Status PlanRotation(v1::Operation operation, const Ropes& ropes, TokenPosi
     ROPE_RETURN_IF_ERROR(CheckRange(resolved, values));
   }
   if (plan.row_sets.empty()) {
-    MakeRowSetsAt(operation, ropes, positions, plan);
+    ApplyPolicy(resolved, positions);
+    const auto runs_of = [&](const kernels::RowUse& use) {
+      return RunsByLength(FrequenciesOf(operation, use, plan), ropes.layers, positions, plan);
+    };
+    MakeRowSets(resolved, operation, runs_of, plan);
     ROPE_RETURN_IF_ERROR(CheckFrequencyBytes(plan));
   }
   WarnPastLength(resolved.config(), positions.values, plan);
@@ -597,17 +594,13 @@ absl::Status CheckDistances(const kernels::ResolvedRope& resolved,
   return absl::OkStatus();
 }
 
-absl::Status PrepareReposition(const RopeEntries& layers, Ropes& ropes, Plan& plan) {
+absl::Status PrepareReposition(Ropes& ropes, Plan& plan) {
   if (ropes.from_entry->layer().rotates != ropes.entry->layer().rotates) {
     return InvalidField("reposition.from_rope", "rotation in only one of the two layers",
                         "both with rotation, or both without");
   }
   if (!plan.rotates) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
-  ROPE_ASSIGN_OR_RETURN(ropes.from_resolved, ResolveFor(*ropes.from_entry, plan));
-  ROPE_ASSIGN_OR_RETURN(ropes.layers, LayerRopes::Resolve(ropes.resolved, layers, ChannelsOf(plan),
-                                                          plan.tensors.front().layout));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(*ropes.entry, *ropes.resolved));
+  ROPE_RETURN_IF_ERROR(ResolveRopes(ropes, plan));
   if (ropes.resolved->DependsOnDType() || ropes.from_resolved->DependsOnDType()) {
     return InvalidField(
         ropes.resolved->DependsOnDType() ? "rope.precision" : "reposition.from_rope.precision",
@@ -627,10 +620,7 @@ absl::Status PlanDeviceRotation(v1::Operation operation, const Ropes& ropes,
     return RefuseOnDevice("positions.seq_lens", "nothing for frequencies that follow the length",
                           "one length for all sequences");
   }
-  const auto runs_of = [&](const kernels::RowUse& use) {
-    return OneRun(FrequenciesOf(operation, use, plan)(resolved, *length), plan);
-  };
-  MakeRowSets(resolved, operation, runs_of, plan);
+  MakeRowSetsOf(resolved, operation, *length, plan);
   for (const RowSet& set : plan.row_sets) {
     if (set.runs.empty() || set.runs.front().frequencies->cacheable) continue;
     return RefuseOnDevice("rope", "frequencies of this length alone",
@@ -679,8 +669,8 @@ absl::Status PlanReposition(const Ropes& ropes, TokenPositions from, TokenPositi
   ByLength all(MakeDifferences, plan);
   auto runs = MakeRuns(
       [&](int64_t token) {
-        return RunFrequencies{all.At(resolved_to, LengthOf(resolved_to, to, token)),
-                              all.At(resolved_from, LengthOf(resolved_from, from, token))};
+        return TokenRun{token, token, all.At(resolved_to, LengthOf(resolved_to, to, token)),
+                        all.At(resolved_from, LengthOf(resolved_from, from, token))};
       },
       to.sequence, &from.sequence, plan);
   ROPE_RETURN_IF_ERROR(CheckFrequencyBytes(plan));

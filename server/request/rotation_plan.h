@@ -5,6 +5,7 @@
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT: a head_dim other than the config's, no pairing, an attention factor
 //             without a float32 inverse. RESOURCE_EXHAUSTED: too many different lengths.
+//             OUT_OF_RANGE: a position or a distance beyond the range of xPos.
 #ifndef ROPE_SERVER_REQUEST_ROTATION_PLAN_H_
 #define ROPE_SERVER_REQUEST_ROTATION_PLAN_H_
 
@@ -75,6 +76,7 @@ struct Ropes {
   ResolvedPtr resolved;                         // null: the layer does not rotate
   ResolvedPtr from_resolved;                    // null, except in a reposition
   LayerRopes layers;                            // REQUIRES: resolved
+  RopeEntries entries;                          // by layer, of an L axis (FindLayers); else empty
 };
 
 // The number of channels that a config without head_dim takes: D of the first tensor that names no
@@ -97,8 +99,6 @@ int64_t FrequencyBytes(const Plan& plan);
 // Tokens with the same frequencies form a run (TokenRun). Frequencies depend on the sequence's
 // length only for configs whose scaling follows it (dynamic, longrope), so that most plans have one
 // run. Heads whose rows differ, by side or dtype, have row sets of their own (RowSet).
-//
-// Errors:     OUT_OF_RANGE: a position beyond the range of xPos.
 
 // OUT_OF_RANGE: a position beyond the range of xPos, if the embedding has it.
 absl::Status CheckRange(const kernels::ResolvedRope& resolved, absl::Span<const int64_t> positions);
@@ -109,10 +109,8 @@ absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved);
 
 // The part that does not depend on positions: the embedding's checks, the geometry and the
 // attention factor, and, where frequencies depend on no length and no layer, the row sets.
-// REQUIRES: the plan's tensors are set; ropes.entry is. `layers`: the entries of an L axis
-// (FindLayers).
-absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers, Ropes& ropes,
-                             Plan& plan);
+// REQUIRES: the plan's tensors are set; ropes.entry is.
+absl::Status PrepareRotation(v1::Operation operation, Ropes& ropes, Plan& plan);
 
 // Fills the rest of a prepared plan. A layer that does not rotate changes nothing.
 absl::Status PlanRotation(v1::Operation operation, const Ropes& ropes, TokenPositions positions,
@@ -132,7 +130,6 @@ absl::Status PlanDeviceMove(const Ropes& ropes, int64_t difference, Plan& plan);
 //
 // Errors:     INVALID_ARGUMENT: a reposition between incompatible embeddings;
 //             layers of which one has different frequencies before and after.
-//             OUT_OF_RANGE: a distance beyond the range of xPos.
 
 // The former embedding of a request. Errors name it reposition.from_rope. Errors: as
 // ModelRegistry::Find.
@@ -149,9 +146,8 @@ absl::Status CheckDistances(const kernels::ResolvedRope& resolved,
                             absl::Span<const int64_t> differences);
 
 // The part that does not depend on positions: the embeddings' checks and the geometry. REQUIRES:
-// the plan's tensors are set; ropes.entry and ropes.from_entry are. `layers`: the entries of an L
-// axis (FindLayers).
-absl::Status PrepareReposition(const RopeEntries& layers, Ropes& ropes, Plan& plan);
+// the plan's tensors are set; ropes.entry and ropes.from_entry are.
+absl::Status PrepareReposition(Ropes& ropes, Plan& plan);
 
 // Fills the rest of a prepared plan that moves tensors `from` their positions `to` others. The
 // result has the attention factor of ropes.entry. Within one embedding nothing is scaled.

@@ -21,20 +21,6 @@ namespace {
 
 constexpr int64_t kNoToken = -1;
 
-// Tokens of one layer; 0 if the tensor has none.
-int64_t SlotsOf(const Layout& layout) {
-  return layout.tokens() == 0 ? 0 : layout.tokens() / layout.Length('L');
-}
-
-// The lengths of the axes that have slots.
-std::vector<int64_t> SlotsShape(const Layout& layout) {
-  std::vector<int64_t> shape;
-  for (const TokenAxis& axis : layout.token_axes) {
-    if (axis.letter != 'L') shape.push_back(axis.length);
-  }
-  return shape;
-}
-
 // Page ids in the order of the tokens become a slot for each.
 absl::StatusOr<std::vector<int64_t>> SlotsOfPages(const v1::Array& pages, ArraySource& source,
                                                   const Layout& layout, absl::string_view path,
@@ -68,7 +54,10 @@ absl::StatusOr<std::vector<int64_t>> SlotsOfPages(const v1::Array& pages, ArrayS
 
 absl::StatusOr<std::vector<int64_t>> ReadSlots(const v1::Array& array, ArraySource& source,
                                                const Layout& layout, absl::string_view path) {
-  const std::vector<int64_t> want = SlotsShape(layout);
+  std::vector<int64_t> want;  // layers share slots
+  for (const TokenAxis& axis : layout.token_axes) {
+    if (axis.letter != 'L') want.push_back(axis.length);
+  }
   const auto check = [&](absl::Span<const int64_t> shape) {
     if (shape == absl::Span<const int64_t>(want)) return absl::OkStatus();
     return InvalidField(absl::StrCat(path, ".shape"), Brackets(shape), Brackets(want));
@@ -227,8 +216,9 @@ int64_t PagesBytes(const v1::RotateRequest& values, const Plan& plan) {
     const v1::PagedTokens& paged = tensor.paged_tokens();
     lists += paged.has_pages() + paged.has_slots() + paged.has_target_slots();
   }
-  // As read, and sorted.
-  return 2 * lists * SlotsOf(plan.tensors.front().layout) * static_cast<int64_t>(sizeof(int64_t));
+  const Layout& layout = plan.tensors.front().layout;
+  const int64_t slots = layout.tokens() == 0 ? 0 : layout.tokens() / layout.Length('L');
+  return 2 * lists * slots * static_cast<int64_t>(sizeof(int64_t));  // as read, and sorted
 }
 
 int64_t TargetBytes(const TensorPlan& tensor) {
@@ -357,13 +347,6 @@ absl::Status ReadFp8Scales(const v1::Tensor& tensor, const std::string& field, T
   return absl::OkStatus();
 }
 
-absl::Status CheckTokenScale(const v1::Tensor& tensor, v1::Operation operation,
-                             const std::string& field) {
-  ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, field));
-  if (tensor.role() != v1::ROLE_Q) return InvalidField(field, "it on ROLE_K", "it on ROLE_Q only");
-  return CheckOperation(operation, /*linear=*/true, field);
-}
-
 // Fills norm, scale and output_scale of a tensor whose dtypes and layout are set.
 absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation, ArraySource& source,
                           const std::string& path, TensorPlan& plan) {
@@ -389,7 +372,11 @@ absl::Status ReadTokenScaling(const v1::RotateRequest& message,
     if (!tensor.has_llama4_scaling_beta()) continue;
     std::string field = absl::StrCat("tensors[", i, "].llama4_scaling_beta");
     const double beta = tensor.llama4_scaling_beta();
-    ROPE_RETURN_IF_ERROR(CheckTokenScale(tensor, message.operation(), field));
+    ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, field));
+    if (tensor.role() != v1::ROLE_Q) {
+      return InvalidField(field, "it on ROLE_K", "it on ROLE_Q only");
+    }
+    ROPE_RETURN_IF_ERROR(CheckOperation(message.operation(), /*linear=*/true, field));
     if (!original_length.has_value()) {
       return InvalidField(field, "it without original_max_position_embeddings",
                           "a config that has it: scales count in it");
@@ -444,10 +431,6 @@ absl::Status CheckRole(v1::Role role, const std::string& path) {
       "ROLE_Q or ROLE_K");
 }
 
-std::string SpanText(const v1::HeadRange& range) {
-  return absl::StrCat("heads ", range.begin(), " to ", range.end());
-}
-
 // Spans that cover all heads in order. Heads outside the ranges, and ranges without a role, pass
 // through unchanged.
 absl::StatusOr<absl::InlinedVector<HeadSpan, 1>> ReadHeads(const v1::Tensor& tensor, int64_t heads,
@@ -468,7 +451,7 @@ absl::StatusOr<absl::InlinedVector<HeadSpan, 1>> ReadHeads(const v1::Tensor& ten
     const bool passes = range.role() == v1::ROLE_UNSPECIFIED;
     if (!passes) ROPE_RETURN_IF_ERROR(CheckRole(range.role(), field));
     if (range.begin() < next || range.end() < range.begin() || range.end() > heads) {
-      return InvalidField(field, SpanText(range),
+      return InvalidField(field, absl::StrCat("heads ", range.begin(), " to ", range.end()),
                           absl::StrCat("ranges in order, from head ", next, " to at most ", heads));
     }
     if (range.begin() > next) spans.push_back({next, range.begin(), false});

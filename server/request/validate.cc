@@ -32,22 +32,19 @@ struct RowArrays {
   std::vector<int64_t> shape;  // without the last axis
   int64_t rows = 1;
   int64_t columns = 0;
-  std::optional<FloatElements> angles;   // either angles,
-  std::optional<FloatElements> cos_sin;  // or cos beside sin in a row,
-  std::optional<FloatElements> cos;      // or cos and sin
-  std::optional<FloatElements> sin;
+  int64_t sin_at = 0;                  // of a row of `first` with cos beside sin
+  bool is_angles = false;              // `first` has angles
+  std::optional<FloatElements> first;  // set: cos, cos beside sin, or angles
+  std::optional<FloatElements> sin;    // set: `first` has cos alone
 
   // Reads a row. INVALID_ARGUMENT: an element is not finite.
   absl::Status Read(int64_t row, absl::Span<double> to_cos, absl::Span<double> to_sin) const {
-    if (cos_sin.has_value()) {
-      ROPE_RETURN_IF_ERROR(cos_sin->Read(2 * row * columns, to_cos));
-      return cos_sin->Read((2 * row + 1) * columns, to_sin);
+    if (!is_angles) {
+      const int64_t begin = row * (columns + sin_at);
+      ROPE_RETURN_IF_ERROR(first->Read(begin, to_cos));
+      return (sin.has_value() ? sin : first)->Read(begin + sin_at, to_sin);
     }
-    if (cos.has_value()) {
-      ROPE_RETURN_IF_ERROR(cos->Read(row * columns, to_cos));
-      return sin->Read(row * columns, to_sin);
-    }
-    ROPE_RETURN_IF_ERROR(angles->Read(row * columns, to_sin));
+    ROPE_RETURN_IF_ERROR(first->Read(row * columns, to_sin));
     std::ranges::transform(to_sin, to_cos.begin(), [](double angle) { return std::cos(angle); });
     std::ranges::transform(to_sin, to_sin.begin(), [](double angle) { return std::sin(angle); });
     return absl::OkStatus();
@@ -66,16 +63,16 @@ struct RowArrays {
     return absl::OkStatus();
   }
 
-  // The rows where they are, if they can be used there.
+  // The rows where they are, if they can be used there. REQUIRES: no angles.
   std::optional<kernels::RowTable> table() const {
-    const auto first = cos_sin.has_value() ? cos_sin->rows() : cos->rows();
-    const auto second = cos_sin.has_value() ? first : sin->rows();
-    if (!first.has_value() || !second.has_value() || first->dtype != second->dtype ||
-        first->row_bytes != second->row_bytes) {
+    auto table = first->rows();
+    const auto sines = sin.has_value() ? sin->rows() : table;
+    if (!table.has_value() || !sines.has_value() || table->dtype != sines->dtype ||
+        table->row_bytes != sines->row_bytes) {
       return std::nullopt;
     }
-    const int64_t to_sin = cos_sin.has_value() ? columns * kernels::ElementBytes(first->dtype) : 0;
-    return kernels::RowTable{first->data, second->data + to_sin, first->dtype, first->row_bytes};
+    table->sin = sines->cos + sin_at * kernels::ElementBytes(table->dtype);
+    return table;
   }
 };
 
@@ -95,54 +92,46 @@ absl::Status CheckAlternatives(const v1::Rows& rows, v1::Operation operation) {
   return InvalidField("rows", "nothing", "cos_sin, cos and sin, or angles");
 }
 
-// Checks the shape of an array of rows for heads of `head_dim` channels before it is used: an empty
-// array may state any number of rows. `arrays`: that lie beside each other in a row.
-absl::Status ReadShape(const FloatElements& array, int64_t arrays, int64_t head_dim,
-                       const std::string& field, RowArrays& rows) {
-  const std::vector<int64_t>& shape = array.shape();
-  const int64_t pairs_max = std::min(head_dim, kernels::kHeadDimMax) / 2;
-  if (shape.size() < 2) {
-    return InvalidField(field + ".shape", Brackets(shape), "[rows, pairs]");
-  }
-  rows.columns = shape.back() / arrays;
-  if (rows.columns * arrays != shape.back()) {
-    return InvalidField(field + ".shape", Brackets(shape), "[rows, 2 * pairs]");
-  }
-  if (rows.columns < 1) return InvalidField(field + ".shape", Brackets(shape), "1 pair at least");
-  if (rows.columns > pairs_max) {
-    return InvalidField("rows", absl::StrCat(rows.columns, " pairs"),
-                        absl::StrCat("at most ", pairs_max, " for D ", head_dim));
-  }
-  rows.shape.assign(shape.begin(), shape.end() - 1);
-  rows.rows = array.count() / shape.back();  // >= 1: at most one row per element
-  return absl::OkStatus();
-}
-
-// A call may have other arrays than the prepared request.
+// A call may have other arrays than the prepared request. Their shape is checked for heads of
+// `head_dim` channels before they are used: an empty array may state any number of rows.
 absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, v1::Operation operation,
                                    ArraySource& source, int64_t head_dim) {
   ROPE_RETURN_IF_ERROR(CheckAlternatives(message, operation));
   RowArrays rows;
-  if (message.has_angles()) {
-    ROPE_ASSIGN_OR_RETURN(rows.angles, FloatElements::Of(message.angles(), source, "rows.angles"));
-    ROPE_RETURN_IF_ERROR(ReadShape(*rows.angles, 1, head_dim, "rows.angles", rows));
-    return rows;
+  rows.is_angles = message.has_angles();
+  const bool beside = message.has_cos_sin();
+  const absl::string_view field = rows.is_angles ? "rows.angles"
+                                  : beside       ? "rows.cos_sin"
+                                                 : "rows.cos";
+  const v1::Array& first = rows.is_angles ? message.angles()
+                           : beside       ? message.cos_sin()
+                                          : message.cos();
+  ROPE_ASSIGN_OR_RETURN(rows.first, FloatElements::Of(first, source, field,
+                                                      /*may_have_strides=*/!rows.is_angles));
+  const std::vector<int64_t>& shape = rows.first->shape();
+  if (message.has_sin()) {
+    ROPE_ASSIGN_OR_RETURN(rows.sin, FloatElements::Of(message.sin(), source, "rows.sin",
+                                                      /*may_have_strides=*/true));
+    if (rows.sin->shape() != shape) {
+      return InvalidField("rows.sin.shape", Brackets(rows.sin->shape()),
+                          absl::StrCat(Brackets(shape), ", as rows.cos"));
+    }
   }
-  if (message.has_cos_sin()) {
-    ROPE_ASSIGN_OR_RETURN(rows.cos_sin, FloatElements::Of(message.cos_sin(), source, "rows.cos_sin",
-                                                          /*may_have_strides=*/true));
-    ROPE_RETURN_IF_ERROR(ReadShape(*rows.cos_sin, 2, head_dim, "rows.cos_sin", rows));
-    return rows;
+  const auto refuse = [&](absl::string_view want) {
+    return InvalidField(absl::StrCat(field, ".shape"), Brackets(shape), want);
+  };
+  if (shape.size() < 2) return refuse("[rows, pairs]");
+  if (beside && shape.back() % 2 != 0) return refuse("[rows, 2 * pairs]");
+  rows.columns = beside ? shape.back() / 2 : shape.back();
+  if (rows.columns < 1) return refuse("1 pair at least");
+  const int64_t pairs_max = std::min(head_dim, kernels::kHeadDimMax) / 2;
+  if (rows.columns > pairs_max) {
+    return InvalidField("rows", absl::StrCat(rows.columns, " pairs"),
+                        absl::StrCat("at most ", pairs_max, " for D ", head_dim));
   }
-  ROPE_ASSIGN_OR_RETURN(rows.cos, FloatElements::Of(message.cos(), source, "rows.cos",
-                                                    /*may_have_strides=*/true));
-  ROPE_ASSIGN_OR_RETURN(rows.sin, FloatElements::Of(message.sin(), source, "rows.sin",
-                                                    /*may_have_strides=*/true));
-  if (rows.cos->shape() != rows.sin->shape()) {
-    return InvalidField("rows.sin.shape", Brackets(rows.sin->shape()),
-                        absl::StrCat(Brackets(rows.cos->shape()), ", as rows.cos"));
-  }
-  ROPE_RETURN_IF_ERROR(ReadShape(*rows.cos, 1, head_dim, "rows.cos", rows));
+  rows.sin_at = beside ? rows.columns : 0;
+  rows.shape.assign(shape.begin(), shape.end() - 1);
+  rows.rows = rows.first->count() / shape.back();  // >= 1: at most one row per element
   return rows;
 }
 
@@ -274,8 +263,8 @@ absl::Status PlanTableMove(const v1::RotateRequest& values, ArraySource& source,
   plan.table = std::make_shared<MoveTable>();
   if (const std::optional<kernels::RowTable> table = rows.table(); table.has_value()) {
     plan.table->rows = *table;
-    plan.table->cos = rows.cos_sin.has_value() ? rows.cos_sin->part() : rows.cos->part();
-    plan.table->sin = rows.cos_sin.has_value() ? RegionPart() : rows.sin->part();
+    plan.table->cos = rows.first->part();
+    if (rows.sin.has_value()) plan.table->sin = rows.sin->part();
   } else {
     ROPE_RETURN_IF_ERROR(CopyMovedRows(rows, plan));
   }
@@ -334,7 +323,7 @@ absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRe
   if (fixed.operation() == v1::OPERATION_REPOSITION) {
     return PlanTableMove(values, source, rows, plan);
   }
-  if (!values.has_positions() && rows.cos_sin.has_value()) {
+  if (!values.has_positions() && values.rows().has_cos_sin()) {
     return InvalidField("positions", "nothing with rows.cos_sin", "the row of each token");
   }
   if (!values.has_positions()) {
@@ -347,19 +336,10 @@ absl::Status PlanExplicitRows(const v1::RotateRequest& fixed, const v1::RotateRe
 }
 
 absl::Status CheckOperation(const v1::RotateRequest& message) {
-  switch (message.operation()) {
-    case v1::OPERATION_UNSPECIFIED:
-    case v1::OPERATION_ROTATE:
-    case v1::OPERATION_INVERSE:
-    case v1::OPERATION_BACKWARD:
-    case v1::OPERATION_ADD_SINUSOIDAL:
-    case v1::OPERATION_REPOSITION:
-      return absl::OkStatus();
-    default:
-      return InvalidField("operation", static_cast<int>(message.operation()),
-                          "OPERATION_ROTATE, OPERATION_INVERSE, OPERATION_BACKWARD, "
-                          "OPERATION_REPOSITION or OPERATION_ADD_SINUSOIDAL");
-  }
+  if (v1::Operation_IsValid(message.operation())) return absl::OkStatus();
+  return InvalidField("operation", static_cast<int>(message.operation()),
+                      "OPERATION_ROTATE, OPERATION_INVERSE, OPERATION_BACKWARD, "
+                      "OPERATION_REPOSITION or OPERATION_ADD_SINUSOIDAL");
 }
 
 absl::Status CheckReposition(const v1::RotateRequest& message, v1::Operation operation) {
@@ -406,15 +386,6 @@ absl::Status CheckLabels(const v1::RotateRequest& message) {
     }
   }
   return absl::OkStatus();
-}
-
-// Adds the layers' warnings that are not there yet.
-void AddWarnings(const RopeEntries& layers, std::vector<std::string>& warnings) {
-  for (const auto& layer : layers) {
-    for (const std::string& warning : layer->warnings()) {
-      if (!absl::c_linear_search(warnings, warning)) warnings.push_back(warning);
-    }
-  }
 }
 
 // SHD and BSHD are what libraries assume where nobody says a layout. Of a tensor [B, H, S, D] the
@@ -535,7 +506,7 @@ absl::Status PlanUniformMove(const v1::RotateRequest& values, const Ropes& ropes
 }  // namespace
 
 absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
-                          ModelRegistry& registry, RopeEntries& layers, Ropes& ropes, Plan& plan) {
+                          ModelRegistry& registry, Ropes& ropes, Plan& plan) {
   // Checked first, so that a malformed operation is refused with explicit rows and with layers that
   // do not rotate as well.
   ROPE_RETURN_IF_ERROR(CheckOperation(fixed));
@@ -547,8 +518,8 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
   if (fixed.rope().has_first_layer()) {
     if (!plan.may_take_long) return NeedsSideThread();
     ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
-    ROPE_ASSIGN_OR_RETURN(layers, FindLayers(fixed, plan.tensors.front().layout, registry));
-    ropes.entry = layers.front();
+    ROPE_ASSIGN_OR_RETURN(ropes.entries, FindLayers(fixed, plan.tensors.front().layout, registry));
+    ropes.entry = ropes.entries.front();
   } else {
     ROPE_ASSIGN_OR_RETURN(ropes.entry, registry.Find(fixed.rope(), plan.may_take_long));
     ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
@@ -558,17 +529,21 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
   plan.attention_factor_applied = !fixed.skip_attention_factor();
   ROPE_RETURN_IF_ERROR(
       ReadTokenScaling(fixed, ropes.entry->layer().config.original_max_position_embeddings, plan));
-  AddWarnings(layers, plan.warnings);
+  for (const auto& layer : ropes.entries) {
+    for (const std::string& warning : layer->warnings()) {
+      if (!absl::c_linear_search(plan.warnings, warning)) plan.warnings.push_back(warning);
+    }
+  }
   WarnOfHeads(fixed, *ropes.entry, plan);
   if (fixed.operation() != v1::OPERATION_REPOSITION) {
-    return PrepareRotation(fixed.operation(), layers, ropes, plan);
+    return PrepareRotation(fixed.operation(), ropes, plan);
   }
   ropes.from_entry = ropes.entry;
   if (fixed.reposition().has_from_rope()) {
     ROPE_ASSIGN_OR_RETURN(ropes.from_entry, FindFromRope(fixed.reposition().from_rope(), registry,
                                                          plan.may_take_long));
   }
-  return PrepareReposition(layers, ropes, plan);
+  return PrepareReposition(ropes, plan);
 }
 
 absl::Status PlanElements(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
@@ -605,9 +580,8 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
                               ModelRegistry& registry) {
   Plan plan;
   Ropes ropes;
-  RopeEntries layers;
   ArraySource source(split);
-  ROPE_RETURN_IF_ERROR(PrepareFixed(message, source, registry, layers, ropes, plan));
+  ROPE_RETURN_IF_ERROR(PrepareFixed(message, source, registry, ropes, plan));
   ROPE_RETURN_IF_ERROR(PlanElements(message, message, source, plan));
   ROPE_RETURN_IF_ERROR(PlanPositions(message, message, ropes, source, plan));
   return plan;

@@ -28,9 +28,8 @@
 
 namespace rope::server {
 
-// Fills `layers` with the entry of each layer if the request has first_layer; else it stays empty.
 absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
-                          ModelRegistry& registry, RopeEntries& layers, Ropes& ropes, Plan& plan);
+                          ModelRegistry& registry, Ropes& ropes, Plan& plan);
 
 // Fill the rest of a plan that PrepareFixed has begun. REQUIRES: `values` has as many tensors as
 // `fixed`.

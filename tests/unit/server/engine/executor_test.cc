@@ -59,8 +59,8 @@ class CutTensor {
     plan_.input.fragments.assign(views.begin(), views.end());
     rows_.resize(static_cast<size_t>(layout->tokens()));
     output_.resize(static_cast<size_t>(plan_.output_bytes()));
-    JobTiler::Shared shared;
-    shared.end = layout->tokens();
+    const Plan plan;
+    JobTiler::Shared shared = {.plan = plan, .end = layout->tokens()};
     shared.rows[0] = rows_;
     cutter_.Cut(plan_, output_.data(), shared, nullptr, jobs_);
   }
