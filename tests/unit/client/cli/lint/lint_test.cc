@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "client/cli/lint/config_files.h"
 #include "client/cli/lint/diff.h"
 #include "client/cli/lint/lint_output.h"
@@ -449,8 +448,8 @@ TEST(RulesTest, PageHasASectionForEachRuleAndNoOther) {
   std::set<std::string> sections;
   std::string weight;  // of the chapter
   for (std::string line; std::getline(page, line);) {
-    absl::string_view title = line;
-    if (absl::ConsumePrefix(&title, "### ")) {
+    if (line.starts_with("### ")) {
+      const std::string_view title = std::string_view(line).substr(4);
       ASSERT_NE(FindRule(title), nullptr) << title;
       EXPECT_EQ(absl::StrCat("## ", Name(FindRule(title)->weight), "s"), weight) << title;
       sections.insert(std::string(title));
