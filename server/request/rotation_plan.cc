@@ -248,6 +248,31 @@ void MakeRowSetsOf(const kernels::ResolvedRope& resolved, v1::Operation operatio
   MakeRowSets(resolved, operation, runs_of, plan);
 }
 
+// The embedding for the plan's tensors. Their heads may be wider than the config's head_dim only if
+// a rotary_offset, the tensor's or the config's, says which channels rotate. NeedsSideThread,
+// unless the plan may take long: wide heads resolve a config without head_dim.
+absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan) {
+  const int64_t channels = ChannelsOf(plan);
+  const bool is_open = !entry.layer().config.head_dim.has_value();  // resolved each time
+  if (!plan.may_take_long && is_open && channels > kWidthHereMax) return NeedsSideThread();
+  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(channels));
+  ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, resolved->rotary_dim()));
+  const bool may_be_wider = resolved->config().rotary_offset.has_value();
+  const int64_t least =
+      std::max(resolved->head_dim(), resolved->rotary_offset() + resolved->rotary_dim());
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    if (plan.tensors[i].rotary_offset.has_value()) continue;
+    const int64_t heads = plan.tensors[i].layout.head_dim;
+    if (heads == least || (heads > least && may_be_wider)) continue;
+    return InvalidField(
+        absl::StrCat("tensors[", i, "].array.shape"), absl::StrCat("D ", heads),
+        may_be_wider ? absl::StrCat("at least ", least, ", head_dim and rotary_offset + rotary_dim")
+                     : absl::StrCat("the config's head_dim ", least,
+                                    heads > least ? "; more with rotary_offset alone" : ""));
+  }
+  return resolved;
+}
+
 // Resolves the embeddings, which fit the plan's tensors and each other.
 absl::Status ResolveRopes(Ropes& ropes, Plan& plan) {
   ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
@@ -290,28 +315,6 @@ absl::Status CheckOwnWindows(const Plan& plan, int64_t rotary_dim) {
         absl::StrCat("at most D - rotary_dim, ", tensor.layout.head_dim, " - ", rotary_dim));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan) {
-  const int64_t channels = ChannelsOf(plan);
-  const bool is_open = !entry.layer().config.head_dim.has_value();  // resolved each time
-  if (!plan.may_take_long && is_open && channels > kWidthHereMax) return NeedsSideThread();
-  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(channels));
-  ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, resolved->rotary_dim()));
-  const bool may_be_wider = resolved->config().rotary_offset.has_value();
-  const int64_t least =
-      std::max(resolved->head_dim(), resolved->rotary_offset() + resolved->rotary_dim());
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    if (plan.tensors[i].rotary_offset.has_value()) continue;
-    const int64_t heads = plan.tensors[i].layout.head_dim;
-    if (heads == least || (heads > least && may_be_wider)) continue;
-    return InvalidField(
-        absl::StrCat("tensors[", i, "].array.shape"), absl::StrCat("D ", heads),
-        may_be_wider ? absl::StrCat("at least ", least, ", head_dim and rotary_offset + rotary_dim")
-                     : absl::StrCat("the config's head_dim ", least,
-                                    heads > least ? "; more with rotary_offset alone" : ""));
-  }
-  return resolved;
 }
 
 int64_t FrequencyBytes(const Plan& plan) {

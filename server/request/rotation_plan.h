@@ -83,11 +83,6 @@ struct Ropes {
 // rotary_offset. If all tensors name one, D of tensors[0].
 int64_t ChannelsOf(const Plan& plan);
 
-// The embedding for the plan's tensors. Their heads may be wider than the config's head_dim only if
-// a rotary_offset, the tensor's or the config's, says which channels rotate. NeedsSideThread,
-// unless the plan may take long: wide heads resolve a config without head_dim.
-absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan);
-
 // Checks that `rotary_dim` channels from the tensors' own rotary_offsets lie in their heads.
 absl::Status CheckOwnWindows(const Plan& plan, int64_t rotary_dim);
 

@@ -576,17 +576,6 @@ absl::Status PlanPositions(const v1::RotateRequest& fixed, const v1::RotateReque
   return PlanReposition(ropes, std::move(from_positions), std::move(positions), plan);
 }
 
-absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                              ModelRegistry& registry) {
-  Plan plan;
-  Ropes ropes;
-  ArraySource source(split);
-  ROPE_RETURN_IF_ERROR(PrepareFixed(message, source, registry, ropes, plan));
-  ROPE_RETURN_IF_ERROR(PlanElements(message, message, source, plan));
-  ROPE_RETURN_IF_ERROR(PlanPositions(message, message, ropes, source, plan));
-  return plan;
-}
-
 absl::Status PlanDevice(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
                         const Ropes& ropes, ArraySource& source, Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckDeviceRequest(fixed, plan));
