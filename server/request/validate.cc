@@ -362,14 +362,12 @@ absl::Status CheckBy(const v1::RotateRequest& fixed, const v1::RotateRequest& va
   return absl::OkStatus();
 }
 
-absl::Status CheckRequestId(const v1::RotateRequest& message) {
-  const auto bytes = static_cast<int64_t>(message.request_id().size());
-  if (bytes <= limits::kRequestIdBytesMax) return absl::OkStatus();
-  return InvalidField("request_id", absl::StrCat(bytes, " bytes"),
-                      absl::StrCat("at most ", limits::kRequestIdBytesMax));
-}
-
-absl::Status CheckLabels(const v1::RotateRequest& message) {
+absl::Status CheckIdAndLabels(const v1::RotateRequest& message) {
+  const auto id_bytes = static_cast<int64_t>(message.request_id().size());
+  if (id_bytes > limits::kRequestIdBytesMax) {
+    return InvalidField("request_id", absl::StrCat(id_bytes, " bytes"),
+                        absl::StrCat("at most ", limits::kRequestIdBytesMax));
+  }
   if (static_cast<int64_t>(message.labels_size()) > limits::kLabelsMax) {
     return InvalidField("labels", absl::StrCat(message.labels_size(), " labels"),
                         absl::StrCat("at most ", limits::kLabelsMax));
@@ -548,8 +546,7 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
 
 absl::Status PlanElements(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
                           ArraySource& source, Plan& plan) {
-  ROPE_RETURN_IF_ERROR(CheckRequestId(values));
-  ROPE_RETURN_IF_ERROR(CheckLabels(values));
+  ROPE_RETURN_IF_ERROR(CheckIdAndLabels(values));
   ROPE_RETURN_IF_ERROR(CheckReposition(values, fixed.operation()));
   ROPE_RETURN_IF_ERROR(CheckBy(fixed, values));
   return ReadElements(values, source, plan);
