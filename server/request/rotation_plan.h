@@ -42,7 +42,7 @@ class LayerRopes {
   // `first` is the embedding of the first layer, or of all layers if `entries` is empty. `channels`
   // is the head_dim of configs without one. INVALID_ARGUMENT: the layers differ in more than their
   // frequencies; CheckLayersBytes.
-  static absl::StatusOr<LayerRopes> Resolve(ResolvedPtr first, const RopeEntries& entries,
+  static absl::StatusOr<LayerRopes> Resolve(const ResolvedPtr& first, const RopeEntries& entries,
                                             int64_t channels, const Layout& layout);
 
   // Whether there are several layers, even if they share one embedding.
@@ -59,8 +59,6 @@ class LayerRopes {
   absl::Status CheckNone(absl::string_view with) const;
 
  private:
-  // Adds the embeddings of the layers after the first one.
-  absl::Status AddOthers(const RopeEntries& entries, int64_t channels);
   size_t LayerOf(int64_t token) const {
     return differ() ? static_cast<size_t>(token / inner_) % by_layer_.size() : 0;
   }

@@ -437,26 +437,23 @@ absl::Status PlanMove(const v1::RotateRequest& values, const Ropes& ropes, Array
   return PlanReposition(ropes, std::move(from), std::move(to), plan);
 }
 
-absl::Status CheckDeviceTensor(const TensorPlan& tensor, const std::string& path) {
-  if (!tensor.source.IsOnDevice() || !tensor.place.IsOnDevice()) {
-    return InvalidField(path, "host memory in a call for a device",
-                        "memory of the device, for each tensor and each output");
-  }
-  if (tensor.IsGathered()) {
-    return RefuseOnDevice(path + ".array.strides", absl::StrCat(tensor.strides->channel, " for D"),
-                          "1");
-  }
-  const auto is_one = [](float weight) { return weight == 1; };
-  if (tensor.norm_weight != nullptr && !std::ranges::all_of(*tensor.norm_weight, is_one)) {
-    return RefuseOnDevice(path + ".norm.weight", "weights", "weights of 1");
-  }
-  if (tensor.token_scaled) return RefuseOnDevice(path + ".llama4_scaling_beta", "it", "it unset");
-  return absl::OkStatus();
-}
-
 absl::Status CheckDeviceRequest(const v1::RotateRequest& fixed, const Plan& plan) {
+  const auto is_one = [](float weight) { return weight == 1; };
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    ROPE_RETURN_IF_ERROR(CheckDeviceTensor(plan.tensors[i], absl::StrCat("tensors[", i, "]")));
+    const TensorPlan& tensor = plan.tensors[i];
+    const std::string path = absl::StrCat("tensors[", i, "]");
+    if (!tensor.source.IsOnDevice() || !tensor.place.IsOnDevice()) {
+      return InvalidField(path, "host memory in a call for a device",
+                          "memory of the device, for each tensor and each output");
+    }
+    if (tensor.IsGathered()) {
+      return RefuseOnDevice(path + ".array.strides",
+                            absl::StrCat(tensor.strides->channel, " for D"), "1");
+    }
+    if (tensor.norm_weight != nullptr && !std::ranges::all_of(*tensor.norm_weight, is_one)) {
+      return RefuseOnDevice(path + ".norm.weight", "weights", "weights of 1");
+    }
+    if (tensor.token_scaled) return RefuseOnDevice(path + ".llama4_scaling_beta", "it", "it unset");
   }
   if (fixed.has_rows()) return RefuseOnDevice("rows", "rows", "an embedding");
   if (plan.channel_order.value_or(plan.geometry.pairing) != plan.geometry.pairing) {
