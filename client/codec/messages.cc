@@ -45,6 +45,29 @@ std::optional<Pairing> FromMessage(v1::Pairing pairing) {
   return read.ok() ? *read : std::nullopt;
 }
 
+// An empty shape is one axis.
+void SetIntegers(const std::vector<int64_t>& values, v1::Array& array,
+                 const std::vector<int64_t>& shape = {}) {
+  array.set_dtype(v1::DTYPE_INT64);
+  SetShape(shape, array);
+  if (shape.empty()) array.add_shape(static_cast<int64_t>(values.size()));
+  array.set_raw(values.data(), values.size() * sizeof(int64_t));
+}
+
+// The error of alternatives of which more than one is given. `given` pairs each alternative's name
+// with whether it is set.
+Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given) {
+  absl::InlinedVector<absl::string_view, 4> set;
+  absl::InlinedVector<absl::string_view, 4> all;
+  for (const auto& [name, is_set] : given) {
+    all.push_back(name);
+    if (is_set) set.push_back(name);
+  }
+  if (set.size() < 2) return {};
+  return InvalidField(field, absl::StrJoin(set, " and "),
+                      absl::StrCat("exactly one of ", absl::StrJoin(all, ", ")));
+}
+
 AttentionScale FromMessage(const v1::AttentionScale& message) {
   return {.softmax = message.softmax(),
           .logits = message.logits(),
@@ -106,29 +129,6 @@ std::optional<DType> DTypeNumbered(v1::DType number) {
 
 v1::Role ToMessage(Role role) {
   return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
-}
-
-void SetIntegers(const std::vector<int64_t>& values, v1::Array& array,
-                 const std::vector<int64_t>& shape) {
-  array.set_dtype(v1::DTYPE_INT64);
-  if (shape.empty()) {
-    array.add_shape(static_cast<int64_t>(values.size()));
-  } else {
-    SetShape(shape, array);
-  }
-  array.set_raw(values.data(), values.size() * sizeof(int64_t));
-}
-
-Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given) {
-  absl::InlinedVector<absl::string_view, 4> set;
-  absl::InlinedVector<absl::string_view, 4> all;
-  for (const auto& [name, is_set] : given) {
-    all.push_back(name);
-    if (is_set) set.push_back(name);
-  }
-  if (set.size() < 2) return {};
-  return InvalidField(field, absl::StrJoin(set, " and "),
-                      absl::StrCat("exactly one of ", absl::StrJoin(all, ", ")));
 }
 
 Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message) {
@@ -502,9 +502,8 @@ Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
   if (request.channel_order.has_value()) {
     head.mutable_output()->set_channel_order(proto::WritePairing(request.channel_order));
   }
-  bool other_layout = false;
-  for (const TensorView& view : request.tensors) other_layout |= !view.output_layout.empty();
-  if (!other_layout) return {};
+  const auto is_alike = [](const TensorView& view) { return view.output_layout.empty(); };
+  if (std::ranges::all_of(request.tensors, is_alike)) return {};
   for (const TensorView& view : request.tensors) {
     head.mutable_output()->add_layouts(view.output_layout.empty() ? view.layout
                                                                   : view.output_layout);

@@ -36,12 +36,6 @@ v1::DType ToMessage(DType dtype);
 // nullopt: no dtype of the client's.
 std::optional<DType> DTypeNumbered(v1::DType number);
 v1::Role ToMessage(Role role);
-// An empty shape is one axis.
-void SetIntegers(const std::vector<int64_t>& values, v1::Array& array,
-                 const std::vector<int64_t>& shape = {});
-// The error of alternatives of which more than one is given; OK for at most one. `given` pairs each
-// alternative's name with whether it is set.
-Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given);
 
 // INVALID_ARGUMENT: the spec has two sources; the message begins with `field`.
 // REQUIRES: `message` is empty.

@@ -168,17 +168,27 @@ void Batcher::Run(Batch& batch) {
   AnswerExpired(batch);
   if (batch.slices.empty()) return;
   run_batch_(absl::MakeSpan(batch.slices));
-  batch.finished = clock_.Now();
+  const absl::Time finished = clock_.Now();
+  BatchReport report = {.closed_by = batch.closed_by,
+                        .device = batch.slices.front().request->run.device,
+                        .started = batch.started,
+                        .finished = finished};
   for (const Slice& slice : batch.slices) {
-    if (slice.WasLeftOut()) continue;
+    if (slice.WasLeftOut()) {
+      if (report.closed_by != ClosedBy::kDirect) report.closed_by = ClosedBy::kRows;
+      continue;
+    }
     Request& request = *slice.request;
     request.run.tokens_taken = slice.end;
     if (slice.begin == 0) {
       request.stages.queue = Microseconds(batch.started - request.run.enqueued);
     }
-    request.stages.execute += Microseconds(batch.finished - batch.started);
+    request.stages.execute += Microseconds(finished - batch.started);
+    ++report.requests;
+    report.tokens += slice.end - slice.begin;
+    report.bytes += (slice.end - slice.begin) * request.plan.bytes_per_token;
   }
-  Report(batch);
+  if (on_batch_) on_batch_(report);
 }
 
 // batch_running_ makes the device busy while a batch runs, so that no direct batch starts.
@@ -265,24 +275,6 @@ void Batcher::AnswerExpired(Batch& batch) {
             : Draining();
     Complete(std::move(request), status);
   }
-}
-
-void Batcher::Report(const Batch& batch) const {
-  if (!on_batch_) return;
-  BatchReport report = {.closed_by = batch.closed_by,
-                        .device = batch.slices.front().request->run.device,
-                        .started = batch.started,
-                        .finished = batch.finished};
-  for (const Slice& slice : batch.slices) {
-    if (slice.WasLeftOut()) {
-      if (report.closed_by != ClosedBy::kDirect) report.closed_by = ClosedBy::kRows;
-      continue;
-    }
-    ++report.requests;
-    report.tokens += slice.end - slice.begin;
-    report.bytes += (slice.end - slice.begin) * slice.request->plan.bytes_per_token;
-  }
-  on_batch_(report);
 }
 
 Batcher::RequestList Batcher::TakeUnfinished(Batch& batch) {

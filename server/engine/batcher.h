@@ -121,7 +121,6 @@ class Batcher {
     int64_t jobs = 0;
     ClosedBy closed_by = ClosedBy::kDirect;
     absl::Time started;
-    absl::Time finished;
   };
   bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Push(std::unique_ptr<Request> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -141,7 +140,6 @@ class Batcher {
   ClosedBy ReachedCap(const Batch& batch) const;
   int64_t SliceTokens(const Request& request, const Batch& batch) const;
   static void AnswerExpired(Batch& batch);
-  void Report(const Batch& batch) const;
   // Takes requests with tokens left out of the batch. Requests that the batch left out come first.
   static RequestList TakeUnfinished(Batch& batch);
   static void Finish(Batch& batch);

@@ -12,7 +12,7 @@
 // Threading:  Thread-safe.
 // Ownership:  Submit takes the request if and only if it returns OK; `done` then runs exactly once,
 //             on any thread, possibly before Submit returns.
-// Errors:     As RegionResolver, Validate, Account and Batcher. RESOURCE_EXHAUSTED: the reply
+// Errors:     As RegionResolver, validate.h, Account and Batcher. RESOURCE_EXHAUSTED: the reply
 //             would have more than `reply_bytes_max` bytes; the system has no memory left.
 #ifndef ROPE_SERVER_ENGINE_ENGINE_H_
 #define ROPE_SERVER_ENGINE_ENGINE_H_

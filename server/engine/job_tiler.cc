@@ -337,8 +337,7 @@ constexpr int64_t kGatheredTokenBytesMax = limits::kSliceBytesMax;
 absl::Status CheckNumbers(const Plan& plan) {
   int64_t elements = 0;
   for (const TensorPlan& tensor : plan.tensors) {
-    if (!tensor.numbers || !tensor.IsInReply()) continue;
-    elements += tensor.output_bytes() / kernels::ElementBytes(tensor.output_dtype);
+    if (tensor.numbers && tensor.IsInReply()) elements += tensor.elements();
   }
   return CheckAtMost(elements, limits::kReplyNumbersMax, "tensors", " numbers in the reply",
                      ", or raw bytes");

@@ -65,25 +65,19 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
   }
   LayoutStrides result;
   std::optional<int64_t> extent = element_bytes;
-  const auto grow = [&extent, element_bytes](int64_t length, int64_t stride) {
-    const auto steps = kernels::CheckedMultiply(std::max<int64_t>(length - 1, 0), stride);
-    const auto bytes = steps ? kernels::CheckedMultiply(*steps, element_bytes) : std::nullopt;
-    extent = extent && bytes ? kernels::CheckedAdd(*extent, *bytes) : std::nullopt;
-  };
   bool empty = layout.head_dim == 0 || layout.heads == 0;
   for (size_t i = 0; i < letters.size(); ++i) {
     if (strides[i] < 0) return InvalidField(field, strides[i], "strides >= 0");
-    const bool is_token_axis = letters[i] != 'D' && letters[i] != 'H';
     const int64_t length = layout.Length(letters[i]);
     // The stride of an axis of one element is never used: any value is legal and is stored as 0.
     const int64_t stride = length <= 1 ? 0 : strides[i];
-    grow(length, stride);
+    const auto steps = kernels::CheckedMultiply(std::max<int64_t>(length - 1, 0), stride);
+    const auto bytes = steps ? kernels::CheckedMultiply(*steps, element_bytes) : std::nullopt;
+    extent = extent && bytes ? kernels::CheckedAdd(*extent, *bytes) : std::nullopt;
     empty = empty || length == 0;
-    if (is_token_axis) {
-      result.token_axes.push_back(stride);
-    } else {
-      (letters[i] == 'D' ? result.channel : result.head) = stride;
-    }
+    (letters[i] == 'D'   ? result.channel
+     : letters[i] == 'H' ? result.head
+                         : result.token_axes.emplace_back()) = stride;
   }
   if (!extent.has_value()) {
     return InvalidField(field, Brackets(strides), "an extent in bytes that fits 63 bits");

@@ -25,7 +25,7 @@ namespace rope::server {
 // PreparedRotation: a request without the values that each call brings, validated once.
 //
 // Threading:  Functions; a PreparedRotation is immutable.
-// Errors:     Prepare: as Validate, with the path of the field in the PrepareRequest. BeginCall:
+// Errors:     Prepare: as PrepareFixed, with the field's path in the PrepareRequest. BeginCall:
 //             INVALID_ARGUMENT: the call sets a field that is no value.
 
 struct PreparedRotation {

@@ -248,6 +248,31 @@ void MakeRowSetsOf(const kernels::ResolvedRope& resolved, v1::Operation operatio
   MakeRowSets(resolved, operation, runs_of, plan);
 }
 
+// The embedding for the plan's tensors. Their heads may be wider than the config's head_dim only if
+// a rotary_offset, the tensor's or the config's, says which channels rotate. NeedsSideThread,
+// unless the plan may take long: wide heads resolve a config without head_dim.
+absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan) {
+  const int64_t channels = ChannelsOf(plan);
+  const bool is_open = !entry.layer().config.head_dim.has_value();  // resolved each time
+  if (!plan.may_take_long && is_open && channels > kWidthHereMax) return NeedsSideThread();
+  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(channels));
+  ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, resolved->rotary_dim()));
+  const bool may_be_wider = resolved->config().rotary_offset.has_value();
+  const int64_t least =
+      std::max(resolved->head_dim(), resolved->rotary_offset() + resolved->rotary_dim());
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    if (plan.tensors[i].rotary_offset.has_value()) continue;
+    const int64_t heads = plan.tensors[i].layout.head_dim;
+    if (heads == least || (heads > least && may_be_wider)) continue;
+    return InvalidField(
+        absl::StrCat("tensors[", i, "].array.shape"), absl::StrCat("D ", heads),
+        may_be_wider ? absl::StrCat("at least ", least, ", head_dim and rotary_offset + rotary_dim")
+                     : absl::StrCat("the config's head_dim ", least,
+                                    heads > least ? "; more with rotary_offset alone" : ""));
+  }
+  return resolved;
+}
+
 // Resolves the embeddings, which fit the plan's tensors and each other.
 absl::Status ResolveRopes(Ropes& ropes, Plan& plan) {
   ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
@@ -292,28 +317,6 @@ absl::Status CheckOwnWindows(const Plan& plan, int64_t rotary_dim) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan) {
-  const int64_t channels = ChannelsOf(plan);
-  const bool is_open = !entry.layer().config.head_dim.has_value();  // resolved each time
-  if (!plan.may_take_long && is_open && channels > kWidthHereMax) return NeedsSideThread();
-  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(channels));
-  ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, resolved->rotary_dim()));
-  const bool may_be_wider = resolved->config().rotary_offset.has_value();
-  const int64_t least =
-      std::max(resolved->head_dim(), resolved->rotary_offset() + resolved->rotary_dim());
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    if (plan.tensors[i].rotary_offset.has_value()) continue;
-    const int64_t heads = plan.tensors[i].layout.head_dim;
-    if (heads == least || (heads > least && may_be_wider)) continue;
-    return InvalidField(
-        absl::StrCat("tensors[", i, "].array.shape"), absl::StrCat("D ", heads),
-        may_be_wider ? absl::StrCat("at least ", least, ", head_dim and rotary_offset + rotary_dim")
-                     : absl::StrCat("the config's head_dim ", least,
-                                    heads > least ? "; more with rotary_offset alone" : ""));
-  }
-  return resolved;
-}
-
 int64_t FrequencyBytes(const Plan& plan) {
   absl::InlinedVector<const kernels::Frequencies*, 8> all;
   for (const RowSet& set : plan.row_sets) {
@@ -350,44 +353,36 @@ absl::StatusOr<RopeEntries> FindLayers(const v1::RotateRequest& message, const L
   return registry.FindLayers(spec, std::max<int64_t>(layers, 1));
 }
 
-absl::Status LayerRopes::AddOthers(const RopeEntries& entries, int64_t channels) {
-  const kernels::ResolvedRope& of_first = *by_layer_.front();
+absl::StatusOr<LayerRopes> LayerRopes::Resolve(const ResolvedPtr& first, const RopeEntries& entries,
+                                               int64_t channels, const Layout& layout) {
+  LayerRopes ropes;
   // Layers share entries. Each entry is resolved and compared once.
   absl::flat_hash_map<const RopeEntry*, ResolvedPtr> by_entry;
-  int64_t bytes = of_first.KeptBytes();
+  int64_t bytes = entries.size() > 1 ? first->KeptBytes() : 0;
+  ropes.by_layer_.push_back(first);
   for (size_t i = 1; i < entries.size(); ++i) {
     const RopeEntry& entry = *entries[i];
     ResolvedPtr& rope = by_entry[&entry];
     if (rope == nullptr) {
       if (entries[i] == entries.front()) {
-        rope = by_layer_.front();
+        rope = first;
       } else {
         ROPE_ASSIGN_OR_RETURN(rope, entry.Resolve(channels));
         bytes += rope->KeptBytes();
         ROPE_RETURN_IF_ERROR(CheckLayersBytes(kLayers, bytes));
       }
-      const absl::string_view difference = DifferenceOf(of_first, *entries.front(), *rope, entry);
+      const absl::string_view difference = DifferenceOf(*first, *entries.front(), *rope, entry);
       if (!difference.empty()) {
         return InvalidField(kLayers, absl::StrCat("index ", i, " of the L axis with ", difference),
                             "layers that differ from the first one in their frequencies only");
       }
     }
-    by_layer_.push_back(rope);
+    ropes.by_layer_.push_back(rope);
   }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<LayerRopes> LayerRopes::Resolve(ResolvedPtr first, const RopeEntries& entries,
-                                               int64_t channels, const Layout& layout) {
-  LayerRopes ropes;
-  ropes.by_layer_.push_back(std::move(first));
-  if (entries.size() > 1) ROPE_RETURN_IF_ERROR(ropes.AddOthers(entries, channels));
-  const auto is_layers = [](const TokenAxis& axis) { return axis.letter == 'L'; };
-  const auto axis = std::ranges::find_if(layout.token_axes, is_layers);
-  if (axis != layout.token_axes.end()) {
-    for (auto inner = axis + 1; inner != layout.token_axes.end(); ++inner) {
-      ropes.inner_ *= std::max<int64_t>(inner->length, 1);
-    }
+  bool is_inside = false;
+  for (const TokenAxis& axis : layout.token_axes) {
+    if (is_inside) ropes.inner_ *= std::max<int64_t>(axis.length, 1);
+    is_inside |= axis.letter == 'L';
   }
   return ropes;
 }

@@ -42,7 +42,7 @@ class LayerRopes {
   // `first` is the embedding of the first layer, or of all layers if `entries` is empty. `channels`
   // is the head_dim of configs without one. INVALID_ARGUMENT: the layers differ in more than their
   // frequencies; CheckLayersBytes.
-  static absl::StatusOr<LayerRopes> Resolve(ResolvedPtr first, const RopeEntries& entries,
+  static absl::StatusOr<LayerRopes> Resolve(const ResolvedPtr& first, const RopeEntries& entries,
                                             int64_t channels, const Layout& layout);
 
   // Whether there are several layers, even if they share one embedding.
@@ -59,8 +59,6 @@ class LayerRopes {
   absl::Status CheckNone(absl::string_view with) const;
 
  private:
-  // Adds the embeddings of the layers after the first one.
-  absl::Status AddOthers(const RopeEntries& entries, int64_t channels);
   size_t LayerOf(int64_t token) const {
     return differ() ? static_cast<size_t>(token / inner_) % by_layer_.size() : 0;
   }
@@ -82,11 +80,6 @@ struct Ropes {
 // The number of channels that a config without head_dim takes: D of the first tensor that names no
 // rotary_offset. If all tensors name one, D of tensors[0].
 int64_t ChannelsOf(const Plan& plan);
-
-// The embedding for the plan's tensors. Their heads may be wider than the config's head_dim only if
-// a rotary_offset, the tensor's or the config's, says which channels rotate. NeedsSideThread,
-// unless the plan may take long: wide heads resolve a config without head_dim.
-absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan);
 
 // Checks that `rotary_dim` channels from the tensors' own rotary_offsets lie in their heads.
 absl::Status CheckOwnWindows(const Plan& plan, int64_t rotary_dim);

@@ -70,7 +70,7 @@ absl::StatusOr<std::vector<int64_t>> ReadSlots(const v1::Array& array, ArraySour
 }
 
 int64_t LargestOf(const std::vector<int64_t>& slots) {
-  return slots.empty() ? kNoToken : *std::max_element(slots.begin(), slots.end());
+  return slots.empty() ? kNoToken : std::ranges::max(slots);
 }
 
 // Elements from the beginning of a pool to the end of the page of its largest slot.

@@ -362,14 +362,12 @@ absl::Status CheckBy(const v1::RotateRequest& fixed, const v1::RotateRequest& va
   return absl::OkStatus();
 }
 
-absl::Status CheckRequestId(const v1::RotateRequest& message) {
-  const auto bytes = static_cast<int64_t>(message.request_id().size());
-  if (bytes <= limits::kRequestIdBytesMax) return absl::OkStatus();
-  return InvalidField("request_id", absl::StrCat(bytes, " bytes"),
-                      absl::StrCat("at most ", limits::kRequestIdBytesMax));
-}
-
-absl::Status CheckLabels(const v1::RotateRequest& message) {
+absl::Status CheckIdAndLabels(const v1::RotateRequest& message) {
+  const auto id_bytes = static_cast<int64_t>(message.request_id().size());
+  if (id_bytes > limits::kRequestIdBytesMax) {
+    return InvalidField("request_id", absl::StrCat(id_bytes, " bytes"),
+                        absl::StrCat("at most ", limits::kRequestIdBytesMax));
+  }
   if (static_cast<int64_t>(message.labels_size()) > limits::kLabelsMax) {
     return InvalidField("labels", absl::StrCat(message.labels_size(), " labels"),
                         absl::StrCat("at most ", limits::kLabelsMax));
@@ -439,26 +437,23 @@ absl::Status PlanMove(const v1::RotateRequest& values, const Ropes& ropes, Array
   return PlanReposition(ropes, std::move(from), std::move(to), plan);
 }
 
-absl::Status CheckDeviceTensor(const TensorPlan& tensor, const std::string& path) {
-  if (!tensor.source.IsOnDevice() || !tensor.place.IsOnDevice()) {
-    return InvalidField(path, "host memory in a call for a device",
-                        "memory of the device, for each tensor and each output");
-  }
-  if (tensor.IsGathered()) {
-    return RefuseOnDevice(path + ".array.strides", absl::StrCat(tensor.strides->channel, " for D"),
-                          "1");
-  }
-  const auto is_one = [](float weight) { return weight == 1; };
-  if (tensor.norm_weight != nullptr && !std::ranges::all_of(*tensor.norm_weight, is_one)) {
-    return RefuseOnDevice(path + ".norm.weight", "weights", "weights of 1");
-  }
-  if (tensor.token_scaled) return RefuseOnDevice(path + ".llama4_scaling_beta", "it", "it unset");
-  return absl::OkStatus();
-}
-
 absl::Status CheckDeviceRequest(const v1::RotateRequest& fixed, const Plan& plan) {
+  const auto is_one = [](float weight) { return weight == 1; };
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    ROPE_RETURN_IF_ERROR(CheckDeviceTensor(plan.tensors[i], absl::StrCat("tensors[", i, "]")));
+    const TensorPlan& tensor = plan.tensors[i];
+    const std::string path = absl::StrCat("tensors[", i, "]");
+    if (!tensor.source.IsOnDevice() || !tensor.place.IsOnDevice()) {
+      return InvalidField(path, "host memory in a call for a device",
+                          "memory of the device, for each tensor and each output");
+    }
+    if (tensor.IsGathered()) {
+      return RefuseOnDevice(path + ".array.strides",
+                            absl::StrCat(tensor.strides->channel, " for D"), "1");
+    }
+    if (tensor.norm_weight != nullptr && !std::ranges::all_of(*tensor.norm_weight, is_one)) {
+      return RefuseOnDevice(path + ".norm.weight", "weights", "weights of 1");
+    }
+    if (tensor.token_scaled) return RefuseOnDevice(path + ".llama4_scaling_beta", "it", "it unset");
   }
   if (fixed.has_rows()) return RefuseOnDevice("rows", "rows", "an embedding");
   if (plan.channel_order.value_or(plan.geometry.pairing) != plan.geometry.pairing) {
@@ -548,8 +543,7 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
 
 absl::Status PlanElements(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
                           ArraySource& source, Plan& plan) {
-  ROPE_RETURN_IF_ERROR(CheckRequestId(values));
-  ROPE_RETURN_IF_ERROR(CheckLabels(values));
+  ROPE_RETURN_IF_ERROR(CheckIdAndLabels(values));
   ROPE_RETURN_IF_ERROR(CheckReposition(values, fixed.operation()));
   ROPE_RETURN_IF_ERROR(CheckBy(fixed, values));
   return ReadElements(values, source, plan);
@@ -574,17 +568,6 @@ absl::Status PlanPositions(const v1::RotateRequest& fixed, const v1::RotateReque
       ReadPositions(values.reposition().from(), source, layout,
                     ropes.from_entry->layer().config.mrope.has_value(), "reposition.from"));
   return PlanReposition(ropes, std::move(from_positions), std::move(positions), plan);
-}
-
-absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                              ModelRegistry& registry) {
-  Plan plan;
-  Ropes ropes;
-  ArraySource source(split);
-  ROPE_RETURN_IF_ERROR(PrepareFixed(message, source, registry, ropes, plan));
-  ROPE_RETURN_IF_ERROR(PlanElements(message, message, source, plan));
-  ROPE_RETURN_IF_ERROR(PlanPositions(message, message, ropes, source, plan));
-  return plan;
 }
 
 absl::Status PlanDevice(const v1::RotateRequest& fixed, const v1::RotateRequest& values,

@@ -19,8 +19,6 @@
 #define ROPE_SERVER_REQUEST_VALIDATE_H_
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/models/model_registry.h"
 #include "server/request/plan.h"
@@ -50,10 +48,6 @@ bool CopiesMovedRows(const v1::Rows& rows);
 
 // INVALID_ARGUMENT: a tensor or an output lies on a device.
 absl::Status CheckOnHost(const Plan& plan);
-
-// All stages, without admission and without regions.
-absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                              ModelRegistry& registry);
 
 }  // namespace rope::server
 

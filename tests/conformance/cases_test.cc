@@ -55,7 +55,6 @@
 #include "proto/wire/error_details.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/embedded/local_service.h"
-#include "server/request/validate.h"
 #include "server/server.h"
 #include "tests/conformance/case_file.h"
 #include "tests/support/byte_buffer.h"
@@ -380,8 +379,7 @@ class CasesTest : public ::testing::TestWithParam<std::string> {
     std::vector<std::string> lines = TextsOf(*answer.response, shown);
     if (rotate != nullptr) AddPrepared(*rotate, answer, lines);
     if (std::ranges::find(shown, "plan") != shown.end()) {
-      const ReceivedRequest received(*rotate);
-      lines.push_back(PlanText(*server::Validate(received.message, received.split, *registry_)));
+      lines.push_back(PlanText(*ReceivedRequest(*rotate).Validate(*registry_)));
     }
     return lines;
   }

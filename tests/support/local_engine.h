@@ -21,7 +21,6 @@
 #include "server/engine/executor.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
-#include "server/request/validate.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/prepared_call.h"
 #include "tests/support/received_request.h"
@@ -64,8 +63,7 @@ class LocalEngine {
   }
 
   absl::StatusOr<server::Plan> Check(const v1::RotateRequest& sent) {
-    const ReceivedRequest received(sent);
-    return server::Validate(received.message, received.split, *state_->registry);
+    return ReceivedRequest(sent).Validate(*state_->registry);
   }
 
   // `done` runs exactly once if this returns OK, on any thread.

@@ -11,9 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/status_macros.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/request/request.h"
+#include "server/request/validate.h"
 
 namespace rope::testing {
 
@@ -63,6 +65,17 @@ struct ReceivedRequest {
     server::Decoded decoded(std::make_unique<Pieces>(pieces), split);
     decoded.message() = message;
     return std::make_unique<server::Request>(server::Arrival(), std::move(decoded));
+  }
+
+  // All stages of validation, without admission and without regions.
+  absl::StatusOr<server::Plan> Validate(server::ModelRegistry& registry) const {
+    server::Plan plan;
+    server::Ropes ropes;
+    server::ArraySource source(split);
+    ROPE_RETURN_IF_ERROR(server::PrepareFixed(message, source, registry, ropes, plan));
+    ROPE_RETURN_IF_ERROR(server::PlanElements(message, message, source, plan));
+    ROPE_RETURN_IF_ERROR(server::PlanPositions(message, message, ropes, source, plan));
+    return plan;
   }
 
   std::shared_ptr<const std::vector<std::string>> pieces;  // the memory that `split` refers to

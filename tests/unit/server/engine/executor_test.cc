@@ -23,7 +23,6 @@
 #include "server/engine/job_tiler.h"
 #include "server/engine/side_thread.h"
 #include "server/error.h"
-#include "server/request/validate.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_clients.h"
@@ -296,8 +295,9 @@ class ExecutorTest : public ::testing::Test {
   ExecutorTest() { registry_ = ModelRegistry::Create({}).value(); }
 
   std::unique_ptr<Request> Receive(const v1::RotateRequest& sent) {
-    std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
-    auto plan = Validate(request->decoded.message(), request->decoded.split, *registry_);
+    const ReceivedRequest received(sent);
+    std::unique_ptr<Request> request = received.MakeRequest();
+    auto plan = received.Validate(*registry_);
     EXPECT_THAT(plan, IsOk());
     if (plan.ok()) request->plan = *std::move(plan);
     return request;
