@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <numeric>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"

@@ -11,7 +11,6 @@
 //                                     of one thread, decode tokens a second
 //   shipped/1MiB_1_kept_memory        1 MiB inline and a client that leaves its allocator alone:
 //                                     replies in memory that the connection has kept, against new
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"

@@ -6,14 +6,12 @@
 #include <grpcpp/support/async_unary_call.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "kernels/check.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clients/account.h"

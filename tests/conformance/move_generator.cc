@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <iterator>
 #include <numeric>
 
 #include "kernels/check.h"

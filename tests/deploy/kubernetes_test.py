@@ -63,13 +63,8 @@ def page():
 
 
 def output_of(*command):
-    return subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-    ).stdout
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          timeout=LIMIT_S, check=True).stdout
 
 
 def documents(text):
@@ -225,12 +220,8 @@ class ServerTest(unittest.TestCase):
         """(exit status, what ropectl says)."""
         done = subprocess.run(
             [BUILD / "bin/ropectl", command, f"--target={server.address}", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
+            check=False)
         return done.returncode, done.stdout
 
     def test_servers_start_answer_their_probes_and_end(self):

@@ -13,7 +13,6 @@
 #include "rope/embedded.h"
 #include "tests/e2e/random_jobs.h"
 #include "tests/e2e/two_tensors.h"
-#include "tests/support/matchers.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"

@@ -12,7 +12,6 @@
 
 #include "tests/e2e/random_jobs.h"
 #include "tests/e2e/wide_request.h"
-#include "tests/support/matchers.h"
 #include "tests/support/process.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_server.h"

@@ -129,7 +129,9 @@ TEST(LogTest, StartWarnsOfModelFilesAndOfFlagsWithoutEffect) {
   std::ofstream(bad) << R"({"model_type": "llama", "head_dim": 4, "rope_theta": 7,
              "rope_scaling": {"type": "linear", "factor": 0.5}})";
   const std::string log =
-      LogOfARun({"--model=llama-3-8b=" + good, "--model=mine=" + bad, "--socket_mode=600"});
+      LogOfARun({"--model=llama-3-8b=" + good, "--model=mine=" + bad, "--socket_mode=600",
+                 "--enable_shared_memory", "--shared_memory_bytes=65536GiB"});
+  EXPECT_THAT(log, HasSubstr("--shared_memory_bytes: got 70368744177664, want"));
   EXPECT_THAT(log, HasSubstr(" model_files=llama-3-8b:0,mine:1\n"));
   EXPECT_THAT(log, HasSubstr(" warning model=llama-3-8b replaces the preset of this name\n"));
   EXPECT_THAT(log, ContainsRegex(" warning model=mine warning=\"factor 0.5 [^\n]*\"\n"));

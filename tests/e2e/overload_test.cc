@@ -1,6 +1,5 @@
 // Three times as many clients as the server has memory for, and a drain and a crash under load. The
 // tests account for every call. No expectation depends on the speed of the machine.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 

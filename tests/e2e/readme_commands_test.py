@@ -135,15 +135,8 @@ def prepare(folder, text, environment):
     write_npy(folder / "sin.npy", [64, 64], lambda i: 0)
     if "q_rot.npy" in text:
         subprocess.run(
-            [
-                "ropectl",
-                "rotate",
-                "--config=config.json",
-                "--q=q.npy",
-                "--output_q=q_rot.npy",
-                f"--layout={layout}",
-                f"--start={flag_of(text, 'start', '0')}",
-            ],
+            ["ropectl", "rotate", "--config=config.json", "--q=q.npy", "--output_q=q_rot.npy",
+             f"--layout={layout}", f"--start={flag_of(text, 'start', '0')}"],
             cwd=folder,
             env=environment,
             check=True,
@@ -157,14 +150,8 @@ def run_server(text, folder, environment):
     arguments = shlex.split(text)
     if "--listen" not in text:
         arguments.append("--listen=127.0.0.1:0")
-    with subprocess.Popen(
-        arguments,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    with subprocess.Popen(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True) as process:
         first = process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         rest = process.communicate(timeout=LIMIT_S)[0]
@@ -189,18 +176,9 @@ def run(command, server):
         prepare(folder, text, environment)
         if "rope_server" in text and "--help" not in text:
             return run_server(text, folder, environment)
-        done = subprocess.run(
-            text,
-            shell=True,
-            executable="/bin/bash",
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        done = subprocess.run(text, shell=True, executable="/bin/bash", cwd=folder,
+                              env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=LIMIT_S, check=False)
     words = re.search(r"ropectl (\w+)", text)
     statuses = STATUSES.get(words[1], {0}) if words else {0}
     return "" if done.returncode in statuses else f"status {done.returncode}: {done.stdout[-500:]}"
@@ -310,17 +288,9 @@ class FirstPageTest(unittest.TestCase):
                             page = page.replace(f"127.0.0.1:{port}", address)
                         self.assertEqual(page, "".join(servers[-1].said))
                         continue
-                    done = subprocess.run(
-                        text,
-                        shell=True,
-                        executable="/bin/bash",
-                        cwd=name,
-                        env={**os.environ, "PATH": path},
-                        stdout=subprocess.PIPE,
-                        text=True,
-                        timeout=LIMIT_S,
-                        check=False,
-                    )
+                    done = subprocess.run(text, shell=True, executable="/bin/bash", cwd=name,
+                                          env={**os.environ, "PATH": path}, stdout=subprocess.PIPE,
+                                          text=True, timeout=LIMIT_S, check=False)
                     self.assertIn(done.returncode, {0, 1} if "ropectl lint" in text else {0})
                     self.assertTrue(has_output(done.stdout, command.output), done.stdout)
                     ran += 1

@@ -16,7 +16,6 @@
 
 #include "rope/client.h"
 #include "rope/embedded.h"
-#include "tests/support/matchers.h"
 #include "tests/support/memory_limit.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/process.h"

@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "rope/client.h"
-#include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/process.h"
 #include "tests/support/ring_client.h"

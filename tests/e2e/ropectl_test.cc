@@ -17,7 +17,6 @@
 #include "client/cli/local_describe.h"
 #include "kernels/config/presets.h"
 #include "rope/client.h"
-#include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <future>
 #include <memory>
@@ -19,7 +18,6 @@
 #include "rope/client.h"
 #include "rope/embedded.h"
 #include "tests/e2e/random_jobs.h"
-#include "tests/support/matchers.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"

@@ -98,14 +98,8 @@ def copy(_cos, _sin):
     return lambda q, k: (q.clone(), k.clone())
 
 
-IMPLEMENTATIONS = {
-    "copy": copy,
-    "pytorch_eager": eager,
-    "pytorch_compiled": compiled,
-    "triton": triton_in_place,
-    "flashinfer": flashinfer,
-    "liger": liger,
-}
+IMPLEMENTATIONS = {"copy": copy, "pytorch_eager": eager, "pytorch_compiled": compiled,
+                   "triton": triton_in_place, "flashinfer": flashinfer, "liger": liger}
 
 
 def largest_error(run, tokens, cos, sin):

@@ -19,17 +19,8 @@ def rotate_heads(pointer, cos, sin, heads, pairs: tl.constexpr, heads_padded: tl
 
 
 @triton.jit
-def rotate_token(
-    q,
-    k,
-    cos_table,
-    sin_table,
-    q_heads,
-    k_heads,
-    pairs: tl.constexpr,
-    q_padded: tl.constexpr,
-    k_padded: tl.constexpr,
-):
+def rotate_token(q, k, cos_table, sin_table, q_heads, k_heads, pairs: tl.constexpr,
+                 q_padded: tl.constexpr, k_padded: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, pairs)[None, :]
     cos = tl.load(cos_table + token * pairs + columns)
@@ -42,15 +33,6 @@ def rotate(q, k, cos, sin):
     """q and k: [tokens][heads][2 * pairs], dense; cos and sin: [tokens][pairs], float32."""
     tokens, q_heads, head_dim = q.shape
     k_heads = k.shape[1]
-    rotate_token[(tokens,)](
-        q,
-        k,
-        cos,
-        sin,
-        q_heads,
-        k_heads,
-        head_dim // 2,
-        triton.next_power_of_2(q_heads),
-        triton.next_power_of_2(k_heads),
-    )
+    rotate_token[(tokens,)](q, k, cos, sin, q_heads, k_heads, head_dim // 2,
+                            triton.next_power_of_2(q_heads), triton.next_power_of_2(k_heads))
     return q, k

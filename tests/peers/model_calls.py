@@ -104,10 +104,6 @@ class Recorder:
             return  # DeepSeek V4 turns what attention returns back, with a table of its own
         positions = self._positions[known[0].data_ptr()][0]
         self.calls.append(
-            Call(
-                self._layer,
-                positions,
-                [_heads_first(x) for x in before[: len(outputs)]],
-                [_heads_first(x) for x in outputs],
-            )
+            Call(self._layer, positions, [_heads_first(x) for x in before[: len(outputs)]],
+                 [_heads_first(x) for x in outputs])
         )

@@ -28,13 +28,8 @@ _SMALL = (
 )
 # Lists of the layers that attend, and lists with one element per layer: how it rotates.
 INDEX_LISTS = ("attn_layer_indices", "full_attn_idxs")
-LAYER_LISTS = (
-    "layer_types",
-    "layers_block_type",
-    "block_types",
-    "no_rope_layers",
-    "layer_rope_theta",
-)
+LAYER_LISTS = ("layer_types", "layers_block_type", "block_types", "no_rope_layers",
+               "layer_rope_theta")
 
 
 # What a class refuses to be small without: {model_type: values}.

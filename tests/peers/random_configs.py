@@ -35,10 +35,8 @@ def _scaling(rng, rope_type, half, length):
         if kind == 1:
             chosen["attention_factor"] = round(rng.uniform(0.5, 2), 4)
         if kind == 2:
-            chosen.update(
-                mscale=round(rng.uniform(0.5, 1.5), 3),
-                mscale_all_dim=round(rng.uniform(0.5, 1.5), 3),
-            )
+            chosen.update(mscale=round(rng.uniform(0.5, 1.5), 3),
+                          mscale_all_dim=round(rng.uniform(0.5, 1.5), 3))
         if kind == 3:
             chosen["mscale"] = round(rng.uniform(0.5, 1.5), 3)
         return chosen

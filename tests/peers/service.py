@@ -94,11 +94,6 @@ def spec(
     config_json, sub_config, layer_type, precision=config_pb2.PRECISION_UNSPECIFIED, layer=None
 ):
     """The rotation of a layer type, or of a layer by its index."""
-    return config_pb2.RopeSpec(
-        config_json=config_json,
-        sub_config=sub_config,
-        layer_type=layer_type or "",
-        layer=layer,
-        precision=precision,
-        compat=config_pb2.COMPAT_HF,
-    )
+    return config_pb2.RopeSpec(config_json=config_json, sub_config=sub_config,
+                               layer_type=layer_type or "", layer=layer, precision=precision,
+                               compat=config_pb2.COMPAT_HF)

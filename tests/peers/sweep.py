@@ -30,14 +30,8 @@ REFUSED = json.loads(pathlib.Path(__file__).with_name("reasons.json").read_text(
 GOLDEN = pathlib.Path(__file__).resolve().parent / "golden"
 KEPT_TOKENS = 2
 # Keys that have nothing to do with a rotation and make the files long.
-UNRELATED = (
-    "id2label",
-    "label2id",
-    "vocab_size",
-    "mlp_layer_types",
-    "architectures",
-    "transformers_version",
-)
+UNRELATED = ("id2label", "label2id", "vocab_size", "mlp_layer_types", "architectures",
+             "transformers_version")
 
 
 def candidates(rotary):

@@ -45,15 +45,8 @@ def _engine():
 
 def ropeserve(case, compat=None):
     more = {} if case.must_be_refused else {"seq_lens": [case.seq_len]}
-    return _engine().rotate(
-        case.x,
-        config=case.config,
-        layer_type=case.layer_type,
-        pairing=case.pairing,
-        positions=case.positions,
-        compat=compat,
-        **more,
-    )
+    return _engine().rotate(case.x, config=case.config, layer_type=case.layer_type,
+                            pairing=case.pairing, positions=case.positions, compat=compat, **more)
 
 
 def _graph(case, domain):

@@ -25,11 +25,8 @@ AXES = "thwe"  # of positions; a token of text has 0 on the last
 FAR = 1000  # the second position of llamacpp_graph
 ERROR = 2e-6  # of a float32 angle, which ggml multiplies up from channel to channel
 # Weights whose first rows are q of the first head, and of which a converter may change the order.
-Q_WEIGHTS = (
-    "model.layers.0.self_attn.q_proj.weight",
-    "model.layers.0.self_attn.W_pack.weight",
-    "model.layers.0.attention.wqkv.weight",
-)
+Q_WEIGHTS = ("model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.W_pack.weight",
+             "model.layers.0.attention.wqkv.weight")
 # Keys without rope that a converter wants and that our file lacks, as in recorder.FILLED.
 _ALPHA = 3.5565588200778455
 FILLED = {

@@ -31,16 +31,9 @@ def choose_the_cpu():
 def server_args(folder, length):
     from sglang.srt.server_args import ServerArgs
 
-    return ServerArgs(
-        model_path=str(folder),
-        skip_tokenizer_init=True,
-        load_format="dummy",
-        dtype="float32",
-        context_length=length,
-        device="cpu",
-        attention_backend="triton",
-        disable_radix_cache=True,
-    )
+    return ServerArgs(model_path=str(folder), skip_tokenizer_init=True, load_format="dummy",
+                      dtype="float32", context_length=length, device="cpu",
+                      attention_backend="triton", disable_radix_cache=True)
 
 
 def publish(args):

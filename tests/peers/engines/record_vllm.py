@@ -66,15 +66,9 @@ def wait_less():
 def engine_config(folder, length):
     from vllm.engine.arg_utils import EngineArgs
 
-    args = EngineArgs(
-        model=str(folder),
-        skip_tokenizer_init=True,
-        load_format="dummy",
-        dtype="float32",
-        max_model_len=length,
-        enforce_eager=True,
-        limit_mm_per_prompt={"image": 0, "video": 0, "audio": 0},
-    )
+    args = EngineArgs(model=str(folder), skip_tokenizer_init=True, load_format="dummy",
+                      dtype="float32", max_model_len=length, enforce_eager=True,
+                      limit_mm_per_prompt={"image": 0, "video": 0, "audio": 0})
     return args.create_engine_config()
 
 

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <new>

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
 #include "server/error.h"
 #include "server/housekeeper.h"
 #include "server/limits.h"
@@ -53,26 +54,15 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
 }
 
 TEST(OptionsTest, EveryFlagIsTaken) {
-  const ServerOptions options = Parse({"--device=cpu",
-                                       "--metrics_listen=0.0.0.0:9464",
-                                       "--enable_shared_memory",
-                                       "--poll_spin_us=0",
-                                       "--drain_lead=5s",
-                                       "--max_message_bytes=1048576",
-                                       "--table_cache_bytes=77",
-                                       "--threads=3",
-                                       "--log_level=warn",
-                                       "--drain_timeout=3s",
-                                       "--receive_timeout=200ms",
-                                       "--memory_bytes=768MiB",
-                                       "--max_connections=12",
-                                       "--handshake_timeout=1s",
-                                       "--idle_timeout=2s",
-                                       "--trusted_proxy=uid:7",
-                                       "--trusted_proxy=ip:2001:db8::7",
-                                       "--access_file=/a",
-                                       "--enable_reflection=false",
-                                       "--log_format=json"});
+  const ServerOptions options = Parse(
+      absl::StrSplit("--device=cpu --metrics_listen=0.0.0.0:9464 --enable_shared_memory "
+                     "--poll_spin_us=0 --drain_lead=5s --max_message_bytes=1048576 "
+                     "--table_cache_bytes=77 --threads=3 --log_level=warn --drain_timeout=3s "
+                     "--receive_timeout=200ms --memory_bytes=768MiB --max_connections=12 "
+                     "--handshake_timeout=1s --idle_timeout=2s --trusted_proxy=uid:7 "
+                     "--trusted_proxy=ip:2001:db8::7 --access_file=/a --enable_reflection=false "
+                     "--log_format=json",
+                     ' '));
   EXPECT_EQ(options.log_format, LogFormat::kJson);
   EXPECT_EQ(options.access_file, "/a");
   EXPECT_FALSE(options.reflection);

@@ -14,7 +14,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "kernels/backend/backend.h"
 #include "kernels/backends.h"
 #include "proto/error.h"

@@ -29,7 +29,6 @@
 #include "server/request/request.h"
 #include "server/telemetry/counts.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/matchers.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_clients.h"
 

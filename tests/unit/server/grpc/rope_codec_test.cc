@@ -7,7 +7,6 @@
 
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "proto/error.h"
 #include "server/engine/engine.h"
 #include "server/error.h"

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
