@@ -203,7 +203,7 @@ void Server::BuildGrpcServer(int threads) {
   poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
     // A read has started: poll once more, so that its request can gather with the others.
     if (core_->reads().HasNew()) return true;
-    if (core_->reads().count() > 0) housekeeper_->Wake();
+    if (core_->reads().CountAll() > 0) housekeeper_->Wake();
     return core_->batcher().RunGathered();
   });
   if (tls_ != nullptr) {

@@ -19,6 +19,9 @@ namespace {
 constexpr absl::Duration kLate = absl::Milliseconds(10);
 // Period while messages are being read. A loopback transfers some 100 MB in it.
 constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
+// Period while streams are open: their clients may send nothing, or begin at any time. Threads that
+// are busy with what they read wake nobody.
+constexpr absl::Duration kStreamPeriod = absl::Milliseconds(50);
 constexpr absl::Duration kPressurePeriod = absl::Milliseconds(5);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
 // A call that was ended is aborted if its client has not taken the end after this time.
@@ -57,7 +60,8 @@ absl::Duration MemoryWatch::Look() {
   if (is_exact || is_far_above) EndReads(now, is_far_above);
   GiveBack(now);
   if (in_use) return kPressurePeriod;
-  return reads_.count() > 0 ? kBusyPeriod : kIdlePeriod;
+  if (reads_.count() > 0) return kBusyPeriod;
+  return reads_.CountAll() > 0 ? kStreamPeriod : kIdlePeriod;
 }
 
 int64_t MemoryWatch::UnaccountedBytes() const {

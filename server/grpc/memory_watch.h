@@ -8,8 +8,8 @@
 //   - Memory that a burst took goes back to the system: pool buffers and freed allocator memory
 //     that were unused for kUnusedMs.
 //
-// A look is due each second, each 20 ms while a message is being read, and each 5 ms while half of
-// the budget is in use.
+// A look is due each second, each 50 ms while a stream is open, each 20 ms while a message is being
+// read, and each 5 ms while half of the budget is in use.
 //
 // Threading:  Look runs on one thread at a time; the counts on any.
 // Ownership:  `reads`, `pool` and `clock` must outlive the watch.

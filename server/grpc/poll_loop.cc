@@ -32,6 +32,7 @@ void MessageReads::Enter(Entry& entry, absl::string_view owner, bool is_open_str
   entry.newer_ = nullptr;
   (newest_ == nullptr ? oldest_ : newest_->newer_) = &entry;
   newest_ = &entry;
+  all_.fetch_add(1, std::memory_order_relaxed);
   if (!is_open_stream) count_.fetch_add(1, std::memory_order_relaxed);
   has_new_.store(true, std::memory_order_relaxed);
 }
@@ -42,14 +43,8 @@ void MessageReads::Leave(Entry& entry) {
   entry.entered_ = false;
   (entry.older_ == nullptr ? oldest_ : entry.older_->newer_) = entry.newer_;
   (entry.newer_ == nullptr ? newest_ : entry.newer_->older_) = entry.older_;
+  all_.fetch_sub(1, std::memory_order_relaxed);
   if (!entry.is_open_stream_) count_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-int64_t MessageReads::CountAll() const {
-  int64_t all = 0;
-  proto::MutexLock lock(&mutex_);
-  for (const Entry* entry = oldest_; entry != nullptr; entry = entry->newer_) ++all;
-  return all;
 }
 
 int64_t MessageReads::EndSince(absl::Time before, const absl::Status& status) {

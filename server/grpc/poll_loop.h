@@ -136,7 +136,7 @@ class MessageReads {
   void Leave(Entry& entry);
 
   // The number of all reads, open streams included.
-  int64_t CountAll() const;
+  int64_t CountAll() const { return all_.load(); }
   // The number of reads whose message must come.
   int64_t count() const { return count_.load(); }
   // Returns whether a read was entered since the last call that returned true. A new one may be
@@ -170,6 +170,7 @@ class MessageReads {
                          const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
+  std::atomic<int64_t> all_ = 0;
   std::atomic<int64_t> count_ = 0;
   std::atomic<bool> has_new_ = false;
   mutable proto::Mutex mutex_;
