@@ -129,6 +129,13 @@ TEST_F(ClientTest, ConnectToAServerThatDoesNotServeFailsUnlessAllowed) {
   EXPECT_EQ(Connected({.require_serving = false}).Health().value(), ServingStatus::kNotServing);
 }
 
+// This program has no engine.
+TEST(ConnectTest, InProcessWantsAnEngine) {
+  EXPECT_EQ(Client::Connect("inproc:").status().ToString(),
+            "FAILED_PRECONDITION: target: got inproc:, want a call of rope::embedded::Enable "
+            "before it");
+}
+
 TEST(ConnectTest, NoTargetIsRefused) {
   EXPECT_EQ(Client::Connect("").status().code(), StatusCode::kInvalidArgument);
 }
