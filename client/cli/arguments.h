@@ -54,8 +54,8 @@ struct Command {
   // Which server it asks: the one that --target names or the default one; that of --target, or the
   // engine in this process; none, so that it has no common flags.
   enum class Asks { kServer, kAny, kNobody } asks = Asks::kServer;
-  // The exit statuses, for the help; empty: 0, 1, 2 as in commands.h. A command with exit statuses
-  // of its own has kExitUsage for every error.
+  // The exit statuses, for the help; empty: 0, 1, 2 as in commands.h. A command that states its own
+  // ends with kExitUsage after any error.
   std::string exits = "";
 };
 

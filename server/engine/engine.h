@@ -3,8 +3,8 @@
 //   1. The request gets a permit for the bytes that were received for it (account.h).
 //   2. A prepared_id is looked up.
 //   3. The request is planned on the caller's thread. If planning finds that it would take longer
-//      than rotating a slice, the side thread plans it instead, unless the caller is in this
-//      process: that thread has nobody else to serve.
+//      than rotating a slice, the side thread plans it instead. A caller in this process plans its
+//      own request whatever it takes: its thread serves no one else.
 //   4. Each step of planning grows the request's permit before the step takes memory.
 //   5. The batcher takes the request. One whose tensors lie on a device is enqueued on its caller's
 //      stream instead, on this thread, and is then done.

@@ -19,8 +19,8 @@ namespace {
 constexpr absl::Duration kLate = absl::Milliseconds(10);
 // Period while messages are being read. A loopback transfers some 100 MB in it.
 constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
-// Period while streams are open: their clients may send nothing, or begin at any time. Threads that
-// are busy with what they read wake nobody.
+// Period while streams are open. Their clients may begin a message at any time, and a poll thread
+// that is busy reading it does not wake the housekeeper.
 constexpr absl::Duration kStreamPeriod = absl::Milliseconds(50);
 constexpr absl::Duration kPressurePeriod = absl::Milliseconds(5);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
