@@ -115,9 +115,12 @@ class ReferenceBackend : public Backend {
     for (const RotateJob& job : jobs) {
       CheckJob(job);
       int64_t saturated = 0;
-      for (int64_t token = 0; token < job.tokens; ++token) {
-        for (int64_t head = 0; head < job.heads; ++head) {
-          saturated += RotateReferenceHead(job, token, head);
+      for (int64_t layer = 0; layer < job.layers; ++layer) {
+        const RotateJob of_layer = job.Layer(layer);
+        for (int64_t token = 0; token < job.tokens; ++token) {
+          for (int64_t head = 0; head < job.heads; ++head) {
+            saturated += RotateReferenceHead(of_layer, token, head);
+          }
         }
       }
       job.AddSaturated(saturated);

@@ -25,6 +25,7 @@ void CheckFusedOps(const RotateJob& job) {
 
 void CheckJob(const RotateJob& job) {
   ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim >= 0);
+  ROPE_CHECK(job.layers >= 1);
   if (job.tokens == 0 || job.heads == 0) return;
   CheckFusedOps(job);
   const PairGeometry& geometry = job.geometry;
@@ -95,6 +96,10 @@ void Reorder(const RotateJob& job, Pairing order) {
 
 void ReorderPairs(const RotateJob& job, Pairing order) {
   if (job.geometry.pairs == 0 || job.geometry.pairing == order) return;
+  if (job.layers > 1) {
+    for (int64_t layer = 0; layer < job.layers; ++layer) ReorderPairs(job.Layer(layer), order);
+    return;
+  }
   switch (ElementBytes(job.stored())) {
     case 1:
       return Reorder<uint8_t>(job, order);

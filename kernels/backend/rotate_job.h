@@ -1,4 +1,5 @@
-// RotateJob: one rectangle of (token, head) vectors to rotate. A view: it owns nothing.
+// RotateJob: one rectangle of (token, head) vectors to rotate, of one layer or of several at equal
+// distances. A view: it owns nothing.
 #ifndef ROPE_KERNELS_BACKEND_ROTATE_JOB_H_
 #define ROPE_KERNELS_BACKEND_ROTATE_JOB_H_
 
@@ -14,11 +15,12 @@
 
 namespace rope::kernels {
 
-// Distances in elements between neighbouring tokens and between neighbouring heads. The channels of
-// a head are always adjacent.
+// Distances in elements between neighbouring tokens, heads and layers. The channels of a head are
+// always adjacent.
 struct Strides {
   int64_t token = 0;
   int64_t head = 0;
+  int64_t layer = 0;
 };
 
 // The channels of each pair. Pair i of `pairs`:
@@ -67,8 +69,9 @@ struct RotateJob {
   MemoryKind output_memory = MemoryKind::kHost;
   Strides input_strides;
   Strides output_strides;  // in elements of stored()
-  int64_t tokens = 0;
+  int64_t tokens = 0;      // of a layer
   int64_t heads = 0;
+  int64_t layers = 1;  // with the same rows
   int64_t head_dim = 0;
   DType dtype = DType::kFloat32;  // the input's; not fp8 with kTurnStepwise
   PairGeometry geometry;
@@ -113,8 +116,16 @@ struct RotateJob {
     if (saturated == nullptr || elements == 0) return;
     saturated->fetch_add(elements, std::memory_order_relaxed);
   }
+  // The job of one of its layers.
+  RotateJob Layer(int64_t layer) const {
+    RotateJob job = *this;
+    job.layers = 1;
+    job.input = static_cast<const char*>(input) + layer * input_strides.layer * ElementBytes(dtype);
+    job.output = static_cast<char*>(output) + layer * output_strides.layer * ElementBytes(stored());
+    return job;
+  }
   // Bytes of the input.
-  int64_t bytes() const { return tokens * heads * head_dim * ElementBytes(dtype); }
+  int64_t bytes() const { return layers * tokens * heads * head_dim * ElementBytes(dtype); }
 };
 
 // CheckJob: checks the preconditions that all backends rely on.

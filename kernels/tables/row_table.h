@@ -42,9 +42,9 @@ inline ComposedPair Compose(float c, float s, float to_c, float to_s) {
   return {(to_c * c + to_s * s) / square, (to_s * c - to_c * s) / square};
 }
 
-// Whether a row can be undone: |c| and |s| of each of its pairs are below 2^63, and one of them is
-// at least 2^-63, so that c * c + s * s is a normal float32.
-bool CanBeUndone(const RowTable& table, int64_t row, int64_t pairs);
+// Whether the rows [row, row + rows) can be undone: |c| and |s| of each of their pairs are below
+// 2^63, and one of them is at least 2^-63, so that c * c + s * s is a normal float32.
+bool CanBeUndone(const RowTable& table, int64_t row, int64_t rows, int64_t pairs);
 
 // Row `token` of a move as `pairs` cosines, then as many sines.
 void ComposeRow(const TableMove& move, int64_t token, int64_t pairs, float* row);

@@ -24,6 +24,16 @@ struct RowsAt {
   }
 };
 
+// The tokens of a layer, if a job may take several; else more than there are. Layers share their
+// positions, so that each row of a move is composed once for all of them.
+int64_t LayerTokens(const Plan& plan, const Layout& layout) {
+  const bool has_layers = !layout.token_axes.empty() && layout.token_axes.front().letter == 'L';
+  if (plan.table == nullptr || !has_layers || plan.tokens == 0) {
+    return std::numeric_limits<int64_t>::max();
+  }
+  return plan.tokens / layout.token_axes.front().length;
+}
+
 // Appends jobs for one tensor, and computes where each job's output lies. The cutters below find
 // the input: they call Add with rectangles of tokens and heads whose rows are evenly spaced in
 // memory.
@@ -35,10 +45,16 @@ class JobWriter {
         input_element_bytes_(kernels::ElementBytes(tensor.dtype)),
         output_element_bytes_(kernels::ElementBytes(tensor.output_dtype)),
         output_(output),
+        each_(LayerTokens(shared.plan, tensor.layout)),
         shared_(shared),
         passing_(passing),
         saturated_(saturated),
         jobs_(jobs) {}
+
+  // The whole layers that one job takes, of the tokens [begin, end); at least 1.
+  int64_t LayersFrom(int64_t begin, int64_t end) const {
+    return begin % each_ == 0 ? std::max<int64_t>((end - begin) / each_, 1) : 1;
+  }
 
   // Adds tokens [token, token + tokens) and heads [head, head + heads), which start at `rows`.
   // Makes one job for each HeadSpan that the heads touch.
@@ -54,14 +70,15 @@ class JobWriter {
   }
 
   // Adds tokens of a paged tensor, which are evenly spaced, at elements `from` of `input` and `to`
-  // of the output.
-  void AddPaged(int64_t token, int64_t tokens, const char* input, int64_t from, int64_t to) {
+  // of the output, and the same tokens of the layers that follow.
+  void AddPaged(int64_t token, int64_t tokens, int64_t layers, const char* input, int64_t from,
+                int64_t to) {
     const PagedPlan& paged = *tensor_.paged;
-    const kernels::Strides strides = {paged.token_stride, paged.head_stride};
+    const kernels::Strides strides = {paged.token_stride, paged.head_stride, paged.layer_stride};
     for (const HeadSpan& span : tensor_.heads) {
       const int64_t heads = span.begin * paged.head_stride;
       AddJob(token, tokens, span.end - span.begin, {input + (from + heads) * input_element_bytes_},
-             strides, to + heads, strides, span);
+             strides, to + heads, strides, span, layers);
     }
   }
 
@@ -79,9 +96,20 @@ class JobWriter {
                kernels::Strides input_strides, const HeadSpan& span) {
     const Layout& layout = tensor_.layout;
     if (!tensor_.output_strides.has_value()) {
-      const int64_t row = RowOf(token, head, layout);
-      AddJob(token, tokens, heads, rows, input_strides, row * layout.head_dim, PackedStrides(),
-             span);
+      kernels::Strides packed = PackedStrides();
+      int64_t offset = RowOf(token, head, layout) * layout.head_dim;
+      for (int64_t count = 0; tokens > 0; tokens -= count) {
+        const int64_t layers = LayersFrom(token, token + tokens);
+        count = layers > 1 ? layers * each_ : std::min(tokens, each_ - token % each_);
+        if (layers > 1) {
+          input_strides.layer = each_ * input_strides.token;
+          packed.layer = each_ * packed.token;
+        }
+        AddJob(token, count / layers, heads, rows, input_strides, offset, packed, span, layers);
+        token += count;
+        rows = rows.Plus(count * input_strides.token * input_element_bytes_);
+        offset += count * packed.token;
+      }
       return;
     }
     const LayoutStrides& strides = *tensor_.output_strides;
@@ -98,7 +126,7 @@ class JobWriter {
 
   void AddJob(int64_t token, int64_t tokens, int64_t heads, RowsAt rows,
               kernels::Strides input_strides, int64_t output_offset,
-              kernels::Strides output_strides, const HeadSpan& span) {
+              kernels::Strides output_strides, const HeadSpan& span, int64_t layers = 1) {
     kernels::RotateJob& job = jobs_.emplace_back();
     job.input = rows.input;
     job.input_strides = input_strides;
@@ -111,6 +139,7 @@ class JobWriter {
     }
     job.tokens = tokens;
     job.heads = heads;
+    job.layers = layers;
     const Plan& plan = shared_.plan;
     SetOps(plan, tensor_, span, job);
     job.streams = plan.bytes() > kernels::kCachedBytesMax;
@@ -134,6 +163,7 @@ class JobWriter {
   const int64_t input_element_bytes_;
   const int64_t output_element_bytes_;
   char* const output_;
+  const int64_t each_;
   const JobTiler::Shared& shared_;
   const absl::Span<const kernels::RowRef> passing_;  // of heads that do not rotate
   std::atomic<int64_t>* const saturated_;
@@ -291,27 +321,30 @@ void CutStrided(const TensorPlan& tensor, int64_t begin, int64_t end, JobWriter&
 }
 
 // Cuts a paged tensor: one rectangle for each run of adjacent slots in a page, of the tokens and of
-// the results.
+// the results, in as many layers as one job takes.
 void CutPages(const TensorPlan& tensor, int64_t begin, int64_t end, JobWriter& writer) {
   const PagedPlan& paged = *tensor.paged;
   const auto each = static_cast<int64_t>(paged.slots->size());  // tokens of a layer
   const char* const input = tensor.input.fragments.front().data();
-  for (int64_t token = begin, tokens = 1; token < end; token += tokens) {
-    const int64_t first = token % each;
-    const int64_t* const slots = paged.slots->data() + first;
-    const int64_t* const targets = paged.targets->data() + first;
-    tokens = 1;
-    if (slots[0] < 0 || targets[0] < 0) continue;
-    const int64_t most =
-        std::min({end - token, each - first, paged.block_size - slots[0] % paged.block_size,
-                  paged.block_size - targets[0] % paged.block_size});
-    while (tokens < most && slots[tokens] == slots[0] + tokens &&
-           targets[tokens] == targets[0] + tokens) {
-      ++tokens;
+  while (begin < end) {
+    const int64_t layers = writer.LayersFrom(begin, end);
+    const int64_t layer = begin / each * paged.layer_stride;
+    const int64_t stop = std::min(end, (begin / each + 1) * each);  // of the first layer
+    for (int64_t token = begin, tokens = 1; token < stop; token += tokens) {
+      const int64_t* const slots = paged.slots->data() + token % each;
+      const int64_t* const targets = paged.targets->data() + token % each;
+      tokens = 1;
+      if (slots[0] < 0 || targets[0] < 0) continue;
+      const int64_t most = std::min({stop - token, paged.block_size - slots[0] % paged.block_size,
+                                     paged.block_size - targets[0] % paged.block_size});
+      while (tokens < most && slots[tokens] == slots[0] + tokens &&
+             targets[tokens] == targets[0] + tokens) {
+        ++tokens;
+      }
+      writer.AddPaged(token, tokens, layers, input, layer + paged.OffsetOf(slots[0]),
+                      layer + paged.OffsetOf(targets[0]));
     }
-    const int64_t layer = token / each * paged.layer_stride;
-    writer.AddPaged(token, tokens, input, layer + paged.OffsetOf(slots[0]),
-                    layer + paged.OffsetOf(targets[0]));
+    begin = stop + (layers - 1) * each;
   }
 }
 
@@ -433,7 +466,8 @@ absl::Status BoundJobs(Plan& plan) {
     units += jobs;
     plan.jobs.per_token += static_cast<double>(jobs) / static_cast<double>(run);
   }
-  plan.jobs.fixed = 2 * units;  // a slice may begin and end within a run
+  // A slice may begin and end within a run, and have layers between its first and its last run.
+  plan.jobs.fixed = (plan.table == nullptr ? 2 : 3) * units;
   return CheckAtMost(units, limits::kJobsMax, "tensors",
                      " separate heads and head_ranges for each token",
                      ", or H behind the token axes");

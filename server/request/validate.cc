@@ -236,22 +236,33 @@ absl::Status CopyMovedRows(const RowArrays& rows, Plan& plan) {
   return absl::OkStatus();
 }
 
-// Every row of the first tokens is checked before a token moves; again only if it does not lie in
-// the last run of rows that rose by one.
+// Every row of the first tokens is checked before a token moves, those that rise by one together;
+// again only if they do not lie in the last such run.
 absl::Status CheckTable(const RowArrays& rows, const Plan& plan, size_t tokens) {
+  const kernels::RowTable& table = plan.table->rows;
   int64_t first = 0;  // rows [first, end) have been checked
   int64_t end = 0;
   for (const auto* const numbers : {&plan.from_positions[0], &plan.positions[0]}) {
-    for (size_t token = 0; token < tokens; ++token) {
+    for (size_t token = 0; token < tokens;) {
       const int64_t row = (*numbers)[token];
-      if (row >= first && row < end) continue;
-      if (!CanBeUndone(plan.table->rows, row, rows.columns)) {
+      if (row >= first && row < end) {
+        ++token;
+        continue;
+      }
+      size_t run_end = token + 1;
+      while (run_end < tokens && (*numbers)[run_end] == (*numbers)[run_end - 1] + 1) ++run_end;
+      const auto count = static_cast<int64_t>(run_end - token);
+      if (!CanBeUndone(table, row, count, rows.columns)) {
+        while (token + 1 < run_end && CanBeUndone(table, (*numbers)[token], 1, rows.columns)) {
+          ++token;
+        }
         return InvalidField("rows",
                             absl::StrCat("a row (of token ", token, ") that no move can undo"),
                             "cos and sin below 2^63, and one of each pair at least 2^-63");
       }
       if (row != end) first = row;
-      end = row + 1;
+      end = row + count;
+      token = run_end;
     }
   }
   return absl::OkStatus();

@@ -556,6 +556,53 @@ TEST_P(BackendContractTest, LargeBatchWithEverythingBesideTheRotation) {
                   .output_dtype = DType::kFloat16});
 }
 
+// Large enough to be cut, by tokens and by layers.
+TEST_P(BackendContractTest, LayersOfAMoveAreRotatedAsJobsOfTheirOwn) {
+  if (!takes_float8_) return;  // a cuda backend takes no moves
+  constexpr int64_t kLayers = 5, kTokens = 70, kHeads = 8, kHeadDim = 64, kRows = 200;
+  constexpr int64_t kTokenElements = kHeads * kHeadDim;
+  constexpr int64_t kLayerElements = (kTokens + 3) * kTokenElements;
+  std::vector<float> table;
+  for (int64_t i = 0; i < kRows * kHeadDim; ++i) {
+    const double angle = static_cast<double>(i / kHeadDim * (i % (kHeadDim / 2) + 1)) / 9;
+    table.push_back(static_cast<float>(i % kHeadDim < kHeadDim / 2 ? cos(angle) : sin(angle)));
+  }
+  const auto* const cos_of_row_0 = reinterpret_cast<const char*>(table.data());
+  const kernels::RowTable rows = {cos_of_row_0, cos_of_row_0 + kHeadDim * 2, DType::kFloat32,
+                                  kHeadDim * 4};
+  for (const bool alike : {false, true}) {
+    std::vector<int64_t> from(kTokens), to(kTokens);
+    for (int64_t i = 0; i < kTokens; ++i) {
+      from[i] = alike ? 3 : i;
+      to[i] = alike ? 150 : 2 * i + 1;
+    }
+    const kernels::TableMove move = {&rows, from, to};
+    for (const kernels::Strides strides : {kernels::Strides{kTokenElements, kHeadDim},
+                                           kernels::Strides{kHeadDim, kHeadDim * kTokens}}) {
+      std::vector<float> together((kLayers + 1) * kLayerElements);  // no job has the last
+      for (size_t i = 0; i < together.size(); ++i) together[i] = static_cast<float>(i % 1021) - 500;
+      std::vector<float> apart = together;
+      RotateJob job;
+      job.input = job.output = together.data();
+      job.input_strides = {strides.token, strides.head, kLayerElements};
+      job.output_strides = job.input_strides;
+      job.tokens = kTokens;
+      job.heads = kHeads;
+      job.layers = kLayers;
+      job.head_dim = kHeadDim;
+      job.geometry = WholeHead(Pairing::kHalf, kHeadDim);
+      job.move = move;
+      ASSERT_THAT(backend_->Rotate({&job, 1}), IsOk());
+      job.input = job.output = apart.data();
+      for (int64_t layer = 0; layer < kLayers; ++layer) {
+        const RotateJob own = job.Layer(layer);
+        ASSERT_THAT(backend_->Rotate({&own, 1}), IsOk());
+      }
+      EXPECT_EQ(together, apart) << (alike ? "one move" : "moves") << ", stride " << strides.token;
+    }
+  }
+}
+
 TEST_P(BackendContractTest, ConcurrentCallsDoNotMix) {
   std::vector<std::thread> threads;
   std::vector<std::string> wrong(4);

@@ -122,7 +122,7 @@ MoveGenerator::Draft MoveGenerator::DrawShape() {
   draft.element_bytes = kernels::ElementBytes(DTypeOf(draft.dtype));
   draft.channels = OneOf<int64_t>({2, 16, 24, 64, 128});
   draft.pairs = OneIn(2) ? draft.channels / 2 : Between(1, draft.channels / 2);
-  draft.layers = OneIn(3) ? Between(1, 3) : 0;
+  draft.layers = OneIn(3) ? Between(1, 8) : 0;
   draft.heads = Between(1, 4);
   draft.by_head = OneIn(4);
   draft.tokens = Between(1, 20);

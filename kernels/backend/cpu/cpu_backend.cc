@@ -14,10 +14,27 @@
 namespace rope::kernels {
 namespace {
 
+// Tokens of a piece with several layers, if the job has as many and each has its own row: the memory
+// of a layer's tokens is read in one run.
+constexpr int64_t kTokensTogether = 32;
+
 struct Piece {
   const RotateJob* job;
   RotateRange range;
 };
+
+const void* InputOf(const RotateJob& job, const RotateRange& range) {
+  const int64_t elements = range.token_begin * job.input_strides.token +
+                           range.head_begin * job.input_strides.head +
+                           range.layer_begin * job.input_strides.layer;
+  return static_cast<const char*>(job.input) + elements * ElementBytes(job.dtype);
+}
+
+bool SharesOneRow(const RotateJob& job) {
+  int64_t token = 1;
+  while (token < job.tokens && job.SharesRow(static_cast<size_t>(token))) ++token;
+  return token >= job.tokens;
+}
 
 // The pieces of a batch, in order, grouped into portions of about `portion_bytes`. A portion is one
 // item of the worker pool.
@@ -27,6 +44,7 @@ struct Split {
   std::vector<std::vector<Piece>> portions = {};
 
   void Add(const RotateJob& job, const RotateRange& range, int64_t bytes) {
+    if (!portions.empty()) portions.back().back().range.next = InputOf(job, range);
     if (room == portion_bytes) portions.emplace_back();
     portions.back().push_back({&job, range});
     room = room > bytes ? room - bytes : portion_bytes;
@@ -34,17 +52,28 @@ struct Split {
 };
 
 // Cuts a job into pieces of whole tokens, each of which fills a portion. A token larger than a
-// portion is cut by heads.
+// portion is cut by heads. A piece has as many layers as leave room for the tokens that belong
+// together.
 void AddJob(const RotateJob& job, Split& split) {
   const int64_t head_bytes = std::max<int64_t>(job.head_dim * ElementBytes(job.dtype), 1);
   const int64_t heads = std::clamp<int64_t>(split.portion_bytes / head_bytes, 1, job.heads);
-  for (int64_t token = 0, tokens = 1; token < job.tokens; token += tokens) {
-    if (heads == job.heads) tokens = (split.room - 1) / (heads * head_bytes) + 1;
-    tokens = std::min(tokens, job.tokens - token);
-    for (int64_t head = 0; head < job.heads; head += heads) {
-      const int64_t head_end = std::min(head + heads, job.heads);
-      split.Add(job, {token, token + tokens, head, head_end},
-                tokens * (head_end - head) * head_bytes);
+  int64_t layers = 1;
+  if (job.layers > 1) {
+    const int64_t together = SharesOneRow(job) ? job.tokens : std::min(job.tokens, kTokensTogether);
+    layers =
+        std::clamp<int64_t>(split.portion_bytes / (heads * head_bytes * together), 1, job.layers);
+  }
+  for (int64_t layer = 0; layer < job.layers; layer += layers) {
+    const int64_t layer_end = std::min(layer + layers, job.layers);
+    const int64_t part_bytes = (layer_end - layer) * head_bytes;
+    for (int64_t token = 0, tokens = 1; token < job.tokens; token += tokens) {
+      if (heads == job.heads) tokens = (split.room - 1) / (heads * part_bytes) + 1;
+      tokens = std::min(tokens, job.tokens - token);
+      for (int64_t head = 0; head < job.heads; head += heads) {
+        const int64_t head_end = std::min(head + heads, job.heads);
+        split.Add(job, {token, token + tokens, head, head_end, layer, layer_end},
+                  tokens * (head_end - head) * part_bytes);
+      }
     }
   }
 }
@@ -78,7 +107,10 @@ class CpuBackend : public Backend {
     }
     const int64_t alone_bytes = only_turns ? kCpuAloneBytes : kCpuSliceBytes;
     if (total_bytes <= alone_bytes || pool_.threads() == 1) {
-      for (const RotateJob& job : jobs) target_.rotate(job, {0, job.tokens, 0, job.heads});
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        const void* const next = i + 1 < jobs.size() ? jobs[i + 1].input : nullptr;
+        target_.rotate(jobs[i], {0, jobs[i].tokens, 0, jobs[i].heads, 0, jobs[i].layers, next});
+      }
       return absl::OkStatus();
     }
     Split split = {.portion_bytes = PortionBytes(total_bytes, pool_.threads())};

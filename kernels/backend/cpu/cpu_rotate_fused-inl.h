@@ -1,5 +1,5 @@
-// The rows of tokens in the order of a Format (cpu_rotate-inl.h), from pages or composed of two
-// rows of a table; and one head of a job with fused ops (norm, scales, another output dtype) or
+// How a job lies in memory and what is prefetched of it; the rows of tokens in the order of a Format
+// (cpu_rotate-inl.h), from pages or composed of two rows of a table; and one head of a job with fused ops (norm, scales, another output dtype) or
 // another arithmetic, for one instruction set. RotateFused (cpu_rotate_loops-inl.h) runs these
 // steps for each head, in a buffer that stays in the first-level cache:
 //   1. WidenHead: copies the head to `raw` and widens it to floats in `values`
@@ -21,6 +21,7 @@
 #include <cstring>
 
 #include "hwy/aligned_allocator.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/backend/cpu/cpu_rotate-inl.h"
 #include "kernels/backend/cpu/cpu_rotate_function.h"
@@ -30,6 +31,97 @@ HWY_BEFORE_NAMESPACE();
 namespace rope::kernels {
 namespace HWY_NAMESPACE {
 namespace {
+
+// Distance at which input is prefetched: the hardware's prefetching stops at every memory page.
+constexpr size_t kInputAheadBytes = 4096;
+// The same for cached output: a store that waits for its cache line, even from the second-level
+// cache, delays all stores after it.
+constexpr size_t kOutputAheadBytes = 1024;
+
+// A job in units of one element type.
+template <class Element>
+struct View {
+  explicit View(const RotateJob& job)
+      : input(static_cast<const Element*>(job.input)),
+        output(static_cast<Element*>(job.output)),
+        input_strides(job.input_strides),
+        output_strides(job.output_strides),
+        in_place(job.input == job.output),
+        pairs(static_cast<size_t>(job.geometry.pairs)),
+        offset(static_cast<size_t>(job.geometry.offset)),
+        partner(static_cast<size_t>(job.geometry.partner)),
+        head_dim(static_cast<size_t>(job.head_dim)),
+        copies(!in_place && 2 * pairs != head_dim) {}
+
+  const Element* Input(int64_t token, int64_t head) const {
+    return input + token * input_strides.token + head * input_strides.head;
+  }
+  Element* Output(int64_t token, int64_t head) const {
+    return output + token * output_strides.token + head * output_strides.head;
+  }
+  View Layer(int64_t layer) const {
+    View view = *this;
+    view.input += layer * input_strides.layer;
+    view.output += layer * output_strides.layer;
+    return view;
+  }
+
+  const Element* input;
+  Element* output;
+  Strides input_strides;
+  Strides output_strides;
+  bool in_place;
+  size_t pairs;
+  size_t offset;
+  size_t partner;
+  size_t head_dim;
+  bool copies;  // whether channels outside the pairs must be copied to the output
+};
+
+// How far ahead a run of tokens prefetches its input. Its last tokens prefetch what is read after
+// the run: a page of a cache is followed by another one's, elsewhere.
+class Ahead {
+ public:
+  // `next`: null if it is unknown. The last tokens then prefetch nothing.
+  template <class Element>
+  Ahead(const View<Element>& view, int64_t token_end, int64_t head, const void* next)
+      : last_(token_end) {
+    const int64_t token_elements = HWY_MAX(view.input_strides.token, 1);
+    last_ -= static_cast<int64_t>(kInputAheadBytes / sizeof(Element)) / token_elements;
+    if (next == nullptr) return;
+    jump_ = reinterpret_cast<uintptr_t>(next) -
+            reinterpret_cast<uintptr_t>(view.Input(token_end, head)) + kInputAheadBytes;
+  }
+  size_t Of(int64_t token) const { return token < last_ ? kInputAheadBytes : jump_; }
+
+ private:
+  int64_t last_;  // the first of the last tokens
+  size_t jump_ = 0;
+};
+
+template <class Element>
+HWY_INLINE void PrefetchStep(const Element* a, const Element* b, size_t bytes_ahead) {
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(a) + bytes_ahead);
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(b) + bytes_ahead);
+}
+
+template <class Element>
+HWY_INLINE void CopyChannels(const Element* from, Element* to, size_t begin, size_t end) {
+  if (begin < end) std::memcpy(to + begin, from + begin, (end - begin) * sizeof(Element));
+}
+
+// Copies the channels of a head outside the pairs.
+template <Pairing kPairing, class Element>
+HWY_INLINE void CopyUnrotated(const View<Element>& view, const Element* from, Element* to) {
+  CopyChannels(from, to, 0, view.offset);
+  if constexpr (kPairing == Pairing::kHalf) {
+    const size_t second = view.offset + view.partner;
+    CopyChannels(from, to, view.offset + view.pairs, second);
+    CopyChannels(from, to, second + view.pairs, view.head_dim);
+  } else {
+    CopyChannels(from, to, view.offset + 2 * view.pairs, view.head_dim);
+  }
+}
 
 struct BFloat16Elements {
   using Element = uint16_t;

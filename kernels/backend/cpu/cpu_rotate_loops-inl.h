@@ -4,9 +4,9 @@
 //                 RotateFused, which turns one head at a time in a buffer of floats
 //   RotateFormat  picks streaming or cached stores
 //   RotateSteps   picks loops that are compiled for 1, 2 or 4 whole steps, or general ones
-//   RotateLayout  picks RotateTokens (token by token, all heads of a token) or, if the tokens of a
-//                 head are adjacent, RotateBlocks (head by head, in blocks of tokens whose rows are
-//                 prepared once for all heads)
+//   RotateBlocks  goes through blocks of tokens whose rows are prepared once for all layers: token
+//                 by token (RotateHeads) or, if the tokens of a head are adjacent, head by head
+//                 (RotateBlock)
 //   RotateHead    runs whole steps, then RotateTail
 // kLoaded is the number of steps whose part of the row is in registers. kWhole says that these
 // steps are the whole head and no channel is copied; code for a rest costs registers even if it
@@ -38,75 +38,11 @@ namespace {
 // Streaming stores pay off in whole cache lines only.
 constexpr size_t kLineBytes = 64;
 
-// Distance at which input is prefetched: the hardware's prefetching stops at every memory page.
-constexpr size_t kInputAheadBytes = 4096;
-// The same for cached output: a store that waits for its cache line, even from the second-level
-// cache, delays all stores after it.
-constexpr size_t kOutputAheadBytes = 1024;
-
-// A job in units of one element type.
-template <class Element>
-struct View {
-  explicit View(const RotateJob& job)
-      : input(static_cast<const Element*>(job.input)),
-        output(static_cast<Element*>(job.output)),
-        input_strides(job.input_strides),
-        output_strides(job.output_strides),
-        in_place(job.input == job.output),
-        pairs(static_cast<size_t>(job.geometry.pairs)),
-        offset(static_cast<size_t>(job.geometry.offset)),
-        partner(static_cast<size_t>(job.geometry.partner)),
-        head_dim(static_cast<size_t>(job.head_dim)),
-        copies(!in_place && 2 * pairs != head_dim) {}
-
-  const Element* Input(int64_t token, int64_t head) const {
-    return input + token * input_strides.token + head * input_strides.head;
-  }
-  Element* Output(int64_t token, int64_t head) const {
-    return output + token * output_strides.token + head * output_strides.head;
-  }
-
-  const Element* input;
-  Element* output;
-  Strides input_strides;
-  Strides output_strides;
-  bool in_place;
-  size_t pairs;
-  size_t offset;
-  size_t partner;
-  size_t head_dim;
-  bool copies;  // whether channels outside the pairs must be copied to the output
-};
-
-template <class Element>
-HWY_INLINE void PrefetchStep(const Element* a, const Element* b, size_t bytes_ahead) {
-  hwy::Prefetch(reinterpret_cast<const uint8_t*>(a) + bytes_ahead);
-  hwy::Prefetch(reinterpret_cast<const uint8_t*>(b) + bytes_ahead);
-}
-
-template <class Element>
-HWY_INLINE void CopyChannels(const Element* from, Element* to, size_t begin, size_t end) {
-  if (begin < end) std::memcpy(to + begin, from + begin, (end - begin) * sizeof(Element));
-}
-
-// Copies the channels of a head outside the pairs.
-template <Pairing kPairing, class Element>
-HWY_INLINE void CopyUnrotated(const View<Element>& view, const Element* from, Element* to) {
-  CopyChannels(from, to, 0, view.offset);
-  if constexpr (kPairing == Pairing::kHalf) {
-    const size_t second = view.offset + view.partner;
-    CopyChannels(from, to, view.offset + view.pairs, second);
-    CopyChannels(from, to, second + view.pairs, view.head_dim);
-  } else {
-    CopyChannels(from, to, view.offset + 2 * view.pairs, view.head_dim);
-  }
-}
-
 template <class Format, bool kStream, class Element = typename Format::Element>
 HWY_INLINE size_t RotateStep(const Element* a, Element* to_a, size_t to_second,
-                             const typename Format::Row& row) {
-  PrefetchStep(a, a + to_second, kInputAheadBytes);
-  if constexpr (!kStream) PrefetchStep(to_a, to_a + to_second, kOutputAheadBytes);
+                             const typename Format::Row& row, size_t ahead) {
+  PrefetchStep(a, a + to_second, ahead);
+  if constexpr (!kStream) PrefetchStep(to_a, to_a + to_second, a == to_a ? 0 : kOutputAheadBytes);
   return Format::template Rotate<kStream>(a, a + to_second, row, to_a, to_a + to_second);
 }
 
@@ -142,7 +78,8 @@ struct LoadedRow {
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 HWY_INLINE size_t RotateHead(const View<Element>& view, const Element* from, Element* to,
-                             const LoadedRow<Format, kLoaded>& loaded, const float* row) {
+                             const LoadedRow<Format, kLoaded>& loaded, const float* row,
+                             size_t ahead = kInputAheadBytes) {
   constexpr bool kHalf = Format::kPairing == Pairing::kHalf;
   if (!kWhole && view.copies) CopyUnrotated<Format::kPairing>(view, from, to);
   const size_t step = Format::PairsPerStep();
@@ -153,12 +90,12 @@ HWY_INLINE size_t RotateHead(const View<Element>& view, const Element* from, Ele
   size_t pairs = view.pairs;
   size_t saturated = 0;
   for (size_t i = 0; i < kLoaded; ++i, pairs -= step, a += elements, to_a += elements) {
-    saturated += RotateStep<Format, kStream>(a, to_a, to_second, loaded.steps[i]);
+    saturated += RotateStep<Format, kStream>(a, to_a, to_second, loaded.steps[i], ahead);
   }
   if constexpr (kWhole) return saturated;
   row += kLoaded * step * Format::kRowFloatsPerPair;
   for (; pairs >= step; pairs -= step, a += elements, to_a += elements) {
-    saturated += RotateStep<Format, kStream>(a, to_a, to_second, Format::LoadRow(row));
+    saturated += RotateStep<Format, kStream>(a, to_a, to_second, Format::LoadRow(row), ahead);
     row += step * Format::kRowFloatsPerPair;
   }
   if (pairs != 0) {
@@ -183,7 +120,7 @@ bool CanStream(const View<Element>& view) {
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 size_t RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRange& range,
-                   const float* row) {
+                   const float* row, size_t ahead) {
   // A local copy, because the compiler assumes that vector stores change any other memory.
   const View<Element> view = shared_view;
   const LoadedRow<Format, kLoaded> loaded(row);
@@ -191,22 +128,9 @@ size_t RotateHeads(const View<Element>& shared_view, int64_t token, const Rotate
   Element* to = view.Output(token, range.head_begin);
   size_t saturated = 0;
   for (int64_t left = range.head_end - range.head_begin; left > 0; --left) {
-    saturated += RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to, loaded, row);
+    saturated += RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to, loaded, row, ahead);
     from += view.input_strides.head;
     to += view.output_strides.head;
-  }
-  return saturated;
-}
-
-template <class Format, bool kStream, size_t kLoaded, bool kWhole,
-          class Element = typename Format::Element>
-size_t RotateTokens(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
-  RowBuffer row(RowFloats<Format>(job));
-  size_t saturated = 0;
-  for (int64_t token = range.token_begin; token < range.token_end; ++token) {
-    const bool is_prepared = token > range.token_begin && job.SharesRow(static_cast<size_t>(token));
-    if (!is_prepared) PrepareToken<Format>(job, token, row.get());
-    saturated += RotateHeads<Format, kStream, kLoaded, kWhole>(view, token, range, row.get());
   }
   return saturated;
 }
@@ -229,6 +153,22 @@ size_t RotateBlock(const View<Element>& shared_view, int64_t head, int64_t begin
   return saturated;
 }
 
+// Prepares the rows of the tokens [begin, end). Returns the distance from a row to the next, in
+// floats: 0 if the tokens share one row.
+template <class Format>
+size_t PrepareRows(const RotateJob& job, int64_t begin, int64_t end, float* row) {
+  PrepareToken<Format>(job, begin, row);
+  int64_t token = begin + 1;
+  while (token < end && job.SharesRow(static_cast<size_t>(token))) ++token;
+  if (token == end) return 0;
+  const size_t row_floats = RowFloats<Format>(job);
+  for (token = begin + 1; token < end; ++token) {
+    row += row_floats;
+    PrepareToken<Format>(job, token, row);
+  }
+  return row_floats;
+}
+
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 size_t RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
@@ -236,39 +176,47 @@ size_t RotateBlocks(const RotateJob& job, const View<Element>& view, const Rotat
   const size_t block_tokens = HWY_MAX(kRowBlockBytes / (row_floats * sizeof(float)), 1);
   RowBuffer rows(block_tokens * row_floats);
   const int64_t block = static_cast<int64_t>(block_tokens);
+  const bool heads_in_tokens = view.output_strides.head <= view.output_strides.token;
   size_t saturated = 0;
   for (int64_t begin = range.token_begin; begin < range.token_end; begin += block) {
     const int64_t end = HWY_MIN(begin + block, range.token_end);
-    float* row = rows.get();
-    for (int64_t token = begin; token < end; ++token, row += row_floats) {
-      PrepareToken<Format>(job, token, row);
-    }
-    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
-      saturated += RotateBlock<Format, kStream, kLoaded, kWhole>(view, head, begin, end, rows.get(),
-                                                                 row_floats);
+    const size_t row_step = PrepareRows<Format>(job, begin, end, rows.get());
+    for (int64_t layer = range.layer_begin; layer < range.layer_end; ++layer) {
+      const View<Element> of_layer = view.Layer(layer);
+      if (!heads_in_tokens) {
+        for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+          saturated += RotateBlock<Format, kStream, kLoaded, kWhole>(of_layer, head, begin, end,
+                                                                     rows.get(), row_step);
+        }
+        continue;
+      }
+      const void* next = range.next;
+      if (layer + 1 < range.layer_end) {
+        next = view.Layer(layer + 1).Input(begin, range.head_begin);
+      } else if (end < range.token_end) {
+        next = view.Layer(range.layer_begin).Input(end, range.head_begin);
+      }
+      const Ahead ahead(of_layer, end, range.head_begin, next);
+      const float* row = rows.get();
+      for (int64_t token = begin; token < end; ++token, row += row_step) {
+        saturated += RotateHeads<Format, kStream, kLoaded, kWhole>(of_layer, token, range, row,
+                                                                   ahead.Of(token));
+      }
     }
   }
   return saturated;
-}
-
-template <class Format, bool kStream, size_t kLoaded, bool kWhole,
-          class Element = typename Format::Element>
-size_t RotateLayout(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
-  return view.output_strides.head <= view.output_strides.token
-             ? RotateTokens<Format, kStream, kLoaded, kWhole>(job, view, range)
-             : RotateBlocks<Format, kStream, kLoaded, kWhole>(job, view, range);
 }
 
 template <class Format, bool kStream, class Element = typename Format::Element>
 size_t RotateSteps(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   const size_t steps = view.pairs / Format::PairsPerStep();
   const bool whole = !view.copies && view.pairs == steps * Format::PairsPerStep();
-  if (whole && steps == 1) return RotateLayout<Format, kStream, 1, true>(job, view, range);
-  if (whole && steps == 2) return RotateLayout<Format, kStream, 2, true>(job, view, range);
-  if (whole && steps == 4) return RotateLayout<Format, kStream, 4, true>(job, view, range);
-  if (steps >= 4) return RotateLayout<Format, kStream, 4, false>(job, view, range);
-  if (steps >= 2) return RotateLayout<Format, kStream, 2, false>(job, view, range);
-  return RotateLayout<Format, kStream, 0, false>(job, view, range);
+  if (whole && steps == 1) return RotateBlocks<Format, kStream, 1, true>(job, view, range);
+  if (whole && steps == 2) return RotateBlocks<Format, kStream, 2, true>(job, view, range);
+  if (whole && steps == 4) return RotateBlocks<Format, kStream, 4, true>(job, view, range);
+  if (steps >= 4) return RotateBlocks<Format, kStream, 4, false>(job, view, range);
+  if (steps >= 2) return RotateBlocks<Format, kStream, 2, false>(job, view, range);
+  return RotateBlocks<Format, kStream, 0, false>(job, view, range);
 }
 
 template <class Format>
@@ -277,7 +225,7 @@ void RotateFormat(const RotateJob& job, const RotateRange& range) {
   size_t saturated = 0;
   if constexpr (sizeof(typename Format::Element) == 1) {
     // Conversions take longer than the loads of a row, and stores are not whole vectors.
-    saturated = RotateLayout<Format, false, 0, false>(job, view, range);
+    saturated = RotateBlocks<Format, false, 0, false>(job, view, range);
   } else if (job.streams && CanStream<Format::kPairing>(view)) {
     saturated = RotateSteps<Format, true>(job, view, range);
     hwy::FlushStream();
@@ -310,6 +258,12 @@ HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer)
 // Widens each head to floats, rotates it like an fp32 job in place, and rounds it to the output.
 template <class Format>
 void RotateFused(const RotateJob& job, const RotateRange& range) {
+  if (job.layers > 1) {
+    for (int64_t layer = range.layer_begin; layer < range.layer_end; ++layer) {
+      RotateFused<Format>(job.Layer(layer), range);
+    }
+    return;
+  }
   const HeadBuffer buffer(job);
   float* const values = buffer.values.get();
   RotateJob turn = job;

@@ -145,6 +145,7 @@ class CudaBackend : public Backend {
     for (const RotateJob& job : jobs) {
       CheckJob(job);
       if (job.move.has_value()) return NotBuilt("a move by a table");
+      if (job.layers > 1) return NotBuilt("several layers");
     }
     ROPE_ASSIGN_OR_RETURN(const std::vector<CudaPart> parts, CutCudaBatch(jobs));
     proto::MutexLock lock(&mu_);
