@@ -227,23 +227,19 @@ Result<Connector::Dialed> Connector::Greet(
 std::shared_ptr<const Link> Connector::LinkOn(proto::FileDescriptor socket, Region region,
                                               std::shared_ptr<Ring> ring) const {
   const Stub stub(MakeChannelOn(std::move(socket), options_), options_, token_);
-  std::shared_ptr<RotateTransport> rotate;
-  if (ring == nullptr) {
-    rotate = std::make_shared<RpcTransport>(stub);
-  } else {
-    rotate = std::make_shared<RingTransport>(stub, std::move(ring), callback_owner_);
-  }
-  return std::make_shared<Link>(Link{.stub = stub,
-                                     .rotate = std::move(rotate),
-                                     .on_own_socket = true,
-                                     .region = std::move(region)});
+  return std::make_shared<Link>(
+      Link{.stub = stub,
+           .rotate = std::make_shared<RotateTransport>(stub, std::move(ring), callback_owner_),
+           .on_own_socket = true,
+           .region = std::move(region)});
 }
 
 std::shared_ptr<Link> Connector::OwnChannel() const {
   const Stub stub(MakeChannel(target_, options_), options_, token_);
-  return std::make_shared<Link>(Link{.stub = stub,
-                                     .rotate = std::make_shared<RpcTransport>(stub),
-                                     .of_several = IsOfSeveral(target_)});
+  return std::make_shared<Link>(
+      Link{.stub = stub,
+           .rotate = std::make_shared<RotateTransport>(stub, nullptr, callback_owner_),
+           .of_several = IsOfSeveral(target_)});
 }
 
 // The thread that finds the connection lost dials without mu_; the others wait for it. Where only

@@ -1,8 +1,10 @@
 #include "client/transport/rotate_transport.h"
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "proto/mutex.h"
@@ -15,6 +17,7 @@ const std::string& RotateMethod() {
   return method;
 }
 
+// `message` of a request, or its ring_message if there is no other.
 grpc::ByteBuffer MessageFor(const EncodedRotate& request) {
   return request.ring_message.empty() ? request.message : BufferOf(request.ring_message);
 }
@@ -74,32 +77,11 @@ class RpcAttempt final : public RotateAttempt,
   std::optional<UnaryAttempt> rpc_ ABSL_GUARDED_BY(mu_){std::in_place};  // null: it has ended
 };
 
-}  // namespace
-
-Result<ReceivedReply> RpcTransport::Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
-                                           const RpcOptions& options) {
-  Result<ReceivedReply> reply = ReplyIn(stub_.Call(RotateMethod(), MessageFor(request), options));
-  // gRPC gives the slices back once no ByteBuffer refers to them.
-  request.message.Clear();
-  stub_.AwaitReturn(borrowed);
-  return reply;
-}
-
-std::shared_ptr<RotateAttempt> RpcTransport::NewAttempt(const EncodedRotate& request,
-                                                        const RpcOptions& options,
-                                                        grpc::CompletionQueue* queue,
-                                                        OnReply on_reply) {
-  return std::make_shared<RpcAttempt>(stub_, request, options, queue, std::move(on_reply));
-}
-
-namespace {
-
-using std::chrono::microseconds;
-
 class RingAttempt final : public RotateAttempt {
  public:
   RingAttempt(std::shared_ptr<RingCompletions> completions, const RingCompletions::Ticket& ticket,
-              std::string_view message, microseconds timeout, RotateTransport::OnReply on_reply)
+              std::string_view message, std::chrono::microseconds timeout,
+              RotateTransport::OnReply on_reply)
       : completions_(std::move(completions)),
         ticket_(ticket),
         message_(message),
@@ -113,32 +95,45 @@ class RingAttempt final : public RotateAttempt {
   const std::shared_ptr<RingCompletions> completions_;
   const RingCompletions::Ticket ticket_;
   const std::string_view message_;  // valid until Start
-  const microseconds timeout_;
+  const std::chrono::microseconds timeout_;
   RotateTransport::OnReply on_reply_;
 };
 
 }  // namespace
 
-Result<ReceivedReply> RingTransport::Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
-                                            const RpcOptions& options) {
-  if (!request.ring_message.empty()) {
+RotateTransport::RotateTransport(Stub stub, std::shared_ptr<Ring> ring,
+                                 std::shared_ptr<const CallbackOwner> owner)
+    : stub_(std::move(stub)),
+      ring_(std::move(ring)),
+      completions_(ring_ == nullptr ? nullptr
+                                    : std::make_shared<RingCompletions>(ring_, std::move(owner))) {}
+
+Result<ReceivedReply> RotateTransport::Rotate(EncodedRotate& request,
+                                              const BorrowedSlices& borrowed,
+                                              const RpcOptions& options) {
+  if (ring_ != nullptr && !request.ring_message.empty()) {
     auto reply = ring_->Call(request.ring_message, request.tensor_bytes, options.timeout);
     if (reply.has_value()) return *std::move(reply);
   }
-  return rpc_.Rotate(request, borrowed, options);
+  Result<ReceivedReply> reply = ReplyIn(stub_.Call(RotateMethod(), MessageFor(request), options));
+  // gRPC gives the slices back once no ByteBuffer refers to them.
+  request.message.Clear();
+  stub_.AwaitReturn(borrowed);
+  return reply;
 }
 
-std::shared_ptr<RotateAttempt> RingTransport::NewAttempt(const EncodedRotate& request,
-                                                         const RpcOptions& options,
-                                                         grpc::CompletionQueue* queue,
-                                                         OnReply on_reply) {
-  if (!request.ring_message.empty()) {
+std::shared_ptr<RotateAttempt> RotateTransport::NewAttempt(const EncodedRotate& request,
+                                                           const RpcOptions& options,
+                                                           grpc::CompletionQueue* queue,
+                                                           OnReply on_reply) {
+  // A message that is sent again may have been encoded for a link that had a ring.
+  if (ring_ != nullptr && !request.ring_message.empty()) {
     if (const auto ticket = completions_->Reserve()) {
       return std::make_shared<RingAttempt>(completions_, *ticket, request.ring_message,
                                            options.timeout, std::move(on_reply));
     }
   }
-  return rpc_.NewAttempt(request, options, queue, std::move(on_reply));
+  return std::make_shared<RpcAttempt>(stub_, request, options, queue, std::move(on_reply));
 }
 
 }  // namespace rope::client
