@@ -25,6 +25,7 @@
 #include "kernels/config/rope_config.h"
 #include "kernels/describe.h"
 #include "kernels/frequencies/frequencies.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 
 namespace rope::client {
@@ -413,14 +414,8 @@ class Linter {
     std::vector<std::string> types = config->layer_types();
     if (types.empty()) types.emplace_back();  // all layers are equal
     for (const std::string& type : types) {
-      kernels::LayerChoice choice;
-      choice.layer_type = type;
-      auto layer = config->Layer(choice);
-      if (layer.ok()) {
-        LintLayer(type, *std::move(layer));
-      } else {
-        AddRefusal(type, layer.status());
-      }
+      const absl::Status status = LintLayer(*config, type);
+      if (!status.ok()) AddRefusal(type, status);
     }
   }
 
@@ -434,35 +429,37 @@ class Linter {
     if (!absl::c_linear_search(rope_types_, rope_type)) rope_types_.push_back(rope_type);
   }
 
-  void LintLayer(const std::string& type, kernels::LayerConfig layer) {
+  // INVALID_ARGUMENT: the layer is refused.
+  absl::Status LintLayer(const kernels::ModelConfig& config, const std::string& type) {
+    kernels::LayerChoice choice;
+    choice.layer_type = type;
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
     if (!described_) Describe(layer);
-    if (layer.rotates) {
-      if (const absl::Status valid = kernels::Validate(layer.config); !valid.ok()) {
-        return AddRefusal(type, valid);
-      }
-    }
-    const auto rope = kernels::ReadLayer(std::move(layer), std::nullopt, kernels::Compat::kDefault);
-    if (!rope.ok()) return AddRefusal(type, rope.status());
-    for (const kernels::Remark& remark : kernels::RemarksOf(*rope)) {
+    if (layer.rotates) ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
+    ROPE_ASSIGN_OR_RETURN(
+        const kernels::LayerRope rope,
+        kernels::ReadLayer(std::move(layer), std::nullopt, kernels::Compat::kDefault));
+    for (const kernels::Remark& remark : kernels::RemarksOf(rope)) {
       // Published files have many towers that are not known here.
       const bool tower = described_ && remark.kind == kernels::RemarkKind::kUnknownModelType;
       Add(type, {.rule = tower ? &RuleOf(kTowerNotSupported) : &RuleOf(kernels::Name(remark.kind)),
                  .field = remark.field,
                  .message = remark.text});
     }
-    if (!rope->layer.rotates) return;
-    if (!rope->layer.config.head_dim.has_value()) {
-      return Add(type, {.rule = &RuleOf(kernels::Name(kernels::RemarkKind::kNoHeadDim)),
-                        .field = "head_dim",
-                        .message = "head_dim: got nothing, want the channels of a head; the "
-                                   "readings of engines are not compared"});
+    if (!rope.layer.rotates) return absl::OkStatus();
+    if (!rope.layer.config.head_dim.has_value()) {
+      Add(type, {.rule = &RuleOf(kernels::Name(kernels::RemarkKind::kNoHeadDim)),
+                 .field = "head_dim",
+                 .message = "head_dim: got nothing, want the channels of a head; the "
+                            "readings of engines are not compared"});
+      return absl::OkStatus();
     }
-    const auto resolved = kernels::Resolve(rope->layer.config);
-    if (!resolved.ok()) return AddRefusal(type, resolved.status());
-    for (Finding& finding : EngineReadings(*rope, **resolved, filter_)) {
+    ROPE_ASSIGN_OR_RETURN(const auto resolved, kernels::Resolve(rope.layer.config));
+    for (Finding& finding : EngineReadings(rope, *resolved, filter_)) {
       Add(type, std::move(finding));
     }
-    LintScale(type, *rope);
+    LintScale(type, rope);
+    return absl::OkStatus();
   }
 
   // The engines that scale attention in another way than the model's code.
@@ -510,23 +507,20 @@ class Linter {
       return;
     }
     if (finding.field.empty()) finding.field = std::string(FirstKeyIn(finding.message));
-    absl::string_view field = finding.field;
+    finding.line = NearestLine(finding.field, type);
+  }
+
+  int64_t NearestLine(absl::string_view field, const std::string& type) const {
     while (!field.empty()) {
-      if (const auto line = LineOf(field, type); line.has_value()) {
-        finding.line = *line;
-        return;
-      }
+      if (const auto line = LineOf(field, type)) return *line;
       const size_t dot = field.rfind('.');
       field = field.substr(0, dot == absl::string_view::npos ? 0 : dot);
     }
     for (const absl::string_view around :
          {"rope_type", "type", "rope_parameters", "rope_scaling", "rope_theta", "model_type"}) {
-      if (const auto line = LineOf(around, type); line.has_value()) {
-        finding.line = *line;
-        return;
-      }
+      if (const auto line = LineOf(around, type)) return *line;
     }
-    finding.line = keys_.Find(sub_config_, "").value_or(1);
+    return keys_.Find(sub_config_, "").value_or(1);
   }
 
   // "inv_freq[3]" is in the line of inv_freq.
