@@ -73,9 +73,9 @@ bool AsksForTls(absl::string_view written) {
 }
 
 bool IsOfSeveral(absl::string_view target) {
-  return std::any_of(
-      std::begin(kSchemesOfSeveral), std::end(kSchemesOfSeveral),
-      [target](absl::string_view scheme) { return absl::StartsWith(target, scheme); });
+  return std::ranges::any_of(kSchemesOfSeveral, [target](absl::string_view scheme) {
+    return absl::StartsWith(target, scheme);
+  });
 }
 
 Result<std::string> ReadTarget(absl::string_view written) {
@@ -138,11 +138,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
 }
 
 std::optional<std::string> UnixPathOf(const std::string& target) {
-  constexpr char kScheme[] = "unix:";
-  if (!absl::StartsWith(target, kScheme)) return std::nullopt;
-  std::string path = target.substr(std::strlen(kScheme));
-  if (absl::StartsWith(path, "///")) path.erase(0, 2);  // a URI with an empty authority
-  return path;
+  absl::string_view path = target;
+  if (!absl::ConsumePrefix(&path, "unix:")) return std::nullopt;
+  if (absl::StartsWith(path, "///")) path.remove_prefix(2);  // a URI with an empty authority
+  return std::string(path);
 }
 
 Result<proto::FileDescriptor> ConnectSocket(const std::string& path,
