@@ -1,7 +1,6 @@
 #include "client/codec/preparation.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/message_call.h"

@@ -5,9 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <utility>
 
-#include "client/error.h"
 #include "client/python/core/interpreter.h"
 
 namespace rope::python {
