@@ -199,17 +199,11 @@ class LineIterator {
 }  // namespace
 
 // The events of the parser, which reads no further than the end of a key before it reports it.
-class KeyReader : public nlohmann::json_sax<nlohmann::json> {
+class KeyReader : public nlohmann::detail::json_sax_acceptor<nlohmann::json> {
  public:
   KeyReader(KeyLines& lines, const int64_t& line) : lines_(lines), line_(line) {}
 
-  bool null() override { return true; }
-  bool boolean(bool /*value*/) override { return true; }
-  bool number_integer(number_integer_t /*value*/) override { return true; }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
-  bool binary(binary_t& /*value*/) override { return true; }
-  bool string(string_t& value) override {
+  bool string(string_t& value) {
     if (value.size() > kKeyBytesMax || depth_ == 0 || depth_ > kDepthMax) return true;
     const std::string path = Path();
     if (path == ".text_config.model_type" ||
@@ -218,11 +212,11 @@ class KeyReader : public nlohmann::json_sax<nlohmann::json> {
     }
     return true;
   }
-  bool start_object(size_t /*elements*/) override { return Open(); }
-  bool end_object() override { return Close(); }
-  bool start_array(size_t /*elements*/) override { return Open(); }
-  bool end_array() override { return Close(); }
-  bool key(string_t& name) override {
+  bool start_object(size_t /*elements*/) { return Open(); }
+  bool end_object() { return Close(); }
+  bool start_array(size_t /*elements*/) { return Open(); }
+  bool end_array() { return Close(); }
+  bool key(string_t& name) {
     if (depth_ == 0 || depth_ > kDepthMax) return true;
     levels_[depth_ - 1] = name.size() > kKeyBytesMax ? std::string() : name;
     if (lines_.keys_.size() < kKeysMax && name.size() <= kKeyBytesMax) {
@@ -231,7 +225,7 @@ class KeyReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(size_t /*position*/, const std::string& /*token*/,
-                   const nlohmann::detail::exception& /*error*/) override {
+                   const nlohmann::detail::exception& /*error*/) {
     lines_.error_line_ = line_;
     return false;
   }
