@@ -153,25 +153,15 @@ Status SetDeviceIds(const DLTensor& tensor, const std::string& name, GpuArgument
   return {};
 }
 
-// Sets an argument about a GPU, if `name` is one.
-Status ReadGpuArgument(const DLTensor& tensor, const std::string& name, GpuArguments* gpu,
-                       bool* is_known) {
-  *is_known = true;
-  if (name == "positions_outside") {
-    void* memory = nullptr;
-    if (tensor.device.device_type != kDLCUDA || tensor.dtype.bits != 32) {
-      return InvalidField(name, "another tensor", "an integer of 32 bits in memory of the GPU");
-    }
-    ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
-    ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
-    gpu->positions_outside = static_cast<uint32_t*>(memory);
-    return {};
+Status ReadPositionsOutside(const DLTensor& tensor, const std::string& name, GpuArguments* gpu) {
+  void* memory = nullptr;
+  if (tensor.device.device_type != kDLCUDA || tensor.dtype.bits != 32) {
+    return InvalidField(name, "another tensor", "an integer of 32 bits in memory of the GPU");
   }
-  std::optional<int64_t>* const number = name == "positions_max"   ? &gpu->positions_max
-                                         : name == "prepares_only" ? &gpu->prepares_only
-                                                                   : nullptr;
-  *is_known = number != nullptr;
-  return *is_known ? ReadNumber(tensor, name, number) : Status();
+  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
+  ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
+  gpu->positions_outside = static_cast<uint32_t*>(memory);
+  return {};
 }
 
 // `member`: what follows "positions" or "reposition.from" in the name.
@@ -203,9 +193,9 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
   ROPE_RETURN_IF_ERROR(CheckGiven({{argument.tensor, argument.name}}));
   const std::string name = argument.name;
   absl::string_view rest = name;
-  bool is_known = false;
-  ROPE_RETURN_IF_ERROR(ReadGpuArgument(*argument.tensor, name, gpu, &is_known));
-  if (is_known) return {};
+  if (name == "positions_outside") return ReadPositionsOutside(*argument.tensor, name, gpu);
+  if (name == "positions_max") return ReadNumber(*argument.tensor, name, &gpu->positions_max);
+  if (name == "prepares_only") return ReadNumber(*argument.tensor, name, &gpu->prepares_only);
   if (name == "positions" && argument.tensor->device.device_type == kDLCUDA) {
     return SetDeviceIds(*argument.tensor, name, gpu, &call->positions);
   }
