@@ -355,15 +355,10 @@ RingCompletions::RingCompletions(std::shared_ptr<Ring> ring,
 
 RingCompletions::~RingCompletions() {
   requests_->Stop();
-  std::thread thread;
-  {
-    const proto::MutexLock lock(&mu_);
-    thread.swap(thread_);
-  }
-  if (thread.get_id() == std::this_thread::get_id()) {
-    thread.detach();
-  } else if (thread.joinable()) {
-    thread.join();
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else if (thread_.joinable()) {
+    thread_.join();
   }
 }
 
