@@ -61,6 +61,9 @@ Result<DType> ReadDType(v1::DType number, const std::string& field) {
 
 Result<std::shared_ptr<const Preparation>> Preparation::Create(const RotateRequest& request,
                                                                const std::string& open_axis) {
+  if (request.prepared.has_value()) {
+    return InvalidField("prepared", "a prepared rotation", "a whole request");
+  }
   std::shared_ptr<Preparation> preparation(new Preparation());
   std::vector<Tensor>& tensors = *preparation->tensors_;
   preparation->output_dtype_ = request.output_dtype;
@@ -181,14 +184,6 @@ Status CheckPreparedCall(const RotateRequest& request) {
   return InvalidField("prepared", absl::StrCat("length ", *length), "an open axis with a length");
 }
 
-Result<std::shared_ptr<const Preparation>> PreparationOf(const RotateRequest& request,
-                                                         const std::string& open_axis) {
-  if (request.prepared.has_value()) {
-    return InvalidField("prepared", "a prepared rotation", "a whole request");
-  }
-  return Preparation::Create(request, open_axis);
-}
-
 Result<std::shared_ptr<const PreparedState>> ReadPrepared(
     std::shared_ptr<const Preparation> preparation, const Result<grpc::ByteBuffer>& answer) {
   ROPE_ASSIGN_OR_RETURN(const v1::PrepareResponse message, MessageOf<v1::PrepareResponse>(answer));
@@ -208,7 +203,7 @@ PreparedRotation::PreparedRotation(std::shared_ptr<const PreparedState> state)
 // sends the whole request.
 Result<PreparedRotation> PreparedRotation::CreateLocal(const RotateRequest& request,
                                                        const std::string& open_axis) {
-  ROPE_ASSIGN_OR_RETURN(auto preparation, PreparationOf(request, open_axis));
+  ROPE_ASSIGN_OR_RETURN(auto preparation, Preparation::Create(request, open_axis));
   return PreparedRotation(
       std::make_shared<const PreparedState>(std::move(preparation), std::string(32, '0')));
 }

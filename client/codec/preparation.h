@@ -35,8 +35,8 @@ class Preparation {
     WantedTensor wanted = {};
   };
 
-  // INVALID_ARGUMENT: as SetConstants and TensorBytes; a norm weight without data, or whose size is
-  // not defined.
+  // Of Client::Prepare. INVALID_ARGUMENT: as SetConstants and TensorBytes; a norm weight without
+  // data, or whose size is not defined; a request with `prepared`.
   static Result<std::shared_ptr<const Preparation>> Create(const RotateRequest& request,
                                                            const std::string& open_axis = {});
   // INVALID_ARGUMENT: as TensorBytes; a dtype that no tensor has; output.in_place. The server
@@ -94,10 +94,6 @@ inline bool HasStrides(const TensorView& view) {
 Status CheckPreparedCall(const RotateRequest& request);
 // Of the open axis; nullopt: the request gives none.
 std::optional<int64_t> LengthOf(const RotateRequest& request);
-
-// The preparation of Client::Prepare. INVALID_ARGUMENT: as there, as far as the client checks it.
-Result<std::shared_ptr<const Preparation>> PreparationOf(const RotateRequest& request,
-                                                         const std::string& open_axis);
 
 // Reads the answer to Preparation::message. INTERNAL: unreadable, or without an id.
 Result<std::shared_ptr<const PreparedState>> ReadPrepared(
