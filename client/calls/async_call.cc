@@ -95,11 +95,6 @@ Status AsyncCall::Keep(const RotateRequest& request) {
   return {};
 }
 
-void AsyncCall::StartNext() {
-  if (kept_ == nullptr) return StartAttempt(nullptr);
-  StartAttempt(&kept_->request);
-}
-
 void AsyncCall::StartAlarm(microseconds delay) {
   const auto self = shared_from_this();
   const proto::MutexLock lock(&mu_);
@@ -115,7 +110,7 @@ void AsyncCall::OnEvent(bool) {
   const auto self = shared_from_this();
   if (outcome_.has_value()) return End(*std::exchange(outcome_, std::nullopt));
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  if (!unsent_.has_value()) return StartNext();
+  if (!unsent_.has_value()) return StartAttempt(kept_ == nullptr ? nullptr : &kept_->request);
   TryAgain(*std::exchange(unsent_, std::nullopt), /*idempotent=*/true);
 }
 
@@ -125,7 +120,8 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
     attempt_ = nullptr;
   }
   if (reply.ok()) return End(std::move(reply));
-  if (WasById() && IsForgotten(reply.status())) return StartWhole();
+  const bool was_by_id = !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
+  if (was_by_id && IsForgotten(reply.status())) return StartWhole();
   encoded_.staged.NoteFailure(reply.status());
   if (IsCancelled()) {
     return End(CancelledByCaller(reply.status().detail().may_have_executed));
@@ -134,15 +130,11 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
   TryAgain(reply.status(), encoded_.idempotent);
 }
 
-bool AsyncCall::WasById() const {
-  return !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
-}
-
 void AsyncCall::StartWhole() {
   is_forgotten_ = true;
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
   StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata(), random_);
-  StartNext();
+  StartAttempt(&kept_->request);
 }
 
 void AsyncCall::TryAgain(const Status& status, bool idempotent) {

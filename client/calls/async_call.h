@@ -60,7 +60,6 @@ class AsyncCall final : public LiveCall,
   // it returns.
   // `request`: encoded for this attempt. Null: the message of the previous attempt is sent again.
   void StartAttempt(const RotateRequest* request);
-  void StartNext();
   void StartAlarm(std::chrono::microseconds delay);
   // The attempt by an id that the server has forgotten is made again with the whole request.
   void StartWhole();
@@ -71,7 +70,6 @@ class AsyncCall final : public LiveCall,
 
   Status Encode(const RotateRequest& request);
   Status Keep(const RotateRequest& request);
-  bool WasById() const;  // the last attempt
   bool IsCancelled();
   void RunCallback();
 
