@@ -134,14 +134,6 @@ Status AddTensor(const Arguments& arguments, Role role, Job& job) {
   return {};
 }
 
-Status AddRows(const Arguments& arguments, Job& job) {
-  if (!arguments.Has("cos")) return {};
-  Rows& rows = job.request.rows.emplace();
-  ROPE_ASSIGN_OR_RETURN(rows.cos, ReadArray(arguments, "cos", /*is_tensor=*/false, job));
-  ROPE_ASSIGN_OR_RETURN(rows.sin, ReadArray(arguments, "sin", /*is_tensor=*/false, job));
-  return {};
-}
-
 // A call of `prepared` with the values of `whole`, which it was prepared from.
 RotateRequest CallOf(const PreparedRotation& prepared, const RotateRequest& whole) {
   RotateRequest call{.prepared = prepared, .positions = whole.positions};
@@ -182,7 +174,11 @@ Result<int> Run(const Arguments& arguments, RotateRequest request) {
     if (!arguments.Has(role == Role::kQ ? "q" : "k")) continue;
     ROPE_RETURN_IF_ERROR(AddTensor(arguments, role, job));
   }
-  ROPE_RETURN_IF_ERROR(AddRows(arguments, job));
+  if (arguments.Has("cos")) {
+    Rows& rows = job.request.rows.emplace();
+    ROPE_ASSIGN_OR_RETURN(rows.cos, ReadArray(arguments, "cos", /*is_tensor=*/false, job));
+    ROPE_ASSIGN_OR_RETURN(rows.sin, ReadArray(arguments, "sin", /*is_tensor=*/false, job));
+  }
   ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
   if (arguments.Has("by") && !arguments.Has("seq_lens")) {
     DescribeRequest question{.rope = job.request.rope};

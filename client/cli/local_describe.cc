@@ -73,14 +73,6 @@ absl::StatusOr<DescribeReply> Describe(const kernels::LayerRope& rope,
                             .sinusoidal = request.sinusoidal && rope.layer.rotates});
 }
 
-absl::StatusOr<DescribeReply> DescribeLayer(const kernels::ModelConfig& config,
-                                            const DescribeRequest& request) {
-  ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(config, request.rope));
-  ROPE_ASSIGN_OR_RETURN(DescribeReply reply, Describe(rope, request));
-  reply.config_id = proto::HashId(kernels::CanonicalText(rope));
-  return reply;
-}
-
 absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest& request) {
   ROPE_RETURN_IF_ERROR(CheckOptions(request));
   ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadModel(request.rope));
@@ -92,7 +84,9 @@ absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest&
   for (const std::string& type : types) {
     DescribeRequest layer = request;
     layer.rope.layer_type = type;
-    ROPE_ASSIGN_OR_RETURN(DescribeReply reply, DescribeLayer(config, layer));
+    ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(config, layer.rope));
+    ROPE_ASSIGN_OR_RETURN(DescribeReply reply, Describe(rope, layer));
+    reply.config_id = proto::HashId(kernels::CanonicalText(rope));
     replies.push_back(std::move(reply));
   }
   return replies;

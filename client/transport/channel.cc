@@ -31,11 +31,6 @@ constexpr char kDefaultPort[] = ":50051";
 constexpr char kTlsPrefix[] = "https://";
 constexpr absl::string_view kSchemesOfSeveral[] = {"ipv4:", "ipv6:", "dns:"};
 
-bool HasScheme(absl::string_view target) {
-  return IsOfSeveral(target) || absl::StartsWith(target, "unix:") ||
-         absl::StartsWith(target, "unix-abstract:");
-}
-
 std::string WithPort(absl::string_view address) {
   const size_t bracket = address.rfind(']');  // of an IPv6 address
   const size_t host_end = bracket == absl::string_view::npos ? 0 : bracket;
@@ -84,7 +79,10 @@ Result<std::string> ReadTarget(absl::string_view written) {
     absl::ConsumeSuffix(&target, "/");
   }
   if (target.empty()) return InvalidField("target", "nothing", "HOST:PORT or unix:PATH");
-  if (HasScheme(target)) return std::string(target);
+  if (IsOfSeveral(target) || absl::StartsWith(target, "unix:") ||
+      absl::StartsWith(target, "unix-abstract:")) {
+    return std::string(target);
+  }
   if (absl::StrContains(target, ',')) return ReadSeveral(target);
   return WithPort(target);
 }
