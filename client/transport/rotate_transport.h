@@ -10,8 +10,8 @@
 
 #include <grpcpp/completion_queue.h>
 
-#include <functional>
 #include <memory>
+#include <optional>
 
 #include "client/codec/codec.h"
 #include "client/codec/message_call.h"
@@ -22,23 +22,8 @@
 
 namespace rope::client {
 
-// One asynchronous attempt to get a request answered.
-class RotateAttempt {
- public:
-  virtual ~RotateAttempt() = default;
-  // Sends the request. REQUIRES: called once.
-  virtual void Start() = 0;
-  // Asks for the end of the attempt. It completes in any case, with an error or with the reply if
-  // that comes first. May be called at any time, from any thread, and repeatedly.
-  virtual void Cancel() = 0;
-};
-
 class RotateTransport {
  public:
-  // Receives the outcome of an attempt: once, possibly before RotateAttempt::Start has returned, on
-  // a callback thread of the connection (waiter.h).
-  using OnReply = std::function<void(Result<ReceivedReply>)>;
-
   // `ring`: null where the link has none; its asynchronous requests complete on a callback thread
   // of `owner`.
   RotateTransport(Stub stub, std::shared_ptr<Ring> ring,
@@ -52,10 +37,14 @@ class RotateTransport {
   Result<ReceivedReply> Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
                                const RpcOptions& options);
 
-  // An attempt that its caller starts; that of an RPC keeps itself alive from Start until the RPC
-  // has ended, whose event arrives on `queue`. REQUIRES: `request` and the metadata outlive Start.
-  std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request, const RpcOptions& options,
-                                            grpc::CompletionQueue* queue, OnReply on_reply);
+  // An asynchronous request takes a slot of the ring, for completions(); nullopt: it goes by Start,
+  // as Stub::Start says.
+  std::optional<RingCompletions::Ticket> Reserve(const EncodedRotate& request) const;
+  const std::shared_ptr<RingCompletions>& completions() const { return completions_; }
+  void Start(const EncodedRotate& request, const RpcOptions& options, grpc::CompletionQueue* queue,
+             void* tag, UnaryAttempt& attempt) const;
+  // REQUIRES: the event of the attempt has arrived.
+  static Result<ReceivedReply> ReplyOf(const UnaryAttempt& attempt);
 
  private:
   const Stub stub_;
