@@ -377,27 +377,9 @@ class Linter {
     report_.model_type = keys_.model_type();
   }
 
-  // Lints the config that the report's columns describe: the file's, or the chosen sub-config.
-  void Lint(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config) {
-    LintOne(config, sub_config, /*tower=*/false);
-    described_ = true;
-  }
-
-  // Lints another one. What this program does not support is no error of the file.
-  void LintSub(const absl::StatusOr<kernels::ModelConfig>& config, const kernels::SubConfig& sub) {
-    LintOne(config, sub.name, !sub.unsupported.empty());
-  }
-
-  void Finish() {
-    if (auto finding = VersionFinding(filter_)) report_.findings.push_back(*std::move(finding));
-    report_.rope_type = absl::StrJoin(rope_types_, ", ");
-    std::ranges::stable_sort(report_.findings, std::greater<>(),
-                             [](const Finding& finding) { return finding.rule->weight; });
-  }
-
- private:
-  void LintOne(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config,
-               bool tower) {
+  // What this program does not support of a `tower` is no error of the file.
+  void Lint(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config,
+            bool tower) {
     sub_config_ = std::string(sub_config);
     if (!config.ok() && tower) {
       return Add("", {.rule = &RuleOf(kTowerNotSupported),
@@ -413,6 +395,17 @@ class Linter {
     }
   }
 
+  // The report's columns are those of what was linted so far.
+  void KeepColumns() { described_ = true; }
+
+  void Finish() {
+    if (auto finding = VersionFinding(filter_)) report_.findings.push_back(*std::move(finding));
+    report_.rope_type = absl::StrJoin(rope_types_, ", ");
+    std::ranges::stable_sort(report_.findings, std::greater<>(),
+                             [](const Finding& finding) { return finding.rule->weight; });
+  }
+
+ private:
   // Fills the report's columns. REQUIRES: described_ is false.
   void Describe(const kernels::LayerConfig& layer) {
     if (layer.pairing.has_value()) report_.pairing = std::string(Name(*layer.pairing));
@@ -559,12 +552,15 @@ FileReport LintText(absl::string_view file, absl::string_view text,
   const auto found = kernels::FindSubConfigs(json);
   Linter linter(text, filter, report);
   if (!sub_config.empty() || !found.ok() || found->readable_without_choice) {
-    linter.Lint(parse(sub_config), sub_config);
+    linter.Lint(parse(sub_config), sub_config, /*tower=*/false);
+    linter.KeepColumns();
   }
   if (sub_config.empty() && found.ok()) {
     for (const kernels::SubConfig& sub : found->configs) {
       // The file's text_config is what the file is read by.
-      if (sub.states_rope && sub.name != "text_config") linter.LintSub(parse(sub.name), sub);
+      if (sub.states_rope && sub.name != "text_config") {
+        linter.Lint(parse(sub.name), sub.name, !sub.unsupported.empty());
+      }
     }
   }
   linter.Finish();
