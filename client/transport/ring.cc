@@ -128,10 +128,6 @@ Ring::Outcome Ring::Await(proto::RingSlot& slot, bool may_poll, Clock::time_poin
     if (IsDone(slot)) return Outcome::kAnswered;
     sched_yield();  // another thread may be the one that has the answer to bring
   }
-  return Sleep(slot, deadline);
-}
-
-Ring::Outcome Ring::Sleep(proto::RingSlot& slot, Clock::time_point deadline) const {
   const uint32_t awaited = ValueOf(RingState::kAwaited);
   uint32_t expected = ValueOf(RingState::kSubmitted);
   if (!slot.state.compare_exchange_strong(expected, awaited)) return Outcome::kAnswered;
