@@ -149,20 +149,18 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
   }
   if (reply.ok()) return End(std::move(reply));
   const bool was_by_id = !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
-  if (was_by_id && IsForgotten(reply.status())) return StartWhole();
+  if (was_by_id && IsForgotten(reply.status())) {  // it is made again with the whole request
+    is_forgotten_ = true;
+    if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
+    StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata(), random_);
+    return StartAttempt(&kept_->request);
+  }
   encoded_.staged.NoteFailure(reply.status());
   if (IsCancelled()) {
     return End(CancelledByCaller(reply.status().detail().may_have_executed));
   }
   connector_->Note(*link_, reply.status());
   TryAgain(reply.status(), encoded_.idempotent);
-}
-
-void AsyncCall::StartWhole() {
-  is_forgotten_ = true;
-  if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata(), random_);
-  StartAttempt(&kept_->request);
 }
 
 void AsyncCall::TryAgain(const Status& status, bool idempotent) {

@@ -64,8 +64,6 @@ class AsyncCall final : public LiveCall,
   void StartAttempt(const RotateRequest* request);
   void StartInRing(const RingCompletions::Ticket& ticket);
   void StartAlarm(std::chrono::microseconds delay);
-  // The attempt by an id that the server has forgotten is made again with the whole request.
-  void StartWhole();
   // What follows a failed attempt, or a failure to connect.
   void TryAgain(const Status& status, bool idempotent);
   // Ends the call once gRPC has returned all borrowed memory.
