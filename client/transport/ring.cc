@@ -95,9 +95,8 @@ std::optional<uint32_t> Ring::Reserve() {
   if (shared().closed.load() != 0) return std::nullopt;
   const proto::MutexLock lock(&mu_);
   if (free_.empty()) {
-    const auto answered = [this](uint32_t slot) { return IsDone(shared().slots[slot]); };
-    const auto begin = std::stable_partition(abandoned_.begin(), abandoned_.end(),
-                                             [&](uint32_t slot) { return !answered(slot); });
+    const auto is_open = [this](uint32_t slot) { return !IsDone(shared().slots[slot]); };
+    const auto begin = std::stable_partition(abandoned_.begin(), abandoned_.end(), is_open);
     free_.assign(begin, abandoned_.end());
     abandoned_.erase(begin, abandoned_.end());
   }
