@@ -131,7 +131,7 @@ Result<Preparation::Tensor> Preparation::TensorOf(TensorView view, size_t index)
 }
 
 Result<Preparation::Tensors> Preparation::TensorsOf(const RotateRequest& call) const {
-  const std::optional<int64_t> length = LengthOf(call);
+  const std::optional<int64_t> length = PreparedState::LengthOf(*call.prepared);
   if (!length.has_value() && std::ranges::none_of(call.tensors, HasStrides)) {
     return Tensors(tensors_);
   }
@@ -148,11 +148,6 @@ Result<Preparation::Tensors> Preparation::TensorsOf(const RotateRequest& call) c
     changed->push_back(std::move(tensor));
   }
   return Tensors(std::move(changed));
-}
-
-std::optional<int64_t> LengthOf(const RotateRequest& request) {
-  if (!request.prepared.has_value()) return std::nullopt;
-  return PreparedState::LengthOf(*request.prepared);
 }
 
 Status CheckPreparedCall(const RotateRequest& request) {
@@ -179,7 +174,7 @@ Status CheckPreparedCall(const RotateRequest& request) {
     return InvalidField(absl::StrCat("tensors[", i, "]"),
                         "more than data, output, and strides or slots", "these beside `prepared`");
   }
-  const std::optional<int64_t> length = LengthOf(request);
+  const std::optional<int64_t> length = PreparedState::LengthOf(*request.prepared);
   if (!length.has_value() || preparation.has_open_axis()) return {};
   return InvalidField("prepared", absl::StrCat("length ", *length), "an open axis with a length");
 }
