@@ -33,12 +33,8 @@ absl::Status CheckOptions(const DescribeRequest& request) {
   return absl::OkStatus();
 }
 
-const kernels::Preset* PresetOf(const RopeSpec& spec) {
-  return spec.model.empty() ? nullptr : kernels::FindPreset(spec.model);
-}
-
 absl::StatusOr<kernels::ModelConfig> ReadModel(const RopeSpec& spec) {
-  const kernels::Preset* const preset = PresetOf(spec);
+  const kernels::Preset* const preset = kernels::FindPreset(spec.model);
   return kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json,
                                      spec.sub_config);
 }
@@ -49,7 +45,7 @@ absl::StatusOr<kernels::LayerRope> ReadRope(const kernels::ModelConfig& config,
   if (spec.layer.has_value()) choice.layer = *spec.layer;
   choice.layer_type = spec.layer_type;
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
-  const kernels::Preset* const preset = PresetOf(spec);
+  const kernels::Preset* const preset = kernels::FindPreset(spec.model);
   if (preset != nullptr && spec.sub_config.empty()) layer.pairing = preset->pairing;
   layer.config.precision = spec.precision.value_or(Precision::kExact);
   if (layer.rotates) ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
