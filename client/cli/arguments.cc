@@ -81,6 +81,22 @@ std::unique_ptr<CLI::App> AppOf(const Command& command, Arguments::Values& value
   return app;
 }
 
+Result<std::string> ReadStream(const std::string& path, std::istream& stream, int64_t bytes_max) {
+  constexpr size_t kChunk = size_t{1} << 20;
+  std::string text;
+  while (stream) {
+    const size_t before = text.size();
+    text.resize(before + kChunk);
+    stream.read(text.data() + before, kChunk);
+    text.resize(before + static_cast<size_t>(stream.gcount()));
+    if (static_cast<int64_t>(text.size()) > bytes_max) {
+      return Status(StatusCode::kOutOfRange,
+                    absl::StrCat(path, ": got more than ", bytes_max, " bytes, want at most that"));
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<Flag> Joined(std::vector<Flag> first, const std::vector<Flag>& second) {
@@ -144,26 +160,6 @@ std::optional<std::chrono::nanoseconds> Arguments::Duration(absl::string_view na
   if (!Has(name) || !duration.has_value()) return std::nullopt;
   return absl::ToChronoNanoseconds(*duration);
 }
-
-namespace {
-
-Result<std::string> ReadStream(const std::string& path, std::istream& stream, int64_t bytes_max) {
-  constexpr size_t kChunk = size_t{1} << 20;
-  std::string text;
-  while (stream) {
-    const size_t before = text.size();
-    text.resize(before + kChunk);
-    stream.read(text.data() + before, kChunk);
-    text.resize(before + static_cast<size_t>(stream.gcount()));
-    if (static_cast<int64_t>(text.size()) > bytes_max) {
-      return Status(StatusCode::kOutOfRange,
-                    absl::StrCat(path, ": got more than ", bytes_max, " bytes, want at most that"));
-    }
-  }
-  return text;
-}
-
-}  // namespace
 
 Result<std::string> ReadFile(const std::string& path, int64_t bytes_max) {
   if (path == "-") return ReadStream("standard input", std::cin, bytes_max);
