@@ -55,7 +55,7 @@ bool Client::is_of_parent() const {
 Result<Client> Client::Connect(const std::string& target, const ConnectOptions& options) {
   if (target == kInProcessTarget) return ConnectInProcess(options);
   ROPE_ASSIGN_OR_RETURN(const std::string address, ReadTarget(target));
-  if (!NoteConnect()) return ForkedAfterConnect();
+  ROPE_RETURN_IF_ERROR(NoteConnect());
   const auto timeout = BoundedTimeout(options.timeout);
   const auto begin = std::chrono::steady_clock::now();
   ConnectOptions secured = options;

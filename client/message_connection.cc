@@ -16,7 +16,7 @@ namespace rope::client {
 Result<PreparedRotation> MessageConnection::Prepare(const RotateRequest& request,
                                                     const std::string& open_axis,
                                                     const CallOptions& options) {
-  return Prepare(PreparationOf(request, open_axis), options);
+  return Prepare(Preparation::Create(request, open_axis), options);
 }
 
 Result<PreparedRotation> MessageConnection::PrepareJson(const std::string& request,

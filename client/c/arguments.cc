@@ -9,12 +9,13 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "client/c/dlpack.h"
 #include "client/c/error.h"
 #include "client/codec/messages.h"
@@ -42,23 +43,17 @@ std::string TextOf(const std::vector<int64_t>& numbers) {
   return absl::StrCat("[", absl::StrJoin(numbers, ", "), "]");
 }
 
-// Takes a prefix off.
-bool Take(std::string_view prefix, std::string_view* text) {
-  if (text->substr(0, prefix.size()) != prefix) return false;
-  text->remove_prefix(prefix.size());
-  return true;
-}
-
 // Takes "tensors[I]", or "q" or "k" for the only tensor of that role, off a name.
-std::optional<size_t> TakeTensor(const v1::RotateRequest& request, std::string_view* name) {
+std::optional<size_t> TakeTensor(const v1::RotateRequest& request, absl::string_view* name) {
   const auto count = static_cast<size_t>(request.tensors_size());
   size_t found = count;
-  if (Take("tensors[", name)) {
+  if (absl::ConsumePrefix(name, "tensors[")) {
     const char* const end = name->data() + name->size();
     const auto [rest, error] = std::from_chars(name->data(), end, found);
     name->remove_prefix(static_cast<size_t>(rest - name->data()));
-    if (error != std::errc() || !Take("]", name)) return std::nullopt;
-  } else if (const bool is_q = Take("q", name); is_q || Take("k", name)) {
+    if (error != std::errc() || !absl::ConsumePrefix(name, "]")) return std::nullopt;
+  } else if (const bool is_q = absl::ConsumePrefix(name, "q");
+             is_q || absl::ConsumePrefix(name, "k")) {
     const v1::Role role = is_q ? v1::ROLE_Q : v1::ROLE_K;
     for (size_t i = 0; i < count; ++i) {
       if (request.tensors(static_cast<int>(i)).role() != role) continue;
@@ -115,7 +110,7 @@ Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& te
                       operand.strides.empty() ? "a packed tensor" : TextOf(operand.strides));
 }
 
-Status ReadSlots(const DLTensor& tensor, const std::string& name, std::string_view member,
+Status ReadSlots(const DLTensor& tensor, const std::string& name, absl::string_view member,
                  std::optional<client::PagedTokens>* paged) {
   if (!paged->has_value()) paged->emplace();
   std::vector<int64_t>* const list = member == "pages"          ? &(*paged)->pages
@@ -158,29 +153,19 @@ Status SetDeviceIds(const DLTensor& tensor, const std::string& name, GpuArgument
   return {};
 }
 
-// Sets an argument about a GPU, if `name` is one.
-Status ReadGpuArgument(const DLTensor& tensor, const std::string& name, GpuArguments* gpu,
-                       bool* is_known) {
-  *is_known = true;
-  if (name == "positions_outside") {
-    void* memory = nullptr;
-    if (tensor.device.device_type != kDLCUDA || tensor.dtype.bits != 32) {
-      return InvalidField(name, "another tensor", "an integer of 32 bits in memory of the GPU");
-    }
-    ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
-    ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
-    gpu->positions_outside = static_cast<uint32_t*>(memory);
-    return {};
+Status ReadPositionsOutside(const DLTensor& tensor, const std::string& name, GpuArguments* gpu) {
+  void* memory = nullptr;
+  if (tensor.device.device_type != kDLCUDA || tensor.dtype.bits != 32) {
+    return InvalidField(name, "another tensor", "an integer of 32 bits in memory of the GPU");
   }
-  std::optional<int64_t>* const number = name == "positions_max"   ? &gpu->positions_max
-                                         : name == "prepares_only" ? &gpu->prepares_only
-                                                                   : nullptr;
-  *is_known = number != nullptr;
-  return *is_known ? ReadNumber(tensor, name, number) : Status();
+  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
+  ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
+  gpu->positions_outside = static_cast<uint32_t*>(memory);
+  return {};
 }
 
 // `member`: what follows "positions" or "reposition.from" in the name.
-Status ReadPositions(const DLTensor& tensor, const std::string& name, std::string_view member,
+Status ReadPositions(const DLTensor& tensor, const std::string& name, absl::string_view member,
                      Positions* positions) {
   std::vector<int64_t> values;
   ROPE_RETURN_IF_ERROR(ReadIntegers(tensor, name, &values));
@@ -207,20 +192,21 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
   ROPE_RETURN_IF_ERROR(CheckGiven({{argument.name, "arguments.name"}}));
   ROPE_RETURN_IF_ERROR(CheckGiven({{argument.tensor, argument.name}}));
   const std::string name = argument.name;
-  std::string_view rest = name;
-  bool is_known = false;
-  ROPE_RETURN_IF_ERROR(ReadGpuArgument(*argument.tensor, name, gpu, &is_known));
-  if (is_known) return {};
+  absl::string_view rest = name;
+  if (name == "positions_outside") return ReadPositionsOutside(*argument.tensor, name, gpu);
+  if (name == "positions_max") return ReadNumber(*argument.tensor, name, &gpu->positions_max);
+  if (name == "prepares_only") return ReadNumber(*argument.tensor, name, &gpu->prepares_only);
   if (name == "positions" && argument.tensor->device.device_type == kDLCUDA) {
     return SetDeviceIds(*argument.tensor, name, gpu, &call->positions);
   }
-  if (Take("positions", &rest)) {
+  if (absl::ConsumePrefix(&rest, "positions")) {
     return ReadPositions(*argument.tensor, name, rest, &call->positions);
   }
-  if (Take("reposition.", &rest)) {
+  if (absl::ConsumePrefix(&rest, "reposition.")) {
     if (!call->reposition.has_value()) call->reposition.emplace();
     client::Reposition& move = *call->reposition;
-    if (Take("from", &rest)) return ReadPositions(*argument.tensor, name, rest, &move.from);
+    if (absl::ConsumePrefix(&rest, "from"))
+      return ReadPositions(*argument.tensor, name, rest, &move.from);
     if (rest != "by") return Unknown(name);
     if (!move.by.empty()) return GivenTwice(name);
     ROPE_RETURN_IF_ERROR(ReadIntegers(*argument.tensor, name, &move.by));
@@ -239,7 +225,7 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
     return {};
   }
   const std::optional<size_t> index = TakeTensor(preparation.message().rotate(), &rest);
-  if (index.has_value() && Take(".paged_tokens.", &rest)) {
+  if (index.has_value() && absl::ConsumePrefix(&rest, ".paged_tokens.")) {
     return ReadSlots(*argument.tensor, name, rest, &call->tensors[*index].paged);
   }
   const bool is_output = rest == ".output";

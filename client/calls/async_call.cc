@@ -30,17 +30,23 @@ void AsyncCall::Start(const RotateRequest& request) {
   StartAttempt(&request);
 }
 
-// Cancelling only hastens the outstanding event, whose handler then ends the call. The attempt is
-// cancelled without mu_, because it takes its own lock.
+// Cancelling only hastens the outstanding event, whose handler then ends the call. The ring is told
+// without mu_, because it takes its own lock.
 void AsyncCall::Cancel() {
-  std::shared_ptr<RotateAttempt> attempt;
+  std::shared_ptr<RingCompletions> ring;
+  RingCompletions::Ticket ticket;
   {
     const proto::MutexLock lock(&mu_);
     cancelled_ = true;
-    attempt = attempt_;
-    if (attempt == nullptr && alarm_.has_value()) alarm_->Cancel();
+    ring = ring_;
+    ticket = ticket_;
+    if (rpc_.has_value()) {
+      rpc_->context.TryCancel();
+    } else if (ring == nullptr && alarm_.has_value()) {
+      alarm_->Cancel();
+    }
   }
-  if (attempt != nullptr) attempt->Cancel();
+  if (ring != nullptr) ring->Cancel(ticket);
 }
 
 bool AsyncCall::IsCancelled() {
@@ -48,8 +54,8 @@ bool AsyncCall::IsCancelled() {
   return cancelled_;
 }
 
-// The attempt is published before it starts, so that Cancel finds it. From Start on, another thread
-// may handle its end: only locals are used then.
+// What Cancel needs is set before the attempt starts. From then on another thread may handle its
+// end: only locals are used.
 void AsyncCall::StartAttempt(const RotateRequest* request) {
   const auto self = shared_from_this();  // the call may end before this function does
   Result<std::shared_ptr<const Link>> link = connector_->Get();
@@ -66,17 +72,38 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
       return StartAlarm(microseconds(0));  // errors are delivered on the background thread, too
     }
   }
-  const std::shared_ptr<RotateAttempt> attempt = link_->rotate->NewAttempt(
-      encoded_, attempts_.Next(), queue_->queue(),
-      [self](Result<ReceivedReply> reply) { self->OnReply(std::move(reply)); });
+  const RotateTransport& transport = *link_->rotate;
+  if (const auto ticket = transport.Reserve(encoded_)) return StartInRing(*ticket);
+  const proto::MutexLock lock(&mu_);
+  rpc_.emplace();
+  if (cancelled_) rpc_->context.TryCancel();
+  transport.Start(encoded_, attempts_.Next(), queue_->queue(), static_cast<EventHandler*>(this),
+                  *rpc_);
+}
+
+void AsyncCall::StartInRing(const RingCompletions::Ticket& ticket) {
+  const std::shared_ptr<RingCompletions> ring = link_->rotate->completions();
   bool cancelled = false;
   {
     const proto::MutexLock lock(&mu_);
-    attempt_ = attempt;
+    ring_ = ring;
+    ticket_ = ticket;
     cancelled = cancelled_;
   }
-  if (cancelled) attempt->Cancel();
-  attempt->Start();
+  if (cancelled) ring->Cancel(ticket);
+  ring->Submit(ticket, encoded_.ring_message, attempts_.Next().timeout,
+               [self = shared_from_this()](Result<ReceivedReply> reply) {
+                 self->OnReply(std::move(reply));
+               });
+}
+
+// The RPC is destroyed before its reply is passed on: it may hold slices of the request.
+std::optional<Result<ReceivedReply>> AsyncCall::TakeReply() {
+  const proto::MutexLock lock(&mu_);
+  if (!rpc_.has_value()) return std::nullopt;
+  Result<ReceivedReply> reply = RotateTransport::ReplyOf(*rpc_);
+  rpc_.reset();
+  return reply;
 }
 
 // A message that names a region (uses_region) or an id is valid on its link only, so the request
@@ -95,11 +122,6 @@ Status AsyncCall::Keep(const RotateRequest& request) {
   return {};
 }
 
-void AsyncCall::StartNext() {
-  if (kept_ == nullptr) return StartAttempt(nullptr);
-  StartAttempt(&kept_->request);
-}
-
 void AsyncCall::StartAlarm(microseconds delay) {
   const auto self = shared_from_this();
   const proto::MutexLock lock(&mu_);
@@ -109,40 +131,36 @@ void AsyncCall::StartAlarm(microseconds delay) {
   alarm_->Set(queue_->queue(), due, static_cast<EventHandler*>(this));
 }
 
-// Which alarm this is follows from the state: an outcome that was known at once, an attempt that
-// was not sent, or the wait before the next attempt.
+// Which event this is follows from the state: the end of an RPC, or the alarm of an outcome that
+// was known at once, of an attempt that was not sent, or of the wait before the next attempt.
 void AsyncCall::OnEvent(bool) {
   const auto self = shared_from_this();
+  if (auto reply = TakeReply()) return OnReply(*std::move(reply));
   if (outcome_.has_value()) return End(*std::exchange(outcome_, std::nullopt));
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  if (!unsent_.has_value()) return StartNext();
+  if (!unsent_.has_value()) return StartAttempt(kept_ == nullptr ? nullptr : &kept_->request);
   TryAgain(*std::exchange(unsent_, std::nullopt), /*idempotent=*/true);
 }
 
 void AsyncCall::OnReply(Result<ReceivedReply> reply) {
   {
     const proto::MutexLock lock(&mu_);
-    attempt_ = nullptr;
+    ring_ = nullptr;
   }
   if (reply.ok()) return End(std::move(reply));
-  if (WasById() && IsForgotten(reply.status())) return StartWhole();
+  const bool was_by_id = !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
+  if (was_by_id && IsForgotten(reply.status())) {  // it is made again with the whole request
+    is_forgotten_ = true;
+    if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
+    StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata(), random_);
+    return StartAttempt(&kept_->request);
+  }
   encoded_.staged.NoteFailure(reply.status());
   if (IsCancelled()) {
     return End(CancelledByCaller(reply.status().detail().may_have_executed));
   }
   connector_->Note(*link_, reply.status());
   TryAgain(reply.status(), encoded_.idempotent);
-}
-
-bool AsyncCall::WasById() const {
-  return !is_forgotten_ && kept_ != nullptr && kept_->request.prepared.has_value();
-}
-
-void AsyncCall::StartWhole() {
-  is_forgotten_ = true;
-  if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  StartPrepareAgain(link_, queue_, *kept_->request.prepared, attempts_.metadata(), random_);
-  StartNext();
 }
 
 void AsyncCall::TryAgain(const Status& status, bool idempotent) {

@@ -31,7 +31,9 @@
 #include "client/codec/codec.h"
 #include "client/codec/message_call.h"
 #include "client/transport/connector.h"
+#include "client/transport/ring.h"
 #include "client/transport/rotate_transport.h"
+#include "client/transport/stub.h"
 #include "client/transport/waiter.h"
 #include "proto/mutex.h"
 #include "rope/async.h"
@@ -51,7 +53,7 @@ class AsyncCall final : public LiveCall,
   void Cancel() override;
 
  private:
-  // An alarm.
+  // The end of an RPC, or an alarm.
   void OnEvent(bool ok) override;
   // The end of an attempt.
   void OnReply(Result<ReceivedReply> reply);
@@ -60,10 +62,8 @@ class AsyncCall final : public LiveCall,
   // it returns.
   // `request`: encoded for this attempt. Null: the message of the previous attempt is sent again.
   void StartAttempt(const RotateRequest* request);
-  void StartNext();
+  void StartInRing(const RingCompletions::Ticket& ticket);
   void StartAlarm(std::chrono::microseconds delay);
-  // The attempt by an id that the server has forgotten is made again with the whole request.
-  void StartWhole();
   // What follows a failed attempt, or a failure to connect.
   void TryAgain(const Status& status, bool idempotent);
   // Ends the call once gRPC has returned all borrowed memory.
@@ -71,7 +71,7 @@ class AsyncCall final : public LiveCall,
 
   Status Encode(const RotateRequest& request);
   Status Keep(const RotateRequest& request);
-  bool WasById() const;  // the last attempt
+  std::optional<Result<ReceivedReply>> TakeReply();  // of the RPC that has ended; nullopt: none
   bool IsCancelled();
   void RunCallback();
 
@@ -93,8 +93,10 @@ class AsyncCall final : public LiveCall,
 
   proto::Mutex mu_;  // of what Cancel needs
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<RotateAttempt> attempt_ ABSL_GUARDED_BY(mu_);  // null: none is under way
-  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);        // the most recent one
+  std::shared_ptr<RingCompletions> ring_ ABSL_GUARDED_BY(mu_);  // null: it has no request of this
+  RingCompletions::Ticket ticket_ ABSL_GUARDED_BY(mu_);
+  std::optional<UnaryAttempt> rpc_ ABSL_GUARDED_BY(mu_);   // nullopt: none is under way
+  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);  // the most recent one
 };
 
 }  // namespace rope::client

@@ -52,7 +52,12 @@ class ReturnWatch final : public EventHandler {
 
 std::shared_ptr<EventQueue> EventQueue::Start(std::shared_ptr<const CallbackOwner> owner) {
   auto queue = std::make_shared<EventQueue>(std::move(owner));
-  queue->thread_ = std::thread([queue] { queue->Run(); });
+  queue->thread_ = std::thread([queue] {
+    EnterCallbackThread(*queue->owner_);
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue->queue_.Next(&tag, &ok)) static_cast<EventHandler*>(tag)->OnEvent(ok);
+  });
   return queue;
 }
 
@@ -79,13 +84,6 @@ void EventQueue::WhenReturned(const BorrowedSlices& borrowed, std::function<void
   if (borrowed.AllReturned()) return then();
   auto watch = std::make_unique<ReturnWatch>(&queue_, borrowed, std::move(then));
   watch.release()->Arm();  // owned by its next event
-}
-
-void EventQueue::Run() {
-  EnterCallbackThread(*owner_);
-  void* tag = nullptr;
-  bool ok = false;
-  while (queue_.Next(&tag, &ok)) static_cast<EventHandler*>(tag)->OnEvent(ok);
 }
 
 void EventQueue::Close() {

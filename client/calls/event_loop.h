@@ -36,7 +36,7 @@ class LiveCall {
 class EventQueue {
  public:
   explicit EventQueue(std::shared_ptr<const CallbackOwner> owner) : owner_(std::move(owner)) {}
-  // A queue whose thread runs.
+  // A queue whose thread runs: it handles events until the queue is shut down and empty.
   static std::shared_ptr<EventQueue> Start(std::shared_ptr<const CallbackOwner> owner);
   // Cancels all calls. Once all have removed themselves, the thread ends; waits for it, except on a
   // callback thread. REQUIRES: called once, of a queue that was started.
@@ -53,9 +53,6 @@ class EventQueue {
   void WhenReturned(const BorrowedSlices& borrowed, std::function<void()> then);
 
  private:
-  // Handles events until the queue is shut down and empty.
-  void Run();
-
   const std::shared_ptr<const CallbackOwner> owner_;
   grpc::CompletionQueue queue_;
   std::thread thread_;

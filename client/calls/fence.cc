@@ -25,13 +25,6 @@ microseconds Until(RegionIds::Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<microseconds>(left), microseconds(0));
 }
 
-Status Unregister(const Stub& stub, uint64_t id, bool wait, microseconds timeout) {
-  v1::UnregisterRegionRequest request;
-  request.set_region_id(id);
-  request.set_wait(wait);
-  return stub.Call(RopeMethod("UnregisterRegion"), BytesOf(request), {timeout}).status();
-}
-
 }  // namespace
 
 Status AwaitLeases(RegionIds& ids, RegionIds::Clock::time_point deadline) {
@@ -59,7 +52,11 @@ Status AwaitFence(const Stub& stub, RegionIds& ids, RegionIds::Clock::time_point
     // Unregistering the last id waits for the requests of all old ids. Earlier ids are left over
     // from fences that gave up; one of those may have unregistered them already (NOT_FOUND).
     const bool is_last = id == replaced.back();
-    const Status status = Unregister(stub, id, is_last, Until(deadline));
+    v1::UnregisterRegionRequest old;
+    old.set_region_id(id);
+    old.set_wait(is_last);
+    const Status status =
+        stub.Call(RopeMethod("UnregisterRegion"), BytesOf(old), {Until(deadline)}).status();
     const bool was_done = !is_last && status.code() == StatusCode::kNotFound;
     if (!status.ok() && !was_done) return status;
     ids.Forget(id);

@@ -33,27 +33,26 @@ microseconds Backoff(const CallOptions& policy, int attempts, double random) {
 std::optional<microseconds> RetryDelay(const CallOptions& policy, const RetryState& state,
                                        const Status& status, double random) {
   if (state.attempts >= policy.attempts_max || !IsRetryable(state, status)) return std::nullopt;
-  const microseconds remaining = state.timeout - state.elapsed;
   // Compared in milliseconds first: a delay received from the server may have any value.
-  if (status.detail().retry_delay_ms >= remaining.count() / 1000 + 1) return std::nullopt;
+  if (status.detail().retry_delay_ms >= state.left.count() / 1000 + 1) return std::nullopt;
   const microseconds delay = Backoff(policy, state.attempts, random) +
                              std::chrono::milliseconds(status.detail().retry_delay_ms);
-  if (delay >= remaining) return std::nullopt;
+  if (delay >= state.left) return std::nullopt;
   return delay;
 }
 
 Attempts::Attempts(CallOptions policy)
     : policy_(std::move(policy)), timeout_(BoundedTimeout(policy_.timeout)) {}
 
-microseconds Attempts::Elapsed() const {
-  return std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin_);
+microseconds Attempts::Left() const {
+  const auto elapsed = std::chrono::steady_clock::now() - begin_;
+  return timeout_ - std::chrono::duration_cast<microseconds>(elapsed);
 }
 
 std::optional<microseconds> Attempts::DelayAfter(const Status& status, bool idempotent,
                                                  double random) {
   may_have_executed_ |= status.detail().may_have_executed;
-  const RetryState state{
-      .attempts = ++made_, .idempotent = idempotent, .elapsed = Elapsed(), .timeout = timeout_};
+  const RetryState state{.attempts = ++made_, .idempotent = idempotent, .left = Left()};
   return RetryDelay(policy_, state, status, random);
 }
 

@@ -21,8 +21,7 @@ namespace rope::client {
 struct RetryState {
   int attempts = 1;  // attempts made so far
   bool idempotent = true;
-  std::chrono::microseconds elapsed{0};  // since the start of the call
-  std::chrono::microseconds timeout{0};  // of the whole call
+  std::chrono::microseconds left{0};  // of the time of the whole call
 };
 
 // The delay before the next attempt; nullopt: do not retry. `random` is in [0, 1).
@@ -39,7 +38,7 @@ class Attempts {
   Status Check() const { return CheckMetadata(policy_.metadata); }
   const Metadata& metadata() const { return policy_.metadata; }
   // Of the next attempt. Refers to the metadata of this object.
-  RpcOptions Next() const { return {timeout_ - Elapsed(), &policy_.metadata}; }
+  RpcOptions Next() const { return {Left(), &policy_.metadata}; }
   // Called after a failed attempt. The delay before the next; nullopt: it was the last attempt.
   // `idempotent`: whether that attempt may be repeated; true for one that was never sent.
   std::optional<std::chrono::microseconds> DelayAfter(const Status& status, bool idempotent,
@@ -48,7 +47,7 @@ class Attempts {
   Status EndWith(const Status& last) const;
 
  private:
-  std::chrono::microseconds Elapsed() const;
+  std::chrono::microseconds Left() const;
 
   const CallOptions policy_;
   const std::chrono::microseconds timeout_;

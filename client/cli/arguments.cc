@@ -53,27 +53,23 @@ proto::Check CheckOf(FlagKind kind) {
   };
 }
 
-struct Values {
-  std::map<std::string, std::string, std::less<>> flags;
-  std::vector<std::string> positional;
-};
-
-// The parser of a command line, which fills `values`.
-std::unique_ptr<CLI::App> AppOf(const Command& command, Values& values) {
+// The parser of a command line, which fills `values` and `positional`.
+std::unique_ptr<CLI::App> AppOf(const Command& command, Arguments::Values& values,
+                                std::vector<std::string>& positional) {
   auto app = proto::NewApp("ropectl " + command.name, command.summary);
   for (const Flag& flag : command.flags) {
     const std::string& name = flag.name;
     CLI::Option* option = nullptr;
     if (flag.kind == FlagKind::kSwitch) {
       option = app->add_flag_callback(
-          absl::StrCat("--", name), [&values, name] { values.flags[name]; }, flag.help);
+          absl::StrCat("--", name), [&values, name] { values[name]; }, flag.help);
     } else {
-      option = app->add_option_function<std::string>(
-                      absl::StrCat("--", name),
-                      [&values, name](const std::string& value) { values.flags[name] = value; },
-                      flag.help)
-                   ->type_name(flag.value)
-                   ->check(CheckOf(flag.kind));
+      option =
+          app->add_option_function<std::string>(
+                 absl::StrCat("--", name),
+                 [&values, name](const std::string& value) { values[name] = value; }, flag.help)
+              ->type_name(flag.value)
+              ->check(CheckOf(flag.kind));
     }
     if (flag.kind == FlagKind::kTexts) {
       option->multi_option_policy(CLI::MultiOptionPolicy::Join);  // with \n between them
@@ -81,8 +77,24 @@ std::unique_ptr<CLI::App> AppOf(const Command& command, Values& values) {
     if (flag.environment) option->envname(proto::EnvironmentName(name));
   }
   if (!command.exits.empty()) app->footer(command.exits);
-  if (!command.positional.empty()) app->add_option(command.positional, values.positional, "");
+  if (!command.positional.empty()) app->add_option(command.positional, positional, "");
   return app;
+}
+
+Result<std::string> ReadStream(const std::string& path, std::istream& stream, int64_t bytes_max) {
+  constexpr size_t kChunk = size_t{1} << 20;
+  std::string text;
+  while (stream) {
+    const size_t before = text.size();
+    text.resize(before + kChunk);
+    stream.read(text.data() + before, kChunk);
+    text.resize(before + static_cast<size_t>(stream.gcount()));
+    if (static_cast<int64_t>(text.size()) > bytes_max) {
+      return Status(StatusCode::kOutOfRange,
+                    absl::StrCat(path, ": got more than ", bytes_max, " bytes, want at most that"));
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -93,22 +105,20 @@ std::vector<Flag> Joined(std::vector<Flag> first, const std::vector<Flag>& secon
 }
 
 std::string HelpOf(const Command& command) {
-  Values values;
-  return AppOf(command, values)->help();
+  Arguments::Values values;
+  std::vector<std::string> positional;
+  return AppOf(command, values, positional)->help();
 }
 
 Result<Arguments> Arguments::Parse(absl::Span<const absl::string_view> arguments,
                                    const Command& command) {
-  Values values;
-  const std::unique_ptr<CLI::App> app = AppOf(command, values);
+  Arguments parsed;
+  const std::unique_ptr<CLI::App> app = AppOf(command, parsed.values_, parsed.positional_);
   const absl::Status status =
       proto::ParseFlags(*app, std::vector<std::string>(arguments.begin(), arguments.end()));
   if (!status.ok()) {
     return Status(StatusCode::kInvalidArgument, std::string(status.message()));
   }
-  Arguments parsed;
-  parsed.values_ = std::move(values.flags);
-  parsed.positional_ = std::move(values.positional);
   for (const std::string& warning : proto::MisspeltVariables(*app)) {
     std::cerr << "ropectl: warning: " << warning << "\n";
   }
@@ -150,26 +160,6 @@ std::optional<std::chrono::nanoseconds> Arguments::Duration(absl::string_view na
   if (!Has(name) || !duration.has_value()) return std::nullopt;
   return absl::ToChronoNanoseconds(*duration);
 }
-
-namespace {
-
-Result<std::string> ReadStream(const std::string& path, std::istream& stream, int64_t bytes_max) {
-  constexpr size_t kChunk = size_t{1} << 20;
-  std::string text;
-  while (stream) {
-    const size_t before = text.size();
-    text.resize(before + kChunk);
-    stream.read(text.data() + before, kChunk);
-    text.resize(before + static_cast<size_t>(stream.gcount()));
-    if (static_cast<int64_t>(text.size()) > bytes_max) {
-      return Status(StatusCode::kOutOfRange,
-                    absl::StrCat(path, ": got more than ", bytes_max, " bytes, want at most that"));
-    }
-  }
-  return text;
-}
-
-}  // namespace
 
 Result<std::string> ReadFile(const std::string& path, int64_t bytes_max) {
   if (path == "-") return ReadStream("standard input", std::cin, bytes_max);

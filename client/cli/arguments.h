@@ -63,6 +63,8 @@ std::string HelpOf(const Command& command);
 
 class Arguments {
  public:
+  using Values = std::map<std::string, std::string, std::less<>>;  // by the flag's name
+
   // Flags are `--name=value` or `--name value`; after `--` there are none.
   static Result<Arguments> Parse(absl::Span<const absl::string_view> arguments,
                                  const Command& command);
@@ -78,7 +80,7 @@ class Arguments {
   const std::vector<std::string>& positional() const { return positional_; }
 
  private:
-  std::map<std::string, std::string, std::less<>> values_;
+  Values values_;
   std::vector<std::string> positional_;
 };
 

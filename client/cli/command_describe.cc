@@ -146,9 +146,9 @@ void PrintPage(const DescribeReply& reply, const std::vector<std::string>& notes
 }
 
 // A config_id, and a model that is no preset, are known to a server only.
-bool AnsweredHere(const RopeSpec& spec, const Arguments& arguments) {
-  if (arguments.Has("target") || !spec.config_id.empty()) return false;
-  return spec.model.empty() || kernels::FindPreset(spec.model) != nullptr;
+bool IsAtHand(const RopeSpec& spec) {
+  return spec.config_id.empty() &&
+         (spec.model.empty() || kernels::FindPreset(spec.model) != nullptr);
 }
 
 // An object, or a list of them if there are several layer types.
@@ -165,8 +165,7 @@ Status PrintJson(const std::vector<DescribeReply>& replies) {
 
 // A server's answer has no notes: those of a config that is at hand are found here.
 std::vector<std::string> NotesOfReply(const DescribeReply& reply, RopeSpec spec) {
-  const bool at_hand = !spec.config_json.empty() || kernels::FindPreset(spec.model) != nullptr;
-  if (!at_hand) return {};
+  if (!IsAtHand(spec)) return {};
   if (!spec.layer.has_value()) spec.layer_type = reply.layer_type;
   return NotesOf(spec);
 }
@@ -195,7 +194,7 @@ Result<int> RunDescribe(const Arguments& arguments) {
                                 .positions = arguments.Integers("positions"),
                                 .head_dim = arguments.Integer("head_dim"),
                                 .sinusoidal = arguments.Has("sinusoidal")};
-  const bool here = AnsweredHere(spec, arguments);
+  const bool here = IsAtHand(spec) && !arguments.Has("target");
   ROPE_ASSIGN_OR_RETURN(const std::vector<DescribeReply> replies,
                         here ? DescribeHere(request) : DescribeThere(request, arguments));
   if (arguments.Has("json")) {

@@ -98,52 +98,39 @@ Status InFile(const std::string& path, const Status& status) {
   return Status(StatusCode::kDataLoss, absl::StrCat(path, ": ", status.message()));
 }
 
-// Reads a file, whose memory the job keeps.
-Result<NpyArray> ReadNpy(const std::string& path, Job& job) {
-  ROPE_ASSIGN_OR_RETURN(std::string bytes, ReadFile(path, kNpyBytesMax));
-  Result<NpyArray> array = ParseNpy(job.files.emplace_back(std::move(bytes)));
-  if (!array.ok()) return InFile(path, array.status());
-  return array;
-}
-
-// The array in the file that flag `name` gives: float64, float32 or float16.
-Result<ArrayView> ReadArray(const Arguments& arguments, absl::string_view name, Job& job) {
+// The array in the file that flag `name` gives, whose memory the job keeps. One beside the tensors
+// is float64, float32 or float16.
+Result<ArrayView> ReadArray(const Arguments& arguments, absl::string_view name, bool is_tensor,
+                            Job& job) {
   const std::string path = arguments.Text(name);
-  ROPE_ASSIGN_OR_RETURN(const NpyArray array, ReadNpy(path, job));
-  const Result<DType> dtype =
-      array.descr == "<f8" ? Result<DType>(DType::kFloat64) : DTypeOf(array, /*is_bf16=*/false);
+  ROPE_ASSIGN_OR_RETURN(std::string bytes, ReadFile(path, kNpyBytesMax));
+  const Result<NpyArray> array = ParseNpy(job.files.emplace_back(std::move(bytes)));
+  if (!array.ok()) return InFile(path, array.status());
+  const Result<DType> dtype = !is_tensor && array->descr == "<f8"
+                                  ? Result<DType>(DType::kFloat64)
+                                  : DTypeOf(*array, is_tensor && arguments.Has("dtype"));
   if (!dtype.ok()) return InFile(path, dtype.status());
-  return ArrayView{.dtype = *dtype, .shape = array.shape, .data = array.data.data()};
+  return ArrayView{.dtype = *dtype, .shape = array->shape, .data = array->data.data()};
 }
 
 Status AddTensor(const Arguments& arguments, Role role, Job& job) {
   const std::string name = role == Role::kQ ? "q" : "k";
-  const std::string path = arguments.Text(name);
-  ROPE_ASSIGN_OR_RETURN(const NpyArray array, ReadNpy(path, job));
-  const Result<DType> dtype = DTypeOf(array, arguments.Has("dtype"));
-  if (!dtype.ok()) return InFile(path, dtype.status());
+  ROPE_ASSIGN_OR_RETURN(const ArrayView array, ReadArray(arguments, name, /*is_tensor=*/true, job));
   TensorView tensor{.role = role,
                     .layout = arguments.Text("layout"),
-                    .dtype = *dtype,
+                    .dtype = array.dtype,
                     .shape = array.shape,
-                    .data = array.data.data(),
+                    .data = array.data,
                     .output_layout = arguments.Text("output_layout"),
                     .rotary_offset = arguments.Integer("rotary_offset")};
   if (arguments.Has("norm_" + name)) {
     HeadNorm& norm = tensor.norm.emplace();
     norm.eps = arguments.Number("norm_eps").value_or(kNormEps);
-    ROPE_ASSIGN_OR_RETURN(norm.weight, ReadArray(arguments, "norm_" + name, job));
+    ROPE_ASSIGN_OR_RETURN(norm.weight,
+                          ReadArray(arguments, "norm_" + name, /*is_tensor=*/false, job));
   }
   if (role == Role::kQ) tensor.scale = arguments.Number("scale_q");
   job.request.tensors.push_back(std::move(tensor));
-  return {};
-}
-
-Status AddRows(const Arguments& arguments, Job& job) {
-  if (!arguments.Has("cos")) return {};
-  Rows& rows = job.request.rows.emplace();
-  ROPE_ASSIGN_OR_RETURN(rows.cos, ReadArray(arguments, "cos", job));
-  ROPE_ASSIGN_OR_RETURN(rows.sin, ReadArray(arguments, "sin", job));
   return {};
 }
 
@@ -187,7 +174,11 @@ Result<int> Run(const Arguments& arguments, RotateRequest request) {
     if (!arguments.Has(role == Role::kQ ? "q" : "k")) continue;
     ROPE_RETURN_IF_ERROR(AddTensor(arguments, role, job));
   }
-  ROPE_RETURN_IF_ERROR(AddRows(arguments, job));
+  if (arguments.Has("cos")) {
+    Rows& rows = job.request.rows.emplace();
+    ROPE_ASSIGN_OR_RETURN(rows.cos, ReadArray(arguments, "cos", /*is_tensor=*/false, job));
+    ROPE_ASSIGN_OR_RETURN(rows.sin, ReadArray(arguments, "sin", /*is_tensor=*/false, job));
+  }
   ROPE_ASSIGN_OR_RETURN(const Client client, ConnectToAny(arguments));
   if (arguments.Has("by") && !arguments.Has("seq_lens")) {
     DescribeRequest question{.rope = job.request.rope};

@@ -24,10 +24,6 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kRowsPerCall = 1024;
 constexpr int64_t kRowsMax = int64_t{1} << 22;
 
-bool HasTwoArrays(TableLayout layout) {
-  return layout == TableLayout::kCosSin || layout == TableLayout::kDuplicated;
-}
-
 // The positions from `begin` to --end, or those of --positions.
 Result<std::vector<int64_t>> PositionsOf(const Arguments& arguments) {
   std::vector<int64_t> positions = arguments.Integers("positions");
@@ -67,14 +63,13 @@ Result<std::vector<int64_t>> FromPositionsOf(const Arguments& arguments, size_t 
 }
 
 Status CheckOutputs(const Arguments& arguments, TableLayout layout) {
-  if (HasTwoArrays(layout)) {
-    const bool right =
-        arguments.Has("output_cos") && arguments.Has("output_sin") && !arguments.Has("output");
-    return right ? Status() : Misused("--output_cos, --output_sin: want both for this --layout");
+  const bool has_two = layout == TableLayout::kCosSin || layout == TableLayout::kDuplicated;
+  if (arguments.Has("output") != has_two && arguments.Has("output_cos") == has_two &&
+      arguments.Has("output_sin") == has_two) {
+    return {};
   }
-  const bool right =
-      arguments.Has("output") && !arguments.Has("output_cos") && !arguments.Has("output_sin");
-  return right ? Status() : Misused("--output: want FILE.npy, and no other, for this --layout");
+  return Misused(has_two ? "--output_cos, --output_sin: want both for this --layout"
+                         : "--output: want FILE.npy, and no other, for this --layout");
 }
 
 // A table that is asked for in parts.

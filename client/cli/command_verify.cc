@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/golden.h"
@@ -87,9 +87,7 @@ Verdict VerifyFile(const Client& client, const CallOptions& call, const std::str
 
 // "folder/name.json" is "name".
 std::string NameOf(const std::string& path) {
-  std::string name = path.substr(path.rfind('/') + 1);
-  if (absl::EndsWith(name, ".json")) name.resize(name.size() - 5);
-  return name;
+  return std::string(absl::StripSuffix(path.substr(path.rfind('/') + 1), ".json"));
 }
 
 // "fp32 0.6345  fp16 0.9981  bf16 0.9993  ok"

@@ -33,12 +33,8 @@ absl::Status CheckOptions(const DescribeRequest& request) {
   return absl::OkStatus();
 }
 
-const kernels::Preset* PresetOf(const RopeSpec& spec) {
-  return spec.model.empty() ? nullptr : kernels::FindPreset(spec.model);
-}
-
 absl::StatusOr<kernels::ModelConfig> ReadModel(const RopeSpec& spec) {
-  const kernels::Preset* const preset = PresetOf(spec);
+  const kernels::Preset* const preset = kernels::FindPreset(spec.model);
   return kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json,
                                      spec.sub_config);
 }
@@ -49,7 +45,7 @@ absl::StatusOr<kernels::LayerRope> ReadRope(const kernels::ModelConfig& config,
   if (spec.layer.has_value()) choice.layer = *spec.layer;
   choice.layer_type = spec.layer_type;
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
-  const kernels::Preset* const preset = PresetOf(spec);
+  const kernels::Preset* const preset = kernels::FindPreset(spec.model);
   if (preset != nullptr && spec.sub_config.empty()) layer.pairing = preset->pairing;
   layer.config.precision = spec.precision.value_or(Precision::kExact);
   if (layer.rotates) ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
@@ -73,14 +69,6 @@ absl::StatusOr<DescribeReply> Describe(const kernels::LayerRope& rope,
                             .sinusoidal = request.sinusoidal && rope.layer.rotates});
 }
 
-absl::StatusOr<DescribeReply> DescribeLayer(const kernels::ModelConfig& config,
-                                            const DescribeRequest& request) {
-  ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(config, request.rope));
-  ROPE_ASSIGN_OR_RETURN(DescribeReply reply, Describe(rope, request));
-  reply.config_id = proto::HashId(kernels::CanonicalText(rope));
-  return reply;
-}
-
 absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest& request) {
   ROPE_RETURN_IF_ERROR(CheckOptions(request));
   ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadModel(request.rope));
@@ -92,7 +80,9 @@ absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest&
   for (const std::string& type : types) {
     DescribeRequest layer = request;
     layer.rope.layer_type = type;
-    ROPE_ASSIGN_OR_RETURN(DescribeReply reply, DescribeLayer(config, layer));
+    ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(config, layer.rope));
+    ROPE_ASSIGN_OR_RETURN(DescribeReply reply, Describe(rope, layer));
+    reply.config_id = proto::HashId(kernels::CanonicalText(rope));
     replies.push_back(std::move(reply));
   }
   return replies;

@@ -2,15 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/codec/messages.h"
 #include "client/codec/placement.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"

@@ -13,7 +13,6 @@
 #include <atomic>
 #include <string_view>
 
-#include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "kernels/status_macros.h"
 #include "rope/status.h"

@@ -4,18 +4,14 @@
 #include <google/protobuf/wrappers.pb.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <limits>
-#include <optional>
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "client/codec/message_call.h"
 #include "client/error.h"
 #include "kernels/status_macros.h"
@@ -96,23 +92,6 @@ Status SetReposition(const TableReposition& reposition, v1::TableReposition& mes
   if (reposition.from_seq_len.has_value()) message.set_from_seq_len(*reposition.from_seq_len);
   if (!reposition.from_rope.has_value()) return {};
   return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
-}
-
-// Sets `table` if the message has the array. False: the array does not fit its shape.
-bool ReadTable(bool has_array, const v1::Array& array, TableArray& table) {
-  if (!has_array) return true;
-  const std::optional<DType> dtype = DTypeNumbered(array.dtype());
-  if (!dtype.has_value()) return false;
-  int64_t bytes = ElementBytes(*dtype);
-  for (const int64_t length : array.shape()) {
-    if (length < 0 || __builtin_mul_overflow(bytes, length, &bytes)) return false;
-  }
-  if (bytes != static_cast<int64_t>(array.raw().size())) return false;
-  table.dtype = *dtype;
-  table.shape.assign(array.shape().begin(), array.shape().end());
-  table.data.resize(array.raw().size());
-  std::memcpy(table.data.data(), array.raw().data(), array.raw().size());
-  return true;
 }
 
 }  // namespace
@@ -260,21 +239,6 @@ Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
   return message;
 }
 
-Result<TablesReply> FromMessage(const v1::GetTablesResponse& message) {
-  TablesReply reply = {.config_id = message.config_id(),
-                       .attention_factor = message.attention_factor(),
-                       .attention_factor_applied = message.attention_factor_applied(),
-                       .seq_len = message.seq_len(),
-                       .depends_on_seq_len = message.depends_on_seq_len(),
-                       .warnings = {message.warnings().begin(), message.warnings().end()}};
-  if (ReadTable(message.has_table(), message.table(), reply.table) &&
-      ReadTable(message.has_cos(), message.cos(), reply.cos) &&
-      ReadTable(message.has_sin(), message.sin(), reply.sin)) {
-    return reply;
-  }
-  return MakeError(Reason::kInternal, "reply", "an array without its elements", "a table");
-}
-
 namespace {
 
 Status TooLarge(const char* field) {
@@ -327,6 +291,20 @@ Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
   int64_t bytes = 0;
   if (__builtin_mul_overflow(*elements, ElementBytes(dtype), &bytes)) return TooLarge("shape");
   return bytes;
+}
+
+// Sets `table` if the message has the array. False: the array does not fit its shape.
+bool ReadTable(bool has_array, const v1::Array& array, TableArray& table) {
+  if (!has_array) return true;
+  const std::optional<DType> dtype = DTypeNumbered(array.dtype());
+  if (!dtype.has_value()) return false;
+  table.dtype = *dtype;
+  table.shape.assign(array.shape().begin(), array.shape().end());
+  const Result<int64_t> bytes = BytesOf(table.dtype, table.shape);
+  if (!bytes.ok() || *bytes != static_cast<int64_t>(array.raw().size())) return false;
+  const auto* const raw = reinterpret_cast<const std::byte*>(array.raw().data());
+  table.data.assign(raw, raw + *bytes);
+  return true;
 }
 
 Status CheckMemory(const void* data, int64_t bytes) {
@@ -412,6 +390,21 @@ Status CheckOutputStrides(const WantedTensor& wanted) {
 }
 
 }  // namespace
+
+Result<TablesReply> FromMessage(const v1::GetTablesResponse& message) {
+  TablesReply reply = {.config_id = message.config_id(),
+                       .attention_factor = message.attention_factor(),
+                       .attention_factor_applied = message.attention_factor_applied(),
+                       .seq_len = message.seq_len(),
+                       .depends_on_seq_len = message.depends_on_seq_len(),
+                       .warnings = {message.warnings().begin(), message.warnings().end()}};
+  if (ReadTable(message.has_table(), message.table(), reply.table) &&
+      ReadTable(message.has_cos(), message.cos(), reply.cos) &&
+      ReadTable(message.has_sin(), message.sin(), reply.sin)) {
+    return reply;
+  }
+  return MakeError(Reason::kInternal, "reply", "an array without its elements", "a table");
+}
 
 Result<int64_t> ArrayBytes(const std::string& field, const ArrayView& view) {
   const Result<int64_t> bytes = BytesOf(view.dtype, view.shape, view.strides);

@@ -1,7 +1,6 @@
 #include "client/codec/preparation.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/message_call.h"
@@ -62,6 +61,9 @@ Result<DType> ReadDType(v1::DType number, const std::string& field) {
 
 Result<std::shared_ptr<const Preparation>> Preparation::Create(const RotateRequest& request,
                                                                const std::string& open_axis) {
+  if (request.prepared.has_value()) {
+    return InvalidField("prepared", "a prepared rotation", "a whole request");
+  }
   std::shared_ptr<Preparation> preparation(new Preparation());
   std::vector<Tensor>& tensors = *preparation->tensors_;
   preparation->output_dtype_ = request.output_dtype;
@@ -129,7 +131,7 @@ Result<Preparation::Tensor> Preparation::TensorOf(TensorView view, size_t index)
 }
 
 Result<Preparation::Tensors> Preparation::TensorsOf(const RotateRequest& call) const {
-  const std::optional<int64_t> length = LengthOf(call);
+  const std::optional<int64_t> length = PreparedState::LengthOf(*call.prepared);
   if (!length.has_value() && std::ranges::none_of(call.tensors, HasStrides)) {
     return Tensors(tensors_);
   }
@@ -146,11 +148,6 @@ Result<Preparation::Tensors> Preparation::TensorsOf(const RotateRequest& call) c
     changed->push_back(std::move(tensor));
   }
   return Tensors(std::move(changed));
-}
-
-std::optional<int64_t> LengthOf(const RotateRequest& request) {
-  if (!request.prepared.has_value()) return std::nullopt;
-  return PreparedState::LengthOf(*request.prepared);
 }
 
 Status CheckPreparedCall(const RotateRequest& request) {
@@ -177,17 +174,9 @@ Status CheckPreparedCall(const RotateRequest& request) {
     return InvalidField(absl::StrCat("tensors[", i, "]"),
                         "more than data, output, and strides or slots", "these beside `prepared`");
   }
-  const std::optional<int64_t> length = LengthOf(request);
+  const std::optional<int64_t> length = PreparedState::LengthOf(*request.prepared);
   if (!length.has_value() || preparation.has_open_axis()) return {};
   return InvalidField("prepared", absl::StrCat("length ", *length), "an open axis with a length");
-}
-
-Result<std::shared_ptr<const Preparation>> PreparationOf(const RotateRequest& request,
-                                                         const std::string& open_axis) {
-  if (request.prepared.has_value()) {
-    return InvalidField("prepared", "a prepared rotation", "a whole request");
-  }
-  return Preparation::Create(request, open_axis);
 }
 
 Result<std::shared_ptr<const PreparedState>> ReadPrepared(
@@ -209,7 +198,7 @@ PreparedRotation::PreparedRotation(std::shared_ptr<const PreparedState> state)
 // sends the whole request.
 Result<PreparedRotation> PreparedRotation::CreateLocal(const RotateRequest& request,
                                                        const std::string& open_axis) {
-  ROPE_ASSIGN_OR_RETURN(auto preparation, PreparationOf(request, open_axis));
+  ROPE_ASSIGN_OR_RETURN(auto preparation, Preparation::Create(request, open_axis));
   return PreparedRotation(
       std::make_shared<const PreparedState>(std::move(preparation), std::string(32, '0')));
 }

@@ -35,8 +35,8 @@ class Preparation {
     WantedTensor wanted = {};
   };
 
-  // INVALID_ARGUMENT: as SetConstants and TensorBytes; a norm weight without data, or whose size is
-  // not defined.
+  // Of Client::Prepare. INVALID_ARGUMENT: as SetConstants and TensorBytes; a norm weight without
+  // data, or whose size is not defined; a request with `prepared`.
   static Result<std::shared_ptr<const Preparation>> Create(const RotateRequest& request,
                                                            const std::string& open_axis = {});
   // INVALID_ARGUMENT: as TensorBytes; a dtype that no tensor has; output.in_place. The server
@@ -48,7 +48,7 @@ class Preparation {
   bool has_open_axis() const { return !message_.open_axis().empty(); }
   const std::vector<Tensor>& tensors() const { return *tensors_; }
   // The tensors of one call. They differ from tensors() if the call has a length of the open axis,
-  // or strides. INVALID_ARGUMENT: as TensorBytes.
+  // or strides. INVALID_ARGUMENT: as TensorBytes. REQUIRES: the call has `prepared`.
   using Tensors = std::shared_ptr<const std::vector<Tensor>>;
   Result<Tensors> TensorsOf(const RotateRequest& call) const;
 
@@ -76,6 +76,7 @@ struct PreparedState {
   static const std::shared_ptr<const PreparedState>& Of(const PreparedRotation& rotation) {
     return rotation.state_;
   }
+  // Of the open axis; nullopt: the rotation gives none.
   static std::optional<int64_t> LengthOf(const PreparedRotation& rotation) {
     return rotation.length_;
   }
@@ -92,12 +93,6 @@ inline bool HasStrides(const TensorView& view) {
 // INVALID_ARGUMENT: a request with `prepared` that has another field than those of values, another
 // number of tensors, other rows than its preparation, or a length that this does not take.
 Status CheckPreparedCall(const RotateRequest& request);
-// Of the open axis; nullopt: the request gives none.
-std::optional<int64_t> LengthOf(const RotateRequest& request);
-
-// The preparation of Client::Prepare. INVALID_ARGUMENT: as there, as far as the client checks it.
-Result<std::shared_ptr<const Preparation>> PreparationOf(const RotateRequest& request,
-                                                         const std::string& open_axis);
 
 // Reads the answer to Preparation::message. INTERNAL: unreadable, or without an id.
 Result<std::shared_ptr<const PreparedState>> ReadPrepared(

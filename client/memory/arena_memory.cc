@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "kernels/status_macros.h"
-#include "rope/arena.h"
 
 namespace rope::client {
 
@@ -79,24 +78,8 @@ std::optional<int64_t> ArenaMemory::OffsetOf(const void* data, int64_t bytes) co
   return shared_->offset() + (begin - shared_->data());
 }
 
-Slot::Slot(std::shared_ptr<ArenaMemory> memory, void* data, int64_t bytes)
-    : memory_(std::move(memory)), data_(data), bytes_(bytes) {}
-
-Slot::Slot(Slot&& other) noexcept
-    : memory_(std::move(other.memory_)),
-      data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-Slot& Slot::operator=(Slot&& other) noexcept {
-  Slot moved(std::move(other));
-  std::swap(memory_, moved.memory_);
-  std::swap(data_, moved.data_);
-  std::swap(bytes_, moved.bytes_);
-  return *this;
-}
-
-Slot::~Slot() {
-  if (data_ != nullptr) memory_->GiveBack(static_cast<std::byte*>(data_), bytes_);
+void Slot::GiveBack::operator()(std::byte* data) const {
+  memory->GiveBack(data, bytes);
 }
 
 Arena::Arena(std::shared_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}
@@ -114,7 +97,9 @@ Result<Slot> Arena::Allocate(int64_t bytes) const {
   }
   if (bytes == 0) return Slot();
   ROPE_ASSIGN_OR_RETURN(std::byte* const data, memory_->Allocate(bytes));
-  return Slot(memory_, data, bytes);
+  Slot slot;
+  slot.range_ = {data, Slot::GiveBack{memory_, bytes}};
+  return slot;
 }
 
 int Arena::fd() const {

@@ -20,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "client/memory/shared_memory.h"
 #include "proto/mutex.h"
+#include "rope/arena.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -69,12 +70,6 @@ class ArenaMemory {
 // Threading:  Thread-compatible.
 // Ownership:  Owns the run and shares the memory that contains it.
 
-struct RunDeleter {
-  std::shared_ptr<ArenaMemory> memory = nullptr;
-  int64_t bytes = 0;
-  void operator()(std::byte* data) const { memory->GiveBack(data, bytes); }
-};
-
 class StagedRun {
  public:
   StagedRun() = default;  // empty
@@ -83,11 +78,11 @@ class StagedRun {
     const Result<std::byte*> data = memory->Allocate(bytes);
     if (!data.ok()) return std::nullopt;
     StagedRun run;
-    run.data_ = {*data, RunDeleter{std::move(memory), bytes}};
+    run.range_ = {*data, Slot::GiveBack{std::move(memory), bytes}};
     return run;
   }
 
-  std::byte* data() const { return data_.get(); }
+  std::byte* data() const { return range_.get(); }
 
   // Called when the request failed with `status`. The run is lost, unless the status proves that
   // the server has finished with it: kInternal and kUnknown prove nothing.
@@ -95,14 +90,13 @@ class StagedRun {
     const bool is_servers_word = !status.detail().may_have_executed &&
                                  status.code() != StatusCode::kInternal &&
                                  status.code() != StatusCode::kUnknown;
-    if (data_ == nullptr || is_servers_word) return;
-    const RunDeleter& run = data_.get_deleter();
-    run.memory->Lose(run.bytes);
-    static_cast<void>(data_.release());
+    if (range_ == nullptr || is_servers_word) return;
+    range_.get_deleter().memory->Lose(range_.get_deleter().bytes);
+    static_cast<void>(range_.release());
   }
 
  private:
-  std::unique_ptr<std::byte, RunDeleter> data_;
+  std::unique_ptr<std::byte, Slot::GiveBack> range_;
 };
 
 }  // namespace rope::client

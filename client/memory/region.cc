@@ -9,7 +9,7 @@ RegionIds::Lease RegionIds::MakeLease(uint64_t id) const {
   auto lease = std::make_unique<const uint64_t>(id);
   return {lease.release(), [signal = signal_](const uint64_t* last) {  // owned by the result
             const std::unique_ptr<const uint64_t> owned(last);
-            // Signalled under the lock: a thread that has just checked HasLeases is waiting by now.
+            // Signalled under the lock: a thread that has just found leases is waiting by now.
             const proto::MutexLock lock(&signal->mu);
             signal->changed.SignalAll();
           }};
@@ -46,7 +46,8 @@ void RegionIds::Replace(uint64_t id) {
 
 bool RegionIds::AwaitGivenBack(Clock::time_point deadline) {
   const proto::MutexLock lock(&signal_->mu);
-  while (HasLeases()) {
+  const auto has_leases = [](const Replaced& replaced) { return !replaced.leases.expired(); };
+  while (std::ranges::any_of(replaced_, has_leases)) {
     if (!AwaitChange(deadline)) return false;
   }
   return true;
@@ -69,10 +70,6 @@ bool RegionIds::AwaitChange(Clock::time_point deadline) {
   if (left.count() <= 0) return false;
   signal_->changed.WaitFor(&signal_->mu, left);
   return true;
-}
-
-bool RegionIds::HasLeases() const {
-  return std::ranges::any_of(replaced_, [](const auto& of) { return !of.leases.expired(); });
 }
 
 }  // namespace rope::client

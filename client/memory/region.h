@@ -64,8 +64,6 @@ class RegionIds {
   Lease MakeLease(uint64_t id) const;
   // Waits for `changed`. False: the deadline has passed.
   bool AwaitChange(Clock::time_point deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(signal_->mu);
-  // Whether any replaced id still has leases.
-  bool HasLeases() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(signal_->mu);
 
   const std::shared_ptr<Signal> signal_ = std::make_shared<Signal>();
   Lease current_ ABSL_GUARDED_BY(signal_->mu);

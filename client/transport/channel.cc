@@ -31,11 +31,6 @@ constexpr char kDefaultPort[] = ":50051";
 constexpr char kTlsPrefix[] = "https://";
 constexpr absl::string_view kSchemesOfSeveral[] = {"ipv4:", "ipv6:", "dns:"};
 
-bool HasScheme(absl::string_view target) {
-  return IsOfSeveral(target) || absl::StartsWith(target, "unix:") ||
-         absl::StartsWith(target, "unix-abstract:");
-}
-
 std::string WithPort(absl::string_view address) {
   const size_t bracket = address.rfind(']');  // of an IPv6 address
   const size_t host_end = bracket == absl::string_view::npos ? 0 : bracket;
@@ -73,9 +68,9 @@ bool AsksForTls(absl::string_view written) {
 }
 
 bool IsOfSeveral(absl::string_view target) {
-  return std::any_of(
-      std::begin(kSchemesOfSeveral), std::end(kSchemesOfSeveral),
-      [target](absl::string_view scheme) { return absl::StartsWith(target, scheme); });
+  return std::ranges::any_of(kSchemesOfSeveral, [target](absl::string_view scheme) {
+    return absl::StartsWith(target, scheme);
+  });
 }
 
 Result<std::string> ReadTarget(absl::string_view written) {
@@ -84,7 +79,10 @@ Result<std::string> ReadTarget(absl::string_view written) {
     absl::ConsumeSuffix(&target, "/");
   }
   if (target.empty()) return InvalidField("target", "nothing", "HOST:PORT or unix:PATH");
-  if (HasScheme(target)) return std::string(target);
+  if (IsOfSeveral(target) || absl::StartsWith(target, "unix:") ||
+      absl::StartsWith(target, "unix-abstract:")) {
+    return std::string(target);
+  }
   if (absl::StrContains(target, ',')) return ReadSeveral(target);
   return WithPort(target);
 }
@@ -138,11 +136,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
 }
 
 std::optional<std::string> UnixPathOf(const std::string& target) {
-  constexpr char kScheme[] = "unix:";
-  if (!absl::StartsWith(target, kScheme)) return std::nullopt;
-  std::string path = target.substr(std::strlen(kScheme));
-  if (absl::StartsWith(path, "///")) path.erase(0, 2);  // a URI with an empty authority
-  return path;
+  absl::string_view path = target;
+  if (!absl::ConsumePrefix(&path, "unix:")) return std::nullopt;
+  if (absl::StartsWith(path, "///")) path.remove_prefix(2);  // a URI with an empty authority
+  return std::string(path);
 }
 
 Result<proto::FileDescriptor> ConnectSocket(const std::string& path,

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/transport/channel.h"
@@ -86,8 +87,7 @@ Result<std::shared_ptr<ArenaMemory>> Connector::NewArena() const {
 }
 
 bool Connector::IsAllowed(Transport transport) const {
-  return std::find(options_.transports.begin(), options_.transports.end(), transport) !=
-         options_.transports.end();
+  return absl::c_linear_search(options_.transports, transport);
 }
 
 Status Connector::CheckOptions() const {
@@ -153,12 +153,12 @@ Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
   ChosenTransport chosen = {Transport::kInline, reason};
   if (const std::optional<std::string> path = UnixPathOf(target_); path.has_value()) {
     Result<proto::FileDescriptor> socket = ConnectSocket(*path, TimeLeft(deadline));
-    if (socket.ok()) return Dialed{LinkOn(*std::move(socket), {}, nullptr), std::move(chosen)};
+    if (socket.ok()) return LinkOn(*std::move(socket), {}, nullptr, std::move(chosen));
   }
-  std::shared_ptr<Link> channel = OwnChannel();
+  const Dialed channel = OwnChannel(std::move(chosen));
   // The answer is left unused: a call on the channel fails with the reason.
   static_cast<void>(channel->stub.WaitForConnected(TimeLeft(deadline)));
-  return Dialed{std::move(channel), std::move(chosen)};
+  return channel;
 }
 
 // Memory is created once a server listens. Where it is for staging, the arena has none.
@@ -221,29 +221,27 @@ Result<Connector::Dialed> Connector::Greet(
   const Region region = {.memory = *memory,
                          .ids = std::make_shared<RegionIds>(answer->hello.region_id),
                          .is_staging = MayStage()};
-  return Dialed{LinkOn(std::move(socket), region, std::move(ring)), std::move(chosen)};
+  return LinkOn(std::move(socket), region, std::move(ring), std::move(chosen));
 }
 
-std::shared_ptr<const Link> Connector::LinkOn(proto::FileDescriptor socket, Region region,
-                                              std::shared_ptr<Ring> ring) const {
+Connector::Dialed Connector::LinkOn(proto::FileDescriptor socket, Region region,
+                                    std::shared_ptr<Ring> ring, ChosenTransport chosen) const {
   const Stub stub(MakeChannelOn(std::move(socket), options_), options_, token_);
-  std::shared_ptr<RotateTransport> rotate;
-  if (ring == nullptr) {
-    rotate = std::make_shared<RpcTransport>(stub);
-  } else {
-    rotate = std::make_shared<RingTransport>(stub, std::move(ring), callback_owner_);
-  }
-  return std::make_shared<Link>(Link{.stub = stub,
-                                     .rotate = std::move(rotate),
-                                     .on_own_socket = true,
-                                     .region = std::move(region)});
+  return std::make_shared<Link>(
+      Link{.stub = stub,
+           .rotate = std::make_shared<RotateTransport>(stub, std::move(ring), callback_owner_),
+           .on_own_socket = true,
+           .region = std::move(region),
+           .chosen = std::move(chosen)});
 }
 
-std::shared_ptr<Link> Connector::OwnChannel() const {
+Connector::Dialed Connector::OwnChannel(ChosenTransport chosen) const {
   const Stub stub(MakeChannel(target_, options_), options_, token_);
-  return std::make_shared<Link>(Link{.stub = stub,
-                                     .rotate = std::make_shared<RpcTransport>(stub),
-                                     .of_several = IsOfSeveral(target_)});
+  return std::make_shared<Link>(
+      Link{.stub = stub,
+           .rotate = std::make_shared<RotateTransport>(stub, nullptr, callback_owner_),
+           .of_several = IsOfSeveral(target_),
+           .chosen = std::move(chosen)});
 }
 
 // The thread that finds the connection lost dials without mu_; the others wait for it. Where only
@@ -253,9 +251,9 @@ Result<std::shared_ptr<const Link>> Connector::Get() {
   {
     const proto::MutexLock lock(&mu_);
     while (dialing_) dialed_.Wait(&mu_);
-    if (!lost_ && !HasLostHalf(current_.link->region)) return current_.link;
+    if (!lost_ && !HasLostHalf(current_->region)) return current_;
     dialing_ = true;
-    lost = current_.link;
+    lost = current_;
   }
   Result<Dialed> dialed = Redial(*lost);
   const proto::MutexLock lock(&mu_);
@@ -263,23 +261,22 @@ Result<std::shared_ptr<const Link>> Connector::Get() {
   dialed_.SignalAll();
   if (!dialed.ok()) {
     if (lost_) return dialed.status();
-    return current_.link;
+    return current_;
   }
   lost_ = false;
   current_ = *std::move(dialed);
-  return current_.link;
+  return current_;
 }
 
 Result<Connector::Dialed> Connector::Redial(const Link& lost) const {
   ROPE_ASSIGN_OR_RETURN(proto::FileDescriptor socket,
                         ConnectSocket(*UnixPathOf(target_), kRedialMax));
   if (lost.region.ids == nullptr) {
-    return Dialed{LinkOn(std::move(socket), {}, nullptr), transport()};
+    return LinkOn(std::move(socket), {}, nullptr, lost.chosen);
   }
   Result<Dialed> dialed = Greet(std::move(socket), lost.region.is_staging ? NewStaging() : arena_);
   if (dialed.ok() || !IsAllowed(Transport::kInline)) return dialed;
-  return Dialed{OwnChannel(),
-                {Transport::kInline, absl::StrCat("memfd: ", dialed.status().ToString())}};
+  return OwnChannel({Transport::kInline, absl::StrCat("memfd: ", dialed.status().ToString())});
 }
 
 void Connector::Note(const Link& link, const Status& status) {
@@ -288,14 +285,14 @@ void Connector::Note(const Link& link, const Status& status) {
   // A status from the server itself says whether the call ran.
   const bool is_gone =
       status.code() == StatusCode::kUnavailable && status.detail().may_have_executed;
-  if (!link.on_own_socket || !is_gone || current_.link.get() != &link || lost_) return;
+  if (!link.on_own_socket || !is_gone || current_.get() != &link || lost_) return;
   lost_ = true;
   lost_arena_ |= link.region.ids != nullptr && !link.region.is_staging;
 }
 
 Result<std::shared_ptr<const Link>> Connector::GetForFence() {
   const proto::MutexLock lock(&mu_);
-  if (!std::exchange(lost_arena_, false)) return current_.link;
+  if (!std::exchange(lost_arena_, false)) return current_;
   return MakeError(
       Reason::kConnectionLost,
       "fence: a connection that shared the memory was lost; the end of its server's work cannot "
@@ -304,7 +301,7 @@ Result<std::shared_ptr<const Link>> Connector::GetForFence() {
 
 ChosenTransport Connector::transport() const {
   const proto::MutexLock lock(&mu_);
-  return current_.chosen;
+  return current_->chosen;
 }
 
 }  // namespace rope::client

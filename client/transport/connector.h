@@ -49,6 +49,7 @@ struct Link {
   bool on_own_socket = false;                         // gRPC will not connect it again
   bool of_several = false;                            // servers, which take turns
   Region region = {};                                 // of the arena, or for staging
+  ChosenTransport chosen = {};                        // how its memory is shared
 };
 
 class Connector {
@@ -91,11 +92,7 @@ class Connector {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // A link, and how its memory is shared.
-  struct Dialed {
-    std::shared_ptr<const Link> link;
-    ChosenTransport chosen = {};
-  };
+  using Dialed = std::shared_ptr<const Link>;  // a new link
 
   Status CheckOptions() const;
   bool IsAllowed(Transport transport) const;
@@ -112,9 +109,9 @@ class Connector {
   Result<std::shared_ptr<ArenaMemory>> NewStaging() const;
   // The imported memory, or new one.
   Result<std::shared_ptr<ArenaMemory>> NewArena() const;
-  std::shared_ptr<const Link> LinkOn(proto::FileDescriptor socket, Region region,
-                                     std::shared_ptr<Ring> ring) const;
-  std::shared_ptr<Link> OwnChannel() const;
+  Dialed LinkOn(proto::FileDescriptor socket, Region region, std::shared_ptr<Ring> ring,
+                ChosenTransport chosen) const;
+  Dialed OwnChannel(ChosenTransport chosen) const;
   // A connection in place of `lost`, with memory of the same kind. REQUIRES: `lost` is on a socket
   // of ours.
   Result<Dialed> Redial(const Link& lost) const;

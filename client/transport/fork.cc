@@ -24,13 +24,10 @@ int ForkCount() {
   return forks.load(std::memory_order_relaxed);
 }
 
-bool NoteConnect() {
+Status NoteConnect() {
   const int now = ForkCount();
   int first = -1;
-  return forks_at_first_connect.compare_exchange_strong(first, now) || first == now;
-}
-
-Status ForkedAfterConnect() {
+  if (forks_at_first_connect.compare_exchange_strong(first, now) || first == now) return {};
   return MakeError(Reason::kWrongState, "target", "a process forked after its parent had connected",
                    "a fork before the first connection, or exec; \"inproc:\" can be connected");
 }

@@ -15,11 +15,9 @@ namespace rope::client {
 // How many forks lie between this process and the first that asked.
 int ForkCount();
 
-// Notes that this process connects. False: one that it was forked from had connected, so that gRPC
-// does not work here.
-bool NoteConnect();
-// FAILED_PRECONDITION, of a connection to a server in such a process.
-Status ForkedAfterConnect();
+// Notes that this process connects. FAILED_PRECONDITION: one that it was forked from had connected,
+// so that gRPC does not work here.
+Status NoteConnect();
 
 // FAILED_PRECONDITION, of an object that was made at another ForkCount.
 Status MadeByParent();

@@ -95,9 +95,8 @@ std::optional<uint32_t> Ring::Reserve() {
   if (shared().closed.load() != 0) return std::nullopt;
   const proto::MutexLock lock(&mu_);
   if (free_.empty()) {
-    const auto answered = [this](uint32_t slot) { return IsDone(shared().slots[slot]); };
-    const auto begin = std::stable_partition(abandoned_.begin(), abandoned_.end(),
-                                             [&](uint32_t slot) { return !answered(slot); });
+    const auto is_open = [this](uint32_t slot) { return !IsDone(shared().slots[slot]); };
+    const auto begin = std::stable_partition(abandoned_.begin(), abandoned_.end(), is_open);
     free_.assign(begin, abandoned_.end());
     abandoned_.erase(begin, abandoned_.end());
   }
@@ -128,10 +127,6 @@ Ring::Outcome Ring::Await(proto::RingSlot& slot, bool may_poll, Clock::time_poin
     if (IsDone(slot)) return Outcome::kAnswered;
     sched_yield();  // another thread may be the one that has the answer to bring
   }
-  return Sleep(slot, deadline);
-}
-
-Ring::Outcome Ring::Sleep(proto::RingSlot& slot, Clock::time_point deadline) const {
   const uint32_t awaited = ValueOf(RingState::kAwaited);
   uint32_t expected = ValueOf(RingState::kSubmitted);
   if (!slot.state.compare_exchange_strong(expected, awaited)) return Outcome::kAnswered;
@@ -355,15 +350,10 @@ RingCompletions::RingCompletions(std::shared_ptr<Ring> ring,
 
 RingCompletions::~RingCompletions() {
   requests_->Stop();
-  std::thread thread;
-  {
-    const proto::MutexLock lock(&mu_);
-    thread.swap(thread_);
-  }
-  if (thread.get_id() == std::this_thread::get_id()) {
-    thread.detach();
-  } else if (thread.joinable()) {
-    thread.join();
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else if (thread_.joinable()) {
+    thread_.join();
   }
 }
 

@@ -76,7 +76,6 @@ class Ring {
   void Submit(uint32_t slot);
   enum class Outcome { kAnswered, kTimedOut, kLost };
   Outcome Await(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const;
-  Outcome Sleep(proto::RingSlot& slot, Clock::time_point deadline) const;
 
   const std::unique_ptr<SharedMemory> memory_;
   const std::chrono::microseconds spin_;

@@ -6,7 +6,19 @@
 namespace rope::client {
 namespace {
 
+using std::chrono::microseconds;
+
 thread_local const CallbackOwner* owner_of_thread = nullptr;
+
+// None where the process has one processor or less, of the machine or by its control group.
+microseconds DefaultSpin() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  int64_t quota = 0;
+  int64_t period = 0;
+  // "max" is not a number: no limit.
+  const bool is_limited = (file >> quota >> period) && quota <= period;
+  return microseconds(is_limited || std::thread::hardware_concurrency() <= 1 ? 0 : 200);
+}
 
 }  // namespace
 
@@ -17,25 +29,6 @@ void EnterCallbackThread(const CallbackOwner& owner) {
 bool IsCallbackThreadOf(const CallbackOwner& owner) {
   return owner_of_thread == &owner;
 }
-
-namespace {
-
-using std::chrono::microseconds;
-
-// Whether the control group limits this process to one processor or less.
-bool IsLimitedToOneProcessor() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  int64_t quota = 0;
-  int64_t period = 0;
-  return (file >> quota >> period) && quota <= period;  // "max" is not a number: no limit
-}
-
-microseconds DefaultSpin() {
-  const bool alone = std::thread::hardware_concurrency() <= 1 || IsLimitedToOneProcessor();
-  return microseconds(alone ? 0 : 200);
-}
-
-}  // namespace
 
 microseconds SpinOf(const ConnectOptions& options) {
   return std::clamp<microseconds>(options.spin.value_or(DefaultSpin()), microseconds(0),

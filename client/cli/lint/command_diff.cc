@@ -120,7 +120,7 @@ Result<int> RunDiff(const Arguments& arguments) {
   ROPE_ASSIGN_OR_RETURN(const DiffSide b, ReadSide(arguments, 1));
   ROPE_ASSIGN_OR_RETURN(const Json differences, Diff(a, b, error));
   if (arguments.Has("json")) {
-    absl::PrintF("%s", DiffJson(differences));
+    absl::PrintF("%s", JsonText(differences));
   } else {
     for (const Json& difference : differences) PrintDifference(difference, error);
   }

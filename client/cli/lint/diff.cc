@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/arguments.h"
 #include "client/cli/lint/lint.h"
 #include "client/error.h"
 #include "kernels/compat/attention_scale.h"
@@ -273,10 +272,6 @@ Result<DiffSide> SideOf(const std::string& text, const std::string& sub_config,
   if (!parsed.ok()) return ToStatus(parsed.status());
   side.engine = *std::move(parsed);
   return side;
-}
-
-std::string DiffJson(const Json& differences) {
-  return JsonText(differences);
 }
 
 }  // namespace rope::client

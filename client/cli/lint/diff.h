@@ -35,9 +35,6 @@ Result<nlohmann::ordered_json> Diff(const DiffSide& a, const DiffSide& b, double
 Result<DiffSide> SideOf(const std::string& text, const std::string& sub_config,
                         const std::string& engine);
 
-// The text of what Diff gives.
-std::string DiffJson(const nlohmann::ordered_json& differences);
-
 }  // namespace rope::client
 
 #endif  // ROPE_CLIENT_CLI_LINT_DIFF_H_

@@ -25,6 +25,7 @@
 #include "kernels/config/rope_config.h"
 #include "kernels/describe.h"
 #include "kernels/frequencies/frequencies.h"
+#include "kernels/status_macros.h"
 #include "proto/error.h"
 
 namespace rope::client {
@@ -198,17 +199,11 @@ class LineIterator {
 }  // namespace
 
 // The events of the parser, which reads no further than the end of a key before it reports it.
-class KeyReader : public nlohmann::json_sax<nlohmann::json> {
+class KeyReader : public nlohmann::detail::json_sax_acceptor<nlohmann::json> {
  public:
   KeyReader(KeyLines& lines, const int64_t& line) : lines_(lines), line_(line) {}
 
-  bool null() override { return true; }
-  bool boolean(bool /*value*/) override { return true; }
-  bool number_integer(number_integer_t /*value*/) override { return true; }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
-  bool binary(binary_t& /*value*/) override { return true; }
-  bool string(string_t& value) override {
+  bool string(string_t& value) {
     if (value.size() > kKeyBytesMax || depth_ == 0 || depth_ > kDepthMax) return true;
     const std::string path = Path();
     if (path == ".text_config.model_type" ||
@@ -217,11 +212,11 @@ class KeyReader : public nlohmann::json_sax<nlohmann::json> {
     }
     return true;
   }
-  bool start_object(size_t /*elements*/) override { return Open(); }
-  bool end_object() override { return Close(); }
-  bool start_array(size_t /*elements*/) override { return Open(); }
-  bool end_array() override { return Close(); }
-  bool key(string_t& name) override {
+  bool start_object(size_t /*elements*/) { return Open(); }
+  bool end_object() { return Close(); }
+  bool start_array(size_t /*elements*/) { return Open(); }
+  bool end_array() { return Close(); }
+  bool key(string_t& name) {
     if (depth_ == 0 || depth_ > kDepthMax) return true;
     levels_[depth_ - 1] = name.size() > kKeyBytesMax ? std::string() : name;
     if (lines_.keys_.size() < kKeysMax && name.size() <= kKeyBytesMax) {
@@ -230,7 +225,7 @@ class KeyReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(size_t /*position*/, const std::string& /*token*/,
-                   const nlohmann::detail::exception& /*error*/) override {
+                   const nlohmann::detail::exception& /*error*/) {
     lines_.error_line_ = line_;
     return false;
   }
@@ -382,27 +377,9 @@ class Linter {
     report_.model_type = keys_.model_type();
   }
 
-  // Lints the config that the report's columns describe: the file's, or the chosen sub-config.
-  void Lint(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config) {
-    LintOne(config, sub_config, /*tower=*/false);
-    described_ = true;
-  }
-
-  // Lints another one. What this program does not support is no error of the file.
-  void LintSub(const absl::StatusOr<kernels::ModelConfig>& config, const kernels::SubConfig& sub) {
-    LintOne(config, sub.name, !sub.unsupported.empty());
-  }
-
-  void Finish() {
-    if (auto finding = VersionFinding(filter_)) report_.findings.push_back(*std::move(finding));
-    report_.rope_type = absl::StrJoin(rope_types_, ", ");
-    std::ranges::stable_sort(report_.findings, std::greater<>(),
-                             [](const Finding& finding) { return finding.rule->weight; });
-  }
-
- private:
-  void LintOne(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config,
-               bool tower) {
+  // What this program does not support of a `tower` is no error of the file.
+  void Lint(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config,
+            bool tower) {
     sub_config_ = std::string(sub_config);
     if (!config.ok() && tower) {
       return Add("", {.rule = &RuleOf(kTowerNotSupported),
@@ -413,17 +390,22 @@ class Linter {
     std::vector<std::string> types = config->layer_types();
     if (types.empty()) types.emplace_back();  // all layers are equal
     for (const std::string& type : types) {
-      kernels::LayerChoice choice;
-      choice.layer_type = type;
-      auto layer = config->Layer(choice);
-      if (layer.ok()) {
-        LintLayer(type, *std::move(layer));
-      } else {
-        AddRefusal(type, layer.status());
-      }
+      const absl::Status status = LintLayer(*config, type);
+      if (!status.ok()) AddRefusal(type, status);
     }
   }
 
+  // The report's columns are those of what was linted so far.
+  void KeepColumns() { described_ = true; }
+
+  void Finish() {
+    if (auto finding = VersionFinding(filter_)) report_.findings.push_back(*std::move(finding));
+    report_.rope_type = absl::StrJoin(rope_types_, ", ");
+    std::ranges::stable_sort(report_.findings, std::greater<>(),
+                             [](const Finding& finding) { return finding.rule->weight; });
+  }
+
+ private:
   // Fills the report's columns. REQUIRES: described_ is false.
   void Describe(const kernels::LayerConfig& layer) {
     if (layer.pairing.has_value()) report_.pairing = std::string(Name(*layer.pairing));
@@ -434,35 +416,37 @@ class Linter {
     if (!absl::c_linear_search(rope_types_, rope_type)) rope_types_.push_back(rope_type);
   }
 
-  void LintLayer(const std::string& type, kernels::LayerConfig layer) {
+  // INVALID_ARGUMENT: the layer is refused.
+  absl::Status LintLayer(const kernels::ModelConfig& config, const std::string& type) {
+    kernels::LayerChoice choice;
+    choice.layer_type = type;
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
     if (!described_) Describe(layer);
-    if (layer.rotates) {
-      if (const absl::Status valid = kernels::Validate(layer.config); !valid.ok()) {
-        return AddRefusal(type, valid);
-      }
-    }
-    const auto rope = kernels::ReadLayer(std::move(layer), std::nullopt, kernels::Compat::kDefault);
-    if (!rope.ok()) return AddRefusal(type, rope.status());
-    for (const kernels::Remark& remark : kernels::RemarksOf(*rope)) {
+    if (layer.rotates) ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
+    ROPE_ASSIGN_OR_RETURN(
+        const kernels::LayerRope rope,
+        kernels::ReadLayer(std::move(layer), std::nullopt, kernels::Compat::kDefault));
+    for (const kernels::Remark& remark : kernels::RemarksOf(rope)) {
       // Published files have many towers that are not known here.
       const bool tower = described_ && remark.kind == kernels::RemarkKind::kUnknownModelType;
       Add(type, {.rule = tower ? &RuleOf(kTowerNotSupported) : &RuleOf(kernels::Name(remark.kind)),
                  .field = remark.field,
                  .message = remark.text});
     }
-    if (!rope->layer.rotates) return;
-    if (!rope->layer.config.head_dim.has_value()) {
-      return Add(type, {.rule = &RuleOf(kernels::Name(kernels::RemarkKind::kNoHeadDim)),
-                        .field = "head_dim",
-                        .message = "head_dim: got nothing, want the channels of a head; the "
-                                   "readings of engines are not compared"});
+    if (!rope.layer.rotates) return absl::OkStatus();
+    if (!rope.layer.config.head_dim.has_value()) {
+      Add(type, {.rule = &RuleOf(kernels::Name(kernels::RemarkKind::kNoHeadDim)),
+                 .field = "head_dim",
+                 .message = "head_dim: got nothing, want the channels of a head; the "
+                            "readings of engines are not compared"});
+      return absl::OkStatus();
     }
-    const auto resolved = kernels::Resolve(rope->layer.config);
-    if (!resolved.ok()) return AddRefusal(type, resolved.status());
-    for (Finding& finding : EngineReadings(*rope, **resolved, filter_)) {
+    ROPE_ASSIGN_OR_RETURN(const auto resolved, kernels::Resolve(rope.layer.config));
+    for (Finding& finding : EngineReadings(rope, *resolved, filter_)) {
       Add(type, std::move(finding));
     }
-    LintScale(type, *rope);
+    LintScale(type, rope);
+    return absl::OkStatus();
   }
 
   // The engines that scale attention in another way than the model's code.
@@ -510,23 +494,20 @@ class Linter {
       return;
     }
     if (finding.field.empty()) finding.field = std::string(FirstKeyIn(finding.message));
-    absl::string_view field = finding.field;
+    finding.line = NearestLine(finding.field, type);
+  }
+
+  int64_t NearestLine(absl::string_view field, const std::string& type) const {
     while (!field.empty()) {
-      if (const auto line = LineOf(field, type); line.has_value()) {
-        finding.line = *line;
-        return;
-      }
+      if (const auto line = LineOf(field, type)) return *line;
       const size_t dot = field.rfind('.');
       field = field.substr(0, dot == absl::string_view::npos ? 0 : dot);
     }
     for (const absl::string_view around :
          {"rope_type", "type", "rope_parameters", "rope_scaling", "rope_theta", "model_type"}) {
-      if (const auto line = LineOf(around, type); line.has_value()) {
-        finding.line = *line;
-        return;
-      }
+      if (const auto line = LineOf(around, type)) return *line;
     }
-    finding.line = keys_.Find(sub_config_, "").value_or(1);
+    return keys_.Find(sub_config_, "").value_or(1);
   }
 
   // "inv_freq[3]" is in the line of inv_freq.
@@ -571,12 +552,15 @@ FileReport LintText(absl::string_view file, absl::string_view text,
   const auto found = kernels::FindSubConfigs(json);
   Linter linter(text, filter, report);
   if (!sub_config.empty() || !found.ok() || found->readable_without_choice) {
-    linter.Lint(parse(sub_config), sub_config);
+    linter.Lint(parse(sub_config), sub_config, /*tower=*/false);
+    linter.KeepColumns();
   }
   if (sub_config.empty() && found.ok()) {
     for (const kernels::SubConfig& sub : found->configs) {
       // The file's text_config is what the file is read by.
-      if (sub.states_rope && sub.name != "text_config") linter.LintSub(parse(sub.name), sub);
+      if (sub.states_rope && sub.name != "text_config") {
+        linter.Lint(parse(sub.name), sub.name, !sub.unsupported.empty());
+      }
     }
   }
   linter.Finish();

@@ -23,6 +23,7 @@
 #ifndef ROPE_ARENA_H_
 #define ROPE_ARENA_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -69,20 +70,20 @@ class ImportedMemory {
 class Slot {
  public:
   Slot() = default;  // empty: data() is null, bytes() is 0
-  Slot(Slot&& other) noexcept;
-  Slot& operator=(Slot&& other) noexcept;
-  ~Slot();
 
-  void* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
+  void* data() const { return range_.get(); }
+  int64_t bytes() const { return range_ == nullptr ? 0 : range_.get_deleter().bytes; }
 
  private:
   friend class Arena;
-  Slot(std::shared_ptr<ArenaMemory> memory, void* data, int64_t bytes);
+  friend class StagedRun;  // which has such a range too
+  struct GiveBack {
+    std::shared_ptr<ArenaMemory> memory;
+    int64_t bytes;
+    void operator()(std::byte* data) const;
+  };
 
-  std::shared_ptr<ArenaMemory> memory_;
-  void* data_ = nullptr;
-  int64_t bytes_ = 0;
+  std::unique_ptr<std::byte, GiveBack> range_;
 };
 
 class Arena {

@@ -3,9 +3,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <chrono>
-#include <string>
 #include <utility>
 #include <vector>
 

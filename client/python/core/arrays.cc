@@ -5,9 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <utility>
 
-#include "client/error.h"
 #include "client/python/core/interpreter.h"
 
 namespace rope::python {
@@ -138,22 +136,21 @@ nb::object StreamFor(nb::handle object, Gpu* gpu) {
 // What __dlpack__ gives. None: the object cannot.
 nb::object CapsuleOf(nb::handle object, const nb::object& stream) {
   if (!nb::hasattr(object, "__dlpack__")) return nb::none();
-  nb::dict given;
-  if (!stream.is_none()) given["stream"] = stream;
-  try {
-    return object.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 1), **given);
-  } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_Exception)) {  // such as KeyboardInterrupt
-      error.restore();
-      nb::raise_python_error();
+  for (const bool has_version : {true, false}) {  // which old libraries do not know
+    nb::dict given;
+    if (!stream.is_none()) given["stream"] = stream;
+    if (has_version) given["max_version"] = nb::make_tuple(1, 1);
+    try {
+      return object.attr("__dlpack__")(**given);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) {  // such as KeyboardInterrupt
+        error.restore();
+        nb::raise_python_error();
+      }
+      if (!error.matches(PyExc_TypeError)) break;
     }
-    if (!error.matches(PyExc_TypeError)) return nb::none();
   }
-  try {
-    return object.attr("__dlpack__")(**given);
-  } catch (nb::python_error&) {
-    return nb::none();
-  }
+  return nb::none();
 }
 
 // An int of Python's own of 64 bits.

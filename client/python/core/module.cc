@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/cli/arguments.h"
 #include "client/cli/lint/diff.h"
 #include "client/cli/lint/lint.h"
 #include "client/cli/lint/lint_output.h"
@@ -373,7 +374,7 @@ std::string Diff(const std::string& a, const std::string& b, double error,
                  const std::string& engine_b) {
   const auto first = Take(WithoutGil([&] { return client::SideOf(a, sub_config, engine_a); }));
   const auto second = Take(WithoutGil([&] { return client::SideOf(b, sub_config, engine_b); }));
-  return client::DiffJson(Take(WithoutGil([&] { return client::Diff(first, second, error); })));
+  return client::JsonText(Take(WithoutGil([&] { return client::Diff(first, second, error); })));
 }
 
 // Empty: all layers are equal, or the text is no config that can be read.

@@ -1,9 +1,6 @@
 #include "client/python/core/request.h"
 
 #include <algorithm>
-#include <optional>
-#include <string>
-#include <utility>
 
 #include "client/python/core/interpreter.h"
 

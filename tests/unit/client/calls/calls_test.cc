@@ -431,8 +431,7 @@ Status Full(int64_t delay_ms, bool executed = false) {
 }
 
 RetryState After(int attempts) {
-  return {
-      .attempts = attempts, .idempotent = true, .elapsed = microseconds(0), .timeout = seconds(30)};
+  return {.attempts = attempts, .idempotent = true, .left = seconds(30)};
 }
 
 TEST(RetryTest, UnavailableBacksOffDoublingToTheBound) {
@@ -459,9 +458,9 @@ TEST(RetryTest, OtherCodesStop) {
 
 TEST(RetryTest, DelayThatReachesTheDeadlineStops) {
   RetryState state = After(1);
-  state.elapsed = seconds(30) - milliseconds(50);
+  state.left = milliseconds(50);
   EXPECT_EQ(RetryDelay(kPolicy, state, Unavailable(), 0), std::nullopt);
-  state.elapsed -= microseconds(1);
+  state.left += microseconds(1);
   EXPECT_EQ(RetryDelay(kPolicy, state, Unavailable(), 0), milliseconds(50));
 }
 
