@@ -69,8 +69,8 @@ std::string InShort(v1::RotateRequest request) {
 
 TEST(MovePropertyTest, PagesAndSlotsMoveAsPackedTokensDoOnEveryBackend) {
   constexpr int kCases = 600;
-  // Small requests run on the calling thread; others are cut into slices, some of which begin within
-  // a layer and have several.
+  // Small requests run on the calling thread; others are cut into slices. Some begin within a layer
+  // and have several.
   const server::Batcher::Options options = {
       .direct_bytes_max = 256, .slice_bytes_max = 1536, .direct_slots = 1};
   int64_t answers = 0;

@@ -14,8 +14,8 @@
 namespace rope::kernels {
 namespace {
 
-// Tokens of a piece with several layers, if the job has as many and each has its own row: the memory
-// of a layer's tokens is read in one run.
+// Tokens of a piece with several layers, if the job has as many and each has its own row: the
+// memory of a layer's tokens is read in one run.
 constexpr int64_t kTokensTogether = 32;
 
 struct Piece {

@@ -1,7 +1,8 @@
-// How a job lies in memory and what is prefetched of it; the rows of tokens in the order of a Format
-// (cpu_rotate-inl.h), from pages or composed of two rows of a table; and one head of a job with fused ops (norm, scales, another output dtype) or
-// another arithmetic, for one instruction set. RotateFused (cpu_rotate_loops-inl.h) runs these
-// steps for each head, in a buffer that stays in the first-level cache:
+// How a job lies in memory, and what is prefetched of it; the rows of tokens in the order of a
+// Format (cpu_rotate-inl.h), from pages or composed of two rows of a table; and one head of a job
+// with fused ops (norm, scales, another output dtype) or another arithmetic, for one instruction
+// set. RotateFused (cpu_rotate_loops-inl.h) runs these steps for each head, in a buffer that stays
+// in the first-level cache:
 //   1. WidenHead: copies the head to `raw` and widens it to floats in `values`
 //   2. NormaliseHead: scales `values` by the norm's factor and weights
 //   3. RotateHead: rotates `values` in place

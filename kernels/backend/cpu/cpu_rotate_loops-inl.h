@@ -22,7 +22,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/backend/cpu/cpu_rotate-inl.h"
 #include "kernels/backend/cpu/cpu_rotate_bfloat16-inl.h"
