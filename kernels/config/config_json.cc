@@ -111,10 +111,8 @@ absl::Status MarkStill(const ConfigDocument& document, std::vector<LayerConfig>&
   }
   for (LayerConfig& entry : entries) {
     entry.rotates = false;
-    entry.remarks.push_back(
-        {RemarkKind::kNoRotation,
-         StrCat(document.model.PathOf(key), " ", Show(got), ", want ", Show(value),
-                ": no layer rotates; tensors come back unchanged")});
+    AddRemark(entry.remarks, RemarkKind::kNoRotation, document.model.PathOf(key), " ", Show(got),
+              ", want ", Show(value), ": no layer rotates; tensors come back unchanged");
   }
   return absl::OkStatus();
 }
@@ -165,9 +163,8 @@ void RemarkLayerTypes(const ConfigDocument& document, const LayerTypes& layers,
     if (std::find(known.begin(), known.end(), type) != known.end()) continue;
     const std::string nearest = proto::NearestName(type, known);
     if (nearest.empty()) continue;
-    remarks.push_back({RemarkKind::kUnknownLayerType,
-                       StrCat(document.parameters->path(), ": layer type ", Show(type),
-                              " is none of the model's", proto::DidYouMean(nearest))});
+    AddRemark(remarks, RemarkKind::kUnknownLayerType, document.parameters->path(), ": layer type ",
+              Show(type), " is none of the model's", proto::DidYouMean(nearest));
   }
   for (LayerConfig& entry : entries) {
     entry.remarks.insert(entry.remarks.end(), remarks.begin(), remarks.end());
@@ -252,10 +249,9 @@ void MarkUnrotated(std::string_view positions, std::string_view unused, LayerCon
   entry.rotates = false;
   std::erase_if(entry.remarks,
                 [](const Remark& remark) { return remark.kind == RemarkKind::kDefaultAssumed; });
-  entry.remarks.push_back(
-      {RemarkKind::kNoRotation, StrCat("the model has no rotary embedding",
-                                       positions.starts_with("no ") ? " and " : ", but ", positions,
-                                       unused, "; tensors come back unchanged")});
+  AddRemark(entry.remarks, RemarkKind::kNoRotation, "the model has no rotary embedding",
+            positions.starts_with("no ") ? " and " : ", but ", positions, unused,
+            "; tensors come back unchanged");
 }
 
 }  // namespace
@@ -390,9 +386,9 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
   }
   if (!still.has_value()) return;
   if (!all) {
-    entry.remarks.push_back(
-        {RemarkKind::kUnrotatedLayers, StrCat("some layers do not rotate, the first is layer ",
-                                              *still, "; pick a layer to tell them apart")});
+    AddRemark(entry.remarks, RemarkKind::kUnrotatedLayers,
+              "some layers do not rotate, the first is layer ", *still,
+              "; pick a layer to tell them apart");
     return;
   }
   entry.rotates = false;
@@ -400,8 +396,8 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
       choice.layer.has_value()
           ? StrCat("layer ", *choice.layer, " does")
           : StrCat(choice.layer_type, choice.layer_type.empty() ? "" : " ", "layers do");
-  entry.remarks.push_back(
-      {RemarkKind::kUnrotatedLayers, StrCat(which, " not rotate; tensors come back unchanged")});
+  AddRemark(entry.remarks, RemarkKind::kUnrotatedLayers, which,
+            " not rotate; tensors come back unchanged");
 }
 
 std::string_view ModelConfig::EntryName(std::string_view type) const {

@@ -239,34 +239,30 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
                                                                   model.Object("rope_scaling")}));
   const bool scales = document.type->theta_ratio.empty();
   if (!scales && document.parameters.has_value()) {
-    document.remarks.push_back({RemarkKind::kOverriddenValue,
-                                StrCat(document.parameters->path(), " is not used: the code of ",
-                                       document.model_type, " has no scaling")});
+    AddRemark(document.remarks, RemarkKind::kOverriddenValue, document.parameters->path(),
+              " is not used: the code of ", document.model_type, " has no scaling");
     document.parameters.reset();
   }
   for (const std::string_view key : {"rope_parameters", "rope_scaling", "rope_theta"}) {
     const Json* const around = root.Find(key);
     if (!text.has_value() || around == nullptr || around->empty()) continue;
     if (const Json* const own = text->Find(key); own == nullptr || *own != *around) {
-      document.remarks.push_back(
-          {RemarkKind::kOverriddenValue,
-           StrCat(root.PathOf(key), " is not used: text_config is read instead")});
+      AddRemark(document.remarks, RemarkKind::kOverriddenValue, root.PathOf(key),
+                " is not used: text_config is read instead");
     }
   }
   const bool loose = scales && !document.parameters.has_value() && IsBare(model);
   if (loose && document.type->of_transformers) {
-    document.remarks.push_back(
-        {RemarkKind::kOverriddenValue,
-         StrCat("rope parameters at the top level of ",
-                model.path().empty() ? std::string("the file") : model.path(),
-                " are not used: the class of ", document.model_type, " reads rope_parameters")});
+    AddRemark(document.remarks, RemarkKind::kOverriddenValue,
+              "rope parameters at the top level of ",
+              model.path().empty() ? std::string("the file") : model.path(),
+              " are not used: the class of ", document.model_type, " reads rope_parameters");
   } else if (loose) {
     document.bare = true;
     document.parameters = model;
-    document.remarks.push_back(
-        {RemarkKind::kTopLevelParameters,
-         StrCat("rope parameters are read from the top level of ",
-                model.path().empty() ? std::string("the file") : model.path())});
+    AddRemark(document.remarks, RemarkKind::kTopLevelParameters,
+              "rope parameters are read from the top level of ",
+              model.path().empty() ? std::string("the file") : model.path());
   }
   RemarkModel(document.model_type, model, document.remarks);
   RemarkNearMisses(document, document.remarks);
@@ -309,8 +305,7 @@ void RemarkUnknownKeys(const ConfigDocument& document, const JsonFields& paramet
                        parameters.PathOf(key)});
   }
   if (unknown > kNamed) {
-    remarks.push_back(
-        {RemarkKind::kUnknownKey, StrCat(unknown - kNamed, " more keys have no effect")});
+    AddRemark(remarks, RemarkKind::kUnknownKey, unknown - kNamed, " more keys have no effect");
   }
 }
 

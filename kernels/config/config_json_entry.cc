@@ -185,9 +185,8 @@ absl::StatusOr<RopeType> ReadType(const JsonFields& parameters, bool bare,
   if (bare && type.has_value()) return *type;  // a bare file may use `type` for something else
   ROPE_ASSIGN_OR_RETURN(const std::optional<RopeType> old, ReadTypeAt(parameters, "type"));
   if (type.has_value() && old.has_value() && *type != *old) {
-    remarks.push_back(
-        {RemarkKind::kOverriddenValue, StrCat(parameters.PathOf("type"), " ", Name(*old),
-                                              " is not used: rope_type says ", Name(*type))});
+    AddRemark(remarks, RemarkKind::kOverriddenValue, parameters.PathOf("type"), " ", Name(*old),
+              " is not used: rope_type says ", Name(*type));
   }
   return type.value_or(old.value_or(RopeType::kDefault));
 }
@@ -202,9 +201,8 @@ std::optional<double> AssumedNumber(const ConfigDocument& document, std::string_
   const auto whole = static_cast<int64_t>(number);
   const std::string shown = static_cast<double>(whole) == number ? StrCat(whole) : StrCat(number);
   const bool of_class = document.type->source.starts_with("transformers");
-  remarks.push_back({RemarkKind::kDefaultAssumed, StrCat(key, " absent, taken as ", shown, ", as ",
-                                                         of_class ? "Hugging Face" : "its code",
-                                                         " does for ", document.model_type)});
+  AddRemark(remarks, RemarkKind::kDefaultAssumed, key, " absent, taken as ", shown, ", as ",
+            of_class ? "Hugging Face" : "its code", " does for ", document.model_type);
   return number;
 }
 
@@ -240,9 +238,9 @@ absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& documen
     return InvalidField(model.PathOf("num_attention_heads"), *heads, "at least 1");
   }
   if (*hidden % *heads != 0) {
-    remarks.push_back({RemarkKind::kSizesDoNotDivide,
-                       StrCat("num_attention_heads ", *heads, " does not divide hidden_size ",
-                              *hidden, ": head_dim is taken as ", *hidden / *heads)});
+    AddRemark(remarks, RemarkKind::kSizesDoNotDivide, "num_attention_heads ", *heads,
+              " does not divide hidden_size ", *hidden, ": head_dim is taken as ",
+              *hidden / *heads);
   }
   return std::optional<int64_t>(*hidden / *heads);
 }
@@ -254,8 +252,7 @@ absl::StatusOr<double> ReadLocalTheta(const ConfigDocument& document,
     if (theta.has_value()) return *theta;
   }
   if (const auto usual = AssumedNumber(document, kLocalBases[0], remarks)) return *usual;
-  remarks.push_back(
-      {RemarkKind::kDefaultAssumed, StrCat(kLocalBases[0], " absent, taken as 10000")});
+  AddRemark(remarks, RemarkKind::kDefaultAssumed, kLocalBases[0], " absent, taken as 10000");
   return 10000;
 }
 
@@ -270,9 +267,8 @@ absl::StatusOr<double> ReadThetaRatio(const ConfigDocument& document,
     return InvalidField(model.PathOf(key), *ratio, "a number above 0");
   }
   if (model.Has("rope_theta")) {
-    remarks.push_back({RemarkKind::kOverriddenValue,
-                       StrCat(model.PathOf("rope_theta"), " is not used: the code of ",
-                              document.model_type, " takes 10000 * ", key)});
+    AddRemark(remarks, RemarkKind::kOverriddenValue, model.PathOf("rope_theta"),
+              " is not used: the code of ", document.model_type, " takes 10000 * ", key);
   }
   return kBase * ratio.value_or(1);
 }
@@ -301,16 +297,15 @@ absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
       FirstOf<double>({model.Number("rope_theta"), model.Number("global_rope_theta"),
                        model.Number("rotary_emb_base")}));
   if (theta.has_value() && top.has_value() && *top != *theta) {
-    remarks.push_back({RemarkKind::kOverriddenValue,
-                       StrCat(model.PathOf("rope_theta"), " ", *top, " is not used: ",
-                              parameters->PathOf("rope_theta"), " says ", *theta)});
+    AddRemark(remarks, RemarkKind::kOverriddenValue, model.PathOf("rope_theta"), " ", *top,
+              " is not used: ", parameters->PathOf("rope_theta"), " says ", *theta);
   }
   if (theta.has_value()) return *theta;
   if (top.has_value()) return *top;
   const size_t said = remarks.size();
   const std::optional<double> usual = AssumedNumber(document, "rope_theta", remarks);
   if (!usual.has_value()) {
-    remarks.push_back({RemarkKind::kDefaultAssumed, "rope_theta absent, taken as 10000"});
+    AddRemark(remarks, RemarkKind::kDefaultAssumed, "rope_theta absent, taken as 10000");
   }
   if (LostBase(document, parameters)) remarks[said].kind = RemarkKind::kNoBase;
   return usual.value_or(10000);
@@ -420,10 +415,8 @@ absl::Status ReadTruncate(const ConfigDocument& document, const JsonFields& para
   if (!document.nested) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(const std::optional<bool> own, parameters.Bool("truncate"));
   if (own.has_value() && *own != entry.config.truncate.value_or(true)) {
-    entry.remarks.push_back(
-        {RemarkKind::kOverriddenValue,
-         StrCat(parameters.PathOf("truncate"),
-                " is not used: Hugging Face reads it next to the layer types")});
+    AddRemark(entry.remarks, RemarkKind::kOverriddenValue, parameters.PathOf("truncate"),
+              " is not used: Hugging Face reads it next to the layer types");
   }
   return absl::OkStatus();
 }
