@@ -1,10 +1,10 @@
 #include "kernels/config/config_json_document.h"
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -161,10 +161,8 @@ bool IsNearMiss(std::string_view key, std::string_view target) {
       std::max(key.size(), target.size()) > std::min(key.size(), target.size()) + 2) {
     return false;
   }
-  std::string folded(key);
-  std::transform(folded.begin(), folded.end(), folded.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return proto::Edits(folded, target) <= (target.size() < kLong ? 1u : 2u);
+  return proto::Edits(absl::AsciiStrToLower(ToAbsl(key)), target) <=
+         (target.size() < kLong ? 1u : 2u);
 }
 
 // The first of `targets`, a list of keys.json, that `key` nearly spells; empty: none.
