@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -28,9 +27,9 @@ constexpr int64_t kPairsPerStep = 2048;
 
 struct DescribePlan {
   std::shared_ptr<const RopeEntry> entry;
-  std::shared_ptr<const kernels::ResolvedRope> resolved;  // null: the layer does not rotate
-  kernels::DescribeOptions options;                       // without positions; seq_len is set
-  std::vector<int64_t> positions;                         // of the rows
+  ResolvedPtr resolved;              // null: the layer does not rotate
+  kernels::DescribeOptions options;  // without positions; seq_len is set
+  std::vector<int64_t> positions;    // of the rows
 };
 
 absl::Status CheckPositions(const v1::DescribeRequest& request) {
@@ -49,20 +48,6 @@ absl::Status CheckSeqLen(const v1::DescribeRequest& request) {
   if (request.seq_len() >= 1 && request.seq_len() <= limits::kSeqLenMax) return absl::OkStatus();
   return InvalidField("seq_len", request.seq_len(),
                       absl::StrCat("a length from 1 to ", limits::kSeqLenMax));
-}
-
-// The embedding that `entry` describes; null if the layer does not rotate.
-absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> ResolveFor(
-    const RopeEntry& entry, const v1::DescribeRequest& request) {
-  std::shared_ptr<const kernels::ResolvedRope> resolved;
-  if (!entry.layer().rotates) return resolved;
-  std::optional<int64_t> head_dim;
-  if (request.has_head_dim()) head_dim = request.head_dim();
-  ROPE_ASSIGN_OR_RETURN(resolved, entry.Resolve(head_dim));
-  if (head_dim.has_value() && resolved->head_dim() != *head_dim) {
-    return InvalidField("head_dim", *head_dim, absl::StrCat("the config's ", resolved->head_dim()));
-  }
-  return resolved;
 }
 
 // What the request asks for, if the embedding has it.
@@ -159,7 +144,9 @@ absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const v1::DescribeRequest& 
   ROPE_ASSIGN_OR_RETURN(plan.entry, registry.Find(request.rope()));
   ROPE_RETURN_IF_ERROR(CheckPositions(request));
   ROPE_RETURN_IF_ERROR(CheckSeqLen(request));
-  ROPE_ASSIGN_OR_RETURN(plan.resolved, ResolveFor(*plan.entry, request));
+  if (plan.entry->layer().rotates) {
+    ROPE_ASSIGN_OR_RETURN(plan.resolved, ResolveAsked(*plan.entry, request));
+  }
   ROPE_ASSIGN_OR_RETURN(plan.options, OptionsOf(request, *plan.entry, plan.resolved.get()));
   plan.options.seq_len = kernels::SeqLenOf(plan.options);
   plan.options.positions = {};
