@@ -18,7 +18,6 @@
 #ifndef ROPE_SERVER_CLIENTS_REGIONS_H_
 #define ROPE_SERVER_CLIENTS_REGIONS_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -122,8 +121,8 @@ struct RegionTotals {
   explicit RegionTotals(Options opts) : options(opts) {}
 
   const Options options;
-  std::atomic<int64_t> regions = 0;   // registered ids
-  std::atomic<int64_t> rejected = 0;  // registrations refused while shared memory is enabled
+  Count regions;   // registered ids
+  Count rejected;  // registrations refused while shared memory is enabled
 };
 
 // Regions: the memory regions of one connection, which end with it.
