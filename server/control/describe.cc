@@ -6,18 +6,14 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/describe.h"
 #include "kernels/identity/key_identity.h"
-#include "kernels/status_macros.h"
 #include "proto/wire/message_hash.h"
 #include "proto/wire/rope_config.h"
-#include "server/error.h"
 #include "server/request/array_reader.h"
 #include "server/request/positions.h"
-#include "server/request/rotation_plan.h"
 
 namespace rope::server {
 namespace {
