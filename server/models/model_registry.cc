@@ -25,18 +25,6 @@ absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> RopeEntry::Resolve(
   return resolved;
 }
 
-void RopeEntry::Complete() {
-  config_id_ = proto::HashId(kernels::CanonicalText(rope_));
-  using kernels::KeptBytes;
-  bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(config_id_) + KeptBytes(field_) +
-           rope_.layer.KeptBytes() + KeptBytes(rope_.stated) + KeptBytes(rope_.warnings);
-  if (resolved_ != nullptr) bytes_ += resolved_->KeptBytes();
-}
-
-void Model::KeepComposite(std::string_view json) {
-  if (std::get<kernels::ModelConfig>(config).has_sub_configs()) composite_json = json;
-}
-
 absl::StatusOr<kernels::LayerConfig> Model::Layer(const kernels::LayerChoice& choice,
                                                   const std::string& field) const {
   if (const auto* layers = std::get_if<kernels::ModelConfig>(&config)) {
@@ -248,8 +236,8 @@ absl::StatusOr<Model> ReadJson(const std::string& name, std::string_view json) {
   auto config = kernels::ModelConfig::Parse(json);
   if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
   Model model;
+  if (config->has_sub_configs()) model.composite_json = json;
   model.config = *std::move(config);
-  model.KeepComposite(json);
   return model;
 }
 
@@ -394,7 +382,6 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::ReadEntry(
   }
   layer.config.precision = source.precision;
   ROPE_RETURN_IF_ERROR(Complete(std::move(layer), source.pairing, source.compat, *entry));
-  entry->Complete();
   return entry;
 }
 
@@ -420,7 +407,6 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
     auto config = kernels::ModelConfig::Parse(spec.config_json(), spec.sub_config());
     if (!config.ok()) return InField(field, config.status());
     model->config = *std::move(config);
-    model->KeepComposite(spec.config_json());
     return model;
   }
   field = "rope.model: ";
@@ -472,6 +458,12 @@ absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
   if (entry.rope_.layer.rotates && entry.rope_.layer.config.head_dim.has_value()) {
     ROPE_ASSIGN_OR_RETURN(entry.resolved_, entry.Resolve(std::nullopt));
   }
+  entry.config_id_ = proto::HashId(kernels::CanonicalText(entry.rope_));
+  using kernels::KeptBytes;
+  entry.bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(entry.config_id_) +
+                 KeptBytes(entry.field_) + entry.rope_.layer.KeptBytes() +
+                 KeptBytes(entry.rope_.stated) + KeptBytes(entry.rope_.warnings) +
+                 (entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes());
   return absl::OkStatus();
 }
 

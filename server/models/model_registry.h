@@ -74,9 +74,6 @@ class RopeEntry {
  private:
   friend class ModelRegistry;
 
-  // Sets the config_id and the bytes. REQUIRES: all other members are set.
-  void Complete();
-
   std::string config_id_;
   std::string field_;  // the request's field of the config, with a dot, for errors
   kernels::LayerRope rope_;
@@ -96,11 +93,8 @@ using RopeEntries = std::vector<std::shared_ptr<const RopeEntry>>;
 struct Model {
   std::variant<kernels::ModelConfig, kernels::LayerConfig> config;  // all layers, or the only one
   std::optional<kernels::Pairing> pairing;                          // of a preset
-  std::string composite_json;  // its file, if that has sub-configs
+  std::string composite_json;  // of a name: its file, if that has sub-configs
 
-  // Sets `composite_json` if requests may choose another config of the file.
-  // REQUIRES: `config` was read from `json`.
-  void KeepComposite(std::string_view json);
   // The embedding of the chosen layers. `field`: the path that errors of the config begin with.
   absl::StatusOr<kernels::LayerConfig> Layer(const kernels::LayerChoice& choice,
                                              const std::string& field) const;
@@ -274,7 +268,8 @@ class ModelRegistry {
   std::string Nearest(const std::string& name) const;
   static absl::StatusOr<std::shared_ptr<const RopeEntry>> ReadEntry(const Source& source,
                                                                     kernels::LayerConfig layer);
-  // Validates `layer`, applies `compat`, and resolves the layer if it has a head_dim.
+  // Validates `layer`, applies `compat`, resolves the layer if it has a head_dim, and sets all that
+  // follows. REQUIRES: the other members of `entry` are set.
   static absl::Status Complete(kernels::LayerConfig layer,
                                std::optional<kernels::Pairing> explicit_pairing,
                                kernels::Compat compat, RopeEntry& entry);
