@@ -80,14 +80,10 @@ absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor f
       new Region(Kind::kMemfd, bytes, static_cast<char*>(mapped)));  // owned by the result
 }
 
-std::unique_ptr<Region> Region::OfProcess() {
-  return std::unique_ptr<Region>(new Region(  // owned by the result
-      Kind::kProcess, proto::kProcessMemoryBytes, proto::ProcessMemory()));
-}
-
-std::unique_ptr<Region> Region::OfDevices() {
+std::unique_ptr<Region> Region::OfProcess(Kind kind) {
+  char* const mapped = kind == Kind::kProcess ? proto::ProcessMemory() : nullptr;
   return std::unique_ptr<Region>(  // owned by the result
-      new Region(Kind::kDevice, proto::kProcessMemoryBytes, nullptr));
+      new Region(kind, proto::kProcessMemoryBytes, mapped));
 }
 
 Region::~Region() {
@@ -184,12 +180,8 @@ absl::Status Regions::Unregister(uint64_t id, Released released) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> Regions::RegisterProcess() {
-  return Insert(Region::OfProcess());
-}
-
-absl::StatusOr<uint64_t> Regions::RegisterDevices() {
-  return Insert(Region::OfDevices());
+absl::StatusOr<uint64_t> Regions::RegisterProcess(Region::Kind kind) {
+  return Insert(Region::OfProcess(kind));
 }
 
 std::vector<Regions::Listed> Regions::List() const {

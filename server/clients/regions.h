@@ -43,9 +43,8 @@ class Region {
   // Maps the whole `file`, whose size must be `bytes`.
   static absl::StatusOr<std::unique_ptr<Region>> MapMemfd(proto::FileDescriptor file,
                                                           uint64_t bytes);
-  // Offsets of both are as proto/ipc/process_memory.h says.
-  static std::unique_ptr<Region> OfProcess();
-  static std::unique_ptr<Region> OfDevices();
+  // Of `kind` kProcess or kDevice. Offsets are as proto/ipc/process_memory.h says.
+  static std::unique_ptr<Region> OfProcess(Kind kind = Kind::kProcess);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -161,10 +160,9 @@ class Regions {
 
   // Registers the memory that the connection brings; returns the region's id.
   absl::StatusOr<uint64_t> RegisterMemfd(proto::FileDescriptor file, uint64_t bytes);
-  // Register all memory of this process, and of its devices, for a caller in it. These regions are
+  // Registers all memory of this process, or of its devices, for a caller in it. Such a region is
   // not listed.
-  absl::StatusOr<uint64_t> RegisterProcess();
-  absl::StatusOr<uint64_t> RegisterDevices();
+  absl::StatusOr<uint64_t> RegisterProcess(Region::Kind kind);
   // Unregisters all, when the connection has ended.
   void Close();
 

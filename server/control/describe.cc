@@ -6,7 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/describe.h"
 #include "kernels/identity/key_identity.h"
@@ -235,25 +234,20 @@ void Write(const kernels::KeyIdentity& key, v1::KeyIdentity& message) {
   for (const std::string& note : key.notes) message.add_notes(note);
 }
 
-absl::StatusOr<kernels::KeyIdentity> IdentifyAt(absl::string_view path, const v1::KeySource& source,
-                                                ModelRegistry& registry) {
-  absl::StatusOr<kernels::KeyIdentity> key = Identify(source, registry);
-  if (!key.ok()) return Prefixed(path, key.status());
-  return key;
-}
-
 }  // namespace
 
 absl::StatusOr<v1::FingerprintResponse> Fingerprint(const v1::FingerprintRequest& request,
                                                     ModelRegistry& registry, AdmitReply admit) {
   ROPE_RETURN_IF_ERROR(admit((request.has_other() ? 2 : 1) * kIdentityBytesMax));
   v1::FingerprintResponse response;
-  ROPE_ASSIGN_OR_RETURN(const auto key, IdentifyAt("key.", request.key(), registry));
-  Write(key, *response.mutable_key());
+  const auto key = Identify(request.key(), registry);
+  if (!key.ok()) return Prefixed("key.", key.status());
+  Write(*key, *response.mutable_key());
   if (!request.has_other()) return response;
-  ROPE_ASSIGN_OR_RETURN(const auto other, IdentifyAt("other.", request.other(), registry));
-  Write(other, *response.mutable_other());
-  const kernels::KeyComparison comparison = kernels::CompareKeys(key, other);
+  const auto other = Identify(request.other(), registry);
+  if (!other.ok()) return Prefixed("other.", other.status());
+  Write(*other, *response.mutable_other());
+  const kernels::KeyComparison comparison = kernels::CompareKeys(*key, *other);
   response.mutable_comparison()->set_match(static_cast<v1::KeyMatch>(comparison.match));
   for (const std::string& difference : comparison.differences) {
     response.mutable_comparison()->add_differences(difference);
