@@ -180,10 +180,6 @@ absl::Status Regions::Unregister(uint64_t id, Released released) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> Regions::RegisterProcess(Region::Kind kind) {
-  return Insert(Region::OfProcess(kind));
-}
-
 std::vector<Regions::Listed> Regions::List() const {
   std::vector<Listed> listed;
   proto::MutexLock lock(&mutex_);

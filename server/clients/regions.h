@@ -160,9 +160,12 @@ class Regions {
 
   // Registers the memory that the connection brings; returns the region's id.
   absl::StatusOr<uint64_t> RegisterMemfd(proto::FileDescriptor file, uint64_t bytes);
-  // Registers all memory of this process, or of its devices, for a caller in it. Such a region is
+  // Register all memory of this process, and of its devices, for a caller in it. These regions are
   // not listed.
-  absl::StatusOr<uint64_t> RegisterProcess(Region::Kind kind);
+  absl::StatusOr<uint64_t> RegisterProcess() { return Insert(Region::OfProcess()); }
+  absl::StatusOr<uint64_t> RegisterDevices() {
+    return Insert(Region::OfProcess(Region::Kind::kDevice));
+  }
   // Unregisters all, when the connection has ended.
   void Close();
 

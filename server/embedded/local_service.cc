@@ -207,9 +207,8 @@ absl::Status LocalService::Build(const Options& options) {
   auto account = core_->accounts().Of(server::OwnerOfUser(getuid()));
   connection_ = std::make_unique<server::Connection>(
       server::Connection::About{.id = 1, .account = std::move(account)}, core_->region_totals());
-  server::Regions& regions = connection_->regions();
-  ROPE_ASSIGN_OR_RETURN(region_id_, regions.RegisterProcess(server::Region::Kind::kProcess));
-  ROPE_ASSIGN_OR_RETURN(device_region_id_, regions.RegisterProcess(server::Region::Kind::kDevice));
+  ROPE_ASSIGN_OR_RETURN(region_id_, connection_->regions().RegisterProcess());
+  ROPE_ASSIGN_OR_RETURN(device_region_id_, connection_->regions().RegisterDevices());
   services_ = core_->HealthNames();
   return absl::OkStatus();
 }
