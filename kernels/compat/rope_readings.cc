@@ -282,11 +282,6 @@ namespace {
 // Each Remark function checks one kind of setting. Remarks(), at the end, calls all of them.
 using List = std::vector<Remark>;
 
-// The types whose factor should equal the ratio of the lengths.
-bool HasLengthRatio(RopeType type) {
-  return type == RopeType::kYarn || type == RopeType::kLongrope;
-}
-
 // A setting that the type does not use is probably meant for another type.
 void RemarkUnread(const RopeConfig& config, List& list) {
   const RopeType type = config.rope_type;
@@ -417,10 +412,10 @@ void RemarkFactor(const RopeConfig& config, List& list) {
   }
 }
 
-// yarn and longrope: compares the factor with the ratio of the two lengths.
+// yarn and longrope: the factor should equal the ratio of the two lengths.
 void RemarkLengths(const RopeConfig& config, List& list) {
   const RopeType type = config.rope_type;
-  if (!HasLengthRatio(type)) return;
+  if (type != RopeType::kYarn && type != RopeType::kLongrope) return;
   if (!config.original_max_position_embeddings.has_value()) {
     list.push_back({RemarkKind::kNoOriginalLength,
                     StrCat("original_max_position_embeddings absent, taken as ",

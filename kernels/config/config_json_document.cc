@@ -50,11 +50,6 @@ bool Walk(Node& config, const std::string& path, int depth, size_t& left, const 
   return true;
 }
 
-bool HasTextConfig(const Json& config) {
-  const auto text = config.find(kTextConfig);
-  return text != config.end() && text->is_object();
-}
-
 bool HasObject(const JsonFields& fields, std::string_view key) {
   const Json* value = fields.Find(key);
   return value != nullptr && value->is_object();
@@ -74,7 +69,8 @@ bool IsBare(const JsonFields& model) {
 }
 
 bool DescribesAModel(const Json& file) {
-  if (HasTextConfig(file) || StatesParameters(file) || IsBare(JsonFields(file))) return true;
+  const JsonFields fields(file);
+  if (HasObject(fields, kTextConfig) || StatesParameters(file) || IsBare(fields)) return true;
   return absl::c_any_of(KeyList("head"), [&](std::string_view key) { return file.contains(key); });
 }
 

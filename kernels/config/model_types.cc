@@ -231,11 +231,6 @@ namespace {
 
 constexpr std::string_view kAlibi = "ALiBi, a bias on the attention scores";
 
-bool IsTrue(const JsonFields& fields, std::string_view key) {
-  const nlohmann::json* const value = fields.Find(key);
-  return value != nullptr && *value == true;
-}
-
 // What may help with an unknown name, as the end of a sentence: the code's place, or the known name
 // that is one or two letters away. A longer or shorter name is another model's.
 std::string Hint(std::string_view model_type, const JsonFields& model) {
@@ -279,7 +274,9 @@ std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonF
   // Code of a repository may rotate where that of its model_type does not: Jina's BERT.
   const bool of_class = !model.Has("auto_map") || !StatesParameters(model.json());
   if (!positions.empty() && (of_class || positions.starts_with("no "))) return positions;
-  return IsTrue(model, "alibi") && !StatesParameters(model.json()) ? kAlibi : "";
+  const nlohmann::json* const alibi = model.Find("alibi");
+  const bool is_true = alibi != nullptr && *alibi == true;
+  return is_true && !StatesParameters(model.json()) ? kAlibi : "";
 }
 
 void RemarkModel(std::string_view model_type, const JsonFields& model,

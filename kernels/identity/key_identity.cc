@@ -38,15 +38,11 @@ std::string Hex(double number) {
           std::to_chars(begin, begin + digits.size(), number + 0, std::chars_format::hex).ptr};
 }
 
-// 64 bits as the sum of two doubles: to_chars writes a long double differently by processor.
-std::string HexOf64Bits(InverseFrequency number) {
-  const auto high = static_cast<double>(number);
-  return StrCat(Hex(high), "+", Hex(static_cast<double>(number - high)));
-}
-
+// 64 bits each as the sum of two doubles: to_chars writes a long double differently by processor.
 std::string Hex(const std::vector<InverseFrequency>& numbers) {
   return absl::StrJoin(numbers, ",", [](std::string* out, InverseFrequency number) {
-    out->append(HexOf64Bits(number));
+    const auto high = static_cast<double>(number);
+    out->append(StrCat(Hex(high), "+", Hex(static_cast<double>(number - high))));
   });
 }
 

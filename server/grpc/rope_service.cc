@@ -108,10 +108,6 @@ void RopeService::Arm(CallQueue& queue) {
   CallArming::Start<StreamCall>(queue, rotate_stream_.request, rotate_stream_);
 }
 
-void RopeService::DrainStreams() {
-  open_streams_.Drain();
-}
-
 Arrival RopeService::ArrivalOf(const IncomingCall& call, int64_t message_bytes,
                                Transport transport) const {
   Arrival arrival;

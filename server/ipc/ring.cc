@@ -34,10 +34,6 @@ const std::shared_ptr<std::atomic<bool>>& RingCall::cancelled() const {
   return ring_->cancelled_;
 }
 
-std::string RingCall::CopyMessage() const {
-  return {slot_->message.data(), message_bytes_};
-}
-
 void RingCall::Answer(absl::StatusCode code, std::string_view reply) {
   const std::shared_ptr<Ring> held = std::move(held_);
   ROPE_CHECK(reply.size() <= slot_->message.size());
@@ -69,14 +65,6 @@ Ring::Ring(std::shared_ptr<Connection> connection, std::unique_ptr<Region> memor
     calls_[i].index_ = i;
     calls_[i].slot_ = &shared_.slots[i];
   }
-}
-
-bool Ring::HasWork() const {
-  return shared_.submitted.load() != taken_;
-}
-
-void Ring::SetAsleep(bool asleep) {
-  shared_.asleep.store(asleep ? 1 : 0);
 }
 
 Ring::ServeResult Ring::Serve(const Handler& handler) {
@@ -174,10 +162,6 @@ RingLoop::RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handle
       events_(std::move(events)) {
   Watch(wake_.get());
   thread_ = std::thread([this] { Run(); });
-}
-
-RingLoop::~RingLoop() {
-  Stop();
 }
 
 absl::StatusOr<proto::FileDescriptor> RingLoop::Open(std::shared_ptr<Connection> connection,
