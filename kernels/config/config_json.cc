@@ -117,13 +117,11 @@ absl::Status MarkStill(const ConfigDocument& document, std::vector<LayerConfig>&
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const JsonFields& model,
-                                                   std::optional<int64_t> heads) {
+Field<int64_t> ReadKvHeads(const JsonFields& model, std::optional<int64_t> heads) {
   if (model.Has("qk_rope_head_dim")) return std::optional<int64_t>(1);
-  ROPE_ASSIGN_OR_RETURN(
-      const std::optional<int64_t> kv_heads,
-      FirstOf<int64_t>({model.Integer("num_key_value_heads"), model.Integer("num_kv_heads")}));
-  ROPE_ASSIGN_OR_RETURN(const std::optional<bool> multi_query, model.Bool("multi_query"));
+  ROPE_ASSIGN_OR_RETURN(const auto kv_heads, FirstOf<int64_t>({model.Integer("num_key_value_heads"),
+                                                               model.Integer("num_kv_heads")}));
+  ROPE_ASSIGN_OR_RETURN(const auto multi_query, model.Bool("multi_query"));
   if (kv_heads.has_value()) return kv_heads;
   return multi_query.value_or(false) ? std::optional<int64_t>(1) : heads;
 }

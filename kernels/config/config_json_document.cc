@@ -216,12 +216,11 @@ void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remar
 }  // namespace
 
 absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
-  ROPE_ASSIGN_OR_RETURN(const std::optional<JsonFields> text, root.Object("text_config"));
+  ROPE_ASSIGN_OR_RETURN(const auto text, root.Object("text_config"));
   ConfigDocument document(text.value_or(root));
   const JsonFields& model = document.model;
-  ROPE_ASSIGN_OR_RETURN(
-      const std::optional<std::string> model_type,
-      FirstOf<std::string>({model.String("model_type"), root.String("model_type")}));
+  ROPE_ASSIGN_OR_RETURN(const auto model_type, FirstOf<std::string>({model.String("model_type"),
+                                                                     root.String("model_type")}));
   document.model_type = model_type.value_or("");
   if (document.model_type.size() > kModelTypeBytesMax) {
     return InvalidField((model.Has("model_type") ? model : root).PathOf("model_type"),
