@@ -21,13 +21,6 @@ namespace {
 // Bytes that all layer types keep. Two with every list at its longest need 1.6 MiB.
 constexpr int64_t kEntriesBytesMax = 2 << 20;
 
-absl::Status CheckSupported(const ConfigDocument& document) {
-  const std::string_view why = WhyUnsupported(*document.type, document.model.json());
-  if (why.empty()) return absl::OkStatus();
-  return InvalidField(document.model.PathOf("model_type"), document.model_type,
-                      StrCat("another one: ", why));
-}
-
 // Checks that another entry for the layer type `key` is possible.
 absl::Status CheckLayerType(const ConfigDocument& document, const std::string& key,
                             size_t entries) {
@@ -265,7 +258,10 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   std::move(assumed.begin(), assumed.end(), std::back_inserter(document.remarks));
   ModelConfig model;
   model.has_sub_configs_ = chosen.has_sub_configs;
-  ROPE_RETURN_IF_ERROR(CheckSupported(document));
+  if (const auto why = WhyUnsupported(*document.type, document.model.json()); !why.empty()) {
+    return InvalidField(document.model.PathOf("model_type"), document.model_type,
+                        StrCat("another one: ", why));
+  }
   ROPE_ASSIGN_OR_RETURN(LayerList layers, ReadLayerList(document));
   ROPE_ASSIGN_OR_RETURN(const PerLayerConfig per_layer,
                         PerLayerConfig::Read(document.model, layers.types));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -223,8 +224,7 @@ bool RotatesByType(const ConfigDocument& document, const std::string& type) {
   }
   const ModelType& model = *document.type;
   if (!model.no_rope_needs.empty() && !document.model.Has(model.no_rope_needs)) return true;
-  const std::vector<std::string>& still = model.no_rope_layer_types;
-  return std::find(still.begin(), still.end(), type) == still.end();
+  return !absl::c_linear_search(model.no_rope_layer_types, type);
 }
 
 // The base of each layer, 0 for a layer that does not rotate; empty if the file has no such list.

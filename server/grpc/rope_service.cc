@@ -38,7 +38,7 @@ Right RightOf(Method method) {
 }
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
-  return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
+  return static_cast<int64_t>(message.Length());
 }
 
 // Returns the request's permit, reduced to the bytes of its reply: the rest is about to be freed.
