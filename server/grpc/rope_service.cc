@@ -95,10 +95,8 @@ void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
 
 QueueCall::Method RopeService::MethodOf(Method method) {
   const std::string name(Name(method));
-  return {service_.RequestOf(name),
-          parts_.calls,
-          {RightOf(method), name},
-          &parts_.metrics->CallsOf(method)};
+  return {service_.RequestOf(name), parts_.calls, &parts_.metrics->CallsOf(method), RightOf(method),
+          name};
 }
 
 void RopeService::Arm(CallQueue& queue) {
