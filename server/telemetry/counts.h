@@ -220,7 +220,7 @@ class RotationCounts {
   std::vector<prometheus::ClientMetric> Read() const;
 
  private:
-  using Counts = std::array<std::array<Count, v1::Operation_ARRAYSIZE>, kTransportCount>;
+  using Counts = std::array<std::array<server::Count, v1::Operation_ARRAYSIZE>, kTransportCount>;
 
   std::map<std::string, Counts, std::less<>> models_;  // by name; none comes or goes
 };
