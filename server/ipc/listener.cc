@@ -275,22 +275,15 @@ Listener::Listener(ListenSockets sockets, proto::FileDescriptor wake, proto::Fil
 
 Listener::~Listener() {
   StopListening();
-  Wake();
+  WakeLoop(wake_);
   thread_.join();
 }
 
 void Listener::StopListening() {
   if (stopped_listening_.HasBeenNotified()) return;
   if (is_unix()) RemoveSocketFile(sockets_.path);
-  Wake();
+  WakeLoop(wake_);
   stopped_listening_.WaitForNotification();
-}
-
-void Listener::Wake() const {
-  const uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof(one)) != sizeof(one)) {
-    Log(spdlog::level::err, LogLine("eventfd: cannot be written"));
-  }
 }
 
 bool Listener::Watch(int fd, uint32_t what, uint64_t number) {

@@ -142,6 +142,13 @@ absl::Status TooManyFiles() {
 
 }  // namespace
 
+void WakeLoop(const proto::FileDescriptor& doorbell) {
+  const uint64_t one = 1;
+  if (write(doorbell.get(), &one, sizeof(one)) != sizeof(one)) {
+    Log(spdlog::level::err, LogLine("eventfd: cannot be written"));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<RingLoop>> RingLoop::Create(const Clock& clock, absl::Duration spin,
                                                            Ring::Handler handler, OnIdle on_idle) {
   proto::FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
@@ -176,7 +183,7 @@ absl::StatusOr<proto::FileDescriptor> RingLoop::Open(std::shared_ptr<Connection>
   if (stopped_.load()) return MakeError(Reason::kDraining, "ring", "one while the server ends", "");
   served_[id] = std::move(served);
   version_.fetch_add(1);
-  Wake();
+  WakeLoop(wake_);
   return for_client;
 }
 
@@ -189,7 +196,7 @@ void RingLoop::Close(uint64_t id) {
   epoll_ctl(events_.get(), EPOLL_CTL_DEL, found->second.doorbell.get(), nullptr);
   served_.erase(found);
   version_.fetch_add(1);
-  Wake();
+  WakeLoop(wake_);
 }
 
 void RingLoop::Stop() {
@@ -197,7 +204,7 @@ void RingLoop::Stop() {
     proto::MutexLock lock(&mutex_);
     stopped_.store(true);
     version_.fetch_add(1);
-    Wake();
+    WakeLoop(wake_);
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -218,13 +225,6 @@ bool RingLoop::Watch(int fd) const {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   return epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
-void RingLoop::Wake() const {
-  const uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof(one)) != sizeof(one)) {
-    Log(spdlog::level::err, LogLine("eventfd: cannot be written"));
-  }
 }
 
 void RingLoop::Run() {

@@ -111,6 +111,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::array<RingCall, proto::kRingSlots> calls_;
 };
 
+// Wakes the loop that watches this eventfd.
+void WakeLoop(const proto::FileDescriptor& doorbell);
+
 // RingLoop: the thread that serves the rings of all connections, one after another. After the last
 // request or doorbell it polls for a bounded time before it sleeps; clients wake it with their
 // doorbells.
@@ -162,7 +165,6 @@ class RingLoop {
   // Until a doorbell rings, or the rings are others.
   void Sleep(const Rings& rings, int64_t version) const;
   bool Watch(int fd) const;
-  void Wake() const;
 
   const Clock& clock_;
   const absl::Duration spin_;
