@@ -30,19 +30,6 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mutex_;
 };
 
-class ABSL_SCOPED_LOCKABLE MutexLock {
- public:
-  explicit MutexLock(Mutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(*mutex) {
-    mutex_.Lock();
-  }
-  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
-  MutexLock(const MutexLock&) = delete;
-  MutexLock& operator=(const MutexLock&) = delete;
-
- private:
-  Mutex& mutex_;
-};
-
 // One writer, or any number of readers.
 class ABSL_LOCKABLE SharedMutex {
  public:
@@ -55,19 +42,21 @@ class ABSL_LOCKABLE SharedMutex {
   std::shared_mutex mutex_;
 };
 
-class ABSL_SCOPED_LOCKABLE WriterMutexLock {
+template <typename AnyMutex>
+class ABSL_SCOPED_LOCKABLE ExclusiveLock {
  public:
-  explicit WriterMutexLock(SharedMutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex)
-      : mutex_(*mutex) {
+  explicit ExclusiveLock(AnyMutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(*mutex) {
     mutex_.Lock();
   }
-  ~WriterMutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
-  WriterMutexLock(const WriterMutexLock&) = delete;
-  WriterMutexLock& operator=(const WriterMutexLock&) = delete;
+  ~ExclusiveLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
+  ExclusiveLock(const ExclusiveLock&) = delete;
+  ExclusiveLock& operator=(const ExclusiveLock&) = delete;
 
  private:
-  SharedMutex& mutex_;
+  AnyMutex& mutex_;
 };
+using MutexLock = ExclusiveLock<Mutex>;
+using WriterMutexLock = ExclusiveLock<SharedMutex>;
 
 class ABSL_SCOPED_LOCKABLE ReaderMutexLock {
  public:

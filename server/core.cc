@@ -75,8 +75,8 @@ class CallWork final : public SideThread::Work {
 };
 
 template <typename In, typename Out>
-void AddSteps(Method method, const Planner<In, Out>& plan, SideThread& side_thread,
-              RopeService& service) {
+void AddSteps(RopeService& service, SideThread& side_thread, Method method,
+              const Planner<In, Out>& plan) {
   service.AddMethod<In, Out>(
       method, [plan, &side_thread](const In& request, const Caller& caller, const Done<Out>& done) {
         side_thread.StartCall(caller.call.connection().id(), caller.call.account(),
@@ -87,21 +87,21 @@ void AddSteps(Method method, const Planner<In, Out>& plan, SideThread& side_thre
 
 // Adds a method that may take longer than a slice.
 template <typename In, typename Out>
-void AddStep(Method method, const Answer<In, Out>& answer, SideThread& side_thread,
-             RopeService& service) {
+void AddStep(RopeService& service, SideThread& side_thread, Method method,
+             const Answer<In, Out>& answer) {
   const auto plan = [answer](const In& request, const Caller& caller) -> Steps<Out> {
     return [answer, &request, caller](Out& response) -> absl::StatusOr<bool> {
       ROPE_ASSIGN_OR_RETURN(response, answer(request, caller));
       return true;
     };
   };
-  AddSteps<In, Out>(method, plan, side_thread, service);
+  AddSteps<In, Out>(service, side_thread, method, plan);
 }
 
 // Adds a method that is answered on the thread that received the call: it is quick, and answered
 // while the server is busy or drains.
 template <typename In, typename Out>
-void AddImmediate(Method method, const Answer<In, Out>& answer, RopeService& service) {
+void AddImmediate(RopeService& service, Method method, const Answer<In, Out>& answer) {
   service.AddMethod<In, Out>(
       method, [answer](const In& request, const Caller& caller, const Done<Out>& done) {
         done(answer(request, caller));
@@ -177,25 +177,22 @@ absl::Status Core::Build() {
 void Core::AddPlannedMethods() {
   const int64_t bytes_max = options_.shares.message;
   AddSteps<v1::DescribeRequest, v1::DescribeResponse>(
-      Method::kDescribe,
+      *rope_service_, side_thread(), Method::kDescribe,
       [this, bytes_max](const auto& request, const Caller& caller) {
         return Describe(request, *registry_, bytes_max, AdmitFor(caller));
-      },
-      side_thread(), *rope_service_);
+      });
   AddStep<v1::FingerprintRequest, v1::FingerprintResponse>(
-      Method::kFingerprint,
+      *rope_service_, side_thread(), Method::kFingerprint,
       [this](const auto& request, const Caller& caller) {
         return Fingerprint(request, *registry_, AdmitFor(caller));
-      },
-      side_thread(), *rope_service_);
+      });
   AddSteps<v1::GetTablesRequest, v1::GetTablesResponse>(
-      Method::kGetTables,
+      *rope_service_, side_thread(), Method::kGetTables,
       [this, bytes_max](const auto& request, const Caller& caller) {
         return GetTables(request, caller.payloads, *registry_, bytes_max, AdmitFor(caller));
-      },
-      side_thread(), *rope_service_);
+      });
   AddStep<v1::PrepareRequest, v1::PrepareResponse>(
-      Method::kPrepare,
+      *rope_service_, side_thread(), Method::kPrepare,
       [this](const auto& request, const Caller& caller) -> absl::StatusOr<v1::PrepareResponse> {
         ROPE_ASSIGN_OR_RETURN(auto prepared, Prepare(request, caller.payloads, *registry_));
         v1::PrepareResponse response;
@@ -203,23 +200,21 @@ void Core::AddPlannedMethods() {
         for (const std::string& warning : prepared->plan.warnings) response.add_warnings(warning);
         ROPE_RETURN_IF_ERROR(prepared_->Keep(std::move(prepared), caller.call.account()->owner()));
         return response;
-      },
-      side_thread(), *rope_service_);
+      });
 }
 
 // A region belongs to the connection whose call is on its thread: a later call might be answered
 // when the connection has closed, and another one has its number.
 void Core::AddImmediateMethods() {
   AddImmediate<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
-      Method::kRegisterRegion,
+      *rope_service_, Method::kRegisterRegion,
       [](const auto& request, const Caller& caller) -> absl::StatusOr<v1::RegisterRegionResponse> {
         v1::RegisterRegionResponse response;
         ROPE_ASSIGN_OR_RETURN(const uint64_t id,
                               caller.call.connection().regions().AddId(request.region_id()));
         response.set_region_id(id);
         return response;
-      },
-      *rope_service_);
+      });
   rope_service_->AddMethod<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
       Method::kUnregisterRegion, [](const auto& request, const Caller& caller,
                                     const Done<v1::UnregisterRegionResponse>& done) {
@@ -231,8 +226,7 @@ void Core::AddImmediateMethods() {
         if (!request.wait()) done(v1::UnregisterRegionResponse());
       });
   AddImmediate<v1::ListRegionsRequest, v1::ListRegionsResponse>(
-      Method::kListRegions,
-      [](const auto&, const Caller& caller) {
+      *rope_service_, Method::kListRegions, [](const auto&, const Caller& caller) {
         v1::ListRegionsResponse response;
         for (const Regions::Listed& listed : caller.call.connection().regions().List()) {
           v1::Region& region = *response.add_regions();
@@ -241,28 +235,22 @@ void Core::AddImmediateMethods() {
           region.set_kind("memfd");
         }
         return response;
-      },
-      *rope_service_);
+      });
   AddImmediate<v1::ListModelsRequest, v1::ListModelsResponse>(
-      Method::kListModels,
-      [this](const auto& request, const Caller&) { return ListModels(request, *registry_); },
-      *rope_service_);
+      *rope_service_, Method::kListModels,
+      [this](const auto& request, const Caller&) { return ListModels(request, *registry_); });
   AddImmediate<v1::ListConnectionsRequest, v1::ListConnectionsResponse>(
-      Method::kListConnections,
-      [this](const auto& request, const Caller& caller) {
+      *rope_service_, Method::kListConnections, [this](const auto& request, const Caller& caller) {
         // An identity that may call this sees what the server's own user sees.
         const bool has_identity = caller.call.identity() != nullptr;
         return ListConnections(
             request, has_identity ? OwnerOfUser(geteuid()) : caller.call.account()->owner(),
             connections_);
-      },
-      *rope_service_);
+      });
   AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
-      Method::kGetServerInfo,
-      [this](const auto&, const Caller&) {
+      *rope_service_, Method::kGetServerInfo, [this](const auto&, const Caller&) {
         return options_.info ? options_.info() : Info(Budgets());
-      },
-      *rope_service_);
+      });
 }
 
 std::vector<std::string> Core::HealthNames() const {

@@ -99,10 +99,6 @@ Server::Server(const ServerOptions& options, const Clock& clock, OnDeviceLost on
       shares_(options.memory_shares()),
       on_device_lost_(std::move(on_device_lost)) {}
 
-Server::~Server() {
-  Drain(absl::ZeroDuration());
-}
-
 absl::Status Server::Build(const Batcher::Options& batches) {
   const int threads = options_.threads > 0 ? options_.threads : ProcessorCount();
   if (options_.tls.enabled()) {
@@ -319,10 +315,6 @@ absl::Duration Server::LookAtFiles() {
 
 void Server::Reload() {
   for (FileWatch* const files : WatchedFiles()) files->Reload();
-}
-
-void Server::StopAdvertising() {
-  health_->SetServing(false);
 }
 
 // The order matters. Producers stop before consumers: listeners and streams, then the side thread,

@@ -63,14 +63,14 @@ class Server {
                                                         const Batcher::Options& batches = {},
                                                         OnDeviceLost on_device_lost = nullptr);
   // Drains with a grace of 0, unless Drain has run.
-  ~Server();
+  ~Server() { Drain(absl::ZeroDuration()); }
 
   // Listening addresses with ports filled in: "127.0.0.1:50051", "unix:/run/rope.sock".
   const std::vector<std::string>& addresses() const { return addresses_; }
   const std::string& metrics_address() const { return metrics_address_; }
 
   // Turns health to NOT_SERVING, so that load balancers choose other servers. Calls still run.
-  void StopAdvertising();
+  void StopAdvertising() { health_->SetServing(false); }
   // Refuses new calls, finishes running ones, and ends all threads that serve calls. Side thread
   // and batcher each wait for `grace`; what still queues then is answered UNAVAILABLE.
   void Drain(absl::Duration grace);

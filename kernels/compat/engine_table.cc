@@ -30,9 +30,6 @@ bool FollowsLength(const RopeConfig& config) {
   return config.rope_type == RopeType::kDynamic && !config.alpha.has_value();
 }
 
-bool HasMscale(const RopeConfig& config) {
-  return config.mscale.value_or(0) != 0;
-}
 bool HasAllDim(const RopeConfig& config) {
   return config.mscale_all_dim.value_or(0) != 0;
 }
@@ -301,7 +298,7 @@ void DropAttnFactor(std::string_view who, CompatConfig& result) {
 void DropMscale(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   if (!IsYarn(result)) return;
-  if (HasMscale(config) && HasAllDim(config) && !config.attention_factor.has_value()) {
+  if (config.mscale.value_or(0) != 0 && HasAllDim(config) && !config.attention_factor.has_value()) {
     result.changes.push_back(StrCat(who, " ignores mscale and mscale_all_dim for this model"));
   }
   config.mscale.reset();

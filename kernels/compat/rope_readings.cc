@@ -282,11 +282,6 @@ namespace {
 // Each Remark function checks one kind of setting. Remarks(), at the end, calls all of them.
 using List = std::vector<Remark>;
 
-// The types whose factor should equal the ratio of the lengths.
-bool HasLengthRatio(RopeType type) {
-  return type == RopeType::kYarn || type == RopeType::kLongrope;
-}
-
 // A setting that the type does not use is probably meant for another type.
 void RemarkUnread(const RopeConfig& config, List& list) {
   const RopeType type = config.rope_type;
@@ -323,8 +318,8 @@ void RemarkUnread(const RopeConfig& config, List& list) {
       const bool loud = type == RopeType::kDefault &&
                         (setting.field == "factor" || setting.field == "short_factor" ||
                          setting.field == "long_factor");
-      list.push_back({loud ? RemarkKind::kNoEffect : RemarkKind::kUnusedSetting,
-                      StrCat(setting.field, " has no effect for rope_type ", Name(type))});
+      AddRemark(list, loud ? RemarkKind::kNoEffect : RemarkKind::kUnusedSetting, setting.field,
+                " has no effect for rope_type ", Name(type));
     }
   }
 }
@@ -333,36 +328,33 @@ void RemarkUnread(const RopeConfig& config, List& list) {
 void RemarkUnusedFields(const RopeConfig& config, List& list) {
   if (config.rope_type == RopeType::kYarn) {
     if (config.attention_factor.has_value() && config.attn_factor.has_value()) {
-      list.push_back(
-          {RemarkKind::kUnusedSetting, "attn_factor has no effect with attention_factor"});
+      AddRemark(list, RemarkKind::kUnusedSetting,
+                "attn_factor has no effect with attention_factor");
     }
     if (config.truncate.has_value() && config.ramp == YarnRamp::kTurns) {
-      list.push_back({RemarkKind::kUnusedSetting,
-                      "truncate has no effect with ramp turns, which has no edges to round"});
+      AddRemark(list, RemarkKind::kUnusedSetting,
+                "truncate has no effect with ramp turns, which has no edges to round");
     }
   }
   if (config.rope_type == RopeType::kDynamic && config.alpha.has_value() &&
       config.factor.value_or(1) != 1) {
-    list.push_back(
-        {RemarkKind::kUnusedSetting,
-         StrCat("factor ", *config.factor, " has no effect with alpha, which fixes the base")});
+    AddRemark(list, RemarkKind::kUnusedSetting, "factor ", *config.factor,
+              " has no effect with alpha, which fixes the base");
   }
 }
 
 // Explicit values that replace the result of a formula.
 void RemarkExplicit(const RopeConfig& config, List& list) {
   if (config.longrope_branch.has_value() && config.rope_type == RopeType::kLongrope) {
-    list.push_back({RemarkKind::kExplicitNumbers,
-                    StrCat("longrope_branch: the ",
-                           config.longrope_branch == LongropeBranch::kLong ? "long" : "short",
-                           " list is used for every length")});
+    AddRemark(list, RemarkKind::kExplicitNumbers, "longrope_branch: the ",
+              config.longrope_branch == LongropeBranch::kLong ? "long" : "short",
+              " list is used for every length");
   }
   for (size_t i = 1; i < config.inv_freq.size(); ++i) {
     if (config.inv_freq[i] <= config.inv_freq[i - 1]) continue;
-    list.push_back(
-        {RemarkKind::kExplicitNumbers,
-         StrCat("inv_freq[", i, "] ", config.inv_freq[i], " is larger than ",
-                config.inv_freq[i - 1], " before it: inverse frequencies usually fall")});
+    AddRemark(list, RemarkKind::kExplicitNumbers, "inv_freq[", i, "] ", config.inv_freq[i],
+              " is larger than ", config.inv_freq[i - 1],
+              " before it: inverse frequencies usually fall");
     break;
   }
 }
@@ -371,20 +363,17 @@ void RemarkNtk(const RopeConfig& config, std::optional<int64_t> head_dim, List& 
   const std::optional<int64_t> rotary_dim = RotaryDim(config, head_dim);
   if (config.rope_type == RopeType::kDynamic && config.alpha.has_value() &&
       rotary_dim.has_value()) {
-    list.push_back(
-        {RemarkKind::kExplicitNumbers,
-         StrCat("alpha ", *config.alpha, " enlarges the base to ",
-                static_cast<double>(DynamicTheta(config, *rotary_dim, 1)), " at every length")});
+    AddRemark(list, RemarkKind::kExplicitNumbers, "alpha ", *config.alpha, " enlarges the base to ",
+              static_cast<double>(DynamicTheta(config, *rotary_dim, 1)), " at every length");
   }
 }
 
 void RemarkXPos(const RopeConfig& config, List& list) {
   if (!config.xpos.has_value()) return;
-  list.push_back(
-      {RemarkKind::kExplicitNumbers,
-       StrCat("xpos: q and k scale in opposite directions, so each tensor's role counts; "
-              "FlashAttention's centre moves with its cache, here it stays at ",
-              config.xpos->centre)});
+  AddRemark(list, RemarkKind::kExplicitNumbers,
+            "xpos: q and k scale in opposite directions, so each tensor's role counts; "
+            "FlashAttention's centre moves with its cache, here it stays at ",
+            config.xpos->centre);
 }
 
 void RemarkRotaryDim(const RopeConfig& config, std::optional<int64_t> head_dim, List& list) {
@@ -395,13 +384,11 @@ void RemarkRotaryDim(const RopeConfig& config, std::optional<int64_t> head_dim, 
   const double product = static_cast<double>(*head_dim) * *config.partial_rotary_factor;
   const int64_t rotary_dim = *RotaryDim(config, head_dim);
   if (config.rotary_dim.has_value() && rotary_dim != static_cast<int64_t>(product)) {
-    list.push_back({RemarkKind::kOverriddenValue,
-                    StrCat("rotary_dim ", rotary_dim, " is used; partial_rotary_factor would give ",
-                           static_cast<int64_t>(product))});
+    AddRemark(list, RemarkKind::kOverriddenValue, "rotary_dim ", rotary_dim,
+              " is used; partial_rotary_factor would give ", static_cast<int64_t>(product));
   } else if (!config.rotary_dim.has_value() && product != std::floor(product)) {
-    list.push_back(
-        {RemarkKind::kRotaryChannels, StrCat("head_dim * partial_rotary_factor is ", product,
-                                             ", truncated to a rotary_dim of ", rotary_dim)});
+    AddRemark(list, RemarkKind::kRotaryChannels, "head_dim * partial_rotary_factor is ", product,
+              ", truncated to a rotary_dim of ", rotary_dim);
   }
 }
 
@@ -409,10 +396,9 @@ void RemarkOffset(const RopeConfig& config, std::optional<int64_t> head_dim, Lis
   if (!config.rotary_offset.has_value() || !head_dim.has_value()) return;
   const int64_t end = *config.rotary_offset + *RotaryDim(config, head_dim);
   if (end <= *head_dim) return;
-  list.push_back(
-      {RemarkKind::kRotaryChannels,
-       StrCat("rotary_offset ", *config.rotary_offset, ": the window ends at channel ", end,
-              ", past head_dim ", *head_dim, "; tensors need at least ", end, " channels a head")});
+  AddRemark(list, RemarkKind::kRotaryChannels, "rotary_offset ", *config.rotary_offset,
+            ": the window ends at channel ", end, ", past head_dim ", *head_dim,
+            "; tensors need at least ", end, " channels a head");
 }
 
 void RemarkFactor(const RopeConfig& config, List& list) {
@@ -420,16 +406,16 @@ void RemarkFactor(const RopeConfig& config, List& list) {
   const std::optional<double> factor = EffectiveFactor(config);
   if (!factor.has_value()) return;
   if (*factor < 1) {
-    list.push_back({RemarkKind::kFactorBelowOne,
-                    StrCat("factor ", *factor, " is below 1: scaled frequencies turn ", 1 / *factor,
-                           " times faster instead of slower")});
+    AddRemark(list, RemarkKind::kFactorBelowOne, "factor ", *factor,
+              " is below 1: scaled frequencies turn ", 1 / *factor,
+              " times faster instead of slower");
   }
 }
 
-// yarn and longrope: compares the factor with the ratio of the two lengths.
+// yarn and longrope: the factor should equal the ratio of the two lengths.
 void RemarkLengths(const RopeConfig& config, List& list) {
   const RopeType type = config.rope_type;
-  if (!HasLengthRatio(type)) return;
+  if (type != RopeType::kYarn && type != RopeType::kLongrope) return;
   if (!config.original_max_position_embeddings.has_value()) {
     list.push_back({RemarkKind::kNoOriginalLength,
                     StrCat("original_max_position_embeddings absent, taken as ",
@@ -443,16 +429,16 @@ void RemarkLengths(const RopeConfig& config, List& list) {
   by_ratio.factor = ratio;
   if (!config.factor.has_value()) {
     if (type == RopeType::kYarn) {
-      list.push_back(
-          {RemarkKind::kDefaultAssumed, StrCat("factor absent, taken as max_position_embeddings / ",
-                                               "original_max_position_embeddings, ", *ratio)});
+      AddRemark(list, RemarkKind::kDefaultAssumed,
+                "factor absent, taken as max_position_embeddings / "
+                "original_max_position_embeddings, ",
+                *ratio);
     }
   } else if (*config.factor != *ratio) {
-    list.push_back({RemarkKind::kLengthRatio,
-                    StrCat("factor ", *config.factor, " contradicts max_position_embeddings / ",
-                           "original_max_position_embeddings, ", *ratio, "; ", *config.factor,
-                           " is used (attention factor ", AttentionFactor(config),
-                           "; the ratio would give ", AttentionFactor(by_ratio), ")")});
+    AddRemark(list, RemarkKind::kLengthRatio, "factor ", *config.factor,
+              " contradicts max_position_embeddings / original_max_position_embeddings, ", *ratio,
+              "; ", *config.factor, " is used (attention factor ", AttentionFactor(config),
+              "; the ratio would give ", AttentionFactor(by_ratio), ")");
   }
 }
 
@@ -461,16 +447,14 @@ void RemarkLlama3(const RopeConfig& config, List& list) {
   const int64_t original = *OriginalLength(config);
   const int64_t length = config.max_position_embeddings.value_or(original + 1);
   if (length <= original) {
-    list.push_back({RemarkKind::kNoExtension,
-                    StrCat("max_position_embeddings ", length,
-                           " is not above original_max_position_embeddings, ", original,
-                           ": llama3 scales for a length that the model does not have")});
+    AddRemark(list, RemarkKind::kNoExtension, "max_position_embeddings ", length,
+              " is not above original_max_position_embeddings, ", original,
+              ": llama3 scales for a length that the model does not have");
   }
   if (*config.high_freq_factor == *config.low_freq_factor) {
-    list.push_back(
-        {RemarkKind::kEqualFrequencyFactors,
-         StrCat("high_freq_factor equals low_freq_factor, ", *config.low_freq_factor,
-                ": frequencies are kept or divided by ", *config.factor, ", none is blended")});
+    AddRemark(list, RemarkKind::kEqualFrequencyFactors, "high_freq_factor equals low_freq_factor, ",
+              *config.low_freq_factor, ": frequencies are kept or divided by ", *config.factor,
+              ", none is blended");
   }
 }
 
@@ -479,9 +463,8 @@ void RemarkAttentionFactor(const RopeConfig& config, List& list) {
   if (config.attention_factor.has_value()) {
     const double computed = AttentionFactor(config, /*ignore_explicit=*/true);
     if (std::abs(computed - *config.attention_factor) > 1e-6 * computed) {
-      list.push_back(
-          {RemarkKind::kExplicitNumbers, StrCat("attention_factor ", *config.attention_factor,
-                                                " replaces the computed one, ", computed)});
+      AddRemark(list, RemarkKind::kExplicitNumbers, "attention_factor ", *config.attention_factor,
+                " replaces the computed one, ", computed);
     }
     return;
   }
@@ -492,11 +475,11 @@ void RemarkAttentionFactor(const RopeConfig& config, List& list) {
   const double other = mscale ? YarnMagnitude(*config.mscale, factor)
                               : YarnMagnitude(1, factor, *config.mscale_all_dim);
   if (std::abs(other - AttentionFactor(config)) <= 1e-12 * other) return;
-  list.push_back({RemarkKind::kLoneMscale,
-                  StrCat(mscale ? "mscale without mscale_all_dim" : "mscale_all_dim without mscale",
-                         " is ignored, as Hugging Face does (attention factor ",
-                         AttentionFactor(config), "); DeepSeek-style code uses it with 1 as the ",
-                         mscale ? "denominator" : "mscale", " and gets ", other)});
+  AddRemark(list, RemarkKind::kLoneMscale,
+            mscale ? "mscale without mscale_all_dim" : "mscale_all_dim without mscale",
+            " is ignored, as Hugging Face does (attention factor ", AttentionFactor(config),
+            "); DeepSeek-style code uses it with 1 as the ", mscale ? "denominator" : "mscale",
+            " and gets ", other);
 }
 
 void RemarkYarnRamp(const RopeConfig& config, std::optional<int64_t> head_dim, List& list) {
@@ -505,8 +488,8 @@ void RemarkYarnRamp(const RopeConfig& config, std::optional<int64_t> head_dim, L
        {std::tuple("beta_fast", config.beta_fast, BetaFast(config)),
         std::tuple("beta_slow", config.beta_slow, BetaSlow(config))}) {
     if (beta == 0.0) {
-      list.push_back({RemarkKind::kDefaultAssumed,
-                      StrCat(field, " 0 is read as ", taken, ", as Hugging Face does")});
+      AddRemark(list, RemarkKind::kDefaultAssumed, field, " 0 is read as ", taken,
+                ", as Hugging Face does");
     }
   }
   const std::optional<int64_t> rotary_dim = RotaryDim(config, head_dim);
@@ -517,8 +500,8 @@ void RemarkYarnRamp(const RopeConfig& config, std::optional<int64_t> head_dim, L
   if (rounded.low == exact.low && rounded.high == exact.high) return;
   const std::string edges =
       StrCat(rounded.low, " and ", rounded.high, " instead of ", exact.low, " and ", exact.high);
-  list.push_back({RemarkKind::kRoundedRamp,
-                  StrCat("truncate absent, taken as true; the ramp runs between ", edges)});
+  AddRemark(list, RemarkKind::kRoundedRamp,
+            "truncate absent, taken as true; the ramp runs between ", edges);
 }
 
 }  // namespace

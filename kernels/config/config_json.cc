@@ -21,13 +21,6 @@ namespace {
 // Bytes that all layer types keep. Two with every list at its longest need 1.6 MiB.
 constexpr int64_t kEntriesBytesMax = 2 << 20;
 
-absl::Status CheckSupported(const ConfigDocument& document) {
-  const std::string_view why = WhyUnsupported(*document.type, document.model.json());
-  if (why.empty()) return absl::OkStatus();
-  return InvalidField(document.model.PathOf("model_type"), document.model_type,
-                      StrCat("another one: ", why));
-}
-
 // Checks that another entry for the layer type `key` is possible.
 absl::Status CheckLayerType(const ConfigDocument& document, const std::string& key,
                             size_t entries) {
@@ -111,21 +104,17 @@ absl::Status MarkStill(const ConfigDocument& document, std::vector<LayerConfig>&
   }
   for (LayerConfig& entry : entries) {
     entry.rotates = false;
-    entry.remarks.push_back(
-        {RemarkKind::kNoRotation,
-         StrCat(document.model.PathOf(key), " ", Show(got), ", want ", Show(value),
-                ": no layer rotates; tensors come back unchanged")});
+    AddRemark(entry.remarks, RemarkKind::kNoRotation, document.model.PathOf(key), " ", Show(got),
+              ", want ", Show(value), ": no layer rotates; tensors come back unchanged");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const JsonFields& model,
-                                                   std::optional<int64_t> heads) {
+Field<int64_t> ReadKvHeads(const JsonFields& model, std::optional<int64_t> heads) {
   if (model.Has("qk_rope_head_dim")) return std::optional<int64_t>(1);
-  ROPE_ASSIGN_OR_RETURN(
-      const std::optional<int64_t> kv_heads,
-      FirstOf<int64_t>({model.Integer("num_key_value_heads"), model.Integer("num_kv_heads")}));
-  ROPE_ASSIGN_OR_RETURN(const std::optional<bool> multi_query, model.Bool("multi_query"));
+  ROPE_ASSIGN_OR_RETURN(const auto kv_heads, FirstOf<int64_t>({model.Integer("num_key_value_heads"),
+                                                               model.Integer("num_kv_heads")}));
+  ROPE_ASSIGN_OR_RETURN(const auto multi_query, model.Bool("multi_query"));
   if (kv_heads.has_value()) return kv_heads;
   return multi_query.value_or(false) ? std::optional<int64_t>(1) : heads;
 }
@@ -165,9 +154,8 @@ void RemarkLayerTypes(const ConfigDocument& document, const LayerTypes& layers,
     if (std::find(known.begin(), known.end(), type) != known.end()) continue;
     const std::string nearest = proto::NearestName(type, known);
     if (nearest.empty()) continue;
-    remarks.push_back({RemarkKind::kUnknownLayerType,
-                       StrCat(document.parameters->path(), ": layer type ", Show(type),
-                              " is none of the model's", proto::DidYouMean(nearest))});
+    AddRemark(remarks, RemarkKind::kUnknownLayerType, document.parameters->path(), ": layer type ",
+              Show(type), " is none of the model's", proto::DidYouMean(nearest));
   }
   for (LayerConfig& entry : entries) {
     entry.remarks.insert(entry.remarks.end(), remarks.begin(), remarks.end());
@@ -252,10 +240,9 @@ void MarkUnrotated(std::string_view positions, std::string_view unused, LayerCon
   entry.rotates = false;
   std::erase_if(entry.remarks,
                 [](const Remark& remark) { return remark.kind == RemarkKind::kDefaultAssumed; });
-  entry.remarks.push_back(
-      {RemarkKind::kNoRotation, StrCat("the model has no rotary embedding",
-                                       positions.starts_with("no ") ? " and " : ", but ", positions,
-                                       unused, "; tensors come back unchanged")});
+  AddRemark(entry.remarks, RemarkKind::kNoRotation, "the model has no rotary embedding",
+            positions.starts_with("no ") ? " and " : ", but ", positions, unused,
+            "; tensors come back unchanged");
 }
 
 }  // namespace
@@ -271,7 +258,10 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   std::move(assumed.begin(), assumed.end(), std::back_inserter(document.remarks));
   ModelConfig model;
   model.has_sub_configs_ = chosen.has_sub_configs;
-  ROPE_RETURN_IF_ERROR(CheckSupported(document));
+  if (const auto why = WhyUnsupported(*document.type, document.model.json()); !why.empty()) {
+    return InvalidField(document.model.PathOf("model_type"), document.model_type,
+                        StrCat("another one: ", why));
+  }
   ROPE_ASSIGN_OR_RETURN(LayerList layers, ReadLayerList(document));
   ROPE_ASSIGN_OR_RETURN(const PerLayerConfig per_layer,
                         PerLayerConfig::Read(document.model, layers.types));
@@ -390,9 +380,9 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
   }
   if (!still.has_value()) return;
   if (!all) {
-    entry.remarks.push_back(
-        {RemarkKind::kUnrotatedLayers, StrCat("some layers do not rotate, the first is layer ",
-                                              *still, "; pick a layer to tell them apart")});
+    AddRemark(entry.remarks, RemarkKind::kUnrotatedLayers,
+              "some layers do not rotate, the first is layer ", *still,
+              "; pick a layer to tell them apart");
     return;
   }
   entry.rotates = false;
@@ -400,8 +390,8 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
       choice.layer.has_value()
           ? StrCat("layer ", *choice.layer, " does")
           : StrCat(choice.layer_type, choice.layer_type.empty() ? "" : " ", "layers do");
-  entry.remarks.push_back(
-      {RemarkKind::kUnrotatedLayers, StrCat(which, " not rotate; tensors come back unchanged")});
+  AddRemark(entry.remarks, RemarkKind::kUnrotatedLayers, which,
+            " not rotate; tensors come back unchanged");
 }
 
 std::string_view ModelConfig::EntryName(std::string_view type) const {

@@ -1,10 +1,10 @@
 #include "kernels/config/config_json_document.h"
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -50,11 +50,6 @@ bool Walk(Node& config, const std::string& path, int depth, size_t& left, const 
   return true;
 }
 
-bool HasTextConfig(const Json& config) {
-  const auto text = config.find(kTextConfig);
-  return text != config.end() && text->is_object();
-}
-
 bool HasObject(const JsonFields& fields, std::string_view key) {
   const Json* value = fields.Find(key);
   return value != nullptr && value->is_object();
@@ -74,7 +69,8 @@ bool IsBare(const JsonFields& model) {
 }
 
 bool DescribesAModel(const Json& file) {
-  if (HasTextConfig(file) || StatesParameters(file) || IsBare(JsonFields(file))) return true;
+  const JsonFields fields(file);
+  if (HasObject(fields, kTextConfig) || StatesParameters(file) || IsBare(fields)) return true;
   return absl::c_any_of(KeyList("head"), [&](std::string_view key) { return file.contains(key); });
 }
 
@@ -161,10 +157,8 @@ bool IsNearMiss(std::string_view key, std::string_view target) {
       std::max(key.size(), target.size()) > std::min(key.size(), target.size()) + 2) {
     return false;
   }
-  std::string folded(key);
-  std::transform(folded.begin(), folded.end(), folded.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return proto::Edits(folded, target) <= (target.size() < kLong ? 1u : 2u);
+  return proto::Edits(absl::AsciiStrToLower(ToAbsl(key)), target) <=
+         (target.size() < kLong ? 1u : 2u);
 }
 
 // The first of `targets`, a list of keys.json, that `key` nearly spells; empty: none.
@@ -222,12 +216,11 @@ void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remar
 }  // namespace
 
 absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
-  ROPE_ASSIGN_OR_RETURN(const std::optional<JsonFields> text, root.Object("text_config"));
+  ROPE_ASSIGN_OR_RETURN(const auto text, root.Object("text_config"));
   ConfigDocument document(text.value_or(root));
   const JsonFields& model = document.model;
-  ROPE_ASSIGN_OR_RETURN(
-      const std::optional<std::string> model_type,
-      FirstOf<std::string>({model.String("model_type"), root.String("model_type")}));
+  ROPE_ASSIGN_OR_RETURN(const auto model_type, FirstOf<std::string>({model.String("model_type"),
+                                                                     root.String("model_type")}));
   document.model_type = model_type.value_or("");
   if (document.model_type.size() > kModelTypeBytesMax) {
     return InvalidField((model.Has("model_type") ? model : root).PathOf("model_type"),
@@ -239,34 +232,30 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
                                                                   model.Object("rope_scaling")}));
   const bool scales = document.type->theta_ratio.empty();
   if (!scales && document.parameters.has_value()) {
-    document.remarks.push_back({RemarkKind::kOverriddenValue,
-                                StrCat(document.parameters->path(), " is not used: the code of ",
-                                       document.model_type, " has no scaling")});
+    AddRemark(document.remarks, RemarkKind::kOverriddenValue, document.parameters->path(),
+              " is not used: the code of ", document.model_type, " has no scaling");
     document.parameters.reset();
   }
   for (const std::string_view key : {"rope_parameters", "rope_scaling", "rope_theta"}) {
     const Json* const around = root.Find(key);
     if (!text.has_value() || around == nullptr || around->empty()) continue;
     if (const Json* const own = text->Find(key); own == nullptr || *own != *around) {
-      document.remarks.push_back(
-          {RemarkKind::kOverriddenValue,
-           StrCat(root.PathOf(key), " is not used: text_config is read instead")});
+      AddRemark(document.remarks, RemarkKind::kOverriddenValue, root.PathOf(key),
+                " is not used: text_config is read instead");
     }
   }
   const bool loose = scales && !document.parameters.has_value() && IsBare(model);
   if (loose && document.type->of_transformers) {
-    document.remarks.push_back(
-        {RemarkKind::kOverriddenValue,
-         StrCat("rope parameters at the top level of ",
-                model.path().empty() ? std::string("the file") : model.path(),
-                " are not used: the class of ", document.model_type, " reads rope_parameters")});
+    AddRemark(document.remarks, RemarkKind::kOverriddenValue,
+              "rope parameters at the top level of ",
+              model.path().empty() ? std::string("the file") : model.path(),
+              " are not used: the class of ", document.model_type, " reads rope_parameters");
   } else if (loose) {
     document.bare = true;
     document.parameters = model;
-    document.remarks.push_back(
-        {RemarkKind::kTopLevelParameters,
-         StrCat("rope parameters are read from the top level of ",
-                model.path().empty() ? std::string("the file") : model.path())});
+    AddRemark(document.remarks, RemarkKind::kTopLevelParameters,
+              "rope parameters are read from the top level of ",
+              model.path().empty() ? std::string("the file") : model.path());
   }
   RemarkModel(document.model_type, model, document.remarks);
   RemarkNearMisses(document, document.remarks);
@@ -309,8 +298,7 @@ void RemarkUnknownKeys(const ConfigDocument& document, const JsonFields& paramet
                        parameters.PathOf(key)});
   }
   if (unknown > kNamed) {
-    remarks.push_back(
-        {RemarkKind::kUnknownKey, StrCat(unknown - kNamed, " more keys have no effect")});
+    AddRemark(remarks, RemarkKind::kUnknownKey, unknown - kNamed, " more keys have no effect");
   }
 }
 

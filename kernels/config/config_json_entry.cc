@@ -40,7 +40,7 @@ absl::StatusOr<Mrope> ReadErnieMrope(const JsonFields& parameters,
     mrope.section = {section[2], section[0], section[1]};
     return mrope;
   }
-  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> time, parameters.Integer("freq_allocation"));
+  ROPE_ASSIGN_OR_RETURN(const auto time, parameters.Integer("freq_allocation"));
   if (!section.empty() || !time.has_value() || !rotary_dim.has_value()) {
     return InvalidField(parameters.PathOf("freq_allocation"),
                         time.has_value() ? StrCat(*time, " without a head_dim") : "nothing",
@@ -69,11 +69,10 @@ std::optional<Mrope> UsualMrope(const ModelType& type, std::optional<int64_t> ro
   return mrope;
 }
 
-absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
-                                               const JsonFields& parameters,
-                                               std::optional<int64_t> rotary_dim) {
+Field<Mrope> ReadMrope(const ConfigDocument& document, const JsonFields& parameters,
+                       std::optional<int64_t> rotary_dim) {
   const ModelType& type = *document.type;
-  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> section, parameters.Integers("mrope_section"));
+  ROPE_ASSIGN_OR_RETURN(const auto section, parameters.Integers("mrope_section"));
   if (parameters.Has("mrope_section") && !type.mrope_unsupported.empty()) {
     return InvalidField(parameters.PathOf("mrope_section"), StrCat(section.size(), " numbers"),
                         StrCat("no mrope_section: ", type.mrope_unsupported));
@@ -95,8 +94,7 @@ absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
   }
   Mrope mrope{.layout = type.mrope_layout.value_or(Mrope::Layout::kSections)};
   std::copy(section.begin(), section.end(), mrope.section.begin());
-  ROPE_ASSIGN_OR_RETURN(const std::optional<bool> interleaved,
-                        parameters.Bool("mrope_interleaved"));
+  ROPE_ASSIGN_OR_RETURN(const auto interleaved, parameters.Bool("mrope_interleaved"));
   if (interleaved.value_or(false)) mrope.layout = Mrope::Layout::kInterleaved;
   return std::optional<Mrope>(mrope);
 }
@@ -169,9 +167,8 @@ absl::Status ReadAxes(const ConfigDocument& document, const JsonFields& paramete
 constexpr std::string_view kLocalBases[] = {"rope_local_base_freq", "local_rope_theta",
                                             "swa_rope_theta"};
 
-absl::StatusOr<std::optional<RopeType>> ReadTypeAt(const JsonFields& parameters,
-                                                   std::string_view key) {
-  ROPE_ASSIGN_OR_RETURN(const std::optional<std::string> name, parameters.String(key));
+Field<RopeType> ReadTypeAt(const JsonFields& parameters, std::string_view key) {
+  ROPE_ASSIGN_OR_RETURN(const auto name, parameters.String(key));
   if (!name.has_value()) return std::optional<RopeType>();
   if (*name == kAxialType) return std::optional<RopeType>(RopeType::kDefault);
   const absl::StatusOr<RopeType> type = ParseRopeType(*name);
@@ -185,9 +182,8 @@ absl::StatusOr<RopeType> ReadType(const JsonFields& parameters, bool bare,
   if (bare && type.has_value()) return *type;  // a bare file may use `type` for something else
   ROPE_ASSIGN_OR_RETURN(const std::optional<RopeType> old, ReadTypeAt(parameters, "type"));
   if (type.has_value() && old.has_value() && *type != *old) {
-    remarks.push_back(
-        {RemarkKind::kOverriddenValue, StrCat(parameters.PathOf("type"), " ", Name(*old),
-                                              " is not used: rope_type says ", Name(*type))});
+    AddRemark(remarks, RemarkKind::kOverriddenValue, parameters.PathOf("type"), " ", Name(*old),
+              " is not used: rope_type says ", Name(*type));
   }
   return type.value_or(old.value_or(RopeType::kDefault));
 }
@@ -202,25 +198,22 @@ std::optional<double> AssumedNumber(const ConfigDocument& document, std::string_
   const auto whole = static_cast<int64_t>(number);
   const std::string shown = static_cast<double>(whole) == number ? StrCat(whole) : StrCat(number);
   const bool of_class = document.type->source.starts_with("transformers");
-  remarks.push_back({RemarkKind::kDefaultAssumed, StrCat(key, " absent, taken as ", shown, ", as ",
-                                                         of_class ? "Hugging Face" : "its code",
-                                                         " does for ", document.model_type)});
+  AddRemark(remarks, RemarkKind::kDefaultAssumed, key, " absent, taken as ", shown, ", as ",
+            of_class ? "Hugging Face" : "its code", " does for ", document.model_type);
   return number;
 }
 
 // The first of: qk_rope_head_dim (multi-head latent attention), the layer type's own key,
 // per_layer_config, head_dim, hidden_size / num_attention_heads. Unset if none is there.
-absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& document,
-                                                   const PerLayerConfig& per_layer,
-                                                   std::string_view layer_type,
-                                                   std::vector<Remark>& remarks) {
+Field<int64_t> ReadHeadDim(const ConfigDocument& document, const PerLayerConfig& per_layer,
+                           std::string_view layer_type, std::vector<Remark>& remarks) {
   const JsonFields& model = document.model;
   const std::optional<int64_t> nothing;
   const bool full = layer_type == kFullAttention;
   const bool sliding = layer_type == kSlidingAttention;
   const bool alone = !document.type->rope_in_head;
   ROPE_ASSIGN_OR_RETURN(
-      const std::optional<int64_t> head_dim,
+      const auto head_dim,
       FirstOf<int64_t>({alone ? per_layer.Integer(layer_type, "qk_rope_head_dim") : nothing,
                         alone ? model.Integer("qk_rope_head_dim") : nothing,
                         full ? model.Integer("global_head_dim") : nothing,
@@ -228,21 +221,20 @@ absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& documen
                         per_layer.Integer(layer_type, "head_dim"), model.Integer("head_dim")}));
   if (head_dim.has_value()) return head_dim;
   ROPE_ASSIGN_OR_RETURN(
-      const std::optional<int64_t> hidden,
+      const auto hidden,
       FirstOf<int64_t>(
           {document.type->width.empty() ? nothing : model.Integer(document.type->width),
            model.Integer("hidden_size"), model.Integer("n_embd")}));
-  ROPE_ASSIGN_OR_RETURN(
-      const std::optional<int64_t> heads,
-      FirstOf<int64_t>({model.Integer("num_attention_heads"), model.Integer("n_head")}));
+  ROPE_ASSIGN_OR_RETURN(const auto heads, FirstOf<int64_t>({model.Integer("num_attention_heads"),
+                                                            model.Integer("n_head")}));
   if (!hidden.has_value() || !heads.has_value()) return std::optional<int64_t>();
   if (*heads < 1) {
     return InvalidField(model.PathOf("num_attention_heads"), *heads, "at least 1");
   }
   if (*hidden % *heads != 0) {
-    remarks.push_back({RemarkKind::kSizesDoNotDivide,
-                       StrCat("num_attention_heads ", *heads, " does not divide hidden_size ",
-                              *hidden, ": head_dim is taken as ", *hidden / *heads)});
+    AddRemark(remarks, RemarkKind::kSizesDoNotDivide, "num_attention_heads ", *heads,
+              " does not divide hidden_size ", *hidden, ": head_dim is taken as ",
+              *hidden / *heads);
   }
   return std::optional<int64_t>(*hidden / *heads);
 }
@@ -250,12 +242,11 @@ absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& documen
 absl::StatusOr<double> ReadLocalTheta(const ConfigDocument& document,
                                       std::vector<Remark>& remarks) {
   for (const std::string_view key : kLocalBases) {
-    ROPE_ASSIGN_OR_RETURN(const std::optional<double> theta, document.model.Number(key));
+    ROPE_ASSIGN_OR_RETURN(const auto theta, document.model.Number(key));
     if (theta.has_value()) return *theta;
   }
   if (const auto usual = AssumedNumber(document, kLocalBases[0], remarks)) return *usual;
-  remarks.push_back(
-      {RemarkKind::kDefaultAssumed, StrCat(kLocalBases[0], " absent, taken as 10000")});
+  AddRemark(remarks, RemarkKind::kDefaultAssumed, kLocalBases[0], " absent, taken as 10000");
   return 10000;
 }
 
@@ -265,14 +256,13 @@ absl::StatusOr<double> ReadThetaRatio(const ConfigDocument& document,
   constexpr double kBase = 10000;
   const JsonFields& model = document.model;
   const std::string& key = document.type->theta_ratio;
-  ROPE_ASSIGN_OR_RETURN(const std::optional<double> ratio, model.Number(key));
+  ROPE_ASSIGN_OR_RETURN(const auto ratio, model.Number(key));
   if (ratio.has_value() && !(*ratio > 0)) {
     return InvalidField(model.PathOf(key), *ratio, "a number above 0");
   }
   if (model.Has("rope_theta")) {
-    remarks.push_back({RemarkKind::kOverriddenValue,
-                       StrCat(model.PathOf("rope_theta"), " is not used: the code of ",
-                              document.model_type, " takes 10000 * ", key)});
+    AddRemark(remarks, RemarkKind::kOverriddenValue, model.PathOf("rope_theta"),
+              " is not used: the code of ", document.model_type, " takes 10000 * ", key);
   }
   return kBase * ratio.value_or(1);
 }
@@ -296,21 +286,19 @@ absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
   if (parameters.has_value()) {
     ROPE_ASSIGN_OR_RETURN(theta, parameters->Number("rope_theta"));
   }
-  ROPE_ASSIGN_OR_RETURN(
-      const std::optional<double> top,
-      FirstOf<double>({model.Number("rope_theta"), model.Number("global_rope_theta"),
-                       model.Number("rotary_emb_base")}));
+  ROPE_ASSIGN_OR_RETURN(const auto top, FirstOf<double>({model.Number("rope_theta"),
+                                                         model.Number("global_rope_theta"),
+                                                         model.Number("rotary_emb_base")}));
   if (theta.has_value() && top.has_value() && *top != *theta) {
-    remarks.push_back({RemarkKind::kOverriddenValue,
-                       StrCat(model.PathOf("rope_theta"), " ", *top, " is not used: ",
-                              parameters->PathOf("rope_theta"), " says ", *theta)});
+    AddRemark(remarks, RemarkKind::kOverriddenValue, model.PathOf("rope_theta"), " ", *top,
+              " is not used: ", parameters->PathOf("rope_theta"), " says ", *theta);
   }
   if (theta.has_value()) return *theta;
   if (top.has_value()) return *top;
   const size_t said = remarks.size();
   const std::optional<double> usual = AssumedNumber(document, "rope_theta", remarks);
   if (!usual.has_value()) {
-    remarks.push_back({RemarkKind::kDefaultAssumed, "rope_theta absent, taken as 10000"});
+    AddRemark(remarks, RemarkKind::kDefaultAssumed, "rope_theta absent, taken as 10000");
   }
   if (LostBase(document, parameters)) remarks[said].kind = RemarkKind::kNoBase;
   return usual.value_or(10000);
@@ -318,14 +306,12 @@ absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
 
 // The channels that partial_rotary_factor is a fraction of, if they are not head_dim: the sum of
 // the model_type's keys.
-absl::StatusOr<std::optional<int64_t>> ReadFractionOf(const ConfigDocument& document,
-                                                      const PerLayerConfig& per_layer,
-                                                      std::string_view layer_type) {
+Field<int64_t> ReadFractionOf(const ConfigDocument& document, const PerLayerConfig& per_layer,
+                              std::string_view layer_type) {
   std::optional<int64_t> sum;
   for (const std::string& key : document.type->partial_rotary_factor_of) {
-    ROPE_ASSIGN_OR_RETURN(
-        const std::optional<int64_t> channels,
-        FirstOf<int64_t>({per_layer.Integer(layer_type, key), document.model.Integer(key)}));
+    ROPE_ASSIGN_OR_RETURN(const auto channels, FirstOf<int64_t>({per_layer.Integer(layer_type, key),
+                                                                 document.model.Integer(key)}));
     if (!channels.has_value()) return std::optional<int64_t>();
     if (*channels < 0 || *channels > kHeadDimMax) {
       return InvalidField(document.model.PathOf(key), *channels, StrCat("0 to ", kHeadDimMax));
@@ -418,20 +404,18 @@ absl::Status ReadTruncate(const ConfigDocument& document, const JsonFields& para
                           LayerConfig& entry) {
   ROPE_ASSIGN_OR_RETURN(entry.config.truncate, document.parameters->Bool("truncate"));
   if (!document.nested) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(const std::optional<bool> own, parameters.Bool("truncate"));
+  ROPE_ASSIGN_OR_RETURN(const auto own, parameters.Bool("truncate"));
   if (own.has_value() && *own != entry.config.truncate.value_or(true)) {
-    entry.remarks.push_back(
-        {RemarkKind::kOverriddenValue,
-         StrCat(parameters.PathOf("truncate"),
-                " is not used: Hugging Face reads it next to the layer types")});
+    AddRemark(entry.remarks, RemarkKind::kOverriddenValue, parameters.PathOf("truncate"),
+              " is not used: Hugging Face reads it next to the layer types");
   }
   return absl::OkStatus();
 }
 
 // PhiMoE's factors on cos and sin, for short and for long sequences. Its files have one for both.
 absl::Status ReadLongropeMagnitudes(const JsonFields& parameters, RopeConfig& config) {
-  ROPE_ASSIGN_OR_RETURN(const std::optional<double> for_short, parameters.Number("short_mscale"));
-  ROPE_ASSIGN_OR_RETURN(const std::optional<double> for_long, parameters.Number("long_mscale"));
+  ROPE_ASSIGN_OR_RETURN(const auto for_short, parameters.Number("short_mscale"));
+  ROPE_ASSIGN_OR_RETURN(const auto for_long, parameters.Number("long_mscale"));
   if (!for_short.has_value() && !for_long.has_value()) return absl::OkStatus();
   if (for_short != for_long) {
     return InvalidField(
@@ -468,8 +452,7 @@ absl::Status ReadScaling(const JsonFields& parameters, bool bare, LayerConfig& e
 
 // rope_interleave false means that the code expects half pairs and leaves them so.
 absl::Status ReadPairs(const ConfigDocument& document, LayerConfig& entry) {
-  ROPE_ASSIGN_OR_RETURN(const std::optional<bool> interleave,
-                        document.model.Bool("rope_interleave"));
+  ROPE_ASSIGN_OR_RETURN(const auto interleave, document.model.Bool("rope_interleave"));
   entry.pairing = document.type->pairing;
   entry.channel_order = document.type->channel_order;
   entry.config.reverse = document.type->reverse;

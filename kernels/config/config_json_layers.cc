@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -12,7 +13,7 @@ namespace rope::kernels {
 absl::StatusOr<PerLayerConfig> PerLayerConfig::Read(const JsonFields& model,
                                                     const LayerTypes& types) {
   PerLayerConfig read;
-  ROPE_ASSIGN_OR_RETURN(const std::optional<JsonFields> layers, model.Object("per_layer_config"));
+  ROPE_ASSIGN_OR_RETURN(const auto layers, model.Object("per_layer_config"));
   if (!layers.has_value()) return read;
   read.path_ = layers->path();
   for (const auto& [key, own] : layers->json().items()) {
@@ -26,8 +27,7 @@ absl::StatusOr<PerLayerConfig> PerLayerConfig::Read(const JsonFields& model,
   return read;
 }
 
-absl::StatusOr<std::optional<int64_t>> PerLayerConfig::Integer(std::string_view layer_type,
-                                                               std::string_view key) const {
+Field<int64_t> PerLayerConfig::Integer(std::string_view layer_type, std::string_view key) const {
   const auto found = layers_.find(layer_type);
   if (found == layers_.end()) return std::optional<int64_t>();
   for (const Layer& layer : found->second) {
@@ -53,7 +53,7 @@ absl::Status CheckCount(const JsonFields& model, std::string_view key,
   return InvalidField(model.PathOf(key), *count, StrCat("1 to ", kLayersMax));
 }
 
-absl::StatusOr<std::optional<int64_t>> ReadCount(const ConfigDocument& document) {
+Field<int64_t> ReadCount(const ConfigDocument& document) {
   const JsonFields& model = document.model;
   const nlohmann::json& repeats = document.type->repeats;
   const std::string_view key = model.Has("num_hidden_layers") ? "num_hidden_layers" : "n_layer";
@@ -63,7 +63,7 @@ absl::StatusOr<std::optional<int64_t>> ReadCount(const ConfigDocument& document)
   const auto of = repeats.at("of").get<std::string>();
   ROPE_ASSIGN_OR_RETURN(count, model.Integer(of));
   for (const auto& [factor, rule] : repeats.at("by").items()) {
-    ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> times, model.Integer(factor));
+    ROPE_ASSIGN_OR_RETURN(const auto times, model.Integer(factor));
     ROPE_RETURN_IF_ERROR(CheckCount(model, factor, times));
     ROPE_RETURN_IF_ERROR(CheckCount(model, of, count));
     if (!count.has_value()) break;
@@ -83,7 +83,7 @@ absl::Status KeepOnePerLayer(const JsonFields& model, std::string_view key,
   int64_t drafts = 0;
   for (const std::string_view each :
        {"num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"}) {
-    ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> count, model.Integer(each));
+    ROPE_ASSIGN_OR_RETURN(const auto count, model.Integer(each));
     drafts = std::max(drafts, count.value_or(0));
   }
   if (key == "hybrid_layer_pattern") drafts = std::max(drafts, int64_t{1});
@@ -117,8 +117,8 @@ absl::Status BadType(const std::string& path, const std::string& name) {
 }
 
 // Reads a period >= 1; unset if the key is absent.
-absl::StatusOr<std::optional<int64_t>> ReadPeriod(const JsonFields& model, std::string_view key) {
-  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period, model.Integer(key));
+Field<int64_t> ReadPeriod(const JsonFields& model, std::string_view key) {
+  ROPE_ASSIGN_OR_RETURN(const auto period, model.Integer(key));
   if (period.has_value() && *period < 1) {
     return InvalidField(model.PathOf(key), *period, "at least 1");
   }
@@ -166,7 +166,7 @@ absl::StatusOr<LayerTypes> TypesByRule(const ConfigDocument& document, int64_t c
 // A list that the types of the layers repeat: recurrent_gemma's block_types.
 absl::StatusOr<LayerTypes> TypesByBlocks(const JsonFields& model, int64_t count) {
   LayerTypes types;
-  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> blocks, model.Strings("block_types"));
+  ROPE_ASSIGN_OR_RETURN(const auto blocks, model.Strings("block_types"));
   for (int64_t i = 0; !blocks.empty() && i < count; ++i) {
     const std::string& name = blocks[static_cast<size_t>(i) % blocks.size()];
     if (!types.Add(name)) return BadType(model.PathOf("block_types"), name);
@@ -178,7 +178,7 @@ absl::StatusOr<LayerTypes> TypesByBlocks(const JsonFields& model, int64_t count)
 absl::StatusOr<LayerTypes> TypesByIndices(const JsonFields& model, int64_t count) {
   LayerTypes types;
   for (const std::string_view key : {"attn_layer_indices", "full_attn_idxs"}) {
-    ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> full, model.Integers(key));
+    ROPE_ASSIGN_OR_RETURN(const auto full, model.Integers(key));
     if (full.empty()) continue;
     const std::set<int64_t> indices(full.begin(), full.end());
     for (int64_t i = 0; i < count; ++i) {
@@ -224,8 +224,7 @@ bool RotatesByType(const ConfigDocument& document, const std::string& type) {
   }
   const ModelType& model = *document.type;
   if (!model.no_rope_needs.empty() && !document.model.Has(model.no_rope_needs)) return true;
-  const std::vector<std::string>& still = model.no_rope_layer_types;
-  return std::find(still.begin(), still.end(), type) == still.end();
+  return !absl::c_linear_search(model.no_rope_layer_types, type);
 }
 
 // The base of each layer, 0 for a layer that does not rotate; empty if the file has no such list.
@@ -262,8 +261,7 @@ absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
   if (const LayerRule& rule = document.type->rope_layers; no_rope.empty() && !rule.empty()) {
     for (int64_t i = 0; i < count; ++i) no_rope.push_back(rule(i, count) == "none");
   }
-  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> crossed,
-                        document.model.Integers("cross_attention_layers"));
+  ROPE_ASSIGN_OR_RETURN(const auto crossed, document.model.Integers("cross_attention_layers"));
   no_rope.resize(std::max(
       {no_rope.size(), layers.types.size(), static_cast<size_t>(crossed.empty() ? 0 : count)}));
   for (const int64_t layer : crossed) {

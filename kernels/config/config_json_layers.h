@@ -31,8 +31,7 @@ class PerLayerConfig {
 
   // The first value that a layer of the type states for `key`; all of them have the same. Unset if
   // none does.
-  absl::StatusOr<std::optional<int64_t>> Integer(std::string_view layer_type,
-                                                 std::string_view key) const;
+  Field<int64_t> Integer(std::string_view layer_type, std::string_view key) const;
 
  private:
   struct Layer {

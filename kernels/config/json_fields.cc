@@ -62,8 +62,7 @@ using Converter = absl::StatusOr<T> (*)(const Json& value, const std::string& pa
 
 // The value at `key`; unset if it is absent.
 template <typename T>
-absl::StatusOr<std::optional<T>> ReadOne(const JsonFields& fields, std::string_view key,
-                                         Converter<T> convert) {
+Field<T> ReadOne(const JsonFields& fields, std::string_view key, Converter<T> convert) {
   const Json* const value = fields.Find(key);
   if (value == nullptr) return std::optional<T>();
   return convert(*value, fields.PathOf(key));
@@ -208,23 +207,23 @@ const Json* JsonFields::Find(std::string_view key) const {
   return found == object_->end() || found->is_null() ? nullptr : &*found;
 }
 
-absl::StatusOr<std::optional<double>> JsonFields::Number(std::string_view key) const {
+Field<double> JsonFields::Number(std::string_view key) const {
   return ReadOne<double>(*this, key, &ToNumber);
 }
 
-absl::StatusOr<std::optional<int64_t>> JsonFields::Integer(std::string_view key) const {
+Field<int64_t> JsonFields::Integer(std::string_view key) const {
   return ReadOne<int64_t>(*this, key, &ToInteger);
 }
 
-absl::StatusOr<std::optional<bool>> JsonFields::Bool(std::string_view key) const {
+Field<bool> JsonFields::Bool(std::string_view key) const {
   return ReadOne<bool>(*this, key, &ToBool);
 }
 
-absl::StatusOr<std::optional<std::string>> JsonFields::String(std::string_view key) const {
+Field<std::string> JsonFields::String(std::string_view key) const {
   return ReadOne<std::string>(*this, key, &ToString);
 }
 
-absl::StatusOr<std::optional<JsonFields>> JsonFields::Object(std::string_view key) const {
+Field<JsonFields> JsonFields::Object(std::string_view key) const {
   return ReadOne<JsonFields>(*this, key, &ToObject);
 }
 

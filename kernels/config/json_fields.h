@@ -25,6 +25,10 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text);
 // A value for error messages: as in the file, in ASCII, truncated after 48 characters.
 std::string Show(const nlohmann::json& value);
 
+// What a key has: a value, nothing, or the error of a value of another type.
+template <typename T>
+using Field = absl::StatusOr<std::optional<T>>;
+
 class JsonFields {
  public:
   static constexpr size_t kListMax = 65536;
@@ -43,11 +47,11 @@ class JsonFields {
   const nlohmann::json* Find(std::string_view key) const;
 
   // The value, or unset if the key is absent. Integers may be written as 128.0, numbers as 128.
-  absl::StatusOr<std::optional<double>> Number(std::string_view key) const;
-  absl::StatusOr<std::optional<int64_t>> Integer(std::string_view key) const;
-  absl::StatusOr<std::optional<bool>> Bool(std::string_view key) const;
-  absl::StatusOr<std::optional<std::string>> String(std::string_view key) const;
-  absl::StatusOr<std::optional<JsonFields>> Object(std::string_view key) const;
+  Field<double> Number(std::string_view key) const;
+  Field<int64_t> Integer(std::string_view key) const;
+  Field<bool> Bool(std::string_view key) const;
+  Field<std::string> String(std::string_view key) const;
+  Field<JsonFields> Object(std::string_view key) const;
   // Lists of at most kListMax elements; empty if absent.
   absl::StatusOr<std::vector<double>> Numbers(std::string_view key) const;
   absl::StatusOr<std::vector<int64_t>> Integers(std::string_view key) const;
@@ -60,9 +64,8 @@ class JsonFields {
 
 // The first of `reads` that has a value or an error.
 template <typename T>
-absl::StatusOr<std::optional<T>> FirstOf(
-    std::initializer_list<absl::StatusOr<std::optional<T>>> reads) {
-  for (const absl::StatusOr<std::optional<T>>& read : reads) {
+Field<T> FirstOf(std::initializer_list<Field<T>> reads) {
+  for (const Field<T>& read : reads) {
     if (!read.ok() || read->has_value()) return read;
   }
   return std::optional<T>();

@@ -231,11 +231,6 @@ namespace {
 
 constexpr std::string_view kAlibi = "ALiBi, a bias on the attention scores";
 
-bool IsTrue(const JsonFields& fields, std::string_view key) {
-  const nlohmann::json* const value = fields.Find(key);
-  return value != nullptr && *value == true;
-}
-
 // What may help with an unknown name, as the end of a sentence: the code's place, or the known name
 // that is one or two letters away. A longer or shorter name is another model's.
 std::string Hint(std::string_view model_type, const JsonFields& model) {
@@ -260,16 +255,15 @@ void RemarkChatGlm(const JsonFields& model, std::vector<Remark>& remarks) {
   const nlohmann::json* const ratio = model.Find("rope_ratio");
   const nlohmann::json* const vocabulary = model.Find("padded_vocab_size");
   if (ratio != nullptr && *ratio != 1 && (vocabulary == nullptr || *vocabulary == kVocabulary)) {
-    remarks.push_back({RemarkKind::kRemoteCode,
-                       StrCat("rope_ratio ", Show(*ratio),
-                              " multiplies the base, as in ChatGLM3-6B-32k and in engines: the "
-                              "code of ChatGLM2-6B-32k divides positions by it")});
+    AddRemark(remarks, RemarkKind::kRemoteCode, "rope_ratio ", Show(*ratio),
+              " multiplies the base, as in ChatGLM3-6B-32k and in engines: the code of "
+              "ChatGLM2-6B-32k divides positions by it");
   }
   const nlohmann::json* const original = model.Find("original_rope");
   if (original != nullptr && *original == false) {
-    remarks.push_back({RemarkKind::kRemoteCode,
-                       "original_rope false: half pairs turn, as in the model's code and in vLLM; "
-                       "SGLang and llama.cpp do not read it, and turn interleaved ones"});
+    AddRemark(remarks, RemarkKind::kRemoteCode,
+              "original_rope false: half pairs turn, as in the model's code and in vLLM; "
+              "SGLang and llama.cpp do not read it, and turn interleaved ones");
   }
 }
 
@@ -280,7 +274,9 @@ std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonF
   // Code of a repository may rotate where that of its model_type does not: Jina's BERT.
   const bool of_class = !model.Has("auto_map") || !StatesParameters(model.json());
   if (!positions.empty() && (of_class || positions.starts_with("no "))) return positions;
-  return IsTrue(model, "alibi") && !StatesParameters(model.json()) ? kAlibi : "";
+  const nlohmann::json* const alibi = model.Find("alibi");
+  const bool is_true = alibi != nullptr && *alibi == true;
+  return is_true && !StatesParameters(model.json()) ? kAlibi : "";
 }
 
 void RemarkModel(std::string_view model_type, const JsonFields& model,
@@ -288,17 +284,14 @@ void RemarkModel(std::string_view model_type, const JsonFields& model,
   const std::string shown = Show(std::string(model_type));
   const auto& facts = WordsOf("remote_code");
   if (const auto fact = facts.find(model_type); fact != facts.end()) {
-    remarks.push_back({RemarkKind::kRemoteCode,
-                       StrCat("model_type ", shown,
-                              " has its code in the model's repository, which is not followed "
-                              "here: ",
-                              fact->second)});
+    AddRemark(
+        remarks, RemarkKind::kRemoteCode, "model_type ", shown,
+        " has its code in the model's repository, which is not followed here: ", fact->second);
   } else if (!model_type.empty() && FindOfModel(model_type) == nullptr &&
              PositionsInsteadOfRope(model_type, model).empty()) {
-    remarks.push_back(
-        {RemarkKind::kUnknownModelType,
-         StrCat("model_type ", shown, " is not known, so neither are its pairing and its defaults",
-                Hint(model_type, model))});
+    AddRemark(remarks, RemarkKind::kUnknownModelType, "model_type ", shown,
+              " is not known, so neither are its pairing and its defaults",
+              Hint(model_type, model));
   }
   const std::string& read = ModelTypeOf(model_type).theta_ratio;
   if (!read.empty()) RemarkChatGlm(model, remarks);
@@ -306,7 +299,7 @@ void RemarkModel(std::string_view model_type, const JsonFields& model,
     const nlohmann::json* const value = model.Find(key);
     if (value == nullptr || !Changes(*value) || key == read) continue;
     if (key == "alibi" && !PositionsInsteadOfRope(model_type, model).empty()) continue;
-    remarks.push_back({RemarkKind::kRemoteCode, StrCat(model.PathOf(key), " is not read")});
+    AddRemark(remarks, RemarkKind::kRemoteCode, model.PathOf(key), " is not read");
   }
 }
 

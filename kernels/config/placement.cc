@@ -79,12 +79,14 @@ class Placer {
   std::string PathOf(std::string_view key) const {
     return path_.empty() ? std::string(key) : StrCat(path_, ".", key);
   }
-  void Say(RemarkKind kind, std::string_view key, std::string_view what) {
-    placed_.remarks.push_back({kind, StrCat(PathOf(key), what), PathOf(key)});
+  template <typename... Parts>
+  void Say(RemarkKind kind, std::string_view key, const Parts&... parts) {
+    placed_.remarks.push_back({kind, StrCat(PathOf(key), parts...), PathOf(key)});
   }
   // What the class makes of a place where its code fails.
-  void Fail(std::string_view key, std::string_view what) {
-    Say(RemarkKind::kUnusableParameters, key, StrCat(what, ": Hugging Face's ", name_, " fails"));
+  template <typename... Parts>
+  void Fail(std::string_view key, const Parts&... parts) {
+    Say(RemarkKind::kUnusableParameters, key, parts..., ": Hugging Face's ", name_, " fails");
   }
 
   // To Python, {} and [] are no block. As attributes of the other classes they replace one.
@@ -140,17 +142,16 @@ class Placer {
     if (merges_ && !nested && !type_.defaults.contains("rope_local_base_freq")) CheckOneBase();
     if (!HasBlock(model_, kScaling)) return;
     if (type_.blocks == BlockRule::kParametersOnly) {
-      Say(RemarkKind::kOverriddenValue, kScaling,
-          StrCat(" is not used: the config class of ", name_, " reads rope_parameters alone"));
+      Say(RemarkKind::kOverriddenValue, kScaling, " is not used: the config class of ", name_,
+          " reads rope_parameters alone");
       model_.erase(kScaling);
       return;
     }
     if (HasBlock(model_, kParameters) && !merges_) {
       placed_.both_blocks = true;
-      Say(RemarkKind::kOverriddenValue, kScaling,
-          StrCat(" replaces ", kParameters, LostBase(*parameters),
-                 ": so do Hugging Face, vLLM and SGLang, but llama.cpp reads ", kParameters,
-                 "; state one of them"));
+      Say(RemarkKind::kOverriddenValue, kScaling, " replaces ", kParameters, LostBase(*parameters),
+          ": so do Hugging Face, vLLM and SGLang, but llama.cpp reads ", kParameters,
+          "; state one of them");
     }
     model_.erase(kParameters);
   }
@@ -160,10 +161,9 @@ class Placer {
     const Json usual = type_.defaults.value(kTheta, Json(10000.0));
     for (const Json* const from : {&model_, Find(model_, kScaling)}) {
       if (from == nullptr || !HasValue(*from, kTheta) || from->at(kTheta) == usual) continue;
-      Say(RemarkKind::kOverriddenValue, kTheta,
-          StrCat(" ", Show(from->at(kTheta)),
-                 " is that of full attention alone in the config class of ", name_,
-                 ": sliding attention has ", Show(usual)));
+      Say(RemarkKind::kOverriddenValue, kTheta, " ", Show(from->at(kTheta)),
+          " is that of full attention alone in the config class of ", name_,
+          ": sliding attention has ", Show(usual));
     }
   }
 
@@ -178,9 +178,8 @@ class Placer {
   // What joins has the rope_type default already, so the old name `type` says nothing.
   void KeepType(Json& scaling) {
     if (HasValue(scaling, "rope_type") || !HasValue(scaling, "type")) return;
-    Say(RemarkKind::kOverriddenValue, kScaling,
-        StrCat(".type ", Show(scaling["type"]), " is not used: the config class of ", name_,
-               " reads rope_type"));
+    Say(RemarkKind::kOverriddenValue, kScaling, ".type ", Show(scaling["type"]),
+        " is not used: the config class of ", name_, " reads rope_type");
     scaling["rope_type"] = "default";
   }
 
@@ -190,8 +189,8 @@ class Placer {
     model_.erase(kScaling);
     Json& parameters = model_[kParameters];
     if (HasBlock(model_, kParameters)) {
-      Say(RemarkKind::kOverriddenValue, kScaling,
-          StrCat(" changes ", kParameters, ": the config class of ", name_, " joins them"));
+      Say(RemarkKind::kOverriddenValue, kScaling, " changes ", kParameters,
+          ": the config class of ", name_, " joins them");
     }
     for (const char* const label : {kFull, kSliding}) {
       Json& block = parameters[label];
@@ -230,8 +229,8 @@ class Placer {
     if (complete || types.empty()) return;
     if (stated == nullptr && bases == nullptr && !HasBlock(model_, kScaling)) return;
     if (stated != nullptr && !stated->empty()) {
-      Say(RemarkKind::kOverriddenValue, kParameters,
-          StrCat(" is not used: it lacks a layer type of ", name_));
+      Say(RemarkKind::kOverriddenValue, kParameters, " is not used: it lacks a layer type of ",
+          name_);
     }
     Json nested = Json::object();
     const auto at = [](const Json* list, size_t i) {
@@ -292,8 +291,8 @@ class Placer {
     if (!HasObjects(block)) {
       if (!type_.by_layer_type) return;
       if (merges_ && key == kParameters) {
-        Say(RemarkKind::kOverriddenValue, key,
-            StrCat(" is not used: ", name_, " reads objects by layer type in it"));
+        Say(RemarkKind::kOverriddenValue, key, " is not used: ", name_,
+            " reads objects by layer type in it");
         model_.erase(key);
       } else if (!merges_) {
         Fail(key, " has no objects by layer type, which the model reads");
@@ -303,8 +302,8 @@ class Placer {
     } else if (!type_.layers.empty() || HasValue(model_, "layer_types")) {
       Fail(key, " has objects by layer type, and the model has one for all layers");
     } else {
-      Say(RemarkKind::kOverriddenValue, key,
-          StrCat(": its objects by layer type are not used: ", name_, " has one for all layers"));
+      Say(RemarkKind::kOverriddenValue, key, ": its objects by layer type are not used: ", name_,
+          " has one for all layers");
       for (auto entry = block.begin(); entry != block.end();) {
         entry = entry->is_object() ? block.erase(entry) : std::next(entry);
       }
@@ -321,7 +320,7 @@ class Placer {
         if (Json* const stated = Find(block, label)) filled.update(*stated);
         block[label] = std::move(filled);
       } else if (!block.contains(label)) {
-        Fail(key, StrCat(" has no ", label));
+        Fail(key, " has no ", label);
       }
     }
   }
@@ -336,9 +335,9 @@ class Placer {
     const bool known =
         type_.rope_types.empty() ? usual : absl::c_linear_search(type_.rope_types, name);
     // su has a reading (CheckOldName).
-    if (!known && name != "su") Fail(key, StrCat(" has rope_type ", name, ", which it lacks"));
+    if (!known && name != "su") Fail(key, " has rope_type ", name, ", which it lacks");
     for (const auto& [where, needed] : type_.needs) {
-      if (where == key && !HasValue(block, needed)) Fail(key, StrCat(" has no ", needed));
+      if (where == key && !HasValue(block, needed)) Fail(key, " has no ", needed);
     }
   }
 
@@ -407,9 +406,8 @@ Completed CompleteModel(Json& file, std::string_view path) {
     model[key] = value;
     if (!absl::c_linear_search(KeyList("noted"), key)) continue;
     if (key == "rope_parameters" && !completed.unread.empty()) continue;  // stated by other keys
-    completed.remarks.push_back(
-        {RemarkKind::kDefaultAssumed,
-         StrCat(key, " absent, taken as ", Show(value), ", as Hugging Face does for ", name)});
+    AddRemark(completed.remarks, RemarkKind::kDefaultAssumed, key, " absent, taken as ",
+              Show(value), ", as Hugging Face does for ", name);
   }
   return completed;
 }

@@ -1,14 +1,14 @@
 #include "kernels/config/presets.h"
 
-#include <algorithm>
-#include <cctype>
 #include <map>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
 #include "kernels/config/model_types.h"
+#include "kernels/error.h"
 #include "proto/nearest_name.h"
 
 namespace rope::kernels {
@@ -29,20 +29,15 @@ std::vector<Preset> ReadPresets() {
   return presets;
 }
 
-std::string Folded(std::string_view name) {
-  std::string folded(name);
-  std::ranges::transform(folded, folded.begin(), [](unsigned char c) { return std::tolower(c); });
-  return folded;
-}
-
 using Names = std::map<std::string, const Preset*, std::less<>>;
 
-// Every name of every preset, folded. A name of two presets would mean nothing.
+// Every name of every preset, in lower case. A name of two presets would mean nothing.
 const Names& KnownNames() {
   static const Names names = [] {
     Names read;
     const auto add = [&read](std::string_view name, const Preset& preset) {
-      ROPE_CHECK(read.emplace(Folded(name), &preset).first->second == &preset);
+      const std::string lower = absl::AsciiStrToLower(ToAbsl(name));
+      ROPE_CHECK(read.emplace(lower, &preset).first->second == &preset);
     };
     for (const Preset& preset : Presets()) {
       add(preset.name, preset);
@@ -65,18 +60,18 @@ absl::Span<const Preset> Presets() {
 
 const Preset* FindPreset(std::string_view name) {
   if (name.size() > kPresetNameBytesMax) return nullptr;
-  const auto found = KnownNames().find(Folded(name));
+  const auto found = KnownNames().find(absl::AsciiStrToLower(ToAbsl(name)));
   return found == KnownNames().end() ? nullptr : found->second;
 }
 
 std::string NearestPreset(std::string_view name) {
-  const std::string folded = Folded(name.substr(0, kPresetNameBytesMax));
+  const std::string lower = absl::AsciiStrToLower(ToAbsl(name.substr(0, kPresetNameBytesMax)));
   std::vector<std::string> own;  // they come first; hub ids repeat them
   std::vector<std::string> names;
   for (const Preset& preset : Presets()) own.push_back(preset.name);
   for (const auto& [known, preset] : KnownNames()) names.push_back(known);
-  std::vector<std::string> nearest = proto::NearestModels(folded, own);
-  if (nearest.empty()) nearest = proto::NearestModels(folded, names);
+  std::vector<std::string> nearest = proto::NearestModels(lower, own);
+  if (nearest.empty()) nearest = proto::NearestModels(lower, names);
   std::vector<std::string> presets;
   for (const std::string& known : nearest) {
     const std::string& preset = KnownNames().find(known)->second->name;

@@ -8,6 +8,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "kernels/error.h"
 
 namespace rope::kernels {
 
@@ -56,6 +59,12 @@ struct Remark {
   std::string text;
   std::string field = {};  // the path of its key; empty: the first key that the text names
 };
+
+// Adds a remark whose text is `parts`, joined, to `remarks`.
+template <typename... Parts>
+void AddRemark(std::vector<Remark>& remarks, RemarkKind kind, const Parts&... parts) {
+  remarks.push_back({kind, StrCat(parts...)});
+}
 
 // "near-miss-key".
 std::string_view Name(RemarkKind kind);

@@ -38,22 +38,61 @@ std::string Hex(double number) {
           std::to_chars(begin, begin + digits.size(), number + 0, std::chars_format::hex).ptr};
 }
 
-// 64 bits as the sum of two doubles: to_chars writes a long double differently by processor.
-std::string HexOf64Bits(InverseFrequency number) {
-  const auto high = static_cast<double>(number);
-  return StrCat(Hex(high), "+", Hex(static_cast<double>(number - high)));
-}
-
+// 64 bits each as the sum of two doubles: to_chars writes a long double differently by processor.
 std::string Hex(const std::vector<InverseFrequency>& numbers) {
   return absl::StrJoin(numbers, ",", [](std::string* out, InverseFrequency number) {
-    out->append(HexOf64Bits(number));
+    const auto high = static_cast<double>(number);
+    out->append(StrCat(Hex(high), "+", Hex(static_cast<double>(number - high))));
   });
 }
 
-// Reads layers as one engine does.
+// Reads layers as one engine does, and collects the different rows.
 class KeyReader {
  public:
   explicit KeyReader(const KeyOptions& options) : options_(options) {}
+
+  // Returns the index of the layer's rows among the different ones.
+  absl::StatusOr<int32_t> Add(const LayerConfig& layer) {
+    ROPE_ASSIGN_OR_RETURN(Rows rows, Read(layer));
+    for (size_t i = 0; i < different_.size(); ++i) {
+      if (different_[i].text == rows.text) return static_cast<int32_t>(i);
+    }
+    if (different_.size() == kLayerTypesMax) {
+      return InvalidField("rope", "layers with more different rows",
+                          StrCat("at most ", kLayerTypesMax));
+    }
+    different_.push_back(std::move(rows));
+    return static_cast<int32_t>(different_.size() - 1);
+  }
+
+  size_t size() const { return different_.size(); }
+
+  // Completes `key`, which has the layers or their types. REQUIRES: all layers are read.
+  void MoveTo(IdentifiedKey& key) {
+    KeyIdentity& identity = key.identity;
+    identity.engine = options_.engine.engine;
+    identity.version = versions_;
+    identity.notes = notes_;
+    if (options_.dtype.has_value()) identity.dtype = std::string(Name(*options_.dtype));
+    identity.table_dtype = exact() || KeepsFloat32Tables(identity.engine) ? "fp32" : identity.dtype;
+    if (different_.size() == 1) {
+      identity.layers.clear();
+      identity.layer_types.clear();
+    }
+    key.text =
+        StrCat(kFingerprintFormat, "engine=", identity.engine, "\ndtype=", identity.dtype, "\n");
+    for (size_t i = 0; i < different_.size(); ++i) {
+      key.text += StrCat("rows ", i, "\n", std::exchange(different_[i].text, {}));
+      identity.rows.push_back(std::move(different_[i].rows));
+    }
+    key.text += StrCat("layers=", absl::StrJoin(identity.layers, ","), "\n");
+    for (const std::string& type : identity.layer_types) {  // may hold any byte
+      key.text += StrCat("type=", type.size(), ":", type, "\n");
+    }
+  }
+
+ private:
+  bool exact() const { return options_.engine.engine.empty(); }
 
   absl::StatusOr<Rows> Read(const LayerConfig& layer) {
     Rows read;
@@ -75,19 +114,6 @@ class KeyReader {
     AddFrequencies(*rope, read);
     return read;
   }
-
-  // Engine, versions and notes. REQUIRES: all layers are read.
-  void AddTo(KeyIdentity& identity) const {
-    identity.engine = options_.engine.engine;
-    identity.version = versions_;
-    identity.notes = notes_;
-    if (options_.dtype.has_value()) identity.dtype = std::string(Name(*options_.dtype));
-    const bool float32 = identity.engine.empty() || KeepsFloat32Tables(identity.engine);
-    identity.table_dtype = float32 ? "fp32" : identity.dtype;
-  }
-
- private:
-  bool exact() const { return options_.engine.engine.empty(); }
 
   // The config as the engine reads it.
   absl::StatusOr<RopeConfig> ConfigOf(const LayerConfig& layer) {
@@ -175,56 +201,15 @@ class KeyReader {
   }
 
   const KeyOptions& options_;
+  std::vector<Rows> different_;
   int64_t columns_ = 0;
   std::string versions_;
   std::vector<std::string> notes_;
 };
 
-// Collects the different rows, and which layer has which.
-class KeyLayers {
- public:
-  // The index of these rows among the different ones.
-  absl::StatusOr<int32_t> Add(Rows rows) {
-    for (size_t i = 0; i < different_.size(); ++i) {
-      if (different_[i].text == rows.text) return static_cast<int32_t>(i);
-    }
-    if (different_.size() == kLayerTypesMax) {
-      return InvalidField("rope", "layers with more different rows",
-                          StrCat("at most ", kLayerTypesMax));
-    }
-    different_.push_back(std::move(rows));
-    return static_cast<int32_t>(different_.size() - 1);
-  }
-
-  size_t size() const { return different_.size(); }
-
-  // Completes `key`, which has the layers or their types.
-  void MoveTo(IdentifiedKey& key) {
-    KeyIdentity& identity = key.identity;
-    if (different_.size() == 1) {
-      identity.layers.clear();
-      identity.layer_types.clear();
-    }
-    key.text =
-        StrCat(kFingerprintFormat, "engine=", identity.engine, "\ndtype=", identity.dtype, "\n");
-    for (size_t i = 0; i < different_.size(); ++i) {
-      key.text += StrCat("rows ", i, "\n");
-      key.text += std::exchange(different_[i].text, {});
-      identity.rows.push_back(std::move(different_[i].rows));
-    }
-    key.text += StrCat("layers=", absl::StrJoin(identity.layers, ","), "\n");
-    for (const std::string& type : identity.layer_types) {  // may hold any byte
-      key.text += StrCat("type=", type.size(), ":", type, "\n");
-    }
-  }
-
- private:
-  std::vector<Rows> different_;
-};
-
 // Fills the layers of a model that numbers them.
 absl::Status ReadNumbered(const ModelConfig& model, int64_t count, KeyReader& reader,
-                          KeyLayers& layers, std::vector<int32_t>& by_layer) {
+                          std::vector<int32_t>& by_layer) {
   std::vector<int64_t> read;  // layers that differ from each other
   for (int64_t layer = 0; layer < count; ++layer) {
     const auto same = std::find_if(read.begin(), read.end(),
@@ -238,8 +223,7 @@ absl::Status ReadNumbered(const ModelConfig& model, int64_t count, KeyReader& re
                           StrCat("at most ", kLayerTypesMax));
     }
     ROPE_ASSIGN_OR_RETURN(const LayerConfig config, model.Layer({.layer = layer}));
-    ROPE_ASSIGN_OR_RETURN(Rows rows, reader.Read(config));
-    ROPE_ASSIGN_OR_RETURN(const int32_t index, layers.Add(std::move(rows)));
+    ROPE_ASSIGN_OR_RETURN(const int32_t index, reader.Add(config));
     by_layer.push_back(index);
     read.push_back(layer);
   }
@@ -247,15 +231,14 @@ absl::Status ReadNumbered(const ModelConfig& model, int64_t count, KeyReader& re
 }
 
 // Fills the layer types of a model that numbers no layers; each type has rows of its own.
-absl::Status ReadTypes(const ModelConfig& model, KeyReader& reader, KeyLayers& layers,
+absl::Status ReadTypes(const ModelConfig& model, KeyReader& reader,
                        std::vector<std::string>& by_rows) {
   std::vector<std::string> types = model.layer_types();
   std::sort(types.begin(), types.end());
   for (const std::string& type : types) {
     ROPE_ASSIGN_OR_RETURN(const LayerConfig config, model.Layer({.layer_type = type}));
-    ROPE_ASSIGN_OR_RETURN(Rows rows, reader.Read(config));
-    ROPE_ASSIGN_OR_RETURN(const int32_t index, layers.Add(std::move(rows)));
-    by_rows.resize(layers.size());
+    ROPE_ASSIGN_OR_RETURN(const int32_t index, reader.Add(config));
+    by_rows.resize(reader.size());
     std::string& names = by_rows[static_cast<size_t>(index)];
     names += StrCat(names.empty() ? "" : ", ", type);
   }
@@ -266,12 +249,9 @@ absl::Status ReadTypes(const ModelConfig& model, KeyReader& reader, KeyLayers& l
 
 absl::StatusOr<IdentifiedKey> IdentifyKey(const LayerConfig& layer, const KeyOptions& options) {
   KeyReader reader(options);
-  KeyLayers layers;
   IdentifiedKey key;
-  ROPE_ASSIGN_OR_RETURN(Rows rows, reader.Read(layer));
-  ROPE_RETURN_IF_ERROR(layers.Add(std::move(rows)).status());
-  reader.AddTo(key.identity);
-  layers.MoveTo(key);
+  ROPE_RETURN_IF_ERROR(reader.Add(layer).status());
+  reader.MoveTo(key);
   return key;
 }
 
@@ -282,15 +262,13 @@ absl::StatusOr<IdentifiedKey> IdentifyKey(const ModelConfig& model, const KeyOpt
     return IdentifyKey(layer, options);
   }
   KeyReader reader(options);
-  KeyLayers layers;
   IdentifiedKey key;
   if (count.has_value()) {
-    ROPE_RETURN_IF_ERROR(ReadNumbered(model, *count, reader, layers, key.identity.layers));
+    ROPE_RETURN_IF_ERROR(ReadNumbered(model, *count, reader, key.identity.layers));
   } else {
-    ROPE_RETURN_IF_ERROR(ReadTypes(model, reader, layers, key.identity.layer_types));
+    ROPE_RETURN_IF_ERROR(ReadTypes(model, reader, key.identity.layer_types));
   }
-  reader.AddTo(key.identity);
-  layers.MoveTo(key);
+  reader.MoveTo(key);
   return key;
 }
 
@@ -333,18 +311,14 @@ class Differences {
   // What the differences that follow belong to: "layer 5: ".
   void SetPlace(std::string place) { place_ = std::move(place); }
 
+  // Adds nothing if both texts are equal.
   void Add(KeyMatch match, std::string_view what, std::string_view a, std::string_view b) {
+    if (a == b) return;
     comparison_.match = std::max(comparison_.match, match);
     if (comparison_.differences.size() == kDifferencesMax) return;
     std::string text = StrCat(what, ": ", a, " | ", b);
     if (!seen_.insert(text).second) return;
     comparison_.differences.push_back(StrCat(place_, text));
-  }
-
-  // The same where both texts are equal: nothing.
-  void AddIfDifferent(KeyMatch match, std::string_view what, std::string_view a,
-                      std::string_view b) {
-    if (a != b) Add(match, what, a, b);
   }
 
   KeyComparison Take() { return std::move(comparison_); }
@@ -388,17 +362,17 @@ void CompareRows(const KeyRows& a, const KeyRows& b, Differences& differences) {
   if (!a.rotates) return;
   // A factor of 0 loses K.
   const KeyMatch match = TurnsSamePairs(a, b) && a.factor != 0 ? kConvertible : kDifferent;
-  differences.AddIfDifferent(match, "pairing", NameOf(a.pairing), NameOf(b.pairing));
-  differences.AddIfDifferent(a.pairing == b.pairing ? kReordered : kDifferent, "channel order",
-                             NameOf(OrderOf(a)), NameOf(OrderOf(b)));
-  differences.AddIfDifferent(match, "window", WindowOf(a), WindowOf(b));
+  differences.Add(match, "pairing", NameOf(a.pairing), NameOf(b.pairing));
+  differences.Add(a.pairing == b.pairing ? kReordered : kDifferent, "channel order",
+                  NameOf(OrderOf(a)), NameOf(OrderOf(b)));
+  differences.Add(match, "window", WindowOf(a), WindowOf(b));
   CompareAxes(a, b, match, differences);
-  differences.AddIfDifferent(kDifferent, "xpos", a.xpos, b.xpos);
-  differences.AddIfDifferent(match, "factor on K", NumberText(a.factor), NumberText(b.factor));
+  differences.Add(kDifferent, "xpos", a.xpos, b.xpos);
+  differences.Add(match, "factor on K", NumberText(a.factor), NumberText(b.factor));
   const auto by_length = [](const KeyRows& rows) {
     return rows.by_length.empty() ? "every length alike" : rows.by_length;
   };
-  differences.AddIfDifferent(match, "by length", by_length(a), by_length(b));
+  differences.Add(match, "by length", by_length(a), by_length(b));
   CompareNumbers("inv_freq", match, a.inv_freq, b.inv_freq, differences);
   CompareNumbers("long_inv_freq", match, a.long_inv_freq, b.long_inv_freq, differences);
 }
@@ -444,27 +418,22 @@ void CompareTypes(const KeyIdentity& a, const KeyIdentity& b, Differences& diffe
 KeyComparison CompareKeys(const KeyIdentity& a, const KeyIdentity& b) {
   using enum KeyMatch;
   Differences differences;
-  const auto or_else = [](std::string_view text, std::string_view other) {
-    return text.empty() ? other : text;
+  const auto compare = [&](std::string_view what, std::string_view one, std::string_view other,
+                           std::string_view unset) {
+    differences.Add(kRounding, what, one.empty() ? unset : one, other.empty() ? unset : other);
   };
-  differences.AddIfDifferent(kRounding, "engine", or_else(a.engine, "none"),
-                             or_else(b.engine, "none"));
-  differences.AddIfDifferent(kRounding, "dtype", or_else(a.dtype, "not given"),
-                             or_else(b.dtype, "not given"));
-  differences.AddIfDifferent(kRounding, "dtype of cos and sin", or_else(a.table_dtype, "that of K"),
-                             or_else(b.table_dtype, "that of K"));
+  compare("engine", a.engine, b.engine, "none");
+  compare("dtype", a.dtype, b.dtype, "not given");
+  compare("dtype of cos and sin", a.table_dtype, b.table_dtype, "that of K");
   if (a.layer_types.empty() && b.layer_types.empty()) {
     CompareLayers(a, b, differences);
   } else {
     CompareTypes(a, b, differences);
   }
-  if (a.fingerprint != b.fingerprint) {
-    KeyComparison found = differences.Take();
-    if (found.match != kSame) return found;
-    // Without an engine the numbers have more bits than the identities show.
-    return {.match = kDifferent, .differences = {"a number differs by less than is shown"}};
-  }
-  return differences.Take();
+  KeyComparison found = differences.Take();
+  if (found.match != kSame || a.fingerprint == b.fingerprint) return found;
+  // Without an engine the numbers have more bits than the identities show.
+  return {.match = kDifferent, .differences = {"a number differs by less than is shown"}};
 }
 
 }  // namespace rope::kernels

@@ -3,9 +3,9 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <bit>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,53 +15,22 @@
 namespace rope::proto {
 namespace {
 
-constexpr std::string_view kMagic = "RoPEmem1";
+constexpr std::array<char, 8> kMagic = {'R', 'o', 'P', 'E', 'm', 'e', 'm', '1'};
 constexpr uint32_t kHelloVersion = 2;
 
-// The common layout of both hellos: magic, two 32-bit words, two 64-bit words.
+// The common layout of both hellos, as it is on the wire.
 struct Words {
+  std::array<char, 8> magic = kMagic;
   uint32_t version = kHelloVersion;
   uint32_t second = 0;
   uint64_t third = 0;
   uint64_t fourth = 0;
 };
-
-// Put and Get code integers byte by byte, so the wire format does not depend on the host's byte
-// order and the buffer needs no alignment.
-template <typename Integer>
-char* Put(Integer value, char* out) {
-  for (size_t i = 0; i < sizeof(value); ++i) *out++ = static_cast<char>(value >> (8 * i) & 0xff);
-  return out;
-}
-
-template <typename Integer>
-const char* Get(const char* in, Integer& value) {
-  value = 0;
-  for (size_t i = 0; i < sizeof(value); ++i) {
-    value |= static_cast<Integer>(static_cast<unsigned char>(*in++)) << (8 * i);
-  }
-  return in;
-}
-
-HelloBytes Join(const Words& words) {
-  HelloBytes bytes{};
-  std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
-  char* out = Put(words.version, bytes.data() + kMagic.size());
-  out = Put(words.second, out);
-  out = Put(words.third, out);
-  Put(words.fourth, out);
-  return bytes;
-}
+static_assert(sizeof(Words) == kHelloBytes && std::endian::native == std::endian::little);
 
 absl::StatusOr<Words> Split(const HelloBytes& bytes) {
-  if (std::string_view(bytes.data(), kMagic.size()) != kMagic) {
-    return InvalidField("hello", "another magic", "RoPEmem1");
-  }
-  Words words;
-  const char* in = Get(bytes.data() + kMagic.size(), words.version);
-  in = Get(in, words.second);
-  in = Get(in, words.third);
-  Get(in, words.fourth);
+  const auto words = std::bit_cast<Words>(bytes);
+  if (words.magic != kMagic) return InvalidField("hello", "another magic", "RoPEmem1");
   if (words.version == kHelloVersion) return words;
   return MakeError(Reason::kNotBuilt, "hello.version", words.version, kHelloVersion);
 }
@@ -85,11 +54,13 @@ std::vector<FileDescriptor> DescriptorsOf(msghdr& message) {
 }  // namespace
 
 HelloBytes Encode(const ClientHello& hello) {
-  return Join({kHelloVersion, 0, hello.bytes, hello.ring_bytes});
+  return std::bit_cast<HelloBytes>(Words{.third = hello.bytes, .fourth = hello.ring_bytes});
 }
 
 HelloBytes Encode(const ServerHello& hello) {
-  return Join({kHelloVersion, static_cast<uint32_t>(hello.code), hello.session, hello.region_id});
+  return std::bit_cast<HelloBytes>(Words{.second = static_cast<uint32_t>(hello.code),
+                                         .third = hello.session,
+                                         .fourth = hello.region_id});
 }
 
 absl::StatusOr<ClientHello> DecodeClientHello(const HelloBytes& bytes) {

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
+#include <map>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -54,11 +53,9 @@ class SchemaRegistry {
 
  private:
   const Schema& Build(const Descriptor* descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    auto [entry, is_new] = schemas_.try_emplace(descriptor, nullptr);
-    if (!is_new) return *entry->second;
-    schemas_storage_.push_back(Schema());
-    Schema& schema = schemas_storage_.back();
-    entry->second = &schema;
+    const auto [entry, is_new] = schemas_.try_emplace(descriptor);
+    Schema& schema = entry->second;
+    if (!is_new) return schema;
     schema.full_name_ = descriptor->full_name();
     schema.fields_.reserve(static_cast<size_t>(descriptor->field_count()));
     for (int i = 0; i < descriptor->field_count(); ++i) {
@@ -90,8 +87,7 @@ class SchemaRegistry {
   }
 
   proto::Mutex mutex_;
-  absl::flat_hash_map<const Descriptor*, const Schema*> schemas_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Schema> schemas_storage_ ABSL_GUARDED_BY(mutex_);  // a deque keeps addresses stable
+  std::map<const Descriptor*, Schema> schemas_ ABSL_GUARDED_BY(mutex_);  // never moves a schema
 };
 
 const Schema& Schema::Of(const Descriptor* descriptor) {

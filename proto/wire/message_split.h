@@ -64,7 +64,6 @@ class Schema {
 
  private:
   friend class SchemaRegistry;
-  Schema() = default;
 
   std::string full_name_;
   std::vector<FieldSchema> fields_;

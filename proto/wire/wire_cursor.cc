@@ -10,7 +10,6 @@
 namespace rope::proto {
 namespace {
 
-constexpr int kVarintBytesMax = 10;
 constexpr int kTagBytesMax = 5;  // lengths have the same limit
 constexpr uint64_t kLengthMax = (uint64_t{1} << 31) - 1 - 16;
 
@@ -57,10 +56,6 @@ absl::StatusOr<uint64_t> WireCursor::ReadVarint(int bytes_max, absl::string_view
   }
   return InvalidField("message", absl::StrCat("a ", name, " of more than ", bytes_max, " bytes"),
                       absl::StrCat("at most ", bytes_max));
-}
-
-absl::StatusOr<uint64_t> WireCursor::ReadVarint() {
-  return ReadVarint(kVarintBytesMax, "varint");
 }
 
 absl::StatusOr<uint32_t> WireCursor::ReadTag() {

@@ -39,7 +39,7 @@ class WireCursor {
   int64_t position() const { return position_; }
   int64_t size() const { return size_; }
 
-  absl::StatusOr<uint64_t> ReadVarint();
+  absl::StatusOr<uint64_t> ReadVarint() { return ReadVarint(/*bytes_max=*/10, "varint"); }
   // Drops bits above the 32nd.
   absl::StatusOr<uint32_t> ReadTag();
   // The length of the value that follows. The caller checks it against the message's end.

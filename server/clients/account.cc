@@ -57,7 +57,7 @@ absl::Status Account::Take(Resource what, int64_t amount, absl::string_view fiel
   int64_t& held = held_[index];
   int64_t most = std::min(limits_[index], rule.share == Share::kHalf ? half : budget.max());
   if (amount > most - held_by_request) {
-    refused.too_large.fetch_add(1, std::memory_order_relaxed);
+    refused.too_large.Add();
     return MakeError(Reason::kLimitExceeded, field,
                      absl::StrCat(amount, rule.thing.empty() ? " bytes to hold" : " ", rule.thing),
                      absl::StrCat("at most ", most - held_by_request, " for ", owner_,
@@ -65,11 +65,11 @@ absl::Status Account::Take(Resource what, int64_t amount, absl::string_view fiel
   }
   if (amount > half - held && !accounts_.IsAlone()) most = std::min(most, half);
   if (most < budget.max() && amount > most - held) {
-    refused.owner_share.fetch_add(1, std::memory_order_relaxed);
+    refused.owner_share.Add();
     return Refused(rule, field, amount, held, owner_, absl::StrCat("at most ", most));
   }
   if (!budget.TryAcquire(amount)) {
-    refused.full.fetch_add(1, std::memory_order_relaxed);
+    refused.full.Add();
     return Refused(rule, field, amount, budget.held(), "all clients",
                    absl::StrCat("at most ", budget.max(), rule.flag));
   }
@@ -122,11 +122,6 @@ void Accounts::NoteAsker(const Account& asker) {
   if (last_asker_.load(std::memory_order_relaxed) == &asker) return;
   if (last_asker_.exchange(&asker) == nullptr) return;
   shared_until_ns_.store(absl::ToUnixNanos(clock_.Now() + kSharedFor));
-}
-
-Accounts::Refusals Accounts::refusals(Resource what) const {
-  const auto& of = refused_[static_cast<size_t>(what)];
-  return {of.full.load(), of.owner_share.load(), of.too_large.load()};
 }
 
 BudgetUse Accounts::UseOf(Resource what, std::string_view name) const {

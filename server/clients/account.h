@@ -133,13 +133,11 @@ class Accounts {
     int64_t region_bytes = 0;
   };
   // The number of refusals, by reason.
-  template <typename Number>
-  struct RefusalsOf {
-    Number full = 0;         // the budget was used up
-    Number owner_share = 0;  // the owner had used its bound
-    Number too_large = 0;    // never admissible
+  struct Refusals {
+    Count full;         // the budget was used up
+    Count owner_share;  // the owner had used its bound
+    Count too_large;    // never admissible
   };
-  using Refusals = RefusalsOf<int64_t>;
 
   // `clock` must outlive it.
   Accounts(const Budgets& budgets, const Clock& clock);
@@ -148,7 +146,7 @@ class Accounts {
 
   // What all owners hold.
   int64_t held(Resource what) const { return BudgetOf(what).held(); }
-  Refusals refusals(Resource what) const;
+  Refusals refusals(Resource what) const { return refused_[static_cast<size_t>(what)]; }
   // The same with its limit and refusals, for metrics and GetServerInfo.
   BudgetUse UseOf(Resource what, std::string_view name) const;
 
@@ -165,7 +163,7 @@ class Accounts {
 
   const Clock& clock_;
   std::array<Budget, kResourceCount> budgets_;
-  std::array<RefusalsOf<std::atomic<int64_t>>, kResourceCount> refused_;
+  std::array<Refusals, kResourceCount> refused_;
   std::atomic<const Account*> last_asker_ = nullptr;  // to compare alone: it may have gone
   std::atomic<int64_t> shared_until_ns_ = std::numeric_limits<int64_t>::min();
   mutable proto::Mutex mutex_;

@@ -63,18 +63,6 @@ std::string_view NameOf(CloseReason reason) {
   return kReasonNames[static_cast<size_t>(reason)];
 }
 
-Connection::Counts Connection::counts() const {
-  const auto now = [](const Count& count) { return count.load(std::memory_order_relaxed); };
-  return {.calls = now(counts_.calls),
-          .calls_over = now(counts_.calls_over),
-          .calls_lost = now(counts_.calls_lost),
-          .unknown_cancels = now(counts_.unknown_cancels),
-          .messages = now(counts_.messages),
-          .message_bytes = now(counts_.message_bytes),
-          .reply_bytes = now(counts_.reply_bytes),
-          .taken_bytes = now(counts_.taken_bytes)};
-}
-
 std::optional<Connection::Traffic> Connection::traffic() const {
   proto::MutexLock lock(&mutex_);
   tcp_info info = {};
@@ -171,7 +159,7 @@ Connections::List Connections::Open() const {
 
 void Connections::CountClosed(const std::string& owner, CloseReason reason,
                               const std::string& cause) {
-  closed_[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  closed_[static_cast<size_t>(reason)].Add();
   const bool is_idle = reason == CloseReason::kNoCall || reason == CloseReason::kIdle;
   LogLine line("connection closed:");
   line.Word("owner", owner).Word("reason", NameOf(reason));

@@ -60,21 +60,19 @@ std::string_view NameOf(CloseReason reason);
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  template <typename Number>
-  struct CountsOf {
-    Number calls = 0;            // begun
-    Number calls_over = 0;       // of these
-    Number calls_lost = 0;       // that their client cancelled well before their deadline
-    Number unknown_cancels = 0;  // of stream messages, for a sequence that no request has
-    Number messages = 0;         // that have come
-    Number message_bytes = 0;    // of these
-    Number reply_bytes = 0;      // of replies that the client has not taken
-    Number taken_bytes = 0;      // of replies that it has
+  struct Counts {
+    Count calls;            // begun
+    Count calls_over;       // of these
+    Count calls_lost;       // that their client cancelled well before their deadline
+    Count unknown_cancels;  // of stream messages, for a sequence that no request has
+    Count messages;         // that have come
+    Count message_bytes;    // of these
+    Count reply_bytes;      // of replies that the client has not taken
+    Count taken_bytes;      // of replies that it has
 
     // A call may begin and end between the reads of the two counts.
     int64_t calls_in_flight() const { return std::max<int64_t>(0, calls - calls_over); }
   };
-  using Counts = CountsOf<int64_t>;
   // What the kernel has counted.
   struct Traffic {
     int64_t read_bytes = 0;   // by gRPC
@@ -106,21 +104,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_proxy() const { return about_.is_proxy; }
   Regions& regions() { return regions_; }
 
-  void BeginCall() { Add(counts_.calls, 1); }
-  void EndCall() { Add(counts_.calls_over, 1); }
-  void LoseCall() { Add(counts_.calls_lost, 1); }
-  void CountUnknownCancel() { Add(counts_.unknown_cancels, 1); }
+  void BeginCall() { counts_.calls.Add(); }
+  void EndCall() { counts_.calls_over.Add(); }
+  void LoseCall() { counts_.calls_lost.Add(); }
+  void CountUnknownCancel() { counts_.unknown_cancels.Add(); }
   void CountMessage(int64_t bytes) {
-    Add(counts_.messages, 1);
-    Add(counts_.message_bytes, bytes);
+    counts_.messages.Add();
+    counts_.message_bytes.Add(bytes);
   }
-  void OweReply(int64_t bytes) { Add(counts_.reply_bytes, bytes); }
+  void OweReply(int64_t bytes) { counts_.reply_bytes.Add(bytes); }
   // `taken`: else it was dropped.
   void PayReply(int64_t bytes, bool taken) {
-    Add(counts_.reply_bytes, -bytes);
-    if (taken) Add(counts_.taken_bytes, bytes);
+    counts_.reply_bytes.Add(-bytes);
+    if (taken) counts_.taken_bytes.Add(bytes);
   }
-  Counts counts() const;
+  Counts counts() const { return counts_; }
 
   // Nullopt: on a Unix socket, whose bytes the kernel does not count, and after the end.
   std::optional<Traffic> traffic() const;
@@ -131,7 +129,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   friend class Connections;
   friend class ConnectionWatch;
-  using Count = std::atomic<int64_t>;
   // What ConnectionWatch has seen, for its thread alone.
   struct Seen {
     Counts at_window;   // when the window of a second began
@@ -144,13 +141,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     int64_t calls = 0;
   };
 
-  static void Add(Count& count, int64_t n) { count.fetch_add(n, std::memory_order_relaxed); }
   // Ends what it has: regions, and the second descriptor.
   void End();
 
   const About about_;
   Regions regions_;
-  CountsOf<Count> counts_;
+  Counts counts_;
   Seen seen_;
   mutable proto::Mutex mutex_;
   proto::FileDescriptor socket_ ABSL_GUARDED_BY(mutex_);
@@ -205,8 +201,8 @@ class Connections {
   RegionTotals& totals_;
   const std::vector<std::string> proxies_;
   const std::shared_ptr<Connection> unknown_;
-  std::array<std::atomic<int64_t>, kCloseReasonCount> closed_ = {};  // by CloseReason
-  std::atomic<int64_t> version_ = 0;                                 // written under mutex_ alone
+  std::array<Count, kCloseReasonCount> closed_;  // by CloseReason
+  std::atomic<int64_t> version_ = 0;             // written under mutex_ alone
   mutable proto::SharedMutex mutex_;
   absl::flat_hash_map<int, std::shared_ptr<Connection>> by_descriptor_
       ABSL_GUARDED_BY(mutex_);  // also those that have ended

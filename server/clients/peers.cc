@@ -19,12 +19,16 @@ namespace {
 constexpr char kLoopback[] = "ip:loopback";
 constexpr size_t kCertificateNameMax = 256;
 
+std::string TextOf(int family, const void* address) {
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  inet_ntop(family, address, text.data(), text.size());
+  return text.data();
+}
+
 std::string Of(const in_addr& v4) {
   constexpr uint32_t kLoopbackNet = 127;
   if (ntohl(v4.s_addr) >> 24 == kLoopbackNet) return kLoopback;
-  std::array<char, INET_ADDRSTRLEN> text = {};
-  inet_ntop(AF_INET, &v4, text.data(), text.size());
-  return absl::StrCat("ip:", text.data());
+  return absl::StrCat("ip:", TextOf(AF_INET, &v4));
 }
 
 // `scope`: the zone of a link-local address, or 0.
@@ -35,9 +39,15 @@ std::string Of(const in6_addr& v6, uint32_t scope) {
     std::memcpy(&v4, &v6.s6_addr[12], sizeof(v4));
     return Of(v4);
   }
-  std::array<char, INET6_ADDRSTRLEN> text = {};
-  inet_ntop(AF_INET6, &v6, text.data(), text.size());
-  return absl::StrCat("ip:", text.data(), scope == 0 ? "" : absl::StrCat("%", scope));
+  return absl::StrCat("ip:", TextOf(AF_INET6, &v6), scope == 0 ? "" : absl::StrCat("%", scope));
+}
+
+// All zero: it has none.
+sockaddr_storage PeerOf(int socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  return address;
 }
 
 // What tells certificates apart.
@@ -109,24 +119,18 @@ std::string ForwardedOwner(absl::string_view certificates, absl::string_view add
 }
 
 std::string PeerNameOf(int socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
-  std::array<char, INET6_ADDRSTRLEN> text = {};
+  const sockaddr_storage address = PeerOf(socket);
   if (address.ss_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    inet_ntop(AF_INET, &v4.sin_addr, text.data(), text.size());
-    return absl::StrCat("ipv4:", text.data(), ":", ntohs(v4.sin_port));
+    return absl::StrCat("ipv4:", TextOf(AF_INET, &v4.sin_addr), ":", ntohs(v4.sin_port));
   }
   if (address.ss_family != AF_INET6) return {};
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
   const uint16_t port = ntohs(v6.sin6_port);
   if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text.data(), text.size());
-    return absl::StrCat("ipv4:", text.data(), ":", port);
+    return absl::StrCat("ipv4:", TextOf(AF_INET, &v6.sin6_addr.s6_addr[12]), ":", port);
   }
-  inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size());
-  return absl::StrCat("ipv6:[", text.data(), "]:", port);
+  return absl::StrCat("ipv6:[", TextOf(AF_INET6, &v6.sin6_addr), "]:", port);
 }
 
 // gRPC writes an address as a URI, with %5B for [, and a link-local address with its zone.
@@ -154,12 +158,7 @@ std::string OwnerOfUser(uid_t uid) {
 }
 
 std::string OwnerOf(int socket, bool is_unix) {
-  if (!is_unix) {
-    sockaddr_storage address{};
-    socklen_t length = sizeof(address);
-    if (getpeername(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) address = {};
-    return OwnerAt(address);
-  }
+  if (!is_unix) return OwnerAt(PeerOf(socket));
   ucred who{};
   socklen_t length = sizeof(who);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) return kUnknownOwner;

@@ -80,14 +80,10 @@ absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor f
       new Region(Kind::kMemfd, bytes, static_cast<char*>(mapped)));  // owned by the result
 }
 
-std::unique_ptr<Region> Region::OfProcess() {
-  return std::unique_ptr<Region>(new Region(  // owned by the result
-      Kind::kProcess, proto::kProcessMemoryBytes, proto::ProcessMemory()));
-}
-
-std::unique_ptr<Region> Region::OfDevices() {
+std::unique_ptr<Region> Region::OfProcess(Kind kind) {
+  char* const mapped = kind == Kind::kProcess ? proto::ProcessMemory() : nullptr;
   return std::unique_ptr<Region>(  // owned by the result
-      new Region(Kind::kDevice, proto::kProcessMemoryBytes, nullptr));
+      new Region(kind, proto::kProcessMemoryBytes, mapped));
 }
 
 Region::~Region() {
@@ -132,7 +128,7 @@ void Regions::Close() {
   std::map<uint64_t, Registered> closed;  // destroyed after the lock is released
   proto::MutexLock lock(&mutex_);
   closed.swap(regions_);
-  totals_.regions.fetch_sub(static_cast<int64_t>(closed.size()), std::memory_order_relaxed);
+  totals_.regions.Add(-static_cast<int64_t>(closed.size()));
 }
 
 absl::StatusOr<uint64_t> Regions::RegisterMemfd(proto::FileDescriptor file, uint64_t bytes) {
@@ -143,7 +139,7 @@ absl::StatusOr<uint64_t> Regions::RegisterMemfd(proto::FileDescriptor file, uint
     return Insert(std::move(region));
   };
   absl::StatusOr<uint64_t> id = attempt();
-  if (!id.ok()) totals_.rejected.fetch_add(1, std::memory_order_relaxed);
+  if (!id.ok()) totals_.rejected.Add();
   return id;
 }
 
@@ -171,7 +167,7 @@ absl::Status Regions::Unregister(uint64_t id, Released released) {
   if (region == regions_.end()) return NoSuchRegion("region_id", id);
   removed = std::move(region->second.name);
   regions_.erase(region);
-  totals_.regions.fetch_sub(1, std::memory_order_relaxed);
+  totals_.regions.Add(-1);
   std::erase_if(unregistered_, [&earlier](const std::weak_ptr<RegionName>& name) {
     if (auto held = name.lock(); held != nullptr) earlier.push_back(std::move(held));
     return name.expired();
@@ -182,14 +178,6 @@ absl::Status Regions::Unregister(uint64_t id, Released released) {
   }
   unregistered_.push_back(removed);
   return absl::OkStatus();
-}
-
-absl::StatusOr<uint64_t> Regions::RegisterProcess() {
-  return Insert(Region::OfProcess());
-}
-
-absl::StatusOr<uint64_t> Regions::RegisterDevices() {
-  return Insert(Region::OfDevices());
 }
 
 std::vector<Regions::Listed> Regions::List() const {
@@ -240,7 +228,7 @@ absl::StatusOr<uint64_t> Regions::NewId(std::shared_ptr<const Region> region) {
   }
   const uint64_t id = Unguessable();
   regions_[id].name = std::make_shared<RegionName>(std::move(region), names_);
-  totals_.regions.fetch_add(1, std::memory_order_relaxed);
+  totals_.regions.Add();
   return id;
 }
 

@@ -18,7 +18,6 @@
 #ifndef ROPE_SERVER_CLIENTS_REGIONS_H_
 #define ROPE_SERVER_CLIENTS_REGIONS_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -44,9 +43,8 @@ class Region {
   // Maps the whole `file`, whose size must be `bytes`.
   static absl::StatusOr<std::unique_ptr<Region>> MapMemfd(proto::FileDescriptor file,
                                                           uint64_t bytes);
-  // Offsets of both are as proto/ipc/process_memory.h says.
-  static std::unique_ptr<Region> OfProcess();
-  static std::unique_ptr<Region> OfDevices();
+  // Of `kind` kProcess or kDevice. Offsets are as proto/ipc/process_memory.h says.
+  static std::unique_ptr<Region> OfProcess(Kind kind = Kind::kProcess);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -122,8 +120,8 @@ struct RegionTotals {
   explicit RegionTotals(Options opts) : options(opts) {}
 
   const Options options;
-  std::atomic<int64_t> regions = 0;   // registered ids
-  std::atomic<int64_t> rejected = 0;  // registrations refused while shared memory is enabled
+  Count regions;   // registered ids
+  Count rejected;  // registrations refused while shared memory is enabled
 };
 
 // Regions: the memory regions of one connection, which end with it.
@@ -164,8 +162,10 @@ class Regions {
   absl::StatusOr<uint64_t> RegisterMemfd(proto::FileDescriptor file, uint64_t bytes);
   // Register all memory of this process, and of its devices, for a caller in it. These regions are
   // not listed.
-  absl::StatusOr<uint64_t> RegisterProcess();
-  absl::StatusOr<uint64_t> RegisterDevices();
+  absl::StatusOr<uint64_t> RegisterProcess() { return Insert(Region::OfProcess()); }
+  absl::StatusOr<uint64_t> RegisterDevices() {
+    return Insert(Region::OfProcess(Region::Kind::kDevice));
+  }
   // Unregisters all, when the connection has ended.
   void Close();
 

@@ -2,23 +2,17 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/describe.h"
 #include "kernels/identity/key_identity.h"
-#include "kernels/status_macros.h"
 #include "proto/wire/message_hash.h"
 #include "proto/wire/rope_config.h"
-#include "server/error.h"
 #include "server/request/array_reader.h"
 #include "server/request/positions.h"
-#include "server/request/rotation_plan.h"
 
 namespace rope::server {
 namespace {
@@ -28,9 +22,9 @@ constexpr int64_t kPairsPerStep = 2048;
 
 struct DescribePlan {
   std::shared_ptr<const RopeEntry> entry;
-  std::shared_ptr<const kernels::ResolvedRope> resolved;  // null: the layer does not rotate
-  kernels::DescribeOptions options;                       // without positions; seq_len is set
-  std::vector<int64_t> positions;                         // of the rows
+  ResolvedPtr resolved;              // null: the layer does not rotate
+  kernels::DescribeOptions options;  // without positions; seq_len is set
+  std::vector<int64_t> positions;    // of the rows
 };
 
 absl::Status CheckPositions(const v1::DescribeRequest& request) {
@@ -49,20 +43,6 @@ absl::Status CheckSeqLen(const v1::DescribeRequest& request) {
   if (request.seq_len() >= 1 && request.seq_len() <= limits::kSeqLenMax) return absl::OkStatus();
   return InvalidField("seq_len", request.seq_len(),
                       absl::StrCat("a length from 1 to ", limits::kSeqLenMax));
-}
-
-// The embedding that `entry` describes; null if the layer does not rotate.
-absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> ResolveFor(
-    const RopeEntry& entry, const v1::DescribeRequest& request) {
-  std::shared_ptr<const kernels::ResolvedRope> resolved;
-  if (!entry.layer().rotates) return resolved;
-  std::optional<int64_t> head_dim;
-  if (request.has_head_dim()) head_dim = request.head_dim();
-  ROPE_ASSIGN_OR_RETURN(resolved, entry.Resolve(head_dim));
-  if (head_dim.has_value() && resolved->head_dim() != *head_dim) {
-    return InvalidField("head_dim", *head_dim, absl::StrCat("the config's ", resolved->head_dim()));
-  }
-  return resolved;
 }
 
 // What the request asks for, if the embedding has it.
@@ -159,7 +139,9 @@ absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const v1::DescribeRequest& 
   ROPE_ASSIGN_OR_RETURN(plan.entry, registry.Find(request.rope()));
   ROPE_RETURN_IF_ERROR(CheckPositions(request));
   ROPE_RETURN_IF_ERROR(CheckSeqLen(request));
-  ROPE_ASSIGN_OR_RETURN(plan.resolved, ResolveFor(*plan.entry, request));
+  if (plan.entry->layer().rotates) {
+    ROPE_ASSIGN_OR_RETURN(plan.resolved, ResolveAsked(*plan.entry, request));
+  }
   ROPE_ASSIGN_OR_RETURN(plan.options, OptionsOf(request, *plan.entry, plan.resolved.get()));
   plan.options.seq_len = kernels::SeqLenOf(plan.options);
   plan.options.positions = {};
@@ -252,25 +234,20 @@ void Write(const kernels::KeyIdentity& key, v1::KeyIdentity& message) {
   for (const std::string& note : key.notes) message.add_notes(note);
 }
 
-absl::StatusOr<kernels::KeyIdentity> IdentifyAt(absl::string_view path, const v1::KeySource& source,
-                                                ModelRegistry& registry) {
-  absl::StatusOr<kernels::KeyIdentity> key = Identify(source, registry);
-  if (!key.ok()) return Prefixed(path, key.status());
-  return key;
-}
-
 }  // namespace
 
 absl::StatusOr<v1::FingerprintResponse> Fingerprint(const v1::FingerprintRequest& request,
                                                     ModelRegistry& registry, AdmitReply admit) {
   ROPE_RETURN_IF_ERROR(admit((request.has_other() ? 2 : 1) * kIdentityBytesMax));
   v1::FingerprintResponse response;
-  ROPE_ASSIGN_OR_RETURN(const auto key, IdentifyAt("key.", request.key(), registry));
-  Write(key, *response.mutable_key());
+  const auto key = Identify(request.key(), registry);
+  if (!key.ok()) return Prefixed("key.", key.status());
+  Write(*key, *response.mutable_key());
   if (!request.has_other()) return response;
-  ROPE_ASSIGN_OR_RETURN(const auto other, IdentifyAt("other.", request.other(), registry));
-  Write(other, *response.mutable_other());
-  const kernels::KeyComparison comparison = kernels::CompareKeys(key, other);
+  const auto other = Identify(request.other(), registry);
+  if (!other.ok()) return Prefixed("other.", other.status());
+  Write(*other, *response.mutable_other());
+  const kernels::KeyComparison comparison = kernels::CompareKeys(*key, *other);
   response.mutable_comparison()->set_match(static_cast<v1::KeyMatch>(comparison.match));
   for (const std::string& difference : comparison.differences) {
     response.mutable_comparison()->add_differences(difference);

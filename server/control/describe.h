@@ -12,15 +12,20 @@
 #define ROPE_SERVER_CONTROL_DESCRIBE_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 #include "rope/v1/describe.pb.h"
 #include "rope/v1/fingerprint.pb.h"
 #include "server/engine/side_thread.h"
+#include "server/error.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
 #include "server/request/plan.h"
+#include "server/request/rotation_plan.h"
 
 namespace rope::server {
 
@@ -32,6 +37,17 @@ inline constexpr int64_t kIdentityBytesMax = 16 * limits::kMiB;
 
 // Acquires memory for the answer.
 using AdmitReply = absl::FunctionRef<absl::Status(int64_t bytes)>;
+
+// The embedding of `entry` for heads of the request's head_dim, if it names one.
+// INVALID_ARGUMENT: the config has another head_dim; as RopeEntry::Resolve.
+template <typename Request>
+absl::StatusOr<ResolvedPtr> ResolveAsked(const RopeEntry& entry, const Request& request) {
+  if (!request.has_head_dim()) return entry.Resolve(std::nullopt);
+  const int64_t head_dim = request.head_dim();
+  ROPE_ASSIGN_OR_RETURN(ResolvedPtr resolved, entry.Resolve(head_dim));
+  if (resolved->head_dim() == head_dim) return resolved;
+  return InvalidField("head_dim", head_dim, absl::StrCat("the config's ", resolved->head_dim()));
+}
 
 // Checks a request, and returns the steps of its answer, whose errors are those of
 // kernels::Describe. `admit` is called once, before anything that grows with the embedding is

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,12 +43,7 @@ absl::StatusOr<Embedding> ResolveEmbedding(EntryPtr entry, const v1::GetTablesRe
   if (!entry->layer().rotates) {
     return InvalidField(field, "a layer that does not rotate", "one that rotates");
   }
-  std::optional<int64_t> head_dim;
-  if (request.has_head_dim()) head_dim = request.head_dim();
-  ROPE_ASSIGN_OR_RETURN(auto resolved, entry->Resolve(head_dim));
-  if (head_dim.has_value() && resolved->head_dim() != *head_dim) {
-    return InvalidField("head_dim", *head_dim, absl::StrCat("the config's ", resolved->head_dim()));
-  }
+  ROPE_ASSIGN_OR_RETURN(auto resolved, ResolveAsked(*entry, request));
   return Embedding{std::move(entry), std::move(resolved)};
 }
 

@@ -63,17 +63,15 @@ class CallsInFlight {
     proto::MutexLock lock(&mutex_);
     if (--count_ == 0) none_.SignalAll();
   }
-  // Waits until the count is 0, for at most `timeout`, or until StopWaiting. Returns whether the
-  // count is 0.
-  bool AwaitNone(absl::Duration timeout) {
+  // Waits until the count is 0, for at most `timeout`, or until StopWaiting.
+  void AwaitNone(absl::Duration timeout) {
     const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
     proto::MutexLock lock(&mutex_);
     while (count_ != 0 && !stopped_) {
       const auto left = end - std::chrono::steady_clock::now();
-      if (left.count() <= 0) break;
+      if (left.count() <= 0) return;
       none_.WaitFor(&mutex_, left);
     }
-    return count_ == 0;
   }
   // AwaitNone returns at once from now on.
   void StopWaiting() {

@@ -54,9 +54,9 @@ void QueueCall::Arrived(bool ok) {
 
 // A refusal is a line for the operator, since the client may not be who it should.
 absl::Status QueueCall::Admit() {
-  if (parts_.access == nullptr || !of_.needs.right.has_value()) return absl::OkStatus();
+  if (parts_.access == nullptr || !of_.right.has_value()) return absl::OkStatus();
   const Credentials credentials = {CertificateNames(), Token(), origin()};
-  auto identity = parts_.access->Admit(credentials, *of_.needs.right);
+  auto identity = parts_.access->Admit(credentials, *of_.right);
   if (identity.ok()) {
     identity_ = *std::move(identity);
     account_ = identity_->account;
@@ -64,7 +64,7 @@ absl::Status QueueCall::Admit() {
   }
   LogLimited(LogKind::kRefusal, spdlog::level::warn,
              LogLine("audit: refused")
-                 .Word("method", of_.needs.method)
+                 .Word("method", of_.name)
                  .Text("peer", origin())
                  .Word("code", absl::StatusCodeToString(identity.status().code()))
                  .Text("message", identity.status().message()));

@@ -134,11 +134,6 @@ class CallArming final : public std::enable_shared_from_this<CallArming> {
 // Ownership:  Owns itself from Arm on.
 class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
  public:
-  // What a method needs of its caller, where there is an access file.
-  struct Needs {
-    std::optional<Right> right = {};  // unset: nothing, as health
-    std::string method = {};          // for the log
-  };
   // What calls share. It outlives them.
   struct Parts {
     CallsInFlight* in_flight = nullptr;
@@ -150,10 +145,12 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
   struct Method {
     RequestCall request;
     Parts parts;
-    Needs needs = {};
     // Null: its calls are not counted. Every call begins here, and one that is refused ends here.
     // The class or its handler ends others.
     CallCounts* counts = nullptr;
+    // That its caller needs, where there is an access file. Unset: none, as health.
+    std::optional<Right> right = {};
+    std::string name = {};  // for the log
   };
 
   ~QueueCall() override = default;

@@ -187,8 +187,7 @@ grpc::Slice SliceOf(PooledBuffer buffer) {
 
 absl::StatusOr<Decoded> DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
                                       Arrival& arrival) {
-  const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
-  ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
+  ROPE_RETURN_IF_ERROR(CheckLength(static_cast<int64_t>(bytes.Length()), message_bytes_max));
   auto received = std::make_unique<ReceivedSlices>();
   ROPE_RETURN_IF_ERROR(received->Take(bytes));
   const Views views = ViewsOf(received->slices());
@@ -213,8 +212,7 @@ absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& byt
 
 absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, int64_t message_bytes_max,
                                            Arrival& arrival) {
-  const auto length = static_cast<int64_t>(bytes.size());
-  ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
+  ROPE_RETURN_IF_ERROR(CheckLength(static_cast<int64_t>(bytes.size()), message_bytes_max));
   auto received = std::make_unique<ReceivedString>(std::move(bytes));
   const std::string_view view = received->bytes();
   return Decode({&view, 1}, std::move(received), arrival);
@@ -229,16 +227,12 @@ absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& m
   return ParseSkeleton(payloads.split.skeleton, message);
 }
 
-absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
-  ReceivedPayloads payloads;
-  return DecodeMessage(bytes, message, payloads);
-}
-
 absl::Status DecodeShortMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
   constexpr int64_t kBytesMax = 1024;
-  const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
+  const auto length = static_cast<int64_t>(bytes.Length());
   ROPE_RETURN_IF_ERROR(CheckAtMost(length, kBytesMax, "request", " bytes"));
-  return WithinMemory([&] { return DecodeMessage(bytes, message); });
+  ReceivedPayloads payloads;  // it has none
+  return WithinMemory([&] { return DecodeMessage(bytes, message, payloads); });
 }
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {

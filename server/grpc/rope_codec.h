@@ -75,8 +75,6 @@ struct ReceivedPayloads {
 // Decodes any other request of the service, with the same strict checks. Clears `bytes`.
 absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message,
                            ReceivedPayloads& payloads);
-// Decodes a message whose payloads are not used, as above.
-absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 // Decodes a message of gRPC's standard services, which contains a name. RESOURCE_EXHAUSTED:
 // more than 1 KiB, or an allocation failed.
 absl::Status DecodeShortMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message);

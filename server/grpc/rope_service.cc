@@ -38,7 +38,7 @@ Right RightOf(Method method) {
 }
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
-  return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
+  return static_cast<int64_t>(message.Length());
 }
 
 // Returns the request's permit, reduced to the bytes of its reply: the rest is about to be freed.
@@ -95,10 +95,8 @@ void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
 
 QueueCall::Method RopeService::MethodOf(Method method) {
   const std::string name(Name(method));
-  return {service_.RequestOf(name),
-          parts_.calls,
-          {RightOf(method), name},
-          &parts_.metrics->CallsOf(method)};
+  return {service_.RequestOf(name), parts_.calls, &parts_.metrics->CallsOf(method), RightOf(method),
+          name};
 }
 
 void RopeService::Arm(CallQueue& queue) {
@@ -106,10 +104,6 @@ void RopeService::Arm(CallQueue& queue) {
     if (method != nullptr) CallArming::Start<UnaryCall>(queue, method->request, *method);
   }
   CallArming::Start<StreamCall>(queue, rotate_stream_.request, rotate_stream_);
-}
-
-void RopeService::DrainStreams() {
-  open_streams_.Drain();
 }
 
 Arrival RopeService::ArrivalOf(const IncomingCall& call, int64_t message_bytes,

@@ -77,7 +77,7 @@ class RopeService {
   // Answers a call of this process. REQUIRES: `method` is unary.
   void Handle(Method method, ServiceCall& call);
   // Ends each open stream once the messages that it has read are answered.
-  void DrainStreams();
+  void DrainStreams() { open_streams_.Drain(); }
   int64_t open_streams() const { return open_streams_.count(); }
 
  private:

@@ -32,9 +32,7 @@ UnknownMethods::UnknownMethods(const std::vector<std::string>& services,
                                const QueueCall::Parts& parts, Metrics& metrics)
     : method_{[this](RawContext* context, RawStream* stream, grpc::ServerCompletionQueue* queue,
                      void* tag) { service_.RequestCall(context, stream, queue, queue, tag); },
-              parts,
-              {},
-              &metrics.unknown_calls()},
+              parts, &metrics.unknown_calls()},
       want_(absl::StrJoin(services, ", ")) {}
 
 void UnknownMethods::Arm(CallQueue& queue) {

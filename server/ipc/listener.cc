@@ -30,7 +30,7 @@ namespace rope::server {
 namespace {
 
 // As gRPC's own listener: data that is not acknowledged for so long means that the peer is gone.
-constexpr unsigned kUserTimeoutMs = 20'000;
+constexpr int kUserTimeoutMs = 20'000;
 // When the kernel asks a silent peer whether it is there, and asks again. It ends the connection by
 // kUserTimeoutMs.
 constexpr int kKeepaliveSeconds = 60;
@@ -90,24 +90,20 @@ in_port_t& PortOf(sockaddr& address) {
 // Listens at one address, and fills in the port if it is 0.
 absl::StatusOr<proto::FileDescriptor> ListenAtAddress(const addrinfo& info,
                                                       const std::string& listen_address) {
-  const int on = 1;
-  const int off = 0;
   proto::FileDescriptor listener(
       socket(info.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  // Allows a restart while old connections are in TIME_WAIT.
-  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const auto set = [&listener](int level, int option, int value) {
+    setsockopt(listener.get(), level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_REUSEADDR, 1);  // allows a restart while old connections are in TIME_WAIT
   // Accepted connections inherit the rest. Small answers are sent at once.
-  setsockopt(listener.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  setsockopt(listener.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs,
-             sizeof(kUserTimeoutMs));
-  setsockopt(listener.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-  setsockopt(listener.get(), IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveSeconds,
-             sizeof(kKeepaliveSeconds));
-  setsockopt(listener.get(), IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveStepSeconds,
-             sizeof(kKeepaliveStepSeconds));
-  if (info.ai_family == AF_INET6) {  // whatever the system's default is
-    setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  }
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveStepSeconds);
+  // Whatever the system's default is.
+  if (info.ai_family == AF_INET6) set(IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind(listener.get(), info.ai_addr, info.ai_addrlen) != 0) {
     return Failed(listen_address, "bind");
   }
@@ -279,22 +275,15 @@ Listener::Listener(ListenSockets sockets, proto::FileDescriptor wake, proto::Fil
 
 Listener::~Listener() {
   StopListening();
-  Wake();
+  WakeLoop(wake_);
   thread_.join();
 }
 
 void Listener::StopListening() {
   if (stopped_listening_.HasBeenNotified()) return;
   if (is_unix()) RemoveSocketFile(sockets_.path);
-  Wake();
+  WakeLoop(wake_);
   stopped_listening_.WaitForNotification();
-}
-
-void Listener::Wake() const {
-  const uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof(one)) != sizeof(one)) {
-    Log(spdlog::level::err, LogLine("eventfd: cannot be written"));
-  }
 }
 
 bool Listener::Watch(int fd, uint32_t what, uint64_t number) {

@@ -157,7 +157,6 @@ class Listener {
     if (options_.tls) return HelloReader::Speaks::kTls;
     return is_unix() ? HelloReader::Speaks::kHttp2OrHello : HelloReader::Speaks::kHttp2;
   }
-  void Wake() const;
   void Loop();
   // The timeout of the loop's epoll_wait in milliseconds; -1: infinite.
   int TimeoutMs() const;

@@ -34,10 +34,6 @@ const std::shared_ptr<std::atomic<bool>>& RingCall::cancelled() const {
   return ring_->cancelled_;
 }
 
-std::string RingCall::CopyMessage() const {
-  return {slot_->message.data(), message_bytes_};
-}
-
 void RingCall::Answer(absl::StatusCode code, std::string_view reply) {
   const std::shared_ptr<Ring> held = std::move(held_);
   ROPE_CHECK(reply.size() <= slot_->message.size());
@@ -69,14 +65,6 @@ Ring::Ring(std::shared_ptr<Connection> connection, std::unique_ptr<Region> memor
     calls_[i].index_ = i;
     calls_[i].slot_ = &shared_.slots[i];
   }
-}
-
-bool Ring::HasWork() const {
-  return shared_.submitted.load() != taken_;
-}
-
-void Ring::SetAsleep(bool asleep) {
-  shared_.asleep.store(asleep ? 1 : 0);
 }
 
 Ring::ServeResult Ring::Serve(const Handler& handler) {
@@ -154,6 +142,13 @@ absl::Status TooManyFiles() {
 
 }  // namespace
 
+void WakeLoop(const proto::FileDescriptor& doorbell) {
+  const uint64_t one = 1;
+  if (write(doorbell.get(), &one, sizeof(one)) != sizeof(one)) {
+    Log(spdlog::level::err, LogLine("eventfd: cannot be written"));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<RingLoop>> RingLoop::Create(const Clock& clock, absl::Duration spin,
                                                            Ring::Handler handler, OnIdle on_idle) {
   proto::FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
@@ -176,10 +171,6 @@ RingLoop::RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handle
   thread_ = std::thread([this] { Run(); });
 }
 
-RingLoop::~RingLoop() {
-  Stop();
-}
-
 absl::StatusOr<proto::FileDescriptor> RingLoop::Open(std::shared_ptr<Connection> connection,
                                                      std::unique_ptr<Region> memory) {
   const uint64_t id = connection->id();
@@ -192,7 +183,7 @@ absl::StatusOr<proto::FileDescriptor> RingLoop::Open(std::shared_ptr<Connection>
   if (stopped_.load()) return MakeError(Reason::kDraining, "ring", "one while the server ends", "");
   served_[id] = std::move(served);
   version_.fetch_add(1);
-  Wake();
+  WakeLoop(wake_);
   return for_client;
 }
 
@@ -205,7 +196,7 @@ void RingLoop::Close(uint64_t id) {
   epoll_ctl(events_.get(), EPOLL_CTL_DEL, found->second.doorbell.get(), nullptr);
   served_.erase(found);
   version_.fetch_add(1);
-  Wake();
+  WakeLoop(wake_);
 }
 
 void RingLoop::Stop() {
@@ -213,7 +204,7 @@ void RingLoop::Stop() {
     proto::MutexLock lock(&mutex_);
     stopped_.store(true);
     version_.fetch_add(1);
-    Wake();
+    WakeLoop(wake_);
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -234,13 +225,6 @@ bool RingLoop::Watch(int fd) const {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   return epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
-void RingLoop::Wake() const {
-  const uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof(one)) != sizeof(one)) {
-    Log(spdlog::level::err, LogLine("eventfd: cannot be written"));
-  }
 }
 
 void RingLoop::Run() {

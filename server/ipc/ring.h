@@ -45,7 +45,7 @@ class RingCall final : public LocalCall {
   absl::Duration time_left() const override { return time_left_; }
   const std::shared_ptr<std::atomic<bool>>& cancelled() const override;
   int64_t message_bytes() const override { return message_bytes_; }
-  std::string CopyMessage() const override;
+  std::string CopyMessage() const override { return {slot_->message.data(), message_bytes_}; }
   int64_t reply_bytes_max() const override { return kReplyBytesMax; }
   void Answer(absl::StatusCode code, std::string_view reply) override;
 
@@ -83,9 +83,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   static constexpr uint32_t kServedAtOnce = 64;
   // Hands what was submitted to `handler`, at most kServedAtOnce requests.
   ServeResult Serve(const Handler& handler);
-  bool HasWork() const;
+  bool HasWork() const { return shared_.submitted.load() != taken_; }
   // Whether the client has to ring the doorbell.
-  void SetAsleep(bool asleep);
+  void SetAsleep(bool asleep) { shared_.asleep.store(asleep ? 1 : 0); }
   // Tells the client that nothing more is read, and cancels what is under way. Calls may still be
   // answered.
   void Close();
@@ -111,6 +111,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::array<RingCall, proto::kRingSlots> calls_;
 };
 
+// Wakes the loop that watches this eventfd.
+void WakeLoop(const proto::FileDescriptor& doorbell);
+
 // RingLoop: the thread that serves the rings of all connections, one after another. After the last
 // request or doorbell it polls for a bounded time before it sleeps; clients wake it with their
 // doorbells.
@@ -128,8 +131,7 @@ class RingLoop {
 
   static absl::StatusOr<std::unique_ptr<RingLoop>> Create(const Clock& clock, absl::Duration spin,
                                                           Ring::Handler handler, OnIdle on_idle);
-  // Stops.
-  ~RingLoop();
+  ~RingLoop() { Stop(); }
   RingLoop(const RingLoop&) = delete;
   RingLoop& operator=(const RingLoop&) = delete;
 
@@ -163,7 +165,6 @@ class RingLoop {
   // Until a doorbell rings, or the rings are others.
   void Sleep(const Rings& rings, int64_t version) const;
   bool Watch(int fd) const;
-  void Wake() const;
 
   const Clock& clock_;
   const absl::Duration spin_;

@@ -25,18 +25,6 @@ absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> RopeEntry::Resolve(
   return resolved;
 }
 
-void RopeEntry::Complete() {
-  config_id_ = proto::HashId(kernels::CanonicalText(rope_));
-  using kernels::KeptBytes;
-  bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(config_id_) + KeptBytes(field_) +
-           rope_.layer.KeptBytes() + KeptBytes(rope_.stated) + KeptBytes(rope_.warnings);
-  if (resolved_ != nullptr) bytes_ += resolved_->KeptBytes();
-}
-
-void Model::KeepComposite(std::string_view json) {
-  if (std::get<kernels::ModelConfig>(config).has_sub_configs()) composite_json = json;
-}
-
 absl::StatusOr<kernels::LayerConfig> Model::Layer(const kernels::LayerChoice& choice,
                                                   const std::string& field) const {
   if (const auto* layers = std::get_if<kernels::ModelConfig>(&config)) {
@@ -197,17 +185,20 @@ v1::Model WriteModel(const std::string& name, const std::string& origin, const M
 }  // namespace
 
 SpecCache::Value SpecCache::Find(const std::string& key) const {
+  proto::ReaderMutexLock lock(&mutex_);
   const auto found = values_.find(key);
   return found == values_.end() ? Value() : found->second;
 }
 
 std::shared_ptr<const RopeEntry> SpecCache::FindId(const std::string& config_id) const {
+  proto::ReaderMutexLock lock(&mutex_);
   const auto found = by_config_id_.find(config_id);
   return found == by_config_id_.end() ? nullptr : found->second.entry;
 }
 
 SpecCache::Value SpecCache::Add(const std::string& key, Value value) {
   if (CostOf(key, value) > bytes_max_) return value;  // it would evict all others
+  proto::WriterMutexLock lock(&mutex_);
   const auto [kept, is_new] = values_.try_emplace(key, std::move(value));
   Value result = kept->second;
   if (!is_new) return result;
@@ -248,8 +239,8 @@ absl::StatusOr<Model> ReadJson(const std::string& name, std::string_view json) {
   auto config = kernels::ModelConfig::Parse(json);
   if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
   Model model;
+  if (config->has_sub_configs()) model.composite_json = json;
   model.config = *std::move(config);
-  model.KeepComposite(json);
   return model;
 }
 
@@ -305,7 +296,6 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
                                                                      bool may_take_long) {
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   if (spec.has_config_id()) {
-    proto::ReaderMutexLock lock(&mutex_);
     if (auto entry = cache_.FindId(spec.config_id()); entry != nullptr) return entry;
     return MakeError(Reason::kConfigIdNotFound, "rope.config_id",
                      absl::StrCat("\"", ShortText(spec.config_id(), /*bytes_max=*/32), "\""),
@@ -313,18 +303,13 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   }
   if (!may_take_long && TakesLongToRead(spec)) return NeedsSideThread();
   const std::string key = proto::CanonicalBytes(spec);
-  if (auto cached = FindCached(key).entry; cached != nullptr) return cached;
+  if (auto cached = cache_.Find(key).entry; cached != nullptr) return cached;
   if (!may_take_long && MayBeWide(spec)) return NeedsSideThread();
   ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(spec));
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
                         source.model->Layer(ChoiceOf(spec), source.field));
   ROPE_ASSIGN_OR_RETURN(const auto entry, ReadEntry(source, std::move(layer)));
-  return Keep(key, {.entry = entry, .bytes = entry->bytes()}).entry;
-}
-
-SpecCache::Value ModelRegistry::FindCached(const std::string& key) const {
-  proto::ReaderMutexLock lock(&mutex_);
-  return cache_.Find(key);
+  return cache_.Add(key, {.entry = entry, .bytes = entry->bytes()}).entry;
 }
 
 bool ModelRegistry::MayBeWide(const v1::RopeSpec& spec) const {
@@ -340,7 +325,7 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
   // Not the key of a spec without first_layer: the digits follow fields that have one.
   const std::string key =
       absl::StrCat(proto::CanonicalBytes(spec), absl::Hex(count, absl::kZeroPad8));
-  if (const auto cached = FindCached(key).layers; cached != nullptr) return *cached;
+  if (const auto cached = cache_.Find(key).layers; cached != nullptr) return *cached;
   v1::RopeSpec alone = spec;
   alone.clear_first_layer();
   ROPE_RETURN_IF_ERROR(CheckSpec(alone));
@@ -372,7 +357,7 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
     layers->push_back(entry);
   }
   bytes += count * static_cast<int64_t>(sizeof(layers->front()));
-  return *Keep(key, {.layers = layers, .bytes = bytes}).layers;
+  return *cache_.Add(key, {.layers = layers, .bytes = bytes}).layers;
 }
 
 absl::StatusOr<ModelRegistry::Source> ModelRegistry::ReadSource(const v1::RopeSpec& spec) {
@@ -394,7 +379,6 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::ReadEntry(
   }
   layer.config.precision = source.precision;
   ROPE_RETURN_IF_ERROR(Complete(std::move(layer), source.pairing, source.compat, *entry));
-  entry->Complete();
   return entry;
 }
 
@@ -420,7 +404,6 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
     auto config = kernels::ModelConfig::Parse(spec.config_json(), spec.sub_config());
     if (!config.ok()) return InField(field, config.status());
     model->config = *std::move(config);
-    model->KeepComposite(spec.config_json());
     return model;
   }
   field = "rope.model: ";
@@ -428,12 +411,12 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
   if (spec.sub_config().empty()) return named;
   // No spec begins so: 's' begins no field of one.
   const std::string key = absl::StrCat("sub_config ", spec.model(), " ", spec.sub_config());
-  if (ModelPtr cached = FindCached(key).sub_config; cached != nullptr) return cached;
+  if (ModelPtr cached = cache_.Find(key).sub_config; cached != nullptr) return cached;
   auto config = kernels::ModelConfig::Parse(
       named->composite_json.empty() ? "{}" : named->composite_json, spec.sub_config());
   if (!config.ok()) return InField(field, config.status());
   model->config = *std::move(config);
-  return Keep(key, {.sub_config = model, .bytes = model->KeptBytes()}).sub_config;
+  return cache_.Add(key, {.sub_config = model, .bytes = model->KeptBytes()}).sub_config;
 }
 
 const ModelRegistry::Named* ModelRegistry::FindNamed(const std::string& name) const {
@@ -448,15 +431,13 @@ const ModelRegistry::Named* ModelRegistry::FindNamed(const std::string& name) co
 absl::StatusOr<ModelPtr> ModelRegistry::FindModel(const std::string& name) const {
   if (const Named* const named = FindNamed(name); named != nullptr) return named->model;
   const std::string got = ShortText(name, kModelNameBytesMax);
-  return MakeError(Reason::kModelNotFound, "rope.model", absl::StrCat("\"", got, "\""),
-                   absl::StrCat("a name that ListModels gives", proto::DidYouMean(Nearest(got))));
-}
-
-std::string ModelRegistry::Nearest(const std::string& name) const {
   std::vector<std::string> known;
   for (const auto& [model, named] : models_) known.push_back(model);
-  const std::vector<std::string> nearest = proto::NearestModels(name, known);
-  return nearest.empty() ? kernels::NearestPreset(name) : absl::StrJoin(nearest, " or ");
+  const std::vector<std::string> nearest = proto::NearestModels(got, known);
+  const std::string meant =
+      nearest.empty() ? kernels::NearestPreset(got) : absl::StrJoin(nearest, " or ");
+  return MakeError(Reason::kModelNotFound, "rope.model", absl::StrCat("\"", got, "\""),
+                   absl::StrCat("a name that ListModels gives", proto::DidYouMean(meant)));
 }
 
 absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
@@ -472,12 +453,13 @@ absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
   if (entry.rope_.layer.rotates && entry.rope_.layer.config.head_dim.has_value()) {
     ROPE_ASSIGN_OR_RETURN(entry.resolved_, entry.Resolve(std::nullopt));
   }
+  entry.config_id_ = proto::HashId(kernels::CanonicalText(entry.rope_));
+  using kernels::KeptBytes;
+  entry.bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(entry.config_id_) +
+                 KeptBytes(entry.field_) + entry.rope_.layer.KeptBytes() +
+                 KeptBytes(entry.rope_.stated) + KeptBytes(entry.rope_.warnings) +
+                 (entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes());
   return absl::OkStatus();
-}
-
-SpecCache::Value ModelRegistry::Keep(const std::string& key, SpecCache::Value value) {
-  proto::WriterMutexLock lock(&mutex_);
-  return cache_.Add(key, std::move(value));
 }
 
 absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, std::string& field) {

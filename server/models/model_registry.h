@@ -74,9 +74,6 @@ class RopeEntry {
  private:
   friend class ModelRegistry;
 
-  // Sets the config_id and the bytes. REQUIRES: all other members are set.
-  void Complete();
-
   std::string config_id_;
   std::string field_;  // the request's field of the config, with a dot, for errors
   kernels::LayerRope rope_;
@@ -96,11 +93,8 @@ using RopeEntries = std::vector<std::shared_ptr<const RopeEntry>>;
 struct Model {
   std::variant<kernels::ModelConfig, kernels::LayerConfig> config;  // all layers, or the only one
   std::optional<kernels::Pairing> pairing;                          // of a preset
-  std::string composite_json;  // its file, if that has sub-configs
+  std::string composite_json;  // of a name: its file, if that has sub-configs
 
-  // Sets `composite_json` if requests may choose another config of the file.
-  // REQUIRES: `config` was read from `json`.
-  void KeepComposite(std::string_view json);
   // The embedding of the chosen layers. `field`: the path that errors of the config begin with.
   absl::StatusOr<kernels::LayerConfig> Layer(const kernels::LayerChoice& choice,
                                              const std::string& field) const;
@@ -121,7 +115,8 @@ inline constexpr int64_t kWidthHereMax = 2048;
 
 // SpecCache: what specs resolve to, by their keys. It drops what was added first when it is full.
 //
-// Threading:  Not thread-safe: ModelRegistry guards it with its lock.
+// Threading:  Thread-safe. A look-up takes the lock shared. Several threads may read one spec at
+//             once: the first one that adds it inserts its value, and the others get that one.
 // Ownership:  Values are shared and outlive their eviction.
 // Limits:     limits::kSpecsMax values, and the bytes that the constructor gets.
 
@@ -145,7 +140,10 @@ class SpecCache {
   // returned and not kept.
   Value Add(const std::string& key, Value value);
 
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const {
+    proto::ReaderMutexLock lock(&mutex_);
+    return bytes_;
+  }
   int64_t bytes_max() const { return bytes_max_; }
 
  private:
@@ -156,13 +154,14 @@ class SpecCache {
     int64_t specs = 0;
   };
 
-  void Drop(const std::string& key);
+  void Drop(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t bytes_max_;
-  absl::flat_hash_map<std::string, Value> values_;
-  absl::flat_hash_map<std::string, Named> by_config_id_;
-  std::deque<std::string> oldest_first_;  // keys of values_
-  int64_t bytes_ = 0;
+  mutable proto::SharedMutex mutex_;
+  absl::flat_hash_map<std::string, Value> values_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, Named> by_config_id_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::string> oldest_first_ ABSL_GUARDED_BY(mutex_);  // keys of values_
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // ModelRegistry: resolves a rope.v1.RopeSpec to a rotary embedding. It knows the presets (by each
@@ -172,10 +171,9 @@ class SpecCache {
 //
 //   Find -> cached -> RopeEntry
 //        -> not cached -> ReadSource (parse) -> ReadEntry (pick the layer, validate, resolve)
-//           -> Keep -> RopeEntry
+//           -> SpecCache::Add -> RopeEntry
 //
-// Threading:  Thread-safe. Models never change; the lock guards the cache alone, and a hit takes it
-//             shared. Nothing is parsed or resolved under it.
+// Threading:  Thread-safe. Models never change. Nothing is parsed or resolved under a lock.
 // Ownership:  Entries are immutable and shared. They outlive their eviction.
 // Errors:     INVALID_ARGUMENT: several alternatives or none, an invalid config. NOT_FOUND: no such
 //             model or config_id. RESOURCE_EXHAUSTED: a config_json that is too long.
@@ -236,11 +234,8 @@ class ModelRegistry {
   const std::map<std::string, Named>& models() const { return models_; }
 
   // The memory that the cached specs take.
-  int64_t spec_bytes() const {
-    proto::ReaderMutexLock lock(&mutex_);
-    return cache_.bytes();
-  }
-  int64_t spec_bytes_max() const { return spec_bytes_max_; }
+  int64_t spec_bytes() const { return cache_.bytes(); }
+  int64_t spec_bytes_max() const { return cache_.bytes_max(); }
   // One for each file, in the order of Create.
   const std::vector<FileReport>& file_reports() const { return file_reports_; }
 
@@ -254,12 +249,9 @@ class ModelRegistry {
     kernels::Precision precision = kernels::Precision::kExact;
   };
 
-  explicit ModelRegistry(int64_t spec_bytes_max)
-      : spec_bytes_max_(spec_bytes_max), cache_(spec_bytes_max) {}
+  explicit ModelRegistry(int64_t spec_bytes_max) : cache_(spec_bytes_max) {}
   // False only if the spec alone, or the model that it names, says so.
   bool MayBeWide(const v1::RopeSpec& spec) const;
-  // As SpecCache::Find.
-  SpecCache::Value FindCached(const std::string& key) const;
   absl::Status AddFile(const ModelFile& file);
   // Returns whether the model replaces another one of this name.
   bool Add(const std::string& name, const std::string& origin, Model model);
@@ -270,33 +262,22 @@ class ModelRegistry {
   // The model of that name; else the one with the name of the preset that FindPreset gives. Null:
   // there is none.
   const Named* FindNamed(const std::string& name) const;
-  // The model that was probably meant. Empty: none is near.
-  std::string Nearest(const std::string& name) const;
   static absl::StatusOr<std::shared_ptr<const RopeEntry>> ReadEntry(const Source& source,
                                                                     kernels::LayerConfig layer);
-  // Validates `layer`, applies `compat`, and resolves the layer if it has a head_dim.
+  // Validates `layer`, applies `compat`, resolves the layer if it has a head_dim, and sets all that
+  // follows. REQUIRES: the other members of `entry` are set.
   static absl::Status Complete(kernels::LayerConfig layer,
                                std::optional<kernels::Pairing> explicit_pairing,
                                kernels::Compat compat, RopeEntry& entry);
-  // The key's value in the cache.
-  SpecCache::Value Keep(const std::string& key, SpecCache::Value value);
   // Rejects a model with a layer that requests could not use by the model's name alone: an invalid
   // config, or no pairing. Adds the layers' warnings.
   static absl::Status CheckLayers(const Model& model, std::vector<std::string>& warnings);
 
-  const int64_t spec_bytes_max_;
   // Only Create writes these two.
   std::vector<FileReport> file_reports_;
   std::map<std::string, Named> models_;
-
   // The key of a spec is its deterministic serialization, so that equal specs share one entry.
-  //
-  // Find holds the reader lock for one look-up and releases it before it reads the spec, which may
-  // take milliseconds. Several threads may therefore read the same spec at once. The first one that
-  // gets the writer lock in Keep inserts its entry; the others return that entry and discard
-  // theirs, so that a spec has one entry.
-  mutable proto::SharedMutex mutex_;
-  SpecCache cache_ ABSL_GUARDED_BY(mutex_);
+  SpecCache cache_;
 };
 
 }  // namespace rope::server

@@ -1,6 +1,7 @@
 #include "server/telemetry/counts.h"
 
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -28,11 +29,7 @@ std::string OperationName(int operation) {
 Histogram::Histogram() : Histogram(kDurationBuckets, 1e9) {}
 
 int64_t Histogram::count() const {
-  int64_t count = 0;
-  for (const std::atomic<int64_t>& bucket : counts_) {
-    count += bucket.load(std::memory_order_relaxed);
-  }
-  return count;
+  return std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
 }
 
 // A bucket counts all values up to its bound.
@@ -44,13 +41,12 @@ prometheus::ClientMetric Histogram::Read(
   const absl::Span<const int64_t> bounds = buckets_.bounds();
   uint64_t count = 0;
   for (size_t i = 0; i < counts_.size(); ++i) {
-    count += static_cast<uint64_t>(counts_[i].load(std::memory_order_relaxed));
+    count += static_cast<uint64_t>(counts_[i]);
     buckets.push_back({count, i < bounds.size() ? static_cast<double>(bounds[i]) / per_unit_
                                                 : std::numeric_limits<double>::infinity()});
   }
   metric.histogram.sample_count = count;
-  metric.histogram.sample_sum =
-      static_cast<double>(sum_.load(std::memory_order_relaxed)) / per_unit_;
+  metric.histogram.sample_sum = static_cast<double>(sum_) / per_unit_;
   return metric;
 }
 
@@ -81,8 +77,7 @@ void RotationCounts::Count(const RotationLabels& labels) {
   if (model == models_.end()) return;
   const int operation =
       labels.operation == v1::OPERATION_UNSPECIFIED ? v1::OPERATION_ROTATE : labels.operation;
-  model->second[static_cast<size_t>(labels.transport)][static_cast<size_t>(operation)].fetch_add(
-      1, std::memory_order_relaxed);
+  model->second[static_cast<size_t>(labels.transport)][static_cast<size_t>(operation)].Add();
 }
 
 std::vector<prometheus::ClientMetric> RotationCounts::Read() const {
@@ -90,8 +85,7 @@ std::vector<prometheus::ClientMetric> RotationCounts::Read() const {
   for (const auto& [name, counts] : models_) {
     for (size_t transport = 0; transport < counts.size(); ++transport) {
       for (int operation = 0; operation < v1::Operation_ARRAYSIZE; ++operation) {
-        const int64_t count =
-            counts[transport][static_cast<size_t>(operation)].load(std::memory_order_relaxed);
+        const int64_t count = counts[transport][static_cast<size_t>(operation)];
         if (count == 0) continue;
         prometheus::ClientMetric& metric = metrics.emplace_back();
         metric.label = {{"model", name},

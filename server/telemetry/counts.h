@@ -32,6 +32,18 @@
 
 namespace rope::server {
 
+// A number that any thread adds to, relaxed: a reader may see one change before another. A copy has
+// the value.
+struct Count : std::atomic<int64_t> {
+  Count() : std::atomic<int64_t>(0) {}
+  Count(const Count& other) : std::atomic<int64_t>(other.load()) {}
+  Count& operator=(const Count& other) {
+    store(other.load());
+    return *this;
+  }
+  void Add(int64_t by = 1) { fetch_add(by, std::memory_order_relaxed); }
+};
+
 // Upper bounds of durations: 1, 2.5 and 5 of each power of ten from a microsecond to ten seconds,
 // in nanoseconds.
 inline constexpr int64_t kDurationBounds[] = {
@@ -87,8 +99,8 @@ class Histogram {
   // Counts `value` in the bucket of the smallest bound >= `value`. A negative value counts as 0.
   void Observe(int64_t value) {
     value = std::max<int64_t>(value, 0);
-    counts_[buckets_.Find(value)].fetch_add(1, std::memory_order_relaxed);
-    sum_.fetch_add(value, std::memory_order_relaxed);
+    counts_[buckets_.Find(value)].Add();
+    sum_.Add(value);
   }
 
   // The number of all observations.
@@ -98,8 +110,8 @@ class Histogram {
  private:
   const BucketBounds& buckets_;
   const double per_unit_;
-  std::vector<std::atomic<int64_t>> counts_;  // by bucket; never resized
-  std::atomic<int64_t> sum_ = 0;
+  std::vector<Count> counts_;  // by bucket; never resized
+  Count sum_;
 };
 
 // The bounds of gRFC A66: nanoseconds, and bytes.
@@ -146,30 +158,30 @@ class CallCounts {
     Histogram sent_bytes;
   };
 
-  void Begin() { started_.fetch_add(1, std::memory_order_relaxed); }
+  void Begin() { started_.Add(); }
   void End(const Ended& call);
-  int64_t started() const { return started_.load(std::memory_order_relaxed); }
+  int64_t started() const { return started_; }
   // By IndexOf.
   const std::array<Counts, kCodeCount>& counts() const { return counts_; }
 
  private:
-  std::atomic<int64_t> started_ = 0;
+  Count started_;
   std::array<Counts, kCodeCount> counts_;
 };
 
 class RequestCounts {
  public:
   void End(absl::StatusCode code, absl::Duration duration) {
-    answers_[IndexOf(code)].fetch_add(1, std::memory_order_relaxed);
+    answers_[IndexOf(code)].Add();
     duration_.Observe(absl::ToInt64Nanoseconds(duration));
   }
 
   // By IndexOf.
-  const std::array<std::atomic<int64_t>, kCodeCount>& answers() const { return answers_; }
+  const std::array<Count, kCodeCount>& answers() const { return answers_; }
   const Histogram& duration() const { return duration_; }
 
  private:
-  std::array<std::atomic<int64_t>, kCodeCount> answers_ = {};
+  std::array<Count, kCodeCount> answers_;
   Histogram duration_;
 };
 
@@ -208,8 +220,7 @@ class RotationCounts {
   std::vector<prometheus::ClientMetric> Read() const;
 
  private:
-  using Counts =
-      std::array<std::array<std::atomic<int64_t>, v1::Operation_ARRAYSIZE>, kTransportCount>;
+  using Counts = std::array<std::array<server::Count, v1::Operation_ARRAYSIZE>, kTransportCount>;
 
   std::map<std::string, Counts, std::less<>> models_;  // by name; none comes or goes
 };

@@ -234,10 +234,6 @@ LogLine& LogLine::Text(absl::string_view key, absl::string_view value) {
   return Add(key, Quoted(value), JsonText(Escaped(value, /*quotes=*/false)));
 }
 
-LogLine& LogLine::LeftOut(int64_t lines) {
-  return lines == 0 ? *this : Number("left_out", lines);
-}
-
 LogLine& LogLine::Add(absl::string_view key, absl::string_view logfmt, absl::string_view json) {
   absl::StrAppend(&logfmt_, logfmt_.empty() ? "" : " ", key, "=", logfmt);
   absl::StrAppend(&members_, ",\"", key, "\":", json);

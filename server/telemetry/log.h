@@ -63,7 +63,7 @@ class LogLine {
   // A value that a client or a file may choose: quoted in logfmt.
   LogLine& Text(absl::string_view key, absl::string_view value);
   // Says that `lines` of its kind were dropped before this one; says nothing if none was.
-  LogLine& LeftOut(int64_t lines);
+  LogLine& LeftOut(int64_t lines) { return lines == 0 ? *this : Number("left_out", lines); }
 
   // The line in `format`, without its time and level.
   std::string In(LogFormat format) const;

@@ -30,10 +30,6 @@ constexpr const char* kClosedByNames[kClosedByCount] = {"direct",   "drained", "
                                                         "requests", "rows",    "jobs"};
 constexpr const char* kDropNames[kLogDropCount] = {"rate_limit", "output"};
 
-void Add(std::atomic<int64_t>& counter, int64_t by = 1) {
-  counter.fetch_add(by, std::memory_order_relaxed);
-}
-
 // Rounded. REQUIRES: not negative.
 int64_t Nanoseconds(double microseconds) {
   return static_cast<int64_t>(microseconds * 1e3 + 0.5);
@@ -175,11 +171,11 @@ void Metrics::CountRotation(const StageTimes& stages, int64_t tokens,
   stages_[1].Observe(Nanoseconds(stages.validate));
   stages_[2].Observe(Nanoseconds(stages.queue));
   stages_[3].Observe(Nanoseconds(stages.execute));
-  Add(tokens_, tokens);
+  tokens_.Add(tokens);
 }
 
 void Metrics::CountBatch(const BatchReport& report) {
-  Add(Device(report.device).batches[static_cast<size_t>(report.closed_by)]);
+  Device(report.device).batches[static_cast<size_t>(report.closed_by)].Add();
   batch_requests_.Observe(report.requests);
   batch_bytes_.Observe(report.bytes);
   batch_duration_.Observe(absl::ToInt64Nanoseconds(report.finished - report.started));
@@ -294,7 +290,7 @@ void Metrics::CollectBatches(Families& families) const {
   std::vector<ClientMetric> faults;
   for (const PerDevice& device : devices_) {
     const bool used = device.faults != 0 ||
-                      std::ranges::any_of(device.batches, [](const Counter& n) { return n != 0; });
+                      std::ranges::any_of(device.batches, [](const Count& n) { return n != 0; });
     if (&device == &devices_.back() && !used) continue;
     for (size_t i = 0; i < device.batches.size(); ++i) {
       batches.push_back(

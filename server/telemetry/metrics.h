@@ -5,7 +5,6 @@
 #include <prometheus/metric_family.h>
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -119,20 +118,19 @@ class Metrics {
   RequestCounts& stream_requests() { return stream_requests_; }
   RequestCounts& ring_requests() { return ring_requests_; }
   // Counts the loss of `device`. Other failed batches are not counted.
-  void CountDeviceFault(std::string_view device) { ++Device(device).faults; }
+  void CountDeviceFault(std::string_view device) { Device(device).faults.Add(); }
 
   // All families, in the order of the request path.
   std::vector<prometheus::MetricFamily> Collect(const Gauges& gauges) const;
 
  private:
-  using Counter = std::atomic<int64_t>;
   using Families = std::vector<prometheus::MetricFamily>;
 
   struct PerDevice {
     explicit PerDevice(const std::string& device_name) : name(device_name) {}
     const std::string name;
-    std::array<Counter, kClosedByCount> batches = {};
-    Counter faults = 0;
+    std::array<Count, kClosedByCount> batches;
+    Count faults;
   };
 
   PerDevice& Device(std::string_view name);
@@ -148,7 +146,7 @@ class Metrics {
   CallCounts unknown_calls_;
   RequestCounts stream_requests_;
   RequestCounts ring_requests_;
-  Counter tokens_ = 0;
+  Count tokens_;
   RotationCounts rotations_;
   Histogram batch_requests_;
   Histogram batch_bytes_;

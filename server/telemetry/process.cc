@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -37,12 +36,10 @@ std::optional<double> ParseQuota(absl::string_view quota_us, absl::string_view p
 
 // The boot time of the machine, in seconds since 1970.
 std::optional<int64_t> ReadBootTime(const std::string& proc_root) {
-  constexpr absl::string_view kPrefix = "btime ";
-  const std::string text = ReadTextFile(proc_root + "/stat");
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    int64_t seconds = 0;
-    if (!absl::StartsWith(line, kPrefix)) continue;
-    if (absl::SimpleAtoi(line.substr(kPrefix.size()), &seconds)) return seconds;
+  std::ifstream file(proc_root + "/stat");
+  int64_t seconds = 0;
+  for (std::string word; file >> word;) {
+    if (word == "btime" && file >> seconds) return seconds;
   }
   return std::nullopt;
 }

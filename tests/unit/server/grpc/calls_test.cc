@@ -202,14 +202,12 @@ class UnaryCallTest : public ::testing::Test {
   CallCounts counts_;
   UnaryCall* call_ = nullptr;  // set before `received_`
   proto::Notification received_;
-  const UnaryCall::Method method_ = {{service_.RequestOf("ListModels"),
-                                      {&in_flight_, &clients_.connections, &reads_},
-                                      {},
-                                      &counts_},
-                                     [this](ServiceCall& call) {
-                                       call_ = &static_cast<UnaryCall&>(call);
-                                       received_.Notify();
-                                     }};
+  const UnaryCall::Method method_ = {
+      {service_.RequestOf("ListModels"), {&in_flight_, &clients_.connections, &reads_}, &counts_},
+      [this](ServiceCall& call) {
+        call_ = &static_cast<UnaryCall&>(call);
+        received_.Notify();
+      }};
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
   int descriptor_ = -1;
