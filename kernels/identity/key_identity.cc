@@ -311,14 +311,15 @@ class Differences {
   // What the differences that follow belong to: "layer 5: ".
   void SetPlace(std::string place) { place_ = std::move(place); }
 
-  // Adds nothing if both texts are equal.
   void Add(KeyMatch match, std::string_view what, std::string_view a, std::string_view b) {
-    if (a == b) return;
     comparison_.match = std::max(comparison_.match, match);
     if (comparison_.differences.size() == kDifferencesMax) return;
     std::string text = StrCat(what, ": ", a, " | ", b);
     if (!seen_.insert(text).second) return;
     comparison_.differences.push_back(StrCat(place_, text));
+  }
+  void Compare(KeyMatch match, std::string_view what, std::string_view a, std::string_view b) {
+    if (a != b) Add(match, what, a, b);
   }
 
   KeyComparison Take() { return std::move(comparison_); }
@@ -362,17 +363,17 @@ void CompareRows(const KeyRows& a, const KeyRows& b, Differences& differences) {
   if (!a.rotates) return;
   // A factor of 0 loses K.
   const KeyMatch match = TurnsSamePairs(a, b) && a.factor != 0 ? kConvertible : kDifferent;
-  differences.Add(match, "pairing", NameOf(a.pairing), NameOf(b.pairing));
-  differences.Add(a.pairing == b.pairing ? kReordered : kDifferent, "channel order",
-                  NameOf(OrderOf(a)), NameOf(OrderOf(b)));
-  differences.Add(match, "window", WindowOf(a), WindowOf(b));
+  differences.Compare(match, "pairing", NameOf(a.pairing), NameOf(b.pairing));
+  differences.Compare(a.pairing == b.pairing ? kReordered : kDifferent, "channel order",
+                      NameOf(OrderOf(a)), NameOf(OrderOf(b)));
+  differences.Compare(match, "window", WindowOf(a), WindowOf(b));
   CompareAxes(a, b, match, differences);
-  differences.Add(kDifferent, "xpos", a.xpos, b.xpos);
-  differences.Add(match, "factor on K", NumberText(a.factor), NumberText(b.factor));
+  differences.Compare(kDifferent, "xpos", a.xpos, b.xpos);
+  differences.Compare(match, "factor on K", NumberText(a.factor), NumberText(b.factor));
   const auto by_length = [](const KeyRows& rows) {
     return rows.by_length.empty() ? "every length alike" : rows.by_length;
   };
-  differences.Add(match, "by length", by_length(a), by_length(b));
+  differences.Compare(match, "by length", by_length(a), by_length(b));
   CompareNumbers("inv_freq", match, a.inv_freq, b.inv_freq, differences);
   CompareNumbers("long_inv_freq", match, a.long_inv_freq, b.long_inv_freq, differences);
 }
@@ -420,7 +421,7 @@ KeyComparison CompareKeys(const KeyIdentity& a, const KeyIdentity& b) {
   Differences differences;
   const auto compare = [&](std::string_view what, std::string_view one, std::string_view other,
                            std::string_view unset) {
-    differences.Add(kRounding, what, one.empty() ? unset : one, other.empty() ? unset : other);
+    differences.Compare(kRounding, what, one.empty() ? unset : one, other.empty() ? unset : other);
   };
   compare("engine", a.engine, b.engine, "none");
   compare("dtype", a.dtype, b.dtype, "not given");

@@ -385,7 +385,8 @@ TEST(MessageDecodeFuzzTest, RequestsOfEveryMethodAreTakenOrRefusedByName) {
     SCOPED_TRACE(type.GetTypeName() + " " + absl::BytesToHexString(bytes));
     const std::unique_ptr<google::protobuf::Message> decoded(type.New());
     grpc::ByteBuffer buffer = BufferOf(writer.Cut(bytes));
-    const absl::Status status = server::DecodeMessage(buffer, *decoded);
+    server::ReceivedPayloads payloads;
+    const absl::Status status = server::DecodeMessage(buffer, *decoded, payloads);
     taken += status.ok() ? 1 : 0;
     EXPECT_TRUE(!status.ok() || decoded->ParseFromString(bytes));
     EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
