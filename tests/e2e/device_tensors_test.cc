@@ -376,6 +376,9 @@ TEST_F(PreparedDeviceTest, TablesHaveABudget) {
 }
 
 // What a request asks for, and the words that refuse it.
+constexpr char kDynamic[] = R"({"rope_theta": 10000, "head_dim": 64,
+  "max_position_embeddings": 512, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})";
+
 struct Refusal {
   StatusCode code;
   const char* words;
@@ -443,6 +446,47 @@ TEST_F(DeviceTensorsTest, RefusalsSayWhat) {
          request.operation = Operation::kReposition;
          request.reposition.emplace().by = {1, 2};
        }},
+      {StatusCode::kUnimplemented, "reposition: got positions before and after with tensors on a",
+       [](auto& request, auto&, void*) {
+         request.operation = Operation::kReposition;
+         request.reposition.emplace().from.start = 3;
+       }},
+      {StatusCode::kUnimplemented, "reposition.from_rope: got it with tensors on a device",
+       [](auto& request, auto&, void*) {
+         request.operation = Operation::kReposition;
+         request.reposition.emplace().from.start = 3;
+         request.reposition->from_rope = request.rope;
+       }},
+      {StatusCode::kInvalidArgument, "reposition.by: got it with frequencies that follow the len",
+       [](auto& request, auto&, void*) {
+         request.rope.config_json = kDynamic;
+         request.positions = {};
+         request.operation = Operation::kReposition;
+         request.reposition.emplace().by = {1};
+       }},
+      {StatusCode::kUnimplemented, "positions.seq_lens: got nothing for frequencies that follow",
+       [](auto& request, auto&, void*) {
+         request.rope.config_json = kDynamic;
+         request.tensors[0].layout = "BHD";
+         request.tensors[0].shape = {2, 2, 64};
+         request.positions = {.starts = {1, 2}};
+       }},
+      {StatusCode::kUnimplemented, "rope: got frequencies of this length alone with tensors on a",
+       [](auto& request, auto&, void*) {
+         request.rope.config_json = kDynamic;
+         request.positions.seq_lens = {4096};
+       }},
+      {StatusCode::kUnimplemented, "rope.first_layer: got it with tensors on a device",
+       [](auto& request, auto&, void*) {
+         request.rope.config_json = R"({"model_type": "gemma3_text", "head_dim": 64,
+           "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]})";
+         request.rope.first_layer = 0;
+         request.tensors[0].layout = "LHD";
+       }},
+      {StatusCode::kUnimplemented, "operation: got OPERATION_ADD_SINUSOIDAL with tensors on a",
+       [](auto& request, auto&, void*) { request.operation = Operation::kAddSinusoidal; }},
+      {StatusCode::kUnimplemented, "output.channel_order: got another order with tensors on a",
+       [](auto& request, auto&, void*) { request.channel_order = Pairing::kInterleaved; }},
       {StatusCode::kUnimplemented, "tensors[0]: got sizes, strides, addresses or a conversion",
        [](auto& request, auto&, void*) {
          request.output_dtype = DType::kFloat16;
