@@ -28,7 +28,10 @@ void SpinUntil(const Done& done) {
 
 WorkerPool::WorkerPool(int threads) {
   ROPE_CHECK(threads >= 1);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Work(); });
+  for (int i = 1; i < threads; ++i) {
+    const Side side = i % 2 == 1 ? Side::kEnd : Side::kBegin;
+    workers_.emplace_back([this, side] { Work(side); });
+  }
 }
 
 WorkerPool::~WorkerPool() {
@@ -55,13 +58,14 @@ void WorkerPool::ParallelFor(int64_t items, const std::function<void(int64_t)>& 
     const int64_t awake = calls_.size() == 1 ? awake_ : 0;
     for (int64_t i = awake; i < helpers; ++i) work_.Signal();
   }
-  RunItems(call);
+  RunItems(call, Side::kBegin);
   Retire(call);
 }
 
-void WorkerPool::RunItems(Call& call) {
-  for (int64_t i = call.next.fetch_add(1); i < call.items; i = call.next.fetch_add(1)) {
-    (*call.body)(i);
+void WorkerPool::RunItems(Call& call, Side side) {
+  while (call.taken.fetch_add(1) < call.items) {
+    (*call.body)(side == Side::kBegin ? call.from_begin.fetch_add(1)
+                                      : call.items - 1 - call.from_end.fetch_add(1));
   }
 }
 
@@ -85,7 +89,7 @@ void WorkerPool::Unqueue(Call& call) {
 
 // mu_ is held except in RunItems, in AwaitNextCall and while it waits on work_. A stopping pool
 // still finishes queued calls.
-void WorkerPool::Work() {
+void WorkerPool::Work(Side side) {
   proto::MutexLock lock(&mu_);
   while (true) {
     if (calls_.empty()) AwaitNextCall();
@@ -94,7 +98,7 @@ void WorkerPool::Work() {
     Call& call = *calls_.front();
     call.helpers.fetch_add(1);
     mu_.Unlock();
-    RunItems(call);
+    RunItems(call, side);
     mu_.Lock();
     Unqueue(call);
     if (call.helpers.fetch_sub(1, std::memory_order_release) == 1) done_.SignalAll();

@@ -39,23 +39,30 @@ class WorkerPool {
   void ParallelFor(int64_t items, const std::function<void(int64_t)>& body);
 
  private:
-  // One ParallelFor, on its caller's stack. Threads take items by incrementing `next`, without a
-  // lock. A worker reaches a call only through calls_ and raises `helpers` under mu_. After Unqueue
-  // no new worker can enter, and the call may be destroyed once `helpers` is 0.
+  // One ParallelFor, on its caller's stack. Threads take items without a lock, by incrementing
+  // `taken` and then the count of their side. A worker reaches a call only through calls_ and
+  // raises `helpers` under mu_. After Unqueue no new worker can enter, and the call may be
+  // destroyed once `helpers` is 0.
   struct Call {
     const std::function<void(int64_t)>* body;
     int64_t items;
-    std::atomic<int64_t> next = 0;
+    std::atomic<int64_t> taken = 0;
+    std::atomic<int64_t> from_begin = 0;  // of `taken`
+    std::atomic<int64_t> from_end = 0;
     std::atomic<int64_t> helpers = 0;  // workers in RunItems; raised under mu_ only
   };
 
+  // Which items a thread takes. With a side each, two threads go through memory in order, and have
+  // the same part of it in each call.
+  enum class Side { kBegin, kEnd };
+
   // Runs items until none is left. No lock is held.
-  static void RunItems(Call& call);
+  static void RunItems(Call& call, Side side);
   // Removes the call from the queue, then waits until no worker is in it.
   void Retire(Call& call);
   void Unqueue(Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A worker's loop.
-  void Work();
+  void Work(Side side);
   // Spins until a call is queued, for a bounded time. Releases mu_ meanwhile.
   void AwaitNextCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
