@@ -203,6 +203,44 @@ TEST_F(EmbeddedTest, PreparedCallsHaveTheBytesOfWholeOnes) {
 }
 
 // The rows of 16,384 positions take longer than a millisecond.
+// K in a pool of pages of 4 tokens, 2 heads of 8 channels, by a table of 16 rows.
+TEST_F(EmbeddedTest, PreparedMovesTakeThePagesOfEachCall) {
+  std::vector<float> table;
+  for (int i = 0; i < 16 * 8; ++i)
+    table.push_back(i % 8 < 4 ? 0.8F : 0.05F * static_cast<float>(i / 8));
+  std::vector<float> pool(6 * 4 * 2 * 8);
+  for (size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<float>(i % 31) - 15;
+  RotateRequest whole{.operation = client::Operation::kReposition};
+  whole.rope.pairing = client::Pairing::kHalf;
+  whole.reposition.emplace().by = {3};
+  whole.rows.emplace().cos_sin = client::ArrayView{.shape = {16, 8}, .data = table.data()};
+  whole.tensors = {{.role = client::Role::kK, .layout = "THD", .shape = {4, 2, 8}}};
+  whole.tensors[0].paged = client::PagedTokens{.block_size = 4,
+                                               .page_stride = 64,
+                                               .token_stride = 16,
+                                               .head_stride = 8,
+                                               .pool_elements = 384,
+                                               .pages = {0}};
+  const auto at = [](RotateRequest request, std::vector<float>& memory) {
+    request.tensors[0].data = request.tensors[0].output = memory.data();
+    return request;
+  };
+  RotateRequest call{.prepared = client_.Prepare(at(whole, pool)).value(),
+                     .reposition = whole.reposition,
+                     .rows = whole.rows};
+  for (const int64_t page : {4, 1}) {
+    std::vector<float> want = pool;
+    whole.tensors[0].paged->pages = {page};
+    EXPECT_TRUE(client_.Rotate(at(whole, want)).ok());
+    call.tensors = {{.paged = client::PagedTokens{.pages = {page}}}};
+    const auto reply = client_.Rotate(at(call, pool));
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(pool, want) << page;
+  }
+  call.tensors[0].paged->block_size = 2;
+  EXPECT_THAT(client_.Rotate(at(call, pool)).status().message(), HasSubstr("tensors[0]"));
+}
+
 TEST_F(EmbeddedTest, OtherCallsHaveADeadlineToo) {
   const client::TablesRequest request{.rope = {.model = "llama-3.1-8b"},
                                       .positions = {.end = 1 << 14}};
