@@ -94,6 +94,20 @@ TEST(EncodeRotateTest, TwoSourcesOfPositionsAreRefusedByName) {
             "position_ids, device_ids");
 }
 
+TEST(EncodeRotateTest, PositionsOnAGpuAreForEnqueueAlone) {
+  const int32_t ids = 0;
+  RotateRequest request = {.positions = {.position_ids_shape = {1}, .device_ids = &ids}};
+  BorrowedSlices borrowed;
+  EXPECT_EQ(EncodeRotate(request, {}, Route::kRpc, borrowed).status().message(),
+            "positions.device_ids: got positions on a GPU, want Client::Enqueue in process");
+  request.positions.device_id_bytes = 3;
+  EXPECT_EQ(EncodeWhole(request, {}, Route::kRpc, borrowed).status().message(),
+            "positions.device_id_bytes: got 3, want 4 or 8");
+  request.reposition = Reposition{.from = {.device_ids = &ids}};
+  EXPECT_EQ(EncodeRotate(request, {}, Route::kRpc, borrowed).status().message(),
+            "reposition.from.device_ids: got positions on a GPU, want reposition.by");
+}
+
 // The others are in the requests of SkewTest, or the Python package's tests rotate by them.
 TEST(EncodeRotateTest, FieldsThatNoRecordedRequestHas) {
   const std::vector<float> data(4);
@@ -139,6 +153,13 @@ TEST(EncodeRotateTest, OutputsThatShareAByteAreRefused) {
                        : "output of tensors[1]: got a place that overlaps the output of "
                          "tensors[0], want one of its own");
   }
+  // One that reaches past all memory is refused where it is used.
+  RotateRequest far{.rope = {.model = "m"}, .positions = {.start = 3}};
+  far.tensors.assign(2,
+                     {.layout = "TD", .shape = {2, 4}, .data = data.data(), .output = data.data()});
+  far.tensors[0].output_strides = {int64_t{1} << 46, 1};
+  BorrowedSlices borrowed;
+  EXPECT_EQ(EncodeWhole(far, {}, Route::kRpc, borrowed).status().message(), "");
 }
 
 TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
@@ -331,8 +352,25 @@ TEST_F(PagesTest, OtherMemoryIsRefused) {
   EXPECT_EQ(
       Refusal(region_).message(),
       "tensors[1].output: got a result beside pages in other memory, " + std::string(kShared));
+  std::byte* const shared = memory_->Allocate(64).value();
+  request_.tensors[1].data = shared;
+  request_.tensors[1].output = shared + 4;
+  EXPECT_EQ(Refusal(region_).message(),
+            "tensors: got a result that overlaps a tensor, beside one of pages, want none");
   request_.tensors[0].paged->pool_elements = 0;
   EXPECT_THAT(Refusal(region_).message(), StartsWith("tensors[0].paged_tokens.pool_elements: got"));
+}
+
+TEST_F(PagesTest, PreparedCallSendsItsSlotsAlone) {
+  RotateRequest call{.prepared = PreparedState::RotationOf(std::make_shared<const PreparedState>(
+                         Preparation::Create(request_, {}).value(), "prepared")),
+                     .positions = {.start = 3}};
+  call.tensors = {{.data = pool_, .output = pool_, .paged = PagedTokens{.slots = {2, 5}}}};
+  const auto encoded = EncodeRotate(call, region_, Route::kRing, borrowed_);
+  const v1::PagedTokens paged = Sent(encoded).tensors(0).paged_tokens();
+  EXPECT_EQ(paged.slots().raw()[0], 2);
+  EXPECT_EQ(paged.slots().raw()[8], 5);
+  EXPECT_EQ(paged.page_stride(), 0);
 }
 
 TEST_F(PagesTest, RowsInTheRegionAreNamed) {
@@ -694,6 +732,18 @@ TEST(PreparedCallTest, InARegionItGoesThroughTheRingAndInPlaceIsNotIdempotent) {
   ASSERT_TRUE(message.ParseFromString(encoded->ring_message));
   EXPECT_EQ(message.prepared_id(), "prepared");
   EXPECT_EQ(message.tensors(0).array().region().region_id(), 9u);
+}
+
+TEST(PreparedCallTest, StridesOfACallAreSent) {
+  const std::vector<float> data(32);
+  RotateRequest call{.prepared = RotationOf(RequestToPrepare()), .positions = {.start = 3}};
+  call.tensors = {{.data = data.data(), .strides = {16, 4, 1}}, {.data = data.data()}};
+  BorrowedSlices borrowed;
+  ASSERT_OK(encoded, EncodeRotate(call, {}, Route::kRpc, borrowed));
+  v1::RotateRequest message;
+  ASSERT_TRUE(message.ParseFromString(BytesOf(encoded->message)));
+  EXPECT_THAT(message.tensors(0).array().strides(), ElementsAre(16, 4, 1));
+  EXPECT_EQ(message.rope().model(), "m") << "a whole request";
 }
 
 TEST(ReadPreparedTest, AnAnswerWithoutAnIdIsUnreadable) {
