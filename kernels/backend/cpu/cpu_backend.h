@@ -2,8 +2,8 @@
 //
 // A batch of at most kCpuAloneBytes runs on the calling thread. The bound is kCpuSliceBytes for a
 // batch with fused ops, another arithmetic or rows to compose, which takes longer per byte. Larger
-// batches are cut by tokens, and large tokens by heads, into portions of equal size, at most about
-// kCpuSliceBytes, as many for each thread of the pool.
+// batches are cut by tokens, large tokens by heads, and jobs of several layers by these too, into
+// portions of equal size, at most about kCpuSliceBytes, as many for each thread of the pool.
 //
 // Threading:  As Backend.
 // Errors:     None.
