@@ -236,8 +236,8 @@ absl::Status CopyMovedRows(const RowArrays& rows, Plan& plan) {
   return absl::OkStatus();
 }
 
-// Every row of the first tokens is checked before a token moves, those that rise by one together;
-// again only if they do not lie in the last such run.
+// Checks the rows of the first `tokens` tokens before a token moves. Rows that rise by one are
+// checked together. A row in the last such run is not checked again.
 absl::Status CheckTable(const RowArrays& rows, const Plan& plan, size_t tokens) {
   const kernels::RowTable& table = plan.table->rows;
   int64_t first = 0;  // rows [first, end) have been checked
