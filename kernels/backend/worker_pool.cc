@@ -16,12 +16,28 @@ namespace {
 // thread costs both sides as much as an item.
 constexpr std::chrono::microseconds kSpin(50);
 
+// A call of so many items lets the workers that it wakes run first. With fewer, it would have ended
+// before they move.
+constexpr int64_t kManyItems = 16;
+
 // Yields until `done()`, or for kSpin on the steady clock.
 template <typename Done>
 void SpinUntil(const Done& done) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point deadline = Clock::now() + kSpin;
   while (!done() && Clock::now() < deadline) sched_yield();
+}
+
+// Moves this thread to any other CPU that it may use. A virtual machine's CPU that sleeps looks as
+// if its host had taken it, so Linux wakes a thread where its waker runs, and it waits there for
+// milliseconds.
+void LeaveCpu(int cpu) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  cpu_set_t others = allowed;
+  CPU_CLR(cpu, &others);
+  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof(others), &others) != 0) return;
+  sched_setaffinity(0, sizeof(allowed), &allowed);
 }
 
 }  // namespace
@@ -48,18 +64,23 @@ void WorkerPool::ParallelFor(int64_t items, const std::function<void(int64_t)>& 
     for (int64_t i = 0; i < items; ++i) body(i);
     return;
   }
-  Call call{.body = &body, .items = items};
-  {
-    proto::MutexLock lock(&mu_);
-    calls_.push_back(&call);
-    queued_.fetch_add(1, std::memory_order_relaxed);
-    const int64_t helpers = std::min<int64_t>(items - 1, std::ssize(workers_));
-    // Spinning workers need no signal, but only if no earlier call is queued that they may take.
-    const int64_t awake = calls_.size() == 1 ? awake_ : 0;
-    for (int64_t i = awake; i < helpers; ++i) work_.Signal();
-  }
+  Call call{.body = &body, .items = items, .cpu = sched_getcpu()};
+  if (Queue(call)) sched_yield();  // a woken worker may wait for this CPU
   RunItems(call, Side::kBegin);
   Retire(call);
+}
+
+bool WorkerPool::Queue(Call& call) {
+  proto::MutexLock lock(&mu_);
+  calls_.push_back(&call);
+  queued_.fetch_add(1, std::memory_order_relaxed);
+  const bool late = woken_ > 0;
+  int64_t helpers = std::min<int64_t>(call.items - 1, std::ssize(workers_));
+  // Spinning and woken workers need no signal, but only if no earlier call is queued that they may
+  // take.
+  if (calls_.size() == 1) helpers -= awake_ + woken_;
+  for (; helpers > 0 && woken_ < asleep_; --helpers, ++woken_) work_.Signal();
+  return late || (woken_ > 0 && call.items >= kManyItems);
 }
 
 void WorkerPool::RunItems(Call& call, Side side) {
@@ -93,16 +114,25 @@ void WorkerPool::Work(Side side) {
   proto::MutexLock lock(&mu_);
   while (true) {
     if (calls_.empty()) AwaitNextCall();
-    while (calls_.empty() && !stopping_) work_.Wait(&mu_);
-    if (calls_.empty()) return;
+    if (calls_.empty() && !stopping_) Sleep();
+    if (calls_.empty() && stopping_) return;
+    if (calls_.empty()) continue;
     Call& call = *calls_.front();
     call.helpers.fetch_add(1);
     mu_.Unlock();
+    if (sched_getcpu() == call.cpu) LeaveCpu(call.cpu);
     RunItems(call, side);
     mu_.Lock();
     Unqueue(call);
     if (call.helpers.fetch_sub(1, std::memory_order_release) == 1) done_.SignalAll();
   }
+}
+
+void WorkerPool::Sleep() {
+  ++asleep_;
+  work_.Wait(&mu_);
+  --asleep_;
+  woken_ = std::max<int64_t>(woken_ - 1, 0);  // 0: no signal came
 }
 
 void WorkerPool::AwaitNextCall() {

@@ -6,6 +6,8 @@
 //      ^                          |                                  |
 //      +---------- call ----------+-------------- call --------------+
 //
+// A worker that the system wakes on its caller's CPU moves to another one.
+//
 // Threading:  ParallelFor may be called from several threads at once, and from a body.
 //             ParallelFor never blocks while an item is left that the caller could run. No lock is
 //             held while a body runs.
@@ -46,6 +48,7 @@ class WorkerPool {
   struct Call {
     const std::function<void(int64_t)>* body;
     int64_t items;
+    int cpu;  // where the caller ran
     std::atomic<int64_t> taken = 0;
     std::atomic<int64_t> from_begin = 0;  // of `taken`
     std::atomic<int64_t> from_end = 0;
@@ -56,6 +59,9 @@ class WorkerPool {
   // the same part of it in each call.
   enum class Side { kBegin, kEnd };
 
+  // Queues the call and wakes workers for it. Returns whether the caller should let them run first:
+  // a worker that an earlier call woke has not run yet, or the call is large.
+  bool Queue(Call& call);
   // Runs items until none is left. No lock is held.
   static void RunItems(Call& call, Side side);
   // Removes the call from the queue, then waits until no worker is in it.
@@ -65,6 +71,8 @@ class WorkerPool {
   void Work(Side side);
   // Spins until a call is queued, for a bounded time. Releases mu_ meanwhile.
   void AwaitNextCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits for a signal. Releases mu_ meanwhile.
+  void Sleep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::vector<std::thread> workers_;
   proto::Mutex mu_;
@@ -73,6 +81,8 @@ class WorkerPool {
   std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // calls that may still have items
   std::atomic<int64_t> queued_ = 0;               // calls_.size(), for reads without the lock
   int64_t awake_ ABSL_GUARDED_BY(mu_) = 0;        // spinning workers; they read queued_
+  int64_t asleep_ ABSL_GUARDED_BY(mu_) = 0;       // workers that wait on work_
+  int64_t woken_ ABSL_GUARDED_BY(mu_) = 0;        // of these: signalled, but not running yet
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 

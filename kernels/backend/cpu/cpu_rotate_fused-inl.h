@@ -35,9 +35,6 @@ namespace {
 
 // Distance at which input is prefetched: the hardware's prefetching stops at every memory page.
 constexpr size_t kInputAheadBytes = 4096;
-// The same for cached output: a store that waits for its cache line, even from the second-level
-// cache, delays all stores after it.
-constexpr size_t kOutputAheadBytes = 1024;
 
 // A job in units of one element type.
 template <class Element>

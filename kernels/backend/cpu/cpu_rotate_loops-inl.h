@@ -41,7 +41,6 @@ template <class Format, bool kStream, class Element = typename Format::Element>
 HWY_INLINE size_t RotateStep(const Element* a, Element* to_a, size_t to_second,
                              const typename Format::Row& row, size_t ahead) {
   PrefetchStep(a, a + to_second, ahead);
-  if constexpr (!kStream) PrefetchStep(to_a, to_a + to_second, a == to_a ? 0 : kOutputAheadBytes);
   return Format::template Rotate<kStream>(a, a + to_second, row, to_a, to_a + to_second);
 }
 

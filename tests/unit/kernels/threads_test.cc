@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sched.h>
 
 #include <array>
 #include <atomic>
@@ -95,6 +96,35 @@ TEST(WorkerPoolTest, EveryCallHasItsHelpersHoweverSoonAfterTheLastItComes) {
     const auto pause = std::chrono::microseconds(call % 100);
     while (std::chrono::steady_clock::now() - begin < pause) std::this_thread::yield();
   }
+}
+
+// In a virtual machine Linux wakes threads where their waker runs, so both would share one CPU.
+TEST(WorkerPoolTest, AWorkerThatIsWokenOnItsCallersCpuMovesToAnother) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "needs two CPUs";
+  WorkerPool pool(2);
+  const int cpu = sched_getcpu();
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  CPU_SET(cpu, &own);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(own), &own), 0);
+  constexpr int kCalls = 50;
+  int beside_caller = 0;
+  for (int call = 0; call < kCalls; ++call) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::microseconds(200)) {
+      std::this_thread::yield();  // until the worker sleeps
+    }
+    std::atomic<int> begun = 0;
+    pool.ParallelFor(2, [&, caller = std::this_thread::get_id()](int64_t) {
+      if (std::this_thread::get_id() != caller && sched_getcpu() == cpu) ++beside_caller;
+      ++begun;
+      while (begun != 2) std::this_thread::yield();
+    });
+  }
+  EXPECT_EQ(sched_setaffinity(0, sizeof(allowed), &allowed), 0);
+  EXPECT_LT(beside_caller, kCalls / 2);  // a busy system may move a few back
 }
 
 TEST(WorkerPoolTest, CallerDoesNotWaitForBusyWorkers) {
