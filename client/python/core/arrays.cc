@@ -54,6 +54,7 @@ std::optional<uint8_t> CodeOf(const ArrayInterface& values, nb::handle array) {
 // What is used of torch, which a program may import at any time.
 struct Torch {
   nb::handle tensor;
+  nb::handle empty_like;
   nb::handle is_grad_enabled;
   nb::handle increment_version;
 
@@ -64,6 +65,7 @@ struct Torch {
     if (torch == nullptr) {
       if (PyDict_GetItemString(PyImport_GetModuleDict(), "torch") == nullptr) return nullptr;
       torch = new Torch{.tensor = Kept("torch", "Tensor"),
+                        .empty_like = Kept("torch", "empty_like"),
                         .is_grad_enabled = Kept("torch", "is_grad_enabled"),
                         .increment_version = Kept("torch.autograd.graph", "increment_version")};
     }
@@ -316,8 +318,12 @@ bool IntegerArray::ReadArray(nb::handle object, const char* name, Gpu* gpu) {
   return true;
 }
 
-nb::object NewArray(nb::handle array, const std::vector<int64_t>& shape,
+nb::object NewArray(nb::handle array, const Array& read, const std::vector<int64_t>& shape,
                     std::optional<client::DType> dtype) {
+  const Torch* const torch = Torch::Of(array);
+  if (torch != nullptr && !dtype.has_value() && read.strides().empty() && shape == read.shape()) {
+    return torch->empty_like(array);  // in half the time
+  }
   static const nb::handle empty = Kept("ropeserve._arrays", "empty");
   return empty(array, shape, dtype.has_value() ? nb::cast(Name(*dtype)) : nb::none());
 }

@@ -104,9 +104,9 @@ struct IntegerArray {
   bool ReadArray(nanobind::handle object, const char* name, Gpu* gpu);
 };
 
-// A new packed array in the library of `array`, with its dtype or another.
-nanobind::object NewArray(nanobind::handle array, const std::vector<int64_t>& shape,
-                          std::optional<client::DType> dtype);
+// A new packed array in the library of `array`, which was `read`, with its dtype or another.
+nanobind::object NewArray(nanobind::handle array, const Array& read,
+                          const std::vector<int64_t>& shape, std::optional<client::DType> dtype);
 
 // Tells torch that a tensor has changed, for gradients of earlier operations with it.
 void MarkChanged(nanobind::handle array);

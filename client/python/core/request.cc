@@ -175,7 +175,7 @@ void Request::Add(const char* name, nb::handle given, const std::string& layout,
       .dtype = request.output_dtype.value_or(view.dtype),
       .shape = in_place ? view.shape : ResultShape(array, view.layout, view.output_layout)};
   const nb::object output =
-      in_place ? nb::none() : NewArray(input, wanted.shape, request.output_dtype);
+      in_place ? nb::none() : NewArray(input, array, wanted.shape, request.output_dtype);
   c::OpenAxis none;
   const std::string its_layout = view.layout;
   AddMemory(input, array, output, its_layout, wanted, none, std::move(view));
@@ -278,7 +278,7 @@ Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bo
     if (!in_place) {
       std::optional<client::DType> dtype;
       if (wanted.dtype != view.dtype) dtype = wanted.dtype;
-      output = NewArray(input, ResultShape(array, view.layout, view.output_layout), dtype);
+      output = NewArray(input, array, ResultShape(array, view.layout, view.output_layout), dtype);
     }
     call.AddMemory(input, array, output, view.layout, wanted, open, {});
   }
