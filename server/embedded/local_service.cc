@@ -200,9 +200,9 @@ absl::Status LocalService::Build(const Options& options) {
   core.shares = server::DivideMemory(memory_bytes, std::nullopt, std::nullopt);
   core.shared_memory.enabled = true;
   core.device_table_bytes = options.device_table_bytes;
-  // A request of several slices goes to the batch thread, so that callers work for themselves.
-  core.batches.direct_bytes_max =
-      std::min(core.batches.direct_bytes_max, core.batches.slice_bytes_max);
+  // Callers work for themselves. A request that would occupy one for long goes to the batch thread.
+  core.batches.slices_direct = false;
+  core.batches.direct_bytes_max = 256 * server::limits::kMiB;
   ROPE_ASSIGN_OR_RETURN(core_, server::Core::Create(std::move(core), clock_));
   auto account = core_->accounts().Of(server::OwnerOfUser(getuid()));
   connection_ = std::make_unique<server::Connection>(

@@ -105,7 +105,7 @@ Batcher::Batch Batcher::StartGathered() {
     gathered_.pop_front();
     if (HasEnded(*request, batch.started)) {
       batch.expired.push_back(std::move(request));
-    } else if (!AddSlice(std::move(request), batch)) {
+    } else if (!AddSlice(std::move(request), /*whole=*/!options_.slices_direct, batch)) {
       break;
     }
   }
@@ -224,17 +224,17 @@ Batcher::Batch Batcher::PopBatch() {
     if (drain_.abandoned || HasEnded(*request, batch.started)) {
       batch.expired.push_back(std::move(request));
     } else {
-      AddSlice(std::move(request), batch);
+      AddSlice(std::move(request), /*whole=*/false, batch);
     }
   }
   batch.closed_by = ReachedCap(batch);
   return batch;
 }
 
-bool Batcher::AddSlice(std::unique_ptr<Request> request, Batch& batch) const {
+bool Batcher::AddSlice(std::unique_ptr<Request> request, bool whole, Batch& batch) const {
   const Plan& plan = request->plan;
   const int64_t begin = request->run.tokens_taken;
-  const int64_t end = begin + SliceTokens(*request, batch);
+  const int64_t end = begin + SliceTokens(*request, whole, batch);
   batch.slices.push_back({request.get(), begin, end, absl::OkStatus()});
   batch.requests.push_back(std::move(request));
   batch.tokens += end - begin;
@@ -255,9 +255,13 @@ ClosedBy Batcher::ReachedCap(const Batch& batch) const {
 
 // Tokens of the next slice: what is left, what fits a slice and the batch's caps, and at least one,
 // so that a token larger than a cap still runs.
-int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
+int64_t Batcher::SliceTokens(const Request& request, bool whole, const Batch& batch) const {
   const int64_t left = request.plan.tokens - request.run.tokens_taken;
-  const int64_t bytes = std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
+  // Channels that are not adjacent are copied, and admission counts one slice of them.
+  whole = whole && std::ranges::none_of(request.plan.tensors, &TensorPlan::IsGathered);
+  const int64_t bytes = whole
+                            ? options_.direct_bytes_max
+                            : std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
   const int64_t by_bytes = bytes / std::max<int64_t>(request.plan.bytes_per_token, 1);
   const int64_t by_tokens = options_.tokens_max - batch.tokens;
   const int64_t by_jobs = request.plan.jobs.TokensWithin(options_.jobs_max - batch.jobs, left);

@@ -12,7 +12,7 @@
 //
 // A request above the bound of gathering runs by itself, one slice for each call of RunGathered, so
 // that the thread looks at its events between two slices. It queues instead if another request has
-// slices left.
+// slices left. Callers in the process have no events: theirs are one slice (`slices_direct`).
 //
 // Batched. All other requests queue:
 //   1. Enqueue appends the request to the queue of its session.
@@ -71,6 +71,8 @@ class Batcher {
  public:
   struct Options {
     int64_t direct_bytes_max = std::numeric_limits<int64_t>::max();
+    // False: a direct request whose channels are adjacent is one slice.
+    bool slices_direct = true;
     int64_t gathered_requests_max = limits::kGatheredRequestsMax;
     int64_t gathered_bytes_max = 256 * limits::kKiB;
     // A batch keeps every core busy, and delays the next batch only by milliseconds.
@@ -129,8 +131,8 @@ class Batcher {
   // REQUIRES: some have gathered.
   Batch StartGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PushGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Adds the next slice of the request. Returns whether it is the last.
-  bool AddSlice(std::unique_ptr<Request> request, Batch& batch) const;
+  // Adds the next slice of the request, or the `whole` of it. Returns whether it is the last.
+  bool AddSlice(std::unique_ptr<Request> request, bool whole, Batch& batch) const;
   // REQUIRES: the batch is counted in direct_running_, its requests in direct_unfinished_.
   void RunDirect(Batch& batch);
   void Run(Batch& batch);
@@ -138,7 +140,7 @@ class Batcher {
   Batch PopBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The cap that `batch` has reached, or kDrained.
   ClosedBy ReachedCap(const Batch& batch) const;
-  int64_t SliceTokens(const Request& request, const Batch& batch) const;
+  int64_t SliceTokens(const Request& request, bool whole, const Batch& batch) const;
   static void AnswerExpired(Batch& batch);
   // Takes requests with tokens left out of the batch. Requests that the batch left out come first.
   static RequestList TakeUnfinished(Batch& batch);

@@ -259,7 +259,7 @@ def promtool(*arguments, page=""):
 
 def names_of_codes():
     source = (ROOT / "client/error.cc").read_text()
-    return set(re.findall(r'"([A-Z_]+)"', re.search(r"kCodeNames.*?};", source, re.DOTALL)[0]))
+    return set(re.findall(r'"([A-Z_]+)"', re.search(r"StatusCode code.*?};", source, re.DOTALL)[0]))
 
 
 def alerts_of(rules):

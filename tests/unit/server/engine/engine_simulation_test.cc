@@ -571,9 +571,11 @@ class History {
       jobs += sent.offer->jobs.Of(taken);
       ++count;
       EXPECT_GE(taken, std::min<int64_t>(sent.offer->tokens, 1));
-      EXPECT_TRUE(taken <= 1 ||
-                  (slice_bytes <= options_.slice_bytes_max && bytes <= options_.bytes_max &&
-                   tokens <= options_.tokens_max && jobs <= options_.jobs_max));
+      const bool is_whole = here && !options_.slices_direct;
+      EXPECT_TRUE(taken <= 1 || (slice_bytes <= (is_whole ? options_.direct_bytes_max
+                                                          : options_.slice_bytes_max) &&
+                                 (is_whole || bytes <= options_.bytes_max) &&
+                                 tokens <= options_.tokens_max && jobs <= options_.jobs_max));
     }
     running_.started = now;
     running_.closed_by = here ? ClosedBy::kDirect : closed_by();
@@ -723,6 +725,7 @@ class History {
   static Batcher::Options Draw(FuzzRandom& random) {
     Batcher::Options options;
     options.direct_bytes_max = random.OneOf<int64_t>({300, 3000, 100000});
+    options.slices_direct = !random.OneIn(4);
     options.gathered_requests_max = random.OneOf<int64_t>({1, 3, 8});
     options.gathered_bytes_max = random.OneOf<int64_t>({200, 2000});
     options.bytes_max = random.OneOf<int64_t>({1000, 20000});
