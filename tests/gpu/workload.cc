@@ -90,7 +90,7 @@ CudaJob MakeJob(const Case& wanted, int64_t tokens, int64_t heads) {
   job.heads = static_cast<uint32_t>(heads);
   job.head_dim = static_cast<uint32_t>(kHeadDim);
   job.pairs = job.partner = static_cast<uint32_t>(wanted.pairs);
-  job.dtype = static_cast<uint32_t>(wanted.dtype);
+  job.dtype = job.output_dtype = static_cast<uint32_t>(wanted.dtype);
   job.pairing = static_cast<uint32_t>(wanted.pairing);
   job.norm = wanted.norm ? 1 : 0;
   job.eps = 1e-6F;
