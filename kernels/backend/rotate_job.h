@@ -47,12 +47,6 @@ struct RmsNorm {
   float eps = 0;                  // finite, above 0
 };
 
-// Who can read and write a tensor.
-enum class MemoryKind {
-  kHost,    // every thread of the process
-  kDevice,  // the accelerator's kernels: its own memory
-};
-
 // Outputs above this size do not stay in the caches until somebody reads them.
 inline constexpr int64_t kCachedBytesMax = 4 << 20;
 
@@ -65,8 +59,6 @@ struct RotateJob {
   const void* input = nullptr;  // any alignment
   // Either equal to `input`, with equal strides and dtypes (in place), or not overlapping it.
   void* output = nullptr;
-  MemoryKind input_memory = MemoryKind::kHost;  // kDevice: only for a backend of that device
-  MemoryKind output_memory = MemoryKind::kHost;
   Strides input_strides;
   Strides output_strides;  // in elements of stored()
   int64_t tokens = 0;      // of a layer

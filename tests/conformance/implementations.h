@@ -1,7 +1,7 @@
 // Every backend of this build, for the instantiation of conformance tests. `cpu` appears once for
 // each instruction set that runs here. `cuda` appears as its kernels' source on the CPU, and where
-// a device is found as itself, with tensors in host memory and in the device's. "lists" never uses
-// the kernels for rectangles; "head_loop" too, and has the shape of the largest launches.
+// a device is found as itself. "lists" never uses the kernels for rectangles; "head_loop" too, and
+// has the shape of the largest launches.
 #ifndef ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 #define ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 
@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "kernels/backend/backend.h"
+#include "kernels/backend/cuda/cuda_backend.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
 #if defined(ROPE_HAVE_CPU_BACKEND)
 #include "kernels/backend/cpu/cpu_backend.h"
 #include "kernels/backend/cpu/cpu_rotate_function.h"
 #endif
-#include "tests/support/cuda_device_backend.h"
 #include "tests/support/fake_cuda_backend.h"
 
 namespace rope::testing {
@@ -75,10 +75,8 @@ inline std::vector<Implementation> Implementations() {
                     }});
   if (!kernels::CreateBackend("cuda", {}).ok()) return result;
   result.push_back(Listed("cuda", "cuda:0"));
-  result.push_back({"cuda_device", "cuda:0",
-                    [](const kernels::BackendOptions&) { return MakeCudaDeviceBackend(); }});
-  result.push_back({"cuda_device_head_loop", "cuda:0", [](const kernels::BackendOptions&) {
-                      return MakeCudaDeviceBackend(AlwaysHeadLoop());
+  result.push_back({"cuda_head_loop", "cuda:0", [](const kernels::BackendOptions&) {
+                      return kernels::MakeCudaBackend(AlwaysHeadLoop()).value();
                     }});
   return result;
 }

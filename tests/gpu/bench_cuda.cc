@@ -15,7 +15,7 @@
 
 #include "kernels/backends.h"
 #include "tests/gpu/device.h"
-#include "tests/gpu/rows.h"
+#include "tests/gpu/report.h"
 
 namespace {
 

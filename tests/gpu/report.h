@@ -30,6 +30,10 @@ struct CudaRow {
   std::function<CudaMeasurement()> measure;
 };
 
+// All rows (rows_device.cc): kernels and calls on tensors in device memory, and copies of the same
+// bytes.
+std::vector<CudaRow> DeviceRows();
+
 // A result that was not measured, and why.
 CudaMeasurement NotMeasured(const std::string& reason);
 

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/gpu/device.h"
-#include "tests/gpu/rows.h"
+#include "tests/gpu/report.h"
 #include "tests/gpu/workload.h"
 
 namespace rope::bench {
@@ -209,8 +209,8 @@ void AddOtherRows(std::vector<CudaRow>& rows) {
   rows.push_back(KernelRow("fp32_half_131072", {.requests = prefill, .dtype = DType::kFloat32}));
   rows.push_back(KernelRow("bf16_half_131072_k_alone", {.requests = prefill, .query_heads = 0}));
   rows.push_back(KernelRow("bf16_half_131072_32_of_64_pairs", {.requests = prefill, .pairs = 32}));
-  rows.push_back(KernelRow("scalar_bf16_half_4096", {.requests = {4096}, .shift = 2}));
-  rows.push_back(KernelRow("fused_bf16_half_4096_odd_bytes", {.requests = {4096}, .shift = 1}));
+  rows.push_back(
+      KernelRow("scalar_bf16_half_4096_60_of_64_pairs", {.requests = {4096}, .pairs = 60}));
   rows.push_back(KernelRow("fused_norm_bf16_half_4096", {.requests = {4096}, .norm = true}));
   // Elements past 2^32 bytes and past 2^32 elements.
   rows.push_back(

@@ -17,7 +17,7 @@ shopt -s extglob
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 # The tests of the cuda backend: the name of their backend ends the name of a test.
-readonly backends=(cuda cuda_device cuda_device_head_loop)
+readonly backends=(cuda cuda_head_loop)
 # What compute-sanitizer runs: every layout and alignment, each kernel, ragged batches.
 readonly sanitized=(EveryLayoutAndAlignment RaggedBatchOfDifferentJobs
   ChannelsOutsideThePairsAreCopied NormComesBeforeTheRotationAndTakesTheWholeHead

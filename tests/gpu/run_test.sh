@@ -94,7 +94,7 @@ want='smoke gtest_brief bench.json zipfile torch.json memcheck peers.json '
 [[ $order == "$want" ]] || fail "got the order $order, want $want"
 grep -q 'CMAKE_CUDA_ARCHITECTURES=90' "$folder/calls" || fail "want the device's architecture"
 grep -q 'target rope_bench_cuda conformance' "$folder/calls" || fail "want few targets"
-grep -qE 'gtest_filter=\*/cuda:\*/cuda_device:\*/cuda_device_head_loop:' "$folder/calls" ||
+grep -qE 'gtest_filter=\*/cuda:\*/cuda_head_loop:' "$folder/calls" ||
   fail "want the device's backends"
 
 run 1 STUB_conformance=1

@@ -54,6 +54,15 @@ def bits():
             check(mine, want)
 
 
+def views():
+    """q and k are parts of one tensor, whose other heads stay."""
+    packed = torch.cat([*tensors(), tensors(seed=5)[1]], 1)
+    mine = packed.cuda()
+    for tensor in (packed, mine):
+        ROPE.rotate_(tensor[:, :32], tensor[:, 32:40], start=7, **MODEL)
+    check([mine], [packed])
+
+
 def moves():
     k = tensors()[1]
     mine = k.cuda()
@@ -134,7 +143,7 @@ def main():
     parser.add_argument("--json_file", default="/dev/null")
     failed = 0
     with open(parser.parse_args().json_file, "w", encoding="utf-8") as file:
-        for one in (bits, moves, stream, capture, host_time, gradient, compiled):
+        for one in (bits, views, moves, stream, capture, host_time, gradient, compiled):
             row = {"name": f"torch/{one.__name__}"}
             try:
                 row |= one() or {}

@@ -20,7 +20,6 @@ namespace {
 
 using kernels::CudaJob;
 
-constexpr int64_t kSlack = 16;  // bytes, for a shift
 // No multiple of a head, so that no two heads, tokens or chunks of a tensor are equal.
 constexpr int64_t kPatternElements = (int64_t{4} << 20) - 8;
 
@@ -91,7 +90,7 @@ CudaJob MakeJob(const Case& wanted, int64_t tokens, int64_t heads) {
   job.heads = static_cast<uint32_t>(heads);
   job.head_dim = static_cast<uint32_t>(kHeadDim);
   job.pairs = job.partner = static_cast<uint32_t>(wanted.pairs);
-  job.dtype = static_cast<uint32_t>(wanted.dtype);
+  job.dtype = job.output_dtype = static_cast<uint32_t>(wanted.dtype);
   job.pairing = static_cast<uint32_t>(wanted.pairing);
   job.norm = wanted.norm ? 1 : 0;
   job.eps = 1e-6F;
@@ -155,7 +154,7 @@ int64_t Workload::BytesNeeded(const Case& wanted) {
 
 std::vector<Workload::Part> Workload::Parts() const {
   std::vector<Part> parts;
-  int64_t offset = case_.shift;
+  int64_t offset = 0;
   for (const int64_t tokens : case_.requests) {
     for (const int64_t heads : {case_.query_heads, kKeyHeads}) {
       parts.push_back({offset, tokens, heads});
@@ -167,17 +166,17 @@ std::vector<Workload::Part> Workload::Parts() const {
 
 bool Workload::HasRectangles() const {
   const bool alone = case_.launch_each || case_.requests.size() == 1;
-  return !case_.lists && alone && case_.shift == 0;
+  return !case_.lists && alone && case_.pairs % 8 == 0;
 }
 
 Workload::Set Workload::MakeSet() const {
-  Set set = {DeviceBuffer(tensor_bytes_ + kSlack),
-             DeviceBuffer(case_.in_place ? 1 : tensor_bytes_ + kSlack),
+  Set set = {DeviceBuffer(tensor_bytes_),
+             DeviceBuffer(case_.in_place ? 1 : tensor_bytes_),
              std::vector<std::vector<CudaJob>>(1),
              {},
              {},
              {}};
-  FillRandomly(set.input.data() + case_.shift, tensor_bytes_, case_.dtype);
+  FillRandomly(set.input.data(), tensor_bytes_, case_.dtype);
   uint8_t* const output = case_.in_place ? set.input.data() : set.output.data();
   const std::vector<Part> parts = Parts();
   for (size_t request = 0; request < case_.requests.size(); ++request) {
@@ -317,7 +316,7 @@ std::string Workload::CompareWith(const Workload& other) const {
   if (case_.norm) return "";  // their sums have another order
   const auto result_of = [](const Workload& workload) {
     const Set& set = workload.sets_[0];
-    return (workload.case_.in_place ? set.input : set.output).data() + workload.case_.shift;
+    return (workload.case_.in_place ? set.input : set.output).data();
   };
   RotatedRectangle whole;  // without pairs: every channel has the same bits
   whole.before = result_of(other);

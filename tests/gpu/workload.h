@@ -40,7 +40,6 @@ struct Case {
   int64_t positions = 4096;  // positions repeat after this number
   int64_t query_heads = kQueryHeads;
   int64_t pairs = kHeadDim / 2;
-  int64_t shift = 0;  // bytes by which q is off a multiple of 16
   bool norm = false;  // an RMS norm before the rotation, which Verify does not check, nor fp8
 };
 

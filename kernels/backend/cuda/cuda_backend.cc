@@ -64,10 +64,8 @@ void CopyVectors(const CudaPiece& piece, DType dtype, const char* source, const 
 // Copies the piece's input, rows and floats to the lane. Rows at `packed` are there.
 void PackPiece(const CudaPiece& piece, int64_t packed, char* lane) {
   const RotateJob& job = *piece.job;
-  if (piece.input >= 0) {
-    CopyVectors(piece, job.dtype, piece.input_data(), job.input_strides, lane + piece.input,
-                CudaLaneStrides(job));
-  }
+  CopyVectors(piece, job.dtype, piece.input_data(), job.input_strides, lane + piece.input,
+              CudaLaneStrides(job));
   if (piece.rows >= 0 && piece.rows != packed) {
     const auto bytes = static_cast<size_t>(2 * job.geometry.pairs) * sizeof(float);
     char* place = lane + piece.rows;
@@ -89,24 +87,15 @@ void PackPiece(const CudaPiece& piece, int64_t packed, char* lane) {
 // The piece as a job for the kernels, with the addresses of the device's side of the lane.
 CudaJob CudaJobOfPiece(const CudaPiece& piece, char* lane) {
   const RotateJob& job = *piece.job;
+  const Strides strides = CudaLaneStrides(job);
   const auto floats = [lane](int64_t place) {
     return place < 0 ? nullptr : reinterpret_cast<const float*>(lane + place);
   };
   CudaJob result = CudaJobOf(job);
-  if (piece.input < 0) {
-    result.input = piece.input_data();
-  } else {
-    result.input = lane + piece.input;
-    result.input_token = CudaLaneStrides(job).token;
-    result.input_head = CudaLaneStrides(job).head;
-  }
-  if (piece.output < 0) {
-    result.output = piece.output_data();
-  } else {
-    result.output = lane + piece.output;
-    result.output_token = CudaLaneStrides(job).token;
-    result.output_head = CudaLaneStrides(job).head;
-  }
+  result.input = lane + piece.input;
+  result.output = lane + piece.output;
+  result.input_token = result.output_token = strides.token;
+  result.input_head = result.output_head = strides.head;
   result.rows = floats(piece.rows);
   if (piece.one_row && piece.rows >= 0) {
     const RowRef& row = piece.row_refs().front();
@@ -181,7 +170,6 @@ class CudaBackend : public Backend {
       return status;
     }
     for (const CudaPiece& piece : part.pieces) {
-      if (piece.output < 0) continue;
       CopyVectors(piece, piece.job->stored(), lane_.pinned.get() + piece.output,
                   CudaLaneStrides(*piece.job), piece.output_data(), piece.job->output_strides);
     }
@@ -199,18 +187,12 @@ class CudaBackend : public Backend {
       std::memcpy(pinned + part.jobs(), plan.jobs.data(), bytes);
       upload_end = part.jobs() + static_cast<int64_t>(bytes);
     }
-    ROPE_RETURN_IF_ERROR(Copy(device, pinned, upload_end));
+    ROPE_RETURN_IF_ERROR(CudaCopy(device, pinned, static_cast<size_t>(upload_end), lane_.stream));
     const auto* const jobs = reinterpret_cast<const CudaJob*>(device + part.jobs());
     ROPE_RETURN_IF_ERROR(
         CudaStatus(device_.Launch(plan, jobs, lane_.stream.get()), "cuLaunchKernel"));
-    return Copy(pinned + kCudaUploadBytes, device + kCudaUploadBytes,
-                part.results_end - kCudaUploadBytes);
-  }
-
-  // Enqueues a copy between the sides of the lane.
-  absl::Status Copy(char* to, const char* from, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (bytes == 0) return absl::OkStatus();
-    return CudaCopy(to, from, static_cast<size_t>(bytes), lane_.stream);
+    return CudaCopy(pinned + kCudaUploadBytes, device + kCudaUploadBytes,
+                    static_cast<size_t>(part.results_end - kCudaUploadBytes), lane_.stream);
   }
 
   const CudaDevice device_;

@@ -3,9 +3,7 @@
 // A batch is copied to the device, rotated by one launch of each kernel that it needs (one request
 // of a common shape: one), and copied back, on one stream, with one synchronisation. A batch that
 // does not fit the lane is cut into parts (cuda_batch.h), one after the other. Batches of several
-// threads take turns. Kernels access tensors of MemoryKind::kDevice directly; their contents must
-// be complete, because Rotate does not wait for the stream that writes them. Never call Rotate on a
-// thread that captures a graph in global mode.
+// threads take turns. Never call Rotate on a thread that captures a graph in global mode.
 //
 // All memory is taken by MakeCudaBackend, and each kernel has run there and given the right answer.
 //

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kAlignment = 16;  // what the vector kernel wants
 constexpr int64_t kFloatBytes = sizeof(float);
 constexpr int64_t kJobBytes = sizeof(CudaJob);
+static_assert(kCudaUploadBytes <= kCudaItemsMax);  // so no piece has more elements
 
 int64_t RoundUp(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -26,11 +27,9 @@ int64_t Take(int64_t bytes, int64_t& end) {
 
 // What a token takes of the lane.
 int64_t InputBytes(const RotateJob& job) {
-  if (job.input_memory == MemoryKind::kDevice) return 0;
   return job.heads * job.head_dim * ElementBytes(job.dtype);
 }
 int64_t OutputBytes(const RotateJob& job) {
-  if (job.output_memory == MemoryKind::kDevice) return 0;
   return job.heads * job.head_dim * ElementBytes(job.stored());
 }
 int64_t RowBytes(const RotateJob& job) {
@@ -50,11 +49,9 @@ int64_t TokensThatFit(const RotateJob& job, const CudaPart& part) {
   const int64_t upload = kCudaUploadBytes - part.upload_end - kPlaces * kAlignment -
                          WeightBytes(job) - (std::ssize(part.pieces) + 1) * kJobBytes;
   const int64_t results = kCudaLaneBytes - part.results_end - kAlignment;
-  const int64_t upload_token = InputBytes(job) + RowBytes(job) + ScaleBytes(job);
-  const int64_t elements = job.heads * job.head_dim;
   if (upload < 0 || results < 0) return 0;
-  return std::min({kCudaItemsMax / elements, upload / std::max<int64_t>(upload_token, 1),
-                   results / std::max<int64_t>(OutputBytes(job), 1)});
+  return std::min(upload / (InputBytes(job) + RowBytes(job) + ScaleBytes(job)),
+                  results / OutputBytes(job));
 }
 
 bool SharesOneRow(const RotateJob& job, int64_t token, int64_t tokens) {
@@ -73,19 +70,15 @@ bool SharesRows(const CudaPiece& piece, const CudaPiece& next) {
 void Append(const RotateJob& job, int64_t token, int64_t tokens, CudaPart& part) {
   CudaPiece piece = {.job = &job, .token = token, .tokens = tokens};
   piece.one_row = SharesOneRow(job, token, tokens);
-  const auto take = [tokens](int64_t bytes, int64_t& end) {
-    return bytes == 0 ? -1 : Take(tokens * bytes, end);
-  };
-  piece.input = take(InputBytes(job), part.upload_end);
-  const bool shares = !part.pieces.empty() && SharesRows(part.pieces.back(), piece);
-  if (shares) {
+  piece.input = Take(tokens * InputBytes(job), part.upload_end);
+  if (!part.pieces.empty() && SharesRows(part.pieces.back(), piece)) {
     piece.rows = part.pieces.back().rows;
   } else if (RowBytes(job) > 0) {
     piece.rows = Take(std::ssize(piece.row_refs()) * RowBytes(job), part.upload_end);
   }
-  piece.token_scales = take(ScaleBytes(job), part.upload_end);
+  if (ScaleBytes(job) > 0) piece.token_scales = Take(tokens * kFloatBytes, part.upload_end);
   if (WeightBytes(job) > 0) piece.norm_weight = Take(WeightBytes(job), part.upload_end);
-  piece.output = take(OutputBytes(job), part.results_end);
+  piece.output = Take(tokens * OutputBytes(job), part.results_end);
   part.pieces.push_back(piece);
 }
 

@@ -4,8 +4,8 @@
 // one back:
 //   [inputs, rows, floats | CudaJobs]   kCudaUploadBytes
 //   [results]                           kCudaResultBytes
-// Tensors in device memory take no place. Rows: one behind the other, those of each token, or one
-// row that all tokens share. Floats: token scales, then the norm's weights.
+// Rows: one behind the other, those of each token, or one row that all tokens share. Floats: token
+// scales, then the norm's weights.
 //
 // Threading:  Pure functions.
 // Ownership:  Views of the caller's jobs.
@@ -33,11 +33,11 @@ struct CudaPiece {
   const RotateJob* job = nullptr;
   int64_t token = 0;
   int64_t tokens = 0;
-  int64_t input = -1;
+  int64_t input = 0;
   int64_t rows = -1;
   int64_t token_scales = -1;
   int64_t norm_weight = -1;
-  int64_t output = -1;
+  int64_t output = 0;
   bool one_row = false;  // all tokens share a row
 
   const char* input_data() const;  // of the first vector, in the caller's memory

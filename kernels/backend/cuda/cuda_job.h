@@ -27,8 +27,6 @@ enum class CudaOps : uint32_t {
   kFused,     // the rotation with a norm or scales
 };
 
-inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // output_dtype is the input's dtype
-
 // All fields have 32 or 64 bits, so that every narrower load in the kernels' PTX is one of a
 // tensor.
 struct CudaJob {
@@ -60,7 +58,7 @@ struct CudaJob {
   float eps = 0;
   float scale = 1;
   float output_scale = 1;
-  uint32_t output_dtype = kCudaInputDType;  // DType
+  uint32_t output_dtype = 0;  // DType
 
   // --- the division into threads, set by PlanCuda ---
   double channel_share = 0;   // 1 / head_dim

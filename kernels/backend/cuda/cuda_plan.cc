@@ -36,7 +36,6 @@ CudaJob Normalized(CudaJob job) {
   ROPE_CHECK(uint64_t{job.offset} + job.partner + job.pairs <= job.head_dim);
   if (job.tokens <= 1) job.input_token = job.output_token = 0;
   if (job.heads <= 1) job.input_head = job.output_head = 0;
-  if (job.output_dtype == kCudaInputDType) job.output_dtype = job.dtype;
   job.channel_share = 1.0 / job.head_dim;
   job.inverse_output = 1.0 / double{job.output_scale};
   job.copies = OnlyPairs(job) ? 1 : 0;
@@ -281,10 +280,9 @@ std::string CudaRectangleName(uint32_t kernel) {
          (kernel % 2 == 0 ? "Half" : "Interleaved");
 }
 
-std::optional<CudaRectangleLaunch> PlanCudaRectangle(std::vector<CudaJob> jobs,
-                                                     const CudaShapes& shapes) {
+std::optional<CudaRectangleLaunch> PlanCudaRectangle(std::vector<CudaJob> jobs) {
   for (CudaJob& job : jobs) job = Normalized(job);
-  return RectangleOf(jobs, shapes);
+  return RectangleOf(jobs, {});
 }
 
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {

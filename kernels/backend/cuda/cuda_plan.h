@@ -92,8 +92,7 @@ CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes = {
 
 // The launch of jobs that are one rectangle; unset: they are none. REQUIRES: each has something to
 // do.
-std::optional<CudaRectangleLaunch> PlanCudaRectangle(std::vector<CudaJob> jobs,
-                                                     const CudaShapes& shapes = {});
+std::optional<CudaRectangleLaunch> PlanCudaRectangle(std::vector<CudaJob> jobs);
 
 }  // namespace rope::kernels
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/backend/cuda/cuda_job.h"
-#include "kernels/backend/cuda/cuda_plan.h"
 #include "proto/error.h"
 #include "tests/support/matchers.h"
 
@@ -29,10 +28,6 @@ class CudaBatchTest : public ::testing::Test {
     job.rows = absl::MakeConstSpan(rows_).subspan(0, static_cast<size_t>(tokens));
     return job;
   }
-  static RotateJob OnDevice(RotateJob job) {
-    job.input_memory = job.output_memory = MemoryKind::kDevice;
-    return job;
-  }
 
   // The parts, after a check that each keeps to the lane, with its CudaJobs, and that the pieces
   // have all vectors.
@@ -48,7 +43,6 @@ class CudaBatchTest : public ::testing::Test {
         for (const int64_t place : {piece.input, piece.rows, piece.output}) {
           EXPECT_TRUE(place == -1 || place % 16 == 0) << place;
         }
-        EXPECT_LE(piece.tokens * piece.job->heads * piece.job->head_dim, kCudaItemsMax);
         vectors -= piece.tokens * piece.job->heads;
       }
     }
@@ -57,7 +51,7 @@ class CudaBatchTest : public ::testing::Test {
   }
 
   static std::vector<RowRef> Rows() {
-    std::vector<RowRef> rows(1 << 18);
+    std::vector<RowRef> rows(1 << 14);
     for (size_t i = 0; i < rows.size(); ++i) rows[i].index = static_cast<int64_t>(i);
     return rows;
   }
@@ -73,16 +67,6 @@ TEST_F(CudaBatchTest, ALargerBatchIsCutByTokens) {
 TEST_F(CudaBatchTest, ATokenLargerThanTheLaneIsRefusedBeforeAnythingRuns) {
   const absl::Status status = CutCudaBatch(std::vector{Job(3, 2), Job(3, 200000)}).status();
   EXPECT_EQ(proto::PartsOf(status).reason, proto::Reason::kNotBuilt) << status;
-}
-
-TEST_F(CudaBatchTest, TensorsInDeviceMemoryTakeNoPlace) {
-  const std::vector<RotateJob> jobs = {OnDevice(Job(2, 2))};
-  const CudaPiece piece = Cut(jobs)[0].pieces[0];
-  EXPECT_EQ(piece.input, -1);
-  EXPECT_EQ(piece.output, -1);
-  EXPECT_EQ(piece.rows, 0);
-  RotateJob large = OnDevice(Job(1 << 18, 64, 256));  // 2^32 elements
-  EXPECT_THAT(Cut({large}), SizeIs(3)) << "its rows";
 }
 
 TEST_F(CudaBatchTest, ALargeConvertedBatchStaysWithinTheLane) {

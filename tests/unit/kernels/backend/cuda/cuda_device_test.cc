@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
 #include "kernels/backend/cuda/cuda_driver.h"
+#include "kernels/backend/cuda/device_executor.h"
 #include "kernels/backends.h"
 #include "proto/error.h"
 #include "tests/support/fake_cuda_fixture.h"
@@ -100,6 +105,34 @@ TEST_F(CudaDeviceTest, OnlyAnErrorThatStaysIsALostDevice) {
   for (const CudaError error : {kIllegalAddress, CudaError::kOutOfMemory, kUnknown}) {
     expect(Reason::kDeviceFault, error, true);
   }
+}
+
+// Vectors more than 4 GiB apart, in place. Only the touched pages of the memory exist.
+TEST_F(CudaDeviceTest, DistancesPast32Bits) {
+  constexpr int64_t kToken = (int64_t{1} << 31) + 8;  // elements of 2 bytes
+  constexpr int64_t kHeadDim = 16;
+  ASSERT_OK(device, CudaDevice::Open());
+  ASSERT_THAT(device->MakeCurrent(), IsOk());
+  void* memory = nullptr;
+  ASSERT_EQ(Cuda().cuMemAlloc(&memory, 2 * (kToken + 2 * kHeadDim)), CudaError::kSuccess);
+  auto* const data = static_cast<uint16_t*>(memory);
+  std::memset(data + kToken, 0, 4 * kHeadDim);
+  data[kToken + kHeadDim] = 0x3f80;  // 1, the second token's second head
+  const uint16_t gap = data[2 * kHeadDim];
+  const std::vector<float> row(kHeadDim, 0.5F);
+  DeviceJob job = {.rows = {.one_row = row.data()}};
+  job.job.input = job.job.output = memory;
+  job.job.input_strides = job.job.output_strides = {kToken, kHeadDim};
+  job.job.tokens = job.job.heads = 2;
+  job.job.head_dim = kHeadDim;
+  job.job.dtype = DType::kBFloat16;
+  job.job.geometry = {.pairs = kHeadDim / 2, .partner = kHeadDim / 2};
+  EXPECT_THAT(DeviceExecutor(0).Enqueue({&job, 1}, 0, {}), IsOk());
+  EXPECT_EQ(data[kToken + kHeadDim], 0x3f00);                 // 1 * 0.5
+  EXPECT_EQ(data[kToken + kHeadDim + kHeadDim / 2], 0x3f00);  // 1 * 0.5
+  EXPECT_EQ(data[kToken], 0);
+  EXPECT_EQ(data[2 * kHeadDim], gap) << "behind the first token";
+  Cuda().cuMemFree(memory);
 }
 
 TEST_F(CudaDeviceTest, ErrorsSayWhichCallFailed) {

@@ -4,7 +4,6 @@
 // After the list of functions: its macros give some of them the names of their versions.
 #include <cuda.h>
 
-
 namespace rope::kernels {
 namespace {
 

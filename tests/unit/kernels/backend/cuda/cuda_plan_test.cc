@@ -27,7 +27,7 @@ CudaJob Job(int64_t tokens, int64_t heads, uint32_t head_dim = 128) {
   job.heads = static_cast<uint32_t>(heads);
   job.head_dim = head_dim;
   job.pairs = job.partner = head_dim / 2;
-  job.dtype = static_cast<uint32_t>(DType::kBFloat16);
+  job.dtype = job.output_dtype = static_cast<uint32_t>(DType::kBFloat16);
   return job;
 }
 
@@ -47,7 +47,7 @@ TEST(CudaPlanTest, EveryDTypePairingAndLengthSharesOneLaunch) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (const Pairing pairing : {Pairing::kHalf, Pairing::kInterleaved}) {
       CudaJob job = Job(static_cast<int64_t>(1 + 40 * jobs.size()), 3, 64);
-      job.dtype = static_cast<uint32_t>(dtype);
+      job.dtype = job.output_dtype = static_cast<uint32_t>(dtype);
       job.pairing = static_cast<uint32_t>(pairing);
       jobs.push_back(job);
     }
@@ -96,7 +96,7 @@ TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreForTheKernelThatReadsBytes) {
   job.input = Address((1 << 20) + 1);
   EXPECT_EQ(KernelOf(job), CudaKernel::kFused);
   job.input = Address(1 << 20);
-  job.dtype = static_cast<uint32_t>(DType::kFloat32);
+  job.dtype = job.output_dtype = static_cast<uint32_t>(DType::kFloat32);
   job.output = Address((1 << 30) + 2);
   EXPECT_EQ(KernelOf(job), CudaKernel::kFused);
 }

@@ -117,7 +117,7 @@ class Tensors {
     job.pairs = spec_.pairs;
     job.offset = spec_.offset;
     job.partner = spec_.partner;
-    job.dtype = static_cast<uint32_t>(spec_.dtype);
+    job.dtype = job.output_dtype = static_cast<uint32_t>(spec_.dtype);
     job.pairing = static_cast<uint32_t>(spec_.pairing);
     job.conjugate = spec_.conjugate ? 1 : 0;
     if (spec_.ops == CudaOps::kStepwise) {
