@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"
 #include "kernels/config/config_json_document.h"
 #include "kernels/config/config_json_entry.h"
@@ -21,29 +22,22 @@ namespace {
 // Bytes that all layer types keep. Two with every list at its longest need 1.6 MiB.
 constexpr int64_t kEntriesBytesMax = 2 << 20;
 
-// Checks that another entry for the layer type `key` is possible.
-absl::Status CheckLayerType(const ConfigDocument& document, const std::string& key,
-                            size_t entries) {
-  const std::string& path = document.parameters->path();
-  const std::string field = path.empty() ? "config_json" : path;
-  if (entries == kLayerTypesMax) {
-    return InvalidField(field, "more layer types", StrCat("at most ", kLayerTypesMax));
-  }
-  if (key.size() > kLayerTypeBytesMax) {
-    return InvalidField(field, StrCat("layer type ", Show(key)),
-                        StrCat("names of at most ", kLayerTypeBytesMax, " bytes"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument& document,
                                                            const PerLayerConfig& per_layer) {
   std::vector<LayerConfig> entries;
   int64_t kept = 0;
+  const std::string& path = document.parameters->path();
+  const std::string field = path.empty() ? "config_json" : path;
   for (const auto& [key, value] : document.parameters->json().items()) {
     if (document.bare && !key.ends_with("_attention")) continue;
     if (!value.is_null() && !value.is_object()) continue;
-    ROPE_RETURN_IF_ERROR(CheckLayerType(document, key, entries.size()));
+    if (entries.size() == kLayerTypesMax) {
+      return InvalidField(field, "more layer types", StrCat("at most ", kLayerTypesMax));
+    }
+    if (key.size() > kLayerTypeBytesMax) {
+      return InvalidField(field, StrCat("layer type ", Show(key)),
+                          StrCat("names of at most ", kLayerTypeBytesMax, " bytes"));
+    }
     if (value.is_null()) {  // layers of this type have no rotary embedding
       LayerConfig& still = entries.emplace_back();
       still.layer_type = key;
@@ -75,19 +69,16 @@ absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& docum
   } else if (document.parameters.has_value() && document.type->sliding_layers_unscaled) {
     sliding_kind = EntryKind::kUnscaled;
   }
-  std::vector<LayerConfig> entries;
+  std::vector<std::pair<std::string_view, EntryKind>> kinds = {{kFullAttention, EntryKind::kScaled},
+                                                               {kSlidingAttention, sliding_kind}};
   if (sliding_kind == EntryKind::kScaled && !document.model.Has("global_head_dim")) {
-    ROPE_ASSIGN_OR_RETURN(LayerConfig entry, ReadEntry(document, per_layer, document.parameters, "",
-                                                       EntryKind::kScaled));
-    entries.push_back(std::move(entry));
-    return entries;
+    kinds = {{"", EntryKind::kScaled}};
   }
-  ROPE_ASSIGN_OR_RETURN(LayerConfig full, ReadEntry(document, per_layer, document.parameters,
-                                                    kFullAttention, EntryKind::kScaled));
-  ROPE_ASSIGN_OR_RETURN(LayerConfig sliding, ReadEntry(document, per_layer, document.parameters,
-                                                       kSlidingAttention, sliding_kind));
-  entries.push_back(std::move(full));
-  entries.push_back(std::move(sliding));
+  std::vector<LayerConfig> entries;
+  for (const auto& [type, kind] : kinds) {
+    ROPE_ASSIGN_OR_RETURN(entries.emplace_back(),
+                          ReadEntry(document, per_layer, document.parameters, type, kind));
+  }
   return entries;
 }
 
@@ -151,7 +142,7 @@ void RemarkLayerTypes(const ConfigDocument& document, const LayerTypes& layers,
   std::vector<Remark> remarks;
   for (const LayerConfig& entry : entries) {
     const std::string& type = entry.layer_type;
-    if (std::find(known.begin(), known.end(), type) != known.end()) continue;
+    if (absl::c_linear_search(known, type)) continue;
     const std::string nearest = proto::NearestName(type, known);
     if (nearest.empty()) continue;
     AddRemark(remarks, RemarkKind::kUnknownLayerType, document.parameters->path(), ": layer type ",
@@ -192,7 +183,7 @@ void RemarkUnread(const ConfigDocument& document, const std::vector<UnreadKey>& 
                   std::vector<LayerConfig>& entries) {
   for (const UnreadKey& unread : keys) {
     const auto agrees = [&](const LayerConfig& entry) { return AgreesWith(entry, unread); };
-    if (std::any_of(entries.begin(), entries.end(), agrees)) continue;
+    if (absl::c_any_of(entries, agrees)) continue;
     const std::string path = document.model.PathOf(unread.key);
     for (LayerConfig& entry : entries) {
       entry.remarks.push_back(
@@ -264,7 +255,7 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   }
   ROPE_ASSIGN_OR_RETURN(LayerList layers, ReadLayerList(document));
   ROPE_ASSIGN_OR_RETURN(const PerLayerConfig per_layer,
-                        PerLayerConfig::Read(document.model, layers.types));
+                        ReadPerLayerConfig(document.model, layers.types));
   ROPE_ASSIGN_OR_RETURN(model.entries_, ReadEntries(document, per_layer));
   ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
                         ReadArchitectures(root, document.model));
@@ -331,10 +322,8 @@ std::optional<int64_t> ModelConfig::numbered_layers() const {
 
 int64_t ModelConfig::KeptBytes() const {
   using kernels::KeptBytes;
-  auto bytes = static_cast<int64_t>(sizeof(*this)) + KeptBytes(layer_types_) + layers_.KeptBytes() +
-               KeptBytes(no_rope_) + KeptBytes(thetas_) + KeptBytes(entries_);
-  for (const LayerConfig& entry : entries_) bytes += entry.KeptBytes();
-  return bytes;
+  return static_cast<int64_t>(sizeof(*this)) + KeptBytes(layer_types_) + layers_.KeptBytes() +
+         KeptBytes(no_rope_) + KeptBytes(thetas_) + KeptBytes(entries_);
 }
 
 std::vector<size_t> ModelConfig::ChosenLayers(const LayerChoice& choice) const {
@@ -395,11 +384,8 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
 }
 
 std::string_view ModelConfig::EntryName(std::string_view type) const {
-  if (type_ == nullptr) return type;
-  for (const auto& [own, name] : type_->parameters_of) {
-    if (own == type) return name;
-  }
-  return type;
+  const auto found = type_->parameters_of.find(type);
+  return found == type_->parameters_of.end() ? type : std::string_view(found->second);
 }
 
 bool ModelConfig::AllStill(std::string_view type) const {

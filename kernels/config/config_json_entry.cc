@@ -214,11 +214,11 @@ Field<int64_t> ReadHeadDim(const ConfigDocument& document, const PerLayerConfig&
   const bool alone = !document.type->rope_in_head;
   ROPE_ASSIGN_OR_RETURN(
       const auto head_dim,
-      FirstOf<int64_t>({alone ? per_layer.Integer(layer_type, "qk_rope_head_dim") : nothing,
+      FirstOf<int64_t>({alone ? IntegerOf(per_layer, layer_type, "qk_rope_head_dim") : nothing,
                         alone ? model.Integer("qk_rope_head_dim") : nothing,
                         full ? model.Integer("global_head_dim") : nothing,
                         sliding ? model.Integer("swa_head_dim") : nothing,
-                        per_layer.Integer(layer_type, "head_dim"), model.Integer("head_dim")}));
+                        IntegerOf(per_layer, layer_type, "head_dim"), model.Integer("head_dim")}));
   if (head_dim.has_value()) return head_dim;
   ROPE_ASSIGN_OR_RETURN(
       const auto hidden,
@@ -310,8 +310,9 @@ Field<int64_t> ReadFractionOf(const ConfigDocument& document, const PerLayerConf
                               std::string_view layer_type) {
   std::optional<int64_t> sum;
   for (const std::string& key : document.type->partial_rotary_factor_of) {
-    ROPE_ASSIGN_OR_RETURN(const auto channels, FirstOf<int64_t>({per_layer.Integer(layer_type, key),
-                                                                 document.model.Integer(key)}));
+    ROPE_ASSIGN_OR_RETURN(
+        const auto channels,
+        FirstOf<int64_t>({IntegerOf(per_layer, layer_type, key), document.model.Integer(key)}));
     if (!channels.has_value()) return std::optional<int64_t>();
     if (*channels < 0 || *channels > kHeadDimMax) {
       return InvalidField(document.model.PathOf(key), *channels, StrCat("0 to ", kHeadDimMax));

@@ -174,8 +174,8 @@ std::vector<std::string> ModelTypeNames() {
 
 // What keys.json has.
 struct KeyData {
-  std::map<std::string, std::vector<std::string>, std::less<>> lists;
-  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> words;
+  std::map<std::string, std::vector<std::string>> lists;
+  std::map<std::string, std::map<std::string, std::string, std::less<>>> words;
 };
 
 const KeyData& KnownKeys() {
@@ -194,20 +194,15 @@ const KeyData& KnownKeys() {
 }  // namespace
 
 const std::vector<std::string>& KeyList(std::string_view name) {
-  const auto found = KnownKeys().lists.find(name);
-  ROPE_CHECK(found != KnownKeys().lists.end());
-  return found->second;
+  return KnownKeys().lists.at(std::string(name));
 }
 
 const std::map<std::string, std::string, std::less<>>& WordsOf(std::string_view name) {
-  const auto found = KnownKeys().words.find(name);
-  ROPE_CHECK(found != KnownKeys().words.end());
-  return found->second;
+  return KnownKeys().words.at(std::string(name));
 }
 
 bool HasValue(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found != object.end() && !found->is_null();
+  return JsonFields(object).Has(key);
 }
 
 bool StatesParameters(const Json& config) {
@@ -228,8 +223,6 @@ std::string_view OwnTypeOf(const Json& config) {
 }
 
 namespace {
-
-constexpr std::string_view kAlibi = "ALiBi, a bias on the attention scores";
 
 // What may help with an unknown name, as the end of a sentence: the code's place, or the known name
 // that is one or two letters away. A longer or shorter name is another model's.
@@ -276,7 +269,8 @@ std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonF
   if (!positions.empty() && (of_class || positions.starts_with("no "))) return positions;
   const nlohmann::json* const alibi = model.Find("alibi");
   const bool is_true = alibi != nullptr && *alibi == true;
-  return is_true && !StatesParameters(model.json()) ? kAlibi : "";
+  if (!is_true || StatesParameters(model.json())) return "";
+  return "ALiBi, a bias on the attention scores";
 }
 
 void RemarkModel(std::string_view model_type, const JsonFields& model,
