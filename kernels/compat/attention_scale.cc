@@ -81,20 +81,16 @@ bool IsMla(const Model& model) {
 
 AttentionScale HuggingFace(const Model& model) {
   AttentionScale scale;
-  if (model.large3) {
-    // mistral-common's apply_scale, which no class of Hugging Face reads.
-    if (model.scaled() && model.keys().apply_yarn_scaling.value_or(true)) {
-      scale.softmax = SquaredMagnitude(model, model.all_dim());
-    }
-    SetMistral(model, model.keys().mistral_length, scale);
-    return scale;
-  }
-  if (IsMla(model) && model.scaled()) scale.softmax = SquaredMagnitude(model, model.all_dim());
+  const ScaleKeys& keys = model.keys();
+  // large3: mistral-common's apply_scale, which no class of Hugging Face reads.
+  const bool scales = model.large3 ? keys.apply_yarn_scaling.value_or(true) : IsMla(model);
+  if (scales && model.scaled()) scale.softmax = SquaredMagnitude(model, model.all_dim());
+  if (model.large3 || model.mistral) SetMistral(model, keys.mistral_length, scale);
+  if (model.large3 || scale.temperature_beta != 0) return scale;
   if (IsOneOf(model.type, {"ministral3", "mistral4"})) {
     SetMinistral(model, OriginalLength(model.config), scale);
   }
-  if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
-  if (model.mistral) SetMistral(model, model.keys().mistral_length, scale);
+  if (keys.attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
   return scale;
 }
 

@@ -358,17 +358,11 @@ absl::Status ModelConfig::SetTheta(const LayerChoice& choice, LayerConfig& entry
 }
 
 void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) const {
-  std::optional<size_t> still;
-  bool all = true;
-  for (const size_t i : ChosenLayers(choice)) {
-    if (!no_rope_[i]) {
-      all = false;
-    } else if (!still.has_value()) {
-      still = i;
-    }
-  }
-  if (!still.has_value()) return;
-  if (!all) {
+  const std::vector<size_t> layers = ChosenLayers(choice);
+  const auto is_still = [this](size_t i) { return no_rope_[i]; };
+  const auto still = absl::c_find_if(layers, is_still);
+  if (still == layers.end()) return;
+  if (!absl::c_all_of(layers, is_still)) {
     AddRemark(entry.remarks, RemarkKind::kUnrotatedLayers,
               "some layers do not rotate, the first is layer ", *still,
               "; pick a layer to tell them apart");

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"
 #include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
@@ -30,12 +31,16 @@ struct Rows {
   std::string text;
 };
 
-std::string Hex(double number) {
+// Without a format: the shortest text that reads as the same number.
+template <typename... Format>
+std::string NumberText(double number, Format... format) {
   std::array<char, 32> digits;
   char* const begin = digits.data();
-  // Adding 0 turns -0 into 0.
-  return {begin,
-          std::to_chars(begin, begin + digits.size(), number + 0, std::chars_format::hex).ptr};
+  return {begin, std::to_chars(begin, begin + digits.size(), number, format...).ptr};
+}
+
+std::string Hex(double number) {
+  return NumberText(number + 0, std::chars_format::hex);  // adding 0 turns -0 into 0
 }
 
 // 64 bits each as the sum of two doubles: to_chars writes a long double differently by processor.
@@ -44,6 +49,10 @@ std::string Hex(const std::vector<InverseFrequency>& numbers) {
     const auto high = static_cast<double>(number);
     out->append(StrCat(Hex(high), "+", Hex(static_cast<double>(number - high))));
   });
+}
+
+std::string_view NameOf(std::optional<Pairing> pairing, std::string_view unset = "not said") {
+  return pairing.has_value() ? std::string_view(Name(*pairing)) : unset;
 }
 
 // Reads layers as one engine does, and collects the different rows.
@@ -64,8 +73,6 @@ class KeyReader {
     different_.push_back(std::move(rows));
     return static_cast<int32_t>(different_.size() - 1);
   }
-
-  size_t size() const { return different_.size(); }
 
   // Completes `key`, which has the layers or their types. REQUIRES: all layers are read.
   void MoveTo(IdentifiedKey& key) {
@@ -130,9 +137,7 @@ class KeyReader {
     }
     versions_ = engine.versions;
     for (std::string& change : engine.read.changes) {
-      if (std::find(notes_.begin(), notes_.end(), change) == notes_.end()) {
-        notes_.push_back(std::move(change));
-      }
+      if (!absl::c_linear_search(notes_, change)) notes_.push_back(std::move(change));
     }
     // Engines compute frequencies in the float32 steps of precision hf.
     if (!config.xpos.has_value()) config.precision = Precision::kHf;
@@ -148,17 +153,14 @@ class KeyReader {
     rows.head_dim = rope.head_dim();
     rows.rotary_offset = rope.rotary_offset();
     rows.rotary_dim = rope.rotary_dim();
-    const auto name = [](std::optional<Pairing> pairing) {
-      return pairing.has_value() ? std::string_view(Name(*pairing)) : std::string_view("unset");
-    };
-    read.text = StrCat("pairing=", name(rows.pairing), "\norder=", name(pairs.order()),
-                       "\nhead=", rows.head_dim, "\nwindow=", rows.rotary_offset, ",",
-                       rows.rotary_dim, "\n");
+    read.text = StrCat("pairing=", NameOf(rows.pairing, "unset"),
+                       "\norder=", NameOf(pairs.order(), "unset"), "\nhead=", rows.head_dim,
+                       "\nwindow=", rows.rotary_offset, ",", rows.rotary_dim, "\n");
     const std::optional<Mrope>& mrope = rope.config().mrope;
     if (!mrope.has_value()) return;
     for (int64_t j = 0; j < rows.rotary_dim / 2; ++j) rows.axes.push_back(AxisOf(*mrope, j));
     // One axis for all is no map.
-    if (std::all_of(rows.axes.begin(), rows.axes.end(), [](int32_t axis) { return axis == 0; })) {
+    if (absl::c_all_of(rows.axes, [](int32_t axis) { return axis == 0; })) {
       rows.axes.clear();
       return;
     }
@@ -212,8 +214,8 @@ absl::Status ReadNumbered(const ModelConfig& model, int64_t count, KeyReader& re
                           std::vector<int32_t>& by_layer) {
   std::vector<int64_t> read;  // layers that differ from each other
   for (int64_t layer = 0; layer < count; ++layer) {
-    const auto same = std::find_if(read.begin(), read.end(),
-                                   [&](int64_t other) { return model.SameLayers(other, layer); });
+    const auto same =
+        absl::c_find_if(read, [&](int64_t other) { return model.SameLayers(other, layer); });
     if (same != read.end()) {
       by_layer.push_back(by_layer[static_cast<size_t>(*same)]);
       continue;
@@ -238,8 +240,9 @@ absl::Status ReadTypes(const ModelConfig& model, KeyReader& reader,
   for (const std::string& type : types) {
     ROPE_ASSIGN_OR_RETURN(const LayerConfig config, model.Layer({.layer_type = type}));
     ROPE_ASSIGN_OR_RETURN(const int32_t index, reader.Add(config));
-    by_rows.resize(reader.size());
-    std::string& names = by_rows[static_cast<size_t>(index)];
+    const auto row = static_cast<size_t>(index);
+    by_rows.resize(std::max(by_rows.size(), row + 1));
+    std::string& names = by_rows[row];
     names += StrCat(names.empty() ? "" : ", ", type);
   }
   return absl::OkStatus();
@@ -273,17 +276,6 @@ absl::StatusOr<IdentifiedKey> IdentifyKey(const ModelConfig& model, const KeyOpt
 }
 
 namespace {
-
-std::string_view NameOf(std::optional<Pairing> pairing) {
-  return pairing.has_value() ? std::string_view(Name(*pairing)) : "not said";
-}
-
-// The shortest text that reads as the same number.
-std::string NumberText(double number) {
-  std::array<char, 32> digits;
-  char* const begin = digits.data();
-  return {begin, std::to_chars(begin, begin + digits.size(), number).ptr};
-}
 
 std::string WindowOf(const KeyRows& rows) {
   return StrCat("channels ", rows.rotary_offset, " to ", rows.rotary_offset + rows.rotary_dim - 1,
