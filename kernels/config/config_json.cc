@@ -153,14 +153,6 @@ void RemarkLayerTypes(const ConfigDocument& document, const LayerTypes& layers,
   }
 }
 
-// The layer types of several entries, or of one that names its type.
-std::vector<std::string> TypesOf(const std::vector<LayerConfig>& entries) {
-  std::vector<std::string> types;
-  if (entries.size() == 1 && entries.front().layer_type.empty()) return types;
-  for (const LayerConfig& entry : entries) types.push_back(entry.layer_type);
-  return types;
-}
-
 // Whether an entry has the value by another key, or no use for it.
 bool AgreesWith(const LayerConfig& entry, const UnreadKey& unread) {
   const RopeConfig& config = entry.config;
@@ -269,7 +261,10 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   }
   if (positions.empty()) RemarkUnread(document, completed.unread, model.entries_);
   if (completed.both_blocks) ReadReplaced(json, sub_config, model.entries_);
-  model.layer_types_ = TypesOf(model.entries_);
+  for (const LayerConfig& entry : model.entries_) {
+    const bool alone = model.entries_.size() == 1 && entry.layer_type.empty();
+    if (!alone) model.layer_types_.push_back(entry.layer_type);
+  }
   model.num_layers_ = layers.count;
   model.layers_ = std::move(layers.types);
   model.no_rope_ = std::move(layers.no_rope);

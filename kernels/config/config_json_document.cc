@@ -145,24 +145,17 @@ std::string NoteOn(std::string_view key) {
   return note == notes.end() ? "" : note->second;
 }
 
-// Whether `key` is `target` with a letter too many, too few or another one; two letters where the
-// word is long.
-bool IsNearMiss(std::string_view key, std::string_view target) {
+// The first of `targets`, a list of keys.json, that `key` is with a letter too many, too few or
+// another one; two letters where the word is long. Empty: none.
+std::string_view NearMissOf(std::string_view key, const std::vector<std::string>& targets) {
   constexpr size_t kShort = 5;
   constexpr size_t kLong = 9;
-  if (target.size() < kShort ||
-      std::max(key.size(), target.size()) > std::min(key.size(), target.size()) + 2) {
-    return false;
-  }
-  return proto::Edits(absl::AsciiStrToLower(ToAbsl(key)), target) <=
-         (target.size() < kLong ? 1u : 2u);
-}
-
-// The first of `targets`, a list of keys.json, that `key` nearly spells; empty: none.
-std::string_view NearMissOf(std::string_view key, const std::vector<std::string>& targets) {
   if (absl::c_linear_search(KeyList("neighbours"), key)) return "";
   for (const std::string& target : targets) {
-    if (IsNearMiss(key, target)) return target;
+    const size_t edits = target.size() < kLong ? 1 : 2;
+    if (target.size() < kShort || target.size() > key.size() + 2) continue;
+    if (key.size() > target.size() + 2) continue;
+    if (proto::Edits(absl::AsciiStrToLower(ToAbsl(key)), target) <= edits) return target;
   }
   return "";
 }

@@ -197,9 +197,9 @@ std::optional<double> AssumedNumber(const ConfigDocument& document, std::string_
   const auto number = found->get<double>();
   const auto whole = static_cast<int64_t>(number);
   const std::string shown = static_cast<double>(whole) == number ? StrCat(whole) : StrCat(number);
-  const bool of_class = document.type->source.starts_with("transformers");
   AddRemark(remarks, RemarkKind::kDefaultAssumed, key, " absent, taken as ", shown, ", as ",
-            of_class ? "Hugging Face" : "its code", " does for ", document.model_type);
+            document.type->of_transformers ? "Hugging Face" : "its code", " does for ",
+            document.model_type);
   return number;
 }
 

@@ -162,16 +162,6 @@ const ModelType* FindOfModel(std::string_view model_type) {
              : Find(std::string(model_type) + std::string(kText));
 }
 
-// The names of all entries, and those of their composite models.
-std::vector<std::string> ModelTypeNames() {
-  std::vector<std::string> names;
-  for (const auto& [name, type] : Table()) {
-    names.push_back(name);
-    if (name.ends_with(kText)) names.push_back(name.substr(0, name.size() - kText.size()));
-  }
-  return names;
-}
-
 // What keys.json has.
 struct KeyData {
   std::map<std::string, std::vector<std::string>> lists;
@@ -229,7 +219,12 @@ namespace {
 std::string Hint(std::string_view model_type, const JsonFields& model) {
   constexpr size_t kEditsMax = 2;
   if (model.Has("auto_map")) return ": its code is in the model's repository (auto_map)";
-  const std::vector<std::string> nearest = proto::NearestModels(model_type, ModelTypeNames());
+  std::vector<std::string> names;  // of all entries, and of their composite models
+  for (const auto& [name, type] : Table()) {
+    names.push_back(name);
+    if (name.ends_with(kText)) names.push_back(name.substr(0, name.size() - kText.size()));
+  }
+  const std::vector<std::string> nearest = proto::NearestModels(model_type, names);
   if (nearest.size() != 1 || proto::Edits(model_type, nearest[0]) > kEditsMax) return "";
   const bool begins = nearest[0].starts_with(model_type) || model_type.starts_with(nearest[0]);
   return begins ? "" : proto::DidYouMean(nearest[0]);

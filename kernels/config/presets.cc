@@ -46,9 +46,9 @@ absl::Span<const Preset> Presets() {
     for (const auto& [name, entry] : data.items()) {
       const nlohmann::json& config = entry.at("config");
       const auto& pairing = ModelTypeOf(config.at("model_type").get<std::string>()).pairing;
-      ROPE_CHECK(pairing.has_value());
-      read.push_back({name, config.dump(), *pairing, entry.at("source"),
-                      entry.value("hub_ids", std::vector<std::string>())});
+      ROPE_CHECK(pairing.has_value() && entry.contains("source"));
+      read.push_back(
+          {name, config.dump(), *pairing, entry.value("hub_ids", std::vector<std::string>())});
     }
     return read;
   }();

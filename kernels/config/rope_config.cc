@@ -327,23 +327,17 @@ absl::Status CheckList(std::string_view field, const std::vector<double>& list,
   return list.empty() ? absl::OkStatus() : CheckCount(field, list.size(), rotary_dim);
 }
 
-absl::Status CheckAxes(const std::vector<int8_t>& axes, std::optional<int64_t> rotary_dim) {
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || axes[i] > 2) {
-      return InvalidField(StrCat("mrope_axes[", i, "]"), static_cast<int64_t>(axes[i]),
-                          "0 (t), 1 (h) or 2 (w)");
-    }
-  }
-  return CheckCount("mrope_axes", axes.size(), rotary_dim);
-}
-
 absl::Status CheckMrope(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
-  if (!config.mrope->axes.empty()) {
-    if (!rotary_dim.has_value()) {
-      return InvalidField("mrope_axes", StrCat(config.mrope->axes.size(), " axes"), "a head_dim");
-    }
-    return CheckAxes(config.mrope->axes, rotary_dim);
+  const std::vector<int8_t>& axes = config.mrope->axes;
+  if (!axes.empty() && !rotary_dim.has_value()) {
+    return InvalidField("mrope_axes", StrCat(axes.size(), " axes"), "a head_dim");
   }
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] >= 0 && axes[i] <= 2) continue;
+    return InvalidField(StrCat("mrope_axes[", i, "]"), static_cast<int64_t>(axes[i]),
+                        "0 (t), 1 (h) or 2 (w)");
+  }
+  if (!axes.empty()) return CheckCount("mrope_axes", axes.size(), rotary_dim);
   const std::array<int64_t, 3>& section = config.mrope->section;
   const std::string got = StrCat("[", section[0], ", ", section[1], ", ", section[2], "]");
   for (const int64_t count : section) {

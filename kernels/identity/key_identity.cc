@@ -58,7 +58,7 @@ std::string_view NameOf(std::optional<Pairing> pairing, std::string_view unset =
 // Reads layers as one engine does, and collects the different rows.
 class KeyReader {
  public:
-  explicit KeyReader(const KeyOptions& options) : options_(options) {}
+  KeyReader(const KeyOptions& options, IdentifiedKey& key) : options_(options), key_(key) {}
 
   // Returns the index of the layer's rows among the different ones.
   absl::StatusOr<int32_t> Add(const LayerConfig& layer) {
@@ -74,27 +74,25 @@ class KeyReader {
     return static_cast<int32_t>(different_.size() - 1);
   }
 
-  // Completes `key`, which has the layers or their types. REQUIRES: all layers are read.
-  void MoveTo(IdentifiedKey& key) {
-    KeyIdentity& identity = key.identity;
+  // Completes the key, which has the layers or their types. REQUIRES: all layers are read.
+  void Complete() {
+    KeyIdentity& identity = key_.identity;
     identity.engine = options_.engine.engine;
-    identity.version = versions_;
-    identity.notes = notes_;
     if (options_.dtype.has_value()) identity.dtype = std::string(Name(*options_.dtype));
     identity.table_dtype = exact() || KeepsFloat32Tables(identity.engine) ? "fp32" : identity.dtype;
     if (different_.size() == 1) {
       identity.layers.clear();
       identity.layer_types.clear();
     }
-    key.text =
+    key_.text =
         StrCat(kFingerprintFormat, "engine=", identity.engine, "\ndtype=", identity.dtype, "\n");
     for (size_t i = 0; i < different_.size(); ++i) {
-      key.text += StrCat("rows ", i, "\n", std::exchange(different_[i].text, {}));
+      key_.text += StrCat("rows ", i, "\n", std::exchange(different_[i].text, {}));
       identity.rows.push_back(std::move(different_[i].rows));
     }
-    key.text += StrCat("layers=", absl::StrJoin(identity.layers, ","), "\n");
+    key_.text += StrCat("layers=", absl::StrJoin(identity.layers, ","), "\n");
     for (const std::string& type : identity.layer_types) {  // may hold any byte
-      key.text += StrCat("type=", type.size(), ":", type, "\n");
+      key_.text += StrCat("type=", type.size(), ":", type, "\n");
     }
   }
 
@@ -135,9 +133,10 @@ class KeyReader {
                           StrCat("the length that ", engine.who,
                                  " is started with: it chooses longrope's list by it"));
     }
-    versions_ = engine.versions;
+    key_.identity.version = engine.versions;
+    std::vector<std::string>& notes = key_.identity.notes;
     for (std::string& change : engine.read.changes) {
-      if (!absl::c_linear_search(notes_, change)) notes_.push_back(std::move(change));
+      if (!absl::c_linear_search(notes, change)) notes.push_back(std::move(change));
     }
     // Engines compute frequencies in the float32 steps of precision hf.
     if (!config.xpos.has_value()) config.precision = Precision::kHf;
@@ -203,10 +202,9 @@ class KeyReader {
   }
 
   const KeyOptions& options_;
+  IdentifiedKey& key_;
   std::vector<Rows> different_;
   int64_t columns_ = 0;
-  std::string versions_;
-  std::vector<std::string> notes_;
 };
 
 // Fills the layers of a model that numbers them.
@@ -251,10 +249,10 @@ absl::Status ReadTypes(const ModelConfig& model, KeyReader& reader,
 }  // namespace
 
 absl::StatusOr<IdentifiedKey> IdentifyKey(const LayerConfig& layer, const KeyOptions& options) {
-  KeyReader reader(options);
   IdentifiedKey key;
+  KeyReader reader(options, key);
   ROPE_RETURN_IF_ERROR(reader.Add(layer).status());
-  reader.MoveTo(key);
+  reader.Complete();
   return key;
 }
 
@@ -264,14 +262,14 @@ absl::StatusOr<IdentifiedKey> IdentifyKey(const ModelConfig& model, const KeyOpt
     ROPE_ASSIGN_OR_RETURN(const LayerConfig layer, model.Layer({}));
     return IdentifyKey(layer, options);
   }
-  KeyReader reader(options);
   IdentifiedKey key;
+  KeyReader reader(options, key);
   if (count.has_value()) {
     ROPE_RETURN_IF_ERROR(ReadNumbered(model, *count, reader, key.identity.layers));
   } else {
     ROPE_RETURN_IF_ERROR(ReadTypes(model, reader, key.identity.layer_types));
   }
-  reader.MoveTo(key);
+  reader.Complete();
   return key;
 }
 
