@@ -423,9 +423,7 @@ Engine ReadEngine(const nlohmann::json& data) {
     EngineEntry& entry = engine.readings.emplace_back();
     reading.at("first").get_to(entry.first);
     reading.at("last").get_to(entry.last);
-    for (const nlohmann::json& family : reading.at("families")) {
-      entry.families.push_back(FamilyNamed(family.get<std::string>()));
-    }
+    reading.at("families").get_to(entry.families);
     for (const nlohmann::json& step : reading.at("steps")) {
       entry.steps.push_back(StepNamed(step.get<std::string>()));
     }

@@ -505,14 +505,6 @@ std::shared_ptr<const ScaleKeys> ReadScale(const JsonFields& model, const JsonFi
   return keys;
 }
 
-// Some model code turns the last channels of a head.
-void PlaceWindow(const ConfigDocument& document, RopeConfig& config) {
-  const std::optional<int64_t> rotary_dim = RotaryDim(config, config.head_dim);
-  if (!document.type->trailing_window || config.rotary_offset.has_value()) return;
-  if (!rotary_dim.has_value() || !config.head_dim.has_value()) return;
-  if (*rotary_dim < *config.head_dim) config.rotary_offset = *config.head_dim - *rotary_dim;
-}
-
 // What transformers 4 makes of the file: it does not know rope_parameters.
 absl::Status ReadForOlder(const ConfigDocument& document, bool local, LayerConfig& entry) {
   entry.names.newer_keys = document.parameters.has_value() && document.model.Has("rope_parameters");
@@ -569,7 +561,10 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
   if (kind == EntryKind::kScaled) {
     ROPE_RETURN_IF_ERROR(ReadAxes(document, parameters.value_or(document.model), config));
   }
-  PlaceWindow(document, config);
+  if (document.type->trailing_window && !config.rotary_offset && config.head_dim) {
+    const int64_t behind = *config.head_dim - *RotaryDim(config, config.head_dim);
+    if (behind > 0) config.rotary_offset = behind;
+  }
   ROPE_RETURN_IF_ERROR(ReadLengths(document, scaling, entry));
   ROPE_RETURN_IF_ERROR(ReadPairs(document, entry));
   entry.scale = ReadScale(document.model, parameters.value_or(document.model));
