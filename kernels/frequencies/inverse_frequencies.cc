@@ -149,7 +149,9 @@ Numbers Scaled(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim, i
       DivideBy(TakesLongFactors(config, seq_len) ? config.long_factor : config.short_factor,
                numbers);
       break;
-    default:
+    case RopeType::kDefault:
+    case RopeType::kDynamic:
+    case RopeType::kNtk:
       break;
   }
   return numbers;
