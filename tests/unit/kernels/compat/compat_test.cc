@@ -79,16 +79,10 @@ TEST(RemarksTest, HeadDimOfTheTensorDecidesTheEdges) {
 TEST(RemarksTest, SettingsWithoutEffect) {
   RopeConfig config = {.head_dim = 64};
   config.ramp = YarnRamp::kTurns;
-  config.attn_factor = 2;
   config.longrope_branch = LongropeBranch::kLong;
-  config.alpha = 2;
-  config.mixed_b = 0.5;
   config.seq_len_policy = SeqLenPolicy::kBatch;
-  EXPECT_THAT(TextsOn(config), ElementsAre("attn_factor has no effect for rope_type default",
-                                           "ramp has no effect for rope_type default",
+  EXPECT_THAT(TextsOn(config), ElementsAre("ramp has no effect for rope_type default",
                                            "longrope_branch has no effect for rope_type default",
-                                           "alpha has no effect for rope_type default",
-                                           "mixed_b has no effect for rope_type default",
                                            "seq_len_policy has no effect for rope_type default"));
 }
 
