@@ -29,15 +29,13 @@ std::shared_ptr<const ResolvedRope> MustResolve(const RopeConfig& config) {
 class GoldenFrequenciesTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    auto golden = ReadGoldenFile(GetParam());
-    ASSERT_THAT(golden, IsOk());
-    golden_ = *std::move(golden);
+    ASSERT_OK(golden, ReadGoldenFile(GetParam()));
+    golden_ = *golden;
     ASSERT_OK(model, ModelConfig::Parse(golden_.config));
     ASSERT_OK(layer, model->Layer({.layer_type = golden_.layer_type}));
     layer_ = *layer;
-    auto rope = Resolve(layer_.config);
-    ASSERT_THAT(rope, IsOk());
-    rope_ = *std::move(rope);
+    ASSERT_OK(rope, Resolve(layer_.config));
+    rope_ = *rope;
   }
 
   GoldenCase golden_;
