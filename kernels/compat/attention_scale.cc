@@ -35,13 +35,10 @@ struct Model {
   double all_dim() const { return config.mscale_all_dim.value_or(0); }
 };
 
-double Squared(double magnitude) {
+// Yarn's magnitude of `mscale`, squared; 1 with an mscale of 0.
+double SquaredMagnitude(const Model& model, double mscale) {
+  const double magnitude = YarnMagnitude(mscale, model.factor());
   return magnitude * magnitude;
-}
-
-// Yarn's magnitude of mscale_all_dim, squared; 1 with an mscale_all_dim of 0.
-double SquaredMagnitude(const Model& model) {
-  return Squared(YarnMagnitude(model.all_dim(), model.factor()));
 }
 
 bool IsLlama4(const Model& model) {
@@ -84,20 +81,16 @@ bool IsMla(const Model& model) {
 
 AttentionScale HuggingFace(const Model& model) {
   AttentionScale scale;
-  if (model.large3) {
-    // mistral-common's apply_scale, which no class of Hugging Face reads.
-    if (model.scaled() && model.keys().apply_yarn_scaling.value_or(true)) {
-      scale.softmax = SquaredMagnitude(model);
-    }
-    SetMistral(model, model.keys().mistral_length, scale);
-    return scale;
-  }
-  if (IsMla(model) && model.scaled()) scale.softmax = SquaredMagnitude(model);
+  const ScaleKeys& keys = model.keys();
+  // large3: mistral-common's apply_scale, which no class of Hugging Face reads.
+  const bool scales = model.large3 ? keys.apply_yarn_scaling.value_or(true) : IsMla(model);
+  if (scales && model.scaled()) scale.softmax = SquaredMagnitude(model, model.all_dim());
+  if (model.large3 || model.mistral) SetMistral(model, keys.mistral_length, scale);
+  if (model.large3 || scale.temperature_beta != 0) return scale;
   if (IsOneOf(model.type, {"ministral3", "mistral4"})) {
     SetMinistral(model, OriginalLength(model.config), scale);
   }
-  if (model.keys().attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
-  if (model.mistral) SetMistral(model, model.keys().mistral_length, scale);
+  if (keys.attn_temperature_tuning.value_or(true)) SetLlama4(model, scale);
   return scale;
 }
 
@@ -126,7 +119,7 @@ std::optional<double> VllmSoftmax(const Model& model, std::string_view version) 
       release > ParseRelease("0.30.0")
           ? model.config.attention_factor == 1.0
           : release < ParseRelease("0.30.0") && !model.keys().apply_yarn_scaling.value_or(true);
-  return off ? 1 : SquaredMagnitude(model);
+  return off ? 1 : SquaredMagnitude(model, model.all_dim());
 }
 
 // models/llama4.py takes the switch from the length that it is started with. models/mistral.py and
@@ -163,7 +156,7 @@ std::optional<AttentionScale> Sglang(const Model& model, std::string_view versio
   const bool off = version != "0.5.9" && !(model.keys().apply_yarn_scaling.value_or(true) &&
                                            model.keys().apply_scale.value_or(true));
   if (IsMla(model) && model.type != "minicpm3" && model.scaled() && !off) {
-    scale.softmax = SquaredMagnitude(model);
+    scale.softmax = SquaredMagnitude(model, model.all_dim());
   }
   if (model.type == "ministral3") {
     SetMinistral(model, model.keys().top_length.value_or(16384), scale);
@@ -190,8 +183,7 @@ std::optional<AttentionScale> LlamaCpp(const Model& model, std::string_view) {
     const double all_dim = model.large3 ? 1 : model.type == "glm_moe_dsa" ? 0 : model.all_dim();
     const bool as_all_dim =
         !IsOneOf(model.type, {"deepseek_v32", "glm_moe_dsa", "mistral4"}) && all_dim != 1;
-    const double mscale = all_dim != 0 && as_all_dim ? all_dim : 1;
-    scale.softmax = Squared(YarnMagnitude(mscale, model.factor()));
+    scale.softmax = SquaredMagnitude(model, all_dim != 0 && as_all_dim ? all_dim : 1);
   }
   if (model.type == "ministral3") SetMinistral(model, OriginalLength(model.config), scale);
   if (IsLlama4(model) && !model.layer.rotates) SetTemperature(0.1, 8192, 1, scale);

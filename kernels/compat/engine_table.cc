@@ -49,15 +49,6 @@ void FixMscale(double mscale, double all_dim, std::string_view sentence, CompatC
   result.changes.emplace_back(sentence);
 }
 
-// ggml assigns the frequencies past three times a section to its fourth row of positions.
-bool HasFourthAxis(const Mrope& mrope) {
-  const int64_t columns = mrope.section[0] + mrope.section[1] + mrope.section[2];
-  for (int64_t j = 0; j < columns; ++j) {
-    if (j % 3 != 0 && AxisOf(mrope, j) == 0) return true;
-  }
-  return false;
-}
-
 // The conversions of which a reading consists. A step changes the config to explicit fields and
 // adds a sentence for each change. It does nothing if its subject is not in the config: another
 // rope_type, or a field that is unset. It keeps a field that only this service has (ramp,
@@ -113,10 +104,15 @@ absl::Status ClaimNoLongrope(std::string_view, CompatConfig& result) {
 absl::Status RefuseFourthAxis(std::string_view, CompatConfig& result) {
   const std::optional<Mrope>& mrope = result.config.mrope;
   if (!mrope.has_value() || mrope->layout != Mrope::Layout::kInterleaved) return absl::OkStatus();
-  if (!HasFourthAxis(*mrope)) return absl::OkStatus();
-  return Lacks(
-      "interleaved mrope whose last frequencies all take t: it gives some to a fourth row of "
-      "positions");
+  // ggml assigns the frequencies past three times a section to its fourth row of positions.
+  const int64_t columns = mrope->section[0] + mrope->section[1] + mrope->section[2];
+  for (int64_t j = 0; j < columns; ++j) {
+    if (j % 3 == 0 || AxisOf(*mrope, j) != 0) continue;
+    return Lacks(
+        "interleaved mrope whose last frequencies all take t: it gives some to a fourth row of "
+        "positions");
+  }
+  return absl::OkStatus();
 }
 
 // dynamic: the base of length max_position_embeddings * factor, or rope_theta, for every length.
@@ -362,52 +358,47 @@ absl::Status Always(std::string_view who, CompatConfig& result) {
 }
 
 // The words of engines.json.
-struct NamedStep {
-  std::string_view name;
-  ReadingStep step;
-};
-constexpr NamedStep kSteps[] = {{"ClaimNoDynamic", ClaimNoDynamic},
-                                {"ClaimNoLongrope", ClaimNoLongrope},
-                                {"ClaimNoYarnWithoutFactor", YarnWithoutFactor<NotChecked>},
-                                {"ClaimNothingButYarn", ClaimNothingButYarn},
-                                {"DecideByBatch", Always<DecideByBatch>},
-                                {"DefaultTheta10000", Always<DefaultTheta<10000>>},
-                                {"DefaultTheta1000000", Always<DefaultTheta<1000000>>},
-                                {"DropAllButLongrope", DropAllButLongrope},
-                                {"DropAttentionFactor", Always<DropAttentionFactor>},
-                                {"DropAttnFactor", Always<DropAttnFactor>},
-                                {"DropBetas", Always<DropBetas>},
-                                {"DropMscale", Always<DropMscale>},
-                                {"DropProportionalFactor", Always<DropProportionalFactor>},
-                                {"DropScaling", Always<DropScaling>},
-                                {"DropTruncate", Always<DropTruncate>},
-                                {"DropUnwritten", Always<DropUnwritten>},
-                                {"DropUnwrittenButLlama3", Always<DropUnwrittenButLlama3>},
-                                {"DynamicBaseOfFactor", Always<DynamicBaseOfFactor>},
-                                {"DynamicUnscaled", Always<DynamicUnscaled>},
-                                {"LinearOfFactor", Always<LinearOfFactor>},
-                                {"LongropeByContext", Always<LongropeByContext>},
-                                {"LongropeFactorOfLengths", Always<LongropeFactorOfLengths>},
-                                {"MropeRampOfFourLengths", Always<MropeRampOfFourLengths>},
-                                {"MscaleIsAllDim", Always<MscaleIsAllDim>},
-                                {"MscaleIsOne", Always<MscaleIsOne>},
-                                {"MscaleOneAllDimZero", Always<MscaleOneAllDimZero>},
-                                {"MscaleZeroCounts", Always<MscaleZeroCounts>},
-                                {"RefuseBetaZero", RefuseBetaZero},
-                                {"RefuseFourthAxis", RefuseFourthAxis},
-                                {"RefuseModel", RefuseModel},
-                                {"RefuseMropeMscale", RefuseMropeMscale},
-                                {"RefuseYarnWithoutFactor", YarnWithoutFactor<Lacks>},
-                                {"TurnAQuarter", Always<TurnAQuarter>},
-                                {"YarnOfEveryType", YarnOfEveryType<false>},
-                                {"YarnOfEveryTypeWithDefaults", YarnOfEveryType<true>}};
+constexpr std::pair<std::string_view, ReadingStep> kSteps[] = {
+    {"ClaimNoDynamic", ClaimNoDynamic},
+    {"ClaimNoLongrope", ClaimNoLongrope},
+    {"ClaimNoYarnWithoutFactor", YarnWithoutFactor<NotChecked>},
+    {"ClaimNothingButYarn", ClaimNothingButYarn},
+    {"DecideByBatch", Always<DecideByBatch>},
+    {"DefaultTheta10000", Always<DefaultTheta<10000>>},
+    {"DefaultTheta1000000", Always<DefaultTheta<1000000>>},
+    {"DropAllButLongrope", DropAllButLongrope},
+    {"DropAttentionFactor", Always<DropAttentionFactor>},
+    {"DropAttnFactor", Always<DropAttnFactor>},
+    {"DropBetas", Always<DropBetas>},
+    {"DropMscale", Always<DropMscale>},
+    {"DropProportionalFactor", Always<DropProportionalFactor>},
+    {"DropScaling", Always<DropScaling>},
+    {"DropTruncate", Always<DropTruncate>},
+    {"DropUnwritten", Always<DropUnwritten>},
+    {"DropUnwrittenButLlama3", Always<DropUnwrittenButLlama3>},
+    {"DynamicBaseOfFactor", Always<DynamicBaseOfFactor>},
+    {"DynamicUnscaled", Always<DynamicUnscaled>},
+    {"LinearOfFactor", Always<LinearOfFactor>},
+    {"LongropeByContext", Always<LongropeByContext>},
+    {"LongropeFactorOfLengths", Always<LongropeFactorOfLengths>},
+    {"MropeRampOfFourLengths", Always<MropeRampOfFourLengths>},
+    {"MscaleIsAllDim", Always<MscaleIsAllDim>},
+    {"MscaleIsOne", Always<MscaleIsOne>},
+    {"MscaleOneAllDimZero", Always<MscaleOneAllDimZero>},
+    {"MscaleZeroCounts", Always<MscaleZeroCounts>},
+    {"RefuseBetaZero", RefuseBetaZero},
+    {"RefuseFourthAxis", RefuseFourthAxis},
+    {"RefuseModel", RefuseModel},
+    {"RefuseMropeMscale", RefuseMropeMscale},
+    {"RefuseYarnWithoutFactor", YarnWithoutFactor<Lacks>},
+    {"TurnAQuarter", Always<TurnAQuarter>},
+    {"YarnOfEveryType", YarnOfEveryType<false>},
+    {"YarnOfEveryTypeWithDefaults", YarnOfEveryType<true>}};
 
 ReadingStep StepNamed(std::string_view name) {
-  const auto* const found =
-      std::find_if(std::begin(kSteps), std::end(kSteps),
-                   [name](const NamedStep& each) { return each.name == name; });
+  const auto* const found = std::ranges::find(kSteps, name, [](auto& each) { return each.first; });
   ROPE_CHECK(found != std::end(kSteps));
-  return found->step;
+  return found->second;
 }
 
 // An engine of engines.json.
@@ -432,9 +423,7 @@ Engine ReadEngine(const nlohmann::json& data) {
     EngineEntry& entry = engine.readings.emplace_back();
     reading.at("first").get_to(entry.first);
     reading.at("last").get_to(entry.last);
-    for (const nlohmann::json& family : reading.at("families")) {
-      entry.families.push_back(FamilyNamed(family.get<std::string>()));
-    }
+    reading.at("families").get_to(entry.families);
     for (const nlohmann::json& step : reading.at("steps")) {
       entry.steps.push_back(StepNamed(step.get<std::string>()));
     }

@@ -82,33 +82,24 @@ struct Models {
   std::vector<std::string> permuted;  // the model types whose q and k llama.cpp permutes
 };
 
-Families ReadFamilies(const nlohmann::json& data) {
-  Families families;
-  for (const auto& [name, family] : data.items()) {
-    families.emplace(name, FamilyNamed(family.get<std::string>()));
-  }
-  return families;
-}
-
-Models ReadModels() {
-  const nlohmann::json data = nlohmann::json::parse(kEnginesJson);
-  Models models = {.architectures = ReadFamilies(data.at("architectures")),
-                   .model_types = ReadFamilies(data.at("model_types")),
-                   .permuted = data.at("permuted").get<std::vector<std::string>>()};
-  for (const nlohmann::json& engine : data.at("engines")) {
-    for (const nlohmann::json& group : engine.at("models")) {
-      for (const auto& [architecture, model_type] : group.at("models").items()) {
-        models.of_engines.push_back({engine.at("engine"), architecture, model_type,
+const Models& KnownModels() {
+  static const Models models = [] {
+    const nlohmann::json data = nlohmann::json::parse(kEnginesJson);
+    Models read;
+    data.at("architectures").get_to(read.architectures);
+    data.at("model_types").get_to(read.model_types);
+    data.at("permuted").get_to(read.permuted);
+    for (const nlohmann::json& engine : data.at("engines")) {
+      for (const nlohmann::json& group : engine.at("models")) {
+        for (const auto& [architecture, model_type] : group.at("models").items()) {
+          read.of_engines.push_back({engine.at("engine"), architecture, model_type,
                                      group.at("since"), group.value("until", std::string()),
-                                     FamilyNamed(group.at("family").get<std::string>())});
+                                     group.at("family").get<Family>()});
+        }
       }
     }
-  }
-  return models;
-}
-
-const Models& KnownModels() {
-  static const Models models = ReadModels();
+    return read;
+  }();
   return models;
 }
 
@@ -125,10 +116,10 @@ std::optional<Family> Find(const Families& families, std::string_view name) {
 
 }  // namespace
 
-Family FamilyNamed(std::string_view word) {
-  const auto* const found = std::find(std::begin(kFamilyNames), std::end(kFamilyNames), word);
+void from_json(const nlohmann::json& word, Family& family) {
+  const auto* const found = absl::c_find(kFamilyNames, word.get_ref<const std::string&>());
   ROPE_CHECK(found != std::end(kFamilyNames));
-  return static_cast<Family>(found - std::begin(kFamilyNames));
+  family = static_cast<Family>(found - std::begin(kFamilyNames));
 }
 
 std::optional<Family> FamilyOf(const ModelNames& names) {
@@ -169,15 +160,14 @@ EnginePairs PairsIn(std::string_view engine, const LayerConfig& layer,
 }
 
 RopeConfig WithoutScaling(const RopeConfig& config) {
-  RopeConfig plain = {.rope_theta = config.rope_theta,
-                      .head_dim = config.head_dim,
-                      .rotary_dim = config.rotary_dim,
-                      .partial_rotary_factor = config.partial_rotary_factor,
-                      .max_position_embeddings = config.max_position_embeddings,
-                      .mrope = config.mrope,
-                      .rotary_offset = config.rotary_offset};
-  plain.precision = config.precision;
-  return plain;
+  return {.rope_theta = config.rope_theta,
+          .head_dim = config.head_dim,
+          .rotary_dim = config.rotary_dim,
+          .partial_rotary_factor = config.partial_rotary_factor,
+          .max_position_embeddings = config.max_position_embeddings,
+          .mrope = config.mrope,
+          .rotary_offset = config.rotary_offset,
+          .precision = config.precision};
 }
 
 namespace {

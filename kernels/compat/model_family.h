@@ -5,6 +5,7 @@
 #define ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,8 +66,8 @@ enum class Family {
   kAbsent,           // its registry lacks the architecture: it does not load the model
 };
 
-// The family of a word of engines.json: "deepseek". REQUIRES: there is one.
-Family FamilyNamed(std::string_view word);
+// Reads a word of engines.json: "deepseek". REQUIRES: there is such a family.
+void from_json(const nlohmann::json& word, Family& family);
 
 // The family of the first known architecture, as engines choose. An unknown text model
 // ("...ForCausalLM") is kOther. For the other architectures, which wrap a text model, and without

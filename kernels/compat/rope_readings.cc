@@ -43,35 +43,12 @@ const EngineEntry* EntryOf(const EngineVersions& versions, std::string_view vers
   return versions.EntryFor(family.value_or(FamilyOfType(config)));
 }
 
-// `field`: the one that named the engine.
-absl::StatusOr<EngineConfig> ReadFor(std::string_view field, const RopeConfig& config,
-                                     const EngineVersion& engine, const ModelNames& names,
-                                     std::optional<int64_t> max_model_len) {
-  const auto has_no = [&](std::string_view what) {
-    return InvalidField(field,
-                        StrCat(engine.engine, engine.version.empty() ? "" : "@", engine.version,
-                               ", which has no ", what),
-                        "another");
-  };
-  const EngineVersions* const versions = VersionsOf(engine);
-  const EngineEntry* const entry =
-      versions == nullptr ? nullptr : EntryOf(*versions, engine.version, config, names);
-  if (entry == nullptr) return has_no("reading of this model that was checked");
-  absl::StatusOr<CompatConfig> read = Convert(*versions, *entry, config, names, max_model_len);
-  if (absl::IsUnimplemented(read.status())) {
-    return has_no(StrCat("reading that was checked of ", read.status().message()));
-  }
-  if (!read.ok()) return has_no(StrCat(read.status().message()));
-  return EngineConfig{*std::move(read), std::string(versions->who),
-                      Versions(versions->first, versions->last)};
-}
-
 double LargestRelative(const std::vector<InverseFrequency>& got,
                        const std::vector<InverseFrequency>& want) {
   // Another number of channels turns.
   if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
   long double largest = 0;
-  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+  for (size_t i = 0; i < got.size(); ++i) {
     if (got[i] == want[i]) continue;
     largest = std::max(largest, want[i] == 0 ? std::numeric_limits<long double>::infinity()
                                              : std::abs(got[i] / want[i] - 1));
@@ -174,16 +151,32 @@ absl::StatusOr<EngineVersion> ParseEngine(std::string_view text) {
 }
 
 absl::StatusOr<EngineConfig> ReadAs(const RopeConfig& config, const EngineVersion& engine,
-                                    const ModelNames& names, std::optional<int64_t> max_model_len) {
-  return ReadFor("engine", config, engine, names, max_model_len);
+                                    const ModelNames& names, std::optional<int64_t> max_model_len,
+                                    std::string_view field) {
+  const auto has_no = [&](std::string_view what) {
+    return InvalidField(field,
+                        StrCat(engine.engine, engine.version.empty() ? "" : "@", engine.version,
+                               ", which has no ", what),
+                        "another");
+  };
+  const EngineVersions* const versions = VersionsOf(engine);
+  const EngineEntry* const entry =
+      versions == nullptr ? nullptr : EntryOf(*versions, engine.version, config, names);
+  if (entry == nullptr) return has_no("reading of this model that was checked");
+  absl::StatusOr<CompatConfig> read = Convert(*versions, *entry, config, names, max_model_len);
+  if (absl::IsUnimplemented(read.status())) {
+    return has_no(StrCat("reading that was checked of ", read.status().message()));
+  }
+  if (!read.ok()) return has_no(StrCat(read.status().message()));
+  return EngineConfig{*std::move(read), std::string(versions->who),
+                      Versions(versions->first, versions->last)};
 }
 
 absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat,
                                          const ModelNames& names) {
   if (compat == Compat::kDefault) return CompatConfig{.config = config, .changes = {}};
-  ROPE_ASSIGN_OR_RETURN(
-      EngineConfig read,
-      ReadFor("compat", config, {.engine = std::string(Name(compat))}, names, std::nullopt));
+  ROPE_ASSIGN_OR_RETURN(EngineConfig read, ReadAs(config, {.engine = std::string(Name(compat))},
+                                                  names, std::nullopt, "compat"));
   return std::move(read.read);
 }
 
@@ -289,11 +282,7 @@ void RemarkUnread(const RopeConfig& config, List& list) {
   const bool llama3 = type == RopeType::kLlama3;
   const bool longrope = type == RopeType::kLongrope;
   const bool dynamic = type == RopeType::kDynamic;
-  const struct {
-    std::string_view field;
-    bool given;
-    bool read;
-  } settings[] = {
+  const std::tuple<std::string_view, bool, bool> settings[] = {
       {"factor", config.factor.has_value(), type != RopeType::kDefault},
       {"attention_factor", config.attention_factor.has_value(), ReadsAttentionFactor(config)},
       {"attn_factor", config.attn_factor.has_value(), yarn},
@@ -312,15 +301,13 @@ void RemarkUnread(const RopeConfig& config, List& list) {
       {"mixed_b", config.mixed_b.has_value(), type == RopeType::kNtk},
       {"seq_len_policy", config.seq_len_policy.has_value(), dynamic || longrope},
   };
-  for (const auto& setting : settings) {
-    if (setting.given && !setting.read) {
-      // A factor or its lists without a type that uses them: the scaling was forgotten.
-      const bool loud = type == RopeType::kDefault &&
-                        (setting.field == "factor" || setting.field == "short_factor" ||
-                         setting.field == "long_factor");
-      AddRemark(list, loud ? RemarkKind::kNoEffect : RemarkKind::kUnusedSetting, setting.field,
-                " has no effect for rope_type ", Name(type));
-    }
+  for (const auto& [field, given, read] : settings) {
+    if (!given || read) continue;
+    // A factor or its lists without a type that uses them: the scaling was forgotten.
+    const bool loud = type == RopeType::kDefault &&
+                      (field == "factor" || field == "short_factor" || field == "long_factor");
+    AddRemark(list, loud ? RemarkKind::kNoEffect : RemarkKind::kUnusedSetting, field,
+              " has no effect for rope_type ", Name(type));
   }
 }
 
@@ -344,7 +331,7 @@ void RemarkUnusedFields(const RopeConfig& config, List& list) {
 }
 
 // Explicit values that replace the result of a formula.
-void RemarkExplicit(const RopeConfig& config, List& list) {
+void RemarkExplicit(const RopeConfig& config, std::optional<int64_t> head_dim, List& list) {
   if (config.longrope_branch.has_value() && config.rope_type == RopeType::kLongrope) {
     AddRemark(list, RemarkKind::kExplicitNumbers, "longrope_branch: the ",
               config.longrope_branch == LongropeBranch::kLong ? "long" : "short",
@@ -357,18 +344,12 @@ void RemarkExplicit(const RopeConfig& config, List& list) {
               " before it: inverse frequencies usually fall");
     break;
   }
-}
-
-void RemarkNtk(const RopeConfig& config, std::optional<int64_t> head_dim, List& list) {
   const std::optional<int64_t> rotary_dim = RotaryDim(config, head_dim);
   if (config.rope_type == RopeType::kDynamic && config.alpha.has_value() &&
       rotary_dim.has_value()) {
     AddRemark(list, RemarkKind::kExplicitNumbers, "alpha ", *config.alpha, " enlarges the base to ",
               static_cast<double>(DynamicTheta(config, *rotary_dim, 1)), " at every length");
   }
-}
-
-void RemarkXPos(const RopeConfig& config, List& list) {
   if (!config.xpos.has_value()) return;
   AddRemark(list, RemarkKind::kExplicitNumbers,
             "xpos: q and k scale in opposite directions, so each tensor's role counts; "
@@ -402,14 +383,11 @@ void RemarkOffset(const RopeConfig& config, std::optional<int64_t> head_dim, Lis
 }
 
 void RemarkFactor(const RopeConfig& config, List& list) {
-  if (!ReadsFactor(config)) return;
   const std::optional<double> factor = EffectiveFactor(config);
-  if (!factor.has_value()) return;
-  if (*factor < 1) {
-    AddRemark(list, RemarkKind::kFactorBelowOne, "factor ", *factor,
-              " is below 1: scaled frequencies turn ", 1 / *factor,
-              " times faster instead of slower");
-  }
+  if (!ReadsFactor(config) || factor.value_or(1) >= 1) return;
+  AddRemark(list, RemarkKind::kFactorBelowOne, "factor ", *factor,
+            " is below 1: scaled frequencies turn ", 1 / *factor,
+            " times faster instead of slower");
 }
 
 // yarn and longrope: the factor should equal the ratio of the two lengths.
@@ -518,9 +496,7 @@ std::vector<Remark> Remarks(const RopeConfig& config, std::optional<int64_t> hea
   RemarkAttentionFactor(config, list);
   RemarkYarnRamp(config, head_dim, list);
   RemarkUnusedFields(config, list);
-  RemarkExplicit(config, list);
-  RemarkNtk(config, head_dim, list);
-  RemarkXPos(config, list);
+  RemarkExplicit(config, head_dim, list);
   return list;
 }
 

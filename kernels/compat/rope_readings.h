@@ -43,11 +43,12 @@ struct EngineConfig {
 };
 
 // Returns `config` as `engine` reads it, in the sense of ApplyCompat. `max_model_len` is the length
-// that the engine is started with; unset: max_position_embeddings. REQUIRES: ParseEngine returned
-// `engine`, or it has no version; `config` is valid. INVALID_ARGUMENT, of the field "engine": as
-// ApplyCompat.
+// that the engine is started with; unset: max_position_embeddings. `field` named the engine.
+// REQUIRES: ParseEngine returned `engine`, or it has no version; `config` is valid.
+// INVALID_ARGUMENT, of `field`: as ApplyCompat.
 absl::StatusOr<EngineConfig> ReadAs(const RopeConfig& config, const EngineVersion& engine,
-                                    const ModelNames& names, std::optional<int64_t> max_model_len);
+                                    const ModelNames& names, std::optional<int64_t> max_model_len,
+                                    std::string_view field = "engine");
 
 // "default", "hf", "vllm", "llamacpp", "deepseek".
 std::string_view Name(Compat compat);

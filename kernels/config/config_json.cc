@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"
 #include "kernels/config/config_json_document.h"
 #include "kernels/config/config_json_entry.h"
@@ -21,29 +22,22 @@ namespace {
 // Bytes that all layer types keep. Two with every list at its longest need 1.6 MiB.
 constexpr int64_t kEntriesBytesMax = 2 << 20;
 
-// Checks that another entry for the layer type `key` is possible.
-absl::Status CheckLayerType(const ConfigDocument& document, const std::string& key,
-                            size_t entries) {
-  const std::string& path = document.parameters->path();
-  const std::string field = path.empty() ? "config_json" : path;
-  if (entries == kLayerTypesMax) {
-    return InvalidField(field, "more layer types", StrCat("at most ", kLayerTypesMax));
-  }
-  if (key.size() > kLayerTypeBytesMax) {
-    return InvalidField(field, StrCat("layer type ", Show(key)),
-                        StrCat("names of at most ", kLayerTypeBytesMax, " bytes"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument& document,
                                                            const PerLayerConfig& per_layer) {
   std::vector<LayerConfig> entries;
   int64_t kept = 0;
+  const std::string& path = document.parameters->path();
+  const std::string field = path.empty() ? "config_json" : path;
   for (const auto& [key, value] : document.parameters->json().items()) {
     if (document.bare && !key.ends_with("_attention")) continue;
     if (!value.is_null() && !value.is_object()) continue;
-    ROPE_RETURN_IF_ERROR(CheckLayerType(document, key, entries.size()));
+    if (entries.size() == kLayerTypesMax) {
+      return InvalidField(field, "more layer types", StrCat("at most ", kLayerTypesMax));
+    }
+    if (key.size() > kLayerTypeBytesMax) {
+      return InvalidField(field, StrCat("layer type ", Show(key)),
+                          StrCat("names of at most ", kLayerTypeBytesMax, " bytes"));
+    }
     if (value.is_null()) {  // layers of this type have no rotary embedding
       LayerConfig& still = entries.emplace_back();
       still.layer_type = key;
@@ -75,19 +69,16 @@ absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& docum
   } else if (document.parameters.has_value() && document.type->sliding_layers_unscaled) {
     sliding_kind = EntryKind::kUnscaled;
   }
-  std::vector<LayerConfig> entries;
+  std::vector<std::pair<std::string_view, EntryKind>> kinds = {{kFullAttention, EntryKind::kScaled},
+                                                               {kSlidingAttention, sliding_kind}};
   if (sliding_kind == EntryKind::kScaled && !document.model.Has("global_head_dim")) {
-    ROPE_ASSIGN_OR_RETURN(LayerConfig entry, ReadEntry(document, per_layer, document.parameters, "",
-                                                       EntryKind::kScaled));
-    entries.push_back(std::move(entry));
-    return entries;
+    kinds = {{"", EntryKind::kScaled}};
   }
-  ROPE_ASSIGN_OR_RETURN(LayerConfig full, ReadEntry(document, per_layer, document.parameters,
-                                                    kFullAttention, EntryKind::kScaled));
-  ROPE_ASSIGN_OR_RETURN(LayerConfig sliding, ReadEntry(document, per_layer, document.parameters,
-                                                       kSlidingAttention, sliding_kind));
-  entries.push_back(std::move(full));
-  entries.push_back(std::move(sliding));
+  std::vector<LayerConfig> entries;
+  for (const auto& [type, kind] : kinds) {
+    ROPE_ASSIGN_OR_RETURN(entries.emplace_back(),
+                          ReadEntry(document, per_layer, document.parameters, type, kind));
+  }
   return entries;
 }
 
@@ -151,7 +142,7 @@ void RemarkLayerTypes(const ConfigDocument& document, const LayerTypes& layers,
   std::vector<Remark> remarks;
   for (const LayerConfig& entry : entries) {
     const std::string& type = entry.layer_type;
-    if (std::find(known.begin(), known.end(), type) != known.end()) continue;
+    if (absl::c_linear_search(known, type)) continue;
     const std::string nearest = proto::NearestName(type, known);
     if (nearest.empty()) continue;
     AddRemark(remarks, RemarkKind::kUnknownLayerType, document.parameters->path(), ": layer type ",
@@ -160,14 +151,6 @@ void RemarkLayerTypes(const ConfigDocument& document, const LayerTypes& layers,
   for (LayerConfig& entry : entries) {
     entry.remarks.insert(entry.remarks.end(), remarks.begin(), remarks.end());
   }
-}
-
-// The layer types of several entries, or of one that names its type.
-std::vector<std::string> TypesOf(const std::vector<LayerConfig>& entries) {
-  std::vector<std::string> types;
-  if (entries.size() == 1 && entries.front().layer_type.empty()) return types;
-  for (const LayerConfig& entry : entries) types.push_back(entry.layer_type);
-  return types;
 }
 
 // Whether an entry has the value by another key, or no use for it.
@@ -192,7 +175,7 @@ void RemarkUnread(const ConfigDocument& document, const std::vector<UnreadKey>& 
                   std::vector<LayerConfig>& entries) {
   for (const UnreadKey& unread : keys) {
     const auto agrees = [&](const LayerConfig& entry) { return AgreesWith(entry, unread); };
-    if (std::any_of(entries.begin(), entries.end(), agrees)) continue;
+    if (absl::c_any_of(entries, agrees)) continue;
     const std::string path = document.model.PathOf(unread.key);
     for (LayerConfig& entry : entries) {
       entry.remarks.push_back(
@@ -264,7 +247,7 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   }
   ROPE_ASSIGN_OR_RETURN(LayerList layers, ReadLayerList(document));
   ROPE_ASSIGN_OR_RETURN(const PerLayerConfig per_layer,
-                        PerLayerConfig::Read(document.model, layers.types));
+                        ReadPerLayerConfig(document.model, layers.types));
   ROPE_ASSIGN_OR_RETURN(model.entries_, ReadEntries(document, per_layer));
   ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
                         ReadArchitectures(root, document.model));
@@ -278,7 +261,10 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   }
   if (positions.empty()) RemarkUnread(document, completed.unread, model.entries_);
   if (completed.both_blocks) ReadReplaced(json, sub_config, model.entries_);
-  model.layer_types_ = TypesOf(model.entries_);
+  for (const LayerConfig& entry : model.entries_) {
+    const bool alone = model.entries_.size() == 1 && entry.layer_type.empty();
+    if (!alone) model.layer_types_.push_back(entry.layer_type);
+  }
   model.num_layers_ = layers.count;
   model.layers_ = std::move(layers.types);
   model.no_rope_ = std::move(layers.no_rope);
@@ -331,10 +317,8 @@ std::optional<int64_t> ModelConfig::numbered_layers() const {
 
 int64_t ModelConfig::KeptBytes() const {
   using kernels::KeptBytes;
-  auto bytes = static_cast<int64_t>(sizeof(*this)) + KeptBytes(layer_types_) + layers_.KeptBytes() +
-               KeptBytes(no_rope_) + KeptBytes(thetas_) + KeptBytes(entries_);
-  for (const LayerConfig& entry : entries_) bytes += entry.KeptBytes();
-  return bytes;
+  return static_cast<int64_t>(sizeof(*this)) + KeptBytes(layer_types_) + layers_.KeptBytes() +
+         KeptBytes(no_rope_) + KeptBytes(thetas_) + KeptBytes(entries_);
 }
 
 std::vector<size_t> ModelConfig::ChosenLayers(const LayerChoice& choice) const {
@@ -369,17 +353,11 @@ absl::Status ModelConfig::SetTheta(const LayerChoice& choice, LayerConfig& entry
 }
 
 void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) const {
-  std::optional<size_t> still;
-  bool all = true;
-  for (const size_t i : ChosenLayers(choice)) {
-    if (!no_rope_[i]) {
-      all = false;
-    } else if (!still.has_value()) {
-      still = i;
-    }
-  }
-  if (!still.has_value()) return;
-  if (!all) {
+  const std::vector<size_t> layers = ChosenLayers(choice);
+  const auto is_still = [this](size_t i) { return no_rope_[i]; };
+  const auto still = absl::c_find_if(layers, is_still);
+  if (still == layers.end()) return;
+  if (!absl::c_all_of(layers, is_still)) {
     AddRemark(entry.remarks, RemarkKind::kUnrotatedLayers,
               "some layers do not rotate, the first is layer ", *still,
               "; pick a layer to tell them apart");
@@ -395,11 +373,8 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
 }
 
 std::string_view ModelConfig::EntryName(std::string_view type) const {
-  if (type_ == nullptr) return type;
-  for (const auto& [own, name] : type_->parameters_of) {
-    if (own == type) return name;
-  }
-  return type;
+  const auto found = type_->parameters_of.find(type);
+  return found == type_->parameters_of.end() ? type : std::string_view(found->second);
 }
 
 bool ModelConfig::AllStill(std::string_view type) const {

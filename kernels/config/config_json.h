@@ -80,7 +80,7 @@ class ModelConfig {
   LayerTypes layers_;                 // empty: the file has neither a list nor a rule
   std::vector<bool> no_rope_;         // by layer index; empty if all rotate
   std::vector<double> thetas_;        // by layer index, a base or 0; empty if all have one
-  const ModelType* type_ = nullptr;   // unset: the file names its entries as its layers
+  const ModelType* type_ = nullptr;   // set by Parse
   std::vector<LayerConfig> entries_;  // one per layer type, or a single one
   std::optional<int64_t> num_layers_;
   std::optional<int64_t> num_heads_;

@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_join.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -75,20 +76,14 @@ bool DescribesAModel(const Json& file) {
 }
 
 absl::Status Unknown(std::string_view name, const SubConfigs& found) {
-  std::string names;
-  for (const SubConfig& config : found.configs) {
-    names += StrCat(names.empty() ? "" : ", ", config.name);
-  }
-  const std::string got = name.empty() ? "nothing" : Show(std::string(name));
-  if (names.empty()) {
-    return InvalidField("sub_config", got, "no sub_config: this file has none");
-  }
-  return InvalidField("sub_config", got, StrCat("one of ", names));
+  const auto append = [](std::string* out, const SubConfig& each) { out->append(each.name); };
+  const std::string names = absl::StrJoin(found.configs, ", ", append);
+  return InvalidField(
+      "sub_config", name.empty() ? "nothing" : Show(std::string(name)),
+      names.empty() ? "no sub_config: this file has none" : StrCat("one of ", names));
 }
 
-}  // namespace
-
-SubConfigs FindSubConfigs(const Json& file) {
+SubConfigs SubConfigsOf(const Json& file) {
   SubConfigs found;
   bool any_states_rope = false;
   size_t left = kConfigsMax;
@@ -107,15 +102,17 @@ SubConfigs FindSubConfigs(const Json& file) {
   return found;
 }
 
+}  // namespace
+
 absl::StatusOr<SubConfigs> FindSubConfigs(std::string_view json) {
   ROPE_ASSIGN_OR_RETURN(const Json file, ParseJsonObject(json));
-  return FindSubConfigs(file);
+  return SubConfigsOf(file);
 }
 
 absl::StatusOr<ChosenConfig> ChooseSubConfig(Json& file, std::string_view name) {
   ChosenConfig chosen;
   if (name.empty()) {
-    const SubConfigs found = FindSubConfigs(file);
+    const SubConfigs found = SubConfigsOf(file);
     if (!found.readable_without_choice) return Unknown(name, found);
     chosen.config = &file;
     chosen.has_sub_configs = !found.configs.empty();
@@ -135,7 +132,7 @@ absl::StatusOr<ChosenConfig> ChooseSubConfig(Json& file, std::string_view name) 
          }
          return false;
        });
-  if (chosen.config == nullptr) return Unknown(name, FindSubConfigs(file));
+  if (chosen.config == nullptr) return Unknown(name, SubConfigsOf(file));
   return chosen;
 }
 
@@ -148,24 +145,17 @@ std::string NoteOn(std::string_view key) {
   return note == notes.end() ? "" : note->second;
 }
 
-// Whether `key` is `target` with a letter too many, too few or another one; two letters where the
-// word is long.
-bool IsNearMiss(std::string_view key, std::string_view target) {
+// The first of `targets`, a list of keys.json, that `key` is with a letter too many, too few or
+// another one; two letters where the word is long. Empty: none.
+std::string_view NearMissOf(std::string_view key, const std::vector<std::string>& targets) {
   constexpr size_t kShort = 5;
   constexpr size_t kLong = 9;
-  if (target.size() < kShort ||
-      std::max(key.size(), target.size()) > std::min(key.size(), target.size()) + 2) {
-    return false;
-  }
-  return proto::Edits(absl::AsciiStrToLower(ToAbsl(key)), target) <=
-         (target.size() < kLong ? 1u : 2u);
-}
-
-// The first of `targets`, a list of keys.json, that `key` nearly spells; empty: none.
-std::string_view NearMissOf(std::string_view key, const std::vector<std::string>& targets) {
   if (absl::c_linear_search(KeyList("neighbours"), key)) return "";
   for (const std::string& target : targets) {
-    if (IsNearMiss(key, target)) return target;
+    const size_t edits = target.size() < kLong ? 1 : 2;
+    if (target.size() < kShort || target.size() > key.size() + 2) continue;
+    if (key.size() > target.size() + 2) continue;
+    if (proto::Edits(absl::AsciiStrToLower(ToAbsl(key)), target) <= edits) return target;
   }
   return "";
 }
@@ -207,8 +197,8 @@ void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remar
     }
     if (meant.empty()) continue;
     remarks.push_back({RemarkKind::kNearMissKey,
-                       StrCat(model.path().empty() ? std::string() : StrCat(model.path(), ": "),
-                              "key ", Show(key), " is not read; did you mean ", meant, "?"),
+                       StrCat(model.path(), model.path().empty() ? "" : ": ", "key ", Show(key),
+                              " is not read; did you mean ", meant, "?"),
                        model.PathOf(key)});
   }
 }
@@ -245,17 +235,16 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
     }
   }
   const bool loose = scales && !document.parameters.has_value() && IsBare(model);
+  const std::string where = model.path().empty() ? "the file" : model.path();
   if (loose && document.type->of_transformers) {
     AddRemark(document.remarks, RemarkKind::kOverriddenValue,
-              "rope parameters at the top level of ",
-              model.path().empty() ? std::string("the file") : model.path(),
-              " are not used: the class of ", document.model_type, " reads rope_parameters");
+              "rope parameters at the top level of ", where, " are not used: the class of ",
+              document.model_type, " reads rope_parameters");
   } else if (loose) {
     document.bare = true;
     document.parameters = model;
     AddRemark(document.remarks, RemarkKind::kTopLevelParameters,
-              "rope parameters are read from the top level of ",
-              model.path().empty() ? std::string("the file") : model.path());
+              "rope parameters are read from the top level of ", where);
   }
   RemarkModel(document.model_type, model, document.remarks);
   RemarkNearMisses(document, document.remarks);
@@ -286,15 +275,12 @@ void RemarkUnknownKeys(const ConfigDocument& document, const JsonFields& paramet
       continue;
     if (!around && absl::c_linear_search(KeyList("parameters"), key)) continue;
     if (++unknown > kNamed) continue;
-    const std::string path =
-        parameters.path().empty() ? std::string() : StrCat(parameters.path(), ": ");
     const std::string_view meant = around ? "" : NearMissOf(key, KeyList("parameters"));
     const std::string end = meant.empty() ? NoteOn(key) : StrCat("; did you mean ", meant, "?");
+    const std::string_view why = around ? " next to the layer types" : " is not known and";
     remarks.push_back({meant.empty() ? RemarkKind::kUnknownKey : RemarkKind::kNearMissKey,
-                       StrCat(path, "key ", Show(key),
-                              around ? " next to the layer types has no effect"
-                                     : " is not known and has no effect",
-                              end),
+                       StrCat(parameters.path(), parameters.path().empty() ? "" : ": ", "key ",
+                              Show(key), why, " has no effect", end),
                        parameters.PathOf(key)});
   }
   if (unknown > kNamed) {

@@ -37,8 +37,7 @@ struct SubConfigs {
   std::vector<SubConfig> configs;  // a config before its own sub-configs
 };
 
-SubConfigs FindSubConfigs(const nlohmann::json& file);
-// The same of a text. INVALID_ARGUMENT: the text is not a JSON object.
+// INVALID_ARGUMENT: the text is not a JSON object.
 absl::StatusOr<SubConfigs> FindSubConfigs(std::string_view json);
 
 // The config to read in place of the whole file.

@@ -197,9 +197,9 @@ std::optional<double> AssumedNumber(const ConfigDocument& document, std::string_
   const auto number = found->get<double>();
   const auto whole = static_cast<int64_t>(number);
   const std::string shown = static_cast<double>(whole) == number ? StrCat(whole) : StrCat(number);
-  const bool of_class = document.type->source.starts_with("transformers");
   AddRemark(remarks, RemarkKind::kDefaultAssumed, key, " absent, taken as ", shown, ", as ",
-            of_class ? "Hugging Face" : "its code", " does for ", document.model_type);
+            document.type->of_transformers ? "Hugging Face" : "its code", " does for ",
+            document.model_type);
   return number;
 }
 
@@ -214,11 +214,11 @@ Field<int64_t> ReadHeadDim(const ConfigDocument& document, const PerLayerConfig&
   const bool alone = !document.type->rope_in_head;
   ROPE_ASSIGN_OR_RETURN(
       const auto head_dim,
-      FirstOf<int64_t>({alone ? per_layer.Integer(layer_type, "qk_rope_head_dim") : nothing,
+      FirstOf<int64_t>({alone ? IntegerOf(per_layer, layer_type, "qk_rope_head_dim") : nothing,
                         alone ? model.Integer("qk_rope_head_dim") : nothing,
                         full ? model.Integer("global_head_dim") : nothing,
                         sliding ? model.Integer("swa_head_dim") : nothing,
-                        per_layer.Integer(layer_type, "head_dim"), model.Integer("head_dim")}));
+                        IntegerOf(per_layer, layer_type, "head_dim"), model.Integer("head_dim")}));
   if (head_dim.has_value()) return head_dim;
   ROPE_ASSIGN_OR_RETURN(
       const auto hidden,
@@ -310,8 +310,9 @@ Field<int64_t> ReadFractionOf(const ConfigDocument& document, const PerLayerConf
                               std::string_view layer_type) {
   std::optional<int64_t> sum;
   for (const std::string& key : document.type->partial_rotary_factor_of) {
-    ROPE_ASSIGN_OR_RETURN(const auto channels, FirstOf<int64_t>({per_layer.Integer(layer_type, key),
-                                                                 document.model.Integer(key)}));
+    ROPE_ASSIGN_OR_RETURN(
+        const auto channels,
+        FirstOf<int64_t>({IntegerOf(per_layer, layer_type, key), document.model.Integer(key)}));
     if (!channels.has_value()) return std::optional<int64_t>();
     if (*channels < 0 || *channels > kHeadDimMax) {
       return InvalidField(document.model.PathOf(key), *channels, StrCat("0 to ", kHeadDimMax));
@@ -504,14 +505,6 @@ std::shared_ptr<const ScaleKeys> ReadScale(const JsonFields& model, const JsonFi
   return keys;
 }
 
-// Some model code turns the last channels of a head.
-void PlaceWindow(const ConfigDocument& document, RopeConfig& config) {
-  const std::optional<int64_t> rotary_dim = RotaryDim(config, config.head_dim);
-  if (!document.type->trailing_window || config.rotary_offset.has_value()) return;
-  if (!rotary_dim.has_value() || !config.head_dim.has_value()) return;
-  if (*rotary_dim < *config.head_dim) config.rotary_offset = *config.head_dim - *rotary_dim;
-}
-
 // What transformers 4 makes of the file: it does not know rope_parameters.
 absl::Status ReadForOlder(const ConfigDocument& document, bool local, LayerConfig& entry) {
   entry.names.newer_keys = document.parameters.has_value() && document.model.Has("rope_parameters");
@@ -568,7 +561,10 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
   if (kind == EntryKind::kScaled) {
     ROPE_RETURN_IF_ERROR(ReadAxes(document, parameters.value_or(document.model), config));
   }
-  PlaceWindow(document, config);
+  if (document.type->trailing_window && !config.rotary_offset && config.head_dim) {
+    const int64_t behind = *config.head_dim - *RotaryDim(config, config.head_dim);
+    if (behind > 0) config.rotary_offset = behind;
+  }
   ROPE_RETURN_IF_ERROR(ReadLengths(document, scaling, entry));
   ROPE_RETURN_IF_ERROR(ReadPairs(document, entry));
   entry.scale = ReadScale(document.model, parameters.value_or(document.model));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
@@ -10,30 +11,28 @@
 
 namespace rope::kernels {
 
-absl::StatusOr<PerLayerConfig> PerLayerConfig::Read(const JsonFields& model,
-                                                    const LayerTypes& types) {
+absl::StatusOr<PerLayerConfig> ReadPerLayerConfig(const JsonFields& model,
+                                                  const LayerTypes& types) {
   PerLayerConfig read;
   ROPE_ASSIGN_OR_RETURN(const auto layers, model.Object("per_layer_config"));
   if (!layers.has_value()) return read;
-  read.path_ = layers->path();
   for (const auto& [key, own] : layers->json().items()) {
     int64_t index = 0;
     if (!absl::SimpleAtoi(key, &index) || index < 0) continue;
     if (index >= static_cast<int64_t>(types.size()) || !own.is_object()) continue;
     const std::string& type = types[static_cast<size_t>(index)];
     if (type.empty()) continue;
-    read.layers_[type].push_back({.index = index, .fields = &own});
+    read[type].emplace_back(own, StrCat(layers->path(), ".", index));
   }
   return read;
 }
 
-Field<int64_t> PerLayerConfig::Integer(std::string_view layer_type, std::string_view key) const {
-  const auto found = layers_.find(layer_type);
-  if (found == layers_.end()) return std::optional<int64_t>();
-  for (const Layer& layer : found->second) {
-    const auto value = layer.fields->find(key);
-    if (value == layer.fields->end() || value->is_null()) continue;
-    return JsonFields(*layer.fields, StrCat(path_, ".", layer.index)).Integer(key);
+Field<int64_t> IntegerOf(const PerLayerConfig& per_layer, std::string_view layer_type,
+                         std::string_view key) {
+  const auto found = per_layer.find(layer_type);
+  if (found == per_layer.end()) return std::optional<int64_t>();
+  for (const JsonFields& layer : found->second) {
+    if (layer.Has(key)) return layer.Integer(key);
   }
   return std::optional<int64_t>();
 }
@@ -125,13 +124,6 @@ Field<int64_t> ReadPeriod(const JsonFields& model, std::string_view key) {
   return period;
 }
 
-// Layer `full_at` of each period has full attention; the other layers have type `others`.
-LayerTypes Periodic(int64_t count, int64_t period, int64_t full_at, std::string_view others) {
-  LayerTypes types;
-  for (int64_t i = 0; i < count; ++i) types.Add(i % period == full_at ? kFullAttention : others);
-  return types;
-}
-
 // Repeats the letters: L is a local (sliding) layer, G a global (full attention) layer.
 absl::StatusOr<LayerTypes> FromLetters(const std::string& path, const std::string& letters,
                                        int64_t count) {
@@ -147,20 +139,24 @@ absl::StatusOr<LayerTypes> FromLetters(const std::string& path, const std::strin
 }
 
 // Layer types from a rule. Keys are tried in the order that config_json_layers.h gives.
-absl::StatusOr<LayerTypes> TypesByRule(const ConfigDocument& document, int64_t count) {
-  const JsonFields& model = document.model;
-  const std::string_view key =
+absl::StatusOr<LayerTypes> TypesByRule(const JsonFields& model, int64_t count) {
+  const std::string_view pattern =
       model.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
-  if (const nlohmann::json* pattern = model.Find(key); pattern != nullptr && pattern->is_string()) {
-    return FromLetters(model.PathOf(key), pattern->get<std::string>(), count);
+  if (const nlohmann::json* text = model.Find(pattern); text != nullptr && text->is_string()) {
+    return FromLetters(model.PathOf(pattern), text->get<std::string>(), count);
   }
-  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> period, ReadPeriod(model, key));
-  if (period.has_value()) return Periodic(count, *period, *period - 1, kSlidingAttention);
-  ROPE_ASSIGN_OR_RETURN(period, ReadPeriod(model, "global_attn_every_n_layers"));
-  if (period.has_value()) return Periodic(count, *period, 0, kSlidingAttention);
-  ROPE_ASSIGN_OR_RETURN(period, ReadPeriod(model, "full_attention_interval"));
-  if (period.has_value()) return Periodic(count, *period, *period - 1, kLinearAttention);
-  return LayerTypes();
+  LayerTypes types;
+  for (const auto& [key, full_is_first, others] :
+       {std::tuple(pattern, false, kSlidingAttention),
+        std::tuple(std::string_view("global_attn_every_n_layers"), true, kSlidingAttention),
+        std::tuple(std::string_view("full_attention_interval"), false, kLinearAttention)}) {
+    ROPE_ASSIGN_OR_RETURN(const auto period, ReadPeriod(model, key));
+    if (!period.has_value()) continue;
+    const int64_t full = full_is_first ? 0 : *period - 1;
+    for (int64_t i = 0; i < count; ++i) types.Add(i % *period == full ? kFullAttention : others);
+    break;
+  }
+  return types;
 }
 
 // A list that the types of the layers repeat: recurrent_gemma's block_types.
@@ -189,13 +185,6 @@ absl::StatusOr<LayerTypes> TypesByIndices(const JsonFields& model, int64_t count
   return types;
 }
 
-// The list that the config class makes of a file without one.
-LayerTypes TypesOfClass(const LayerRule& rule, int64_t count) {
-  LayerTypes types;
-  for (int64_t i = 0; !rule.empty() && i < count; ++i) types.Add(rule(i, count));
-  return types;
-}
-
 absl::StatusOr<LayerTypes> ReadTypes(const ConfigDocument& document, std::optional<int64_t> count) {
   const JsonFields& model = document.model;
   const std::string_view key = model.Has("layer_types") ? "layer_types" : "layers_block_type";
@@ -210,12 +199,13 @@ absl::StatusOr<LayerTypes> ReadTypes(const ConfigDocument& document, std::option
                         ReadFlags(model, "hybrid_layer_pattern", count));
   for (const bool slides : sliding) types.Add(slides ? kSlidingAttention : kFullAttention);
   if (!types.empty() || !count.has_value()) return types;
-  ROPE_ASSIGN_OR_RETURN(types, TypesByBlocks(model, *count));
-  if (!types.empty()) return types;
-  ROPE_ASSIGN_OR_RETURN(types, TypesByIndices(model, *count));
-  if (!types.empty()) return types;
-  ROPE_ASSIGN_OR_RETURN(types, TypesByRule(document, *count));
-  return types.empty() ? TypesOfClass(document.type->layers, *count) : types;
+  for (const auto read : {TypesByBlocks, TypesByIndices, TypesByRule}) {
+    ROPE_ASSIGN_OR_RETURN(types, read(model, *count));
+    if (!types.empty()) return types;
+  }
+  const LayerRule& rule = document.type->layers;
+  for (int64_t i = 0; !rule.empty() && i < *count; ++i) types.Add(rule(i, *count));
+  return types;
 }
 
 bool RotatesByType(const ConfigDocument& document, const std::string& type) {

@@ -1,8 +1,8 @@
 // PerLayerConfig: what a config.json states for single layers in per_layer_config, an object by
-// layer index. Internal to config_json.
+// layer index. LayerList: the type of each layer, and which layers rotate. Internal to config_json.
 //
-// Threading:  Immutable; any thread.
-// Ownership:  A view; the parsed file must outlive it.
+// Threading:  Values and pure functions; any thread.
+// Ownership:  PerLayerConfig is a view; the parsed file must outlive it.
 // Errors:     INVALID_ARGUMENT only: "path: got X, want Y".
 #ifndef ROPE_KERNELS_CONFIG_CONFIG_JSON_LAYERS_H_
 #define ROPE_KERNELS_CONFIG_CONFIG_JSON_LAYERS_H_
@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,28 +22,16 @@
 
 namespace rope::kernels {
 
-class PerLayerConfig {
- public:
-  // Sorts the objects by the type of their layer, in one pass. `types` are those of `model`; no
-  // object is read without them.
-  static absl::StatusOr<PerLayerConfig> Read(const JsonFields& model, const LayerTypes& types);
+// The objects of the layers, by the type of their layer.
+using PerLayerConfig = std::map<std::string, std::vector<JsonFields>, std::less<>>;
 
-  // The first value that a layer of the type states for `key`; all of them have the same. Unset if
-  // none does.
-  Field<int64_t> Integer(std::string_view layer_type, std::string_view key) const;
+// Sorts the objects in one pass. `types` are those of `model`; no object is read without them.
+absl::StatusOr<PerLayerConfig> ReadPerLayerConfig(const JsonFields& model, const LayerTypes& types);
 
- private:
-  struct Layer {
-    int64_t index = 0;
-    const nlohmann::json* fields = nullptr;
-  };
-
-  std::string path_;
-  std::map<std::string, std::vector<Layer>, std::less<>> layers_;  // by type
-};
-
-// The type of each layer of a config.json, and which layers rotate. At most 65536 layers, of 64
-// types.
+// The first value that a layer of the type states for `key`; all of them have the same. Unset if
+// none does.
+Field<int64_t> IntegerOf(const PerLayerConfig& per_layer, std::string_view layer_type,
+                         std::string_view key);
 
 inline constexpr int64_t kLayersMax = 65536;
 

@@ -15,12 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-absl::Status WrongType(const std::string& path, const Json& value, std::string_view want) {
-  return InvalidField(path, Show(value), want);
-}
-
 absl::StatusOr<double> ToNumber(const Json& value, const std::string& path) {
-  if (!value.is_number()) return WrongType(path, value, "a number");
+  if (!value.is_number()) return InvalidField(path, Show(value), "a number");
   return value.get<double>();
 }
 
@@ -39,21 +35,21 @@ absl::StatusOr<int64_t> ToInteger(const Json& value, const std::string& path) {
   } else if (value.is_number_integer()) {
     return value.get<int64_t>();
   }
-  return WrongType(path, value, "a whole number");
+  return InvalidField(path, Show(value), "a whole number");
 }
 
 absl::StatusOr<std::string> ToString(const Json& value, const std::string& path) {
-  if (!value.is_string()) return WrongType(path, value, "a string");
+  if (!value.is_string()) return InvalidField(path, Show(value), "a string");
   return value.get<std::string>();
 }
 
 absl::StatusOr<bool> ToBool(const Json& value, const std::string& path) {
-  if (!value.is_boolean()) return WrongType(path, value, "true or false");
+  if (!value.is_boolean()) return InvalidField(path, Show(value), "true or false");
   return value.get<bool>();
 }
 
 absl::StatusOr<JsonFields> ToObject(const Json& value, const std::string& path) {
-  if (!value.is_object()) return WrongType(path, value, "an object");
+  if (!value.is_object()) return InvalidField(path, Show(value), "an object");
   return JsonFields(value, path);
 }
 
@@ -75,7 +71,7 @@ absl::StatusOr<std::vector<T>> ReadList(const JsonFields& fields, std::string_vi
   std::vector<T> list;
   const Json* value = fields.Find(key);
   if (value == nullptr) return list;
-  if (!value->is_array()) return WrongType(fields.PathOf(key), *value, want);
+  if (!value->is_array()) return InvalidField(fields.PathOf(key), Show(*value), want);
   if (value->size() > JsonFields::kListMax) {
     return InvalidField(fields.PathOf(key), StrCat(value->size(), " elements"),
                         StrCat("at most ", JsonFields::kListMax));
@@ -194,7 +190,7 @@ absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
   const std::string standard = WithQuotedNonFinites(text);
   ROPE_RETURN_IF_ERROR(TextChecker().Check(standard));
   Json document = Json::parse(standard, nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object()) return WrongType("config_json", document, "a JSON object");
+  if (!document.is_object()) return InvalidField("config_json", Show(document), "a JSON object");
   return document;
 }
 

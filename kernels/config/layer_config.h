@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/config/remark.h"
@@ -98,7 +99,7 @@ struct LayerConfig {
   std::optional<Pairing> channel_order;
   ModelNames names = {};
   std::shared_ptr<const ScaleKeys> scale = {};  // null: the file says nothing of it
-  // About the file: unknown keys, assumed defaults. rope_remarks.h has those about the values.
+  // About the file: unknown keys, assumed defaults. rope_readings.h has those about the values.
   std::vector<Remark> remarks = {};
 
   // Bytes in memory outside of the object.
@@ -114,20 +115,18 @@ inline int64_t KeptBytes(const std::vector<bool>& flags) {
   return static_cast<int64_t>(flags.capacity() / 8);
 }
 
+inline int64_t KeptBytes(const Remark& remark) {
+  return KeptBytes(remark.text) + KeptBytes(remark.field);
+}
+
 template <typename T>
 int64_t KeptBytes(const std::vector<T>& values) {
-  return static_cast<int64_t>(values.capacity() * sizeof(T));
-}
-
-inline int64_t KeptBytes(const std::vector<std::string>& texts) {
-  auto bytes = static_cast<int64_t>(texts.capacity() * sizeof(std::string));
-  for (const std::string& text : texts) bytes += KeptBytes(text);
-  return bytes;
-}
-
-inline int64_t KeptBytes(const std::vector<Remark>& remarks) {
-  auto bytes = static_cast<int64_t>(remarks.capacity() * sizeof(Remark));
-  for (const Remark& remark : remarks) bytes += KeptBytes(remark.text) + KeptBytes(remark.field);
+  auto bytes = static_cast<int64_t>(values.capacity() * sizeof(T));
+  if constexpr (requires(const T& value) { value.KeptBytes(); }) {
+    for (const T& value : values) bytes += value.KeptBytes();
+  } else if constexpr (!std::is_trivially_copyable_v<T>) {
+    for (const T& value : values) bytes += KeptBytes(value);
+  }
   return bytes;
 }
 

@@ -162,20 +162,10 @@ const ModelType* FindOfModel(std::string_view model_type) {
              : Find(std::string(model_type) + std::string(kText));
 }
 
-// The names of all entries, and those of their composite models.
-std::vector<std::string> ModelTypeNames() {
-  std::vector<std::string> names;
-  for (const auto& [name, type] : Table()) {
-    names.push_back(name);
-    if (name.ends_with(kText)) names.push_back(name.substr(0, name.size() - kText.size()));
-  }
-  return names;
-}
-
 // What keys.json has.
 struct KeyData {
-  std::map<std::string, std::vector<std::string>, std::less<>> lists;
-  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> words;
+  std::map<std::string, std::vector<std::string>> lists;
+  std::map<std::string, std::map<std::string, std::string, std::less<>>> words;
 };
 
 const KeyData& KnownKeys() {
@@ -194,20 +184,15 @@ const KeyData& KnownKeys() {
 }  // namespace
 
 const std::vector<std::string>& KeyList(std::string_view name) {
-  const auto found = KnownKeys().lists.find(name);
-  ROPE_CHECK(found != KnownKeys().lists.end());
-  return found->second;
+  return KnownKeys().lists.at(std::string(name));
 }
 
 const std::map<std::string, std::string, std::less<>>& WordsOf(std::string_view name) {
-  const auto found = KnownKeys().words.find(name);
-  ROPE_CHECK(found != KnownKeys().words.end());
-  return found->second;
+  return KnownKeys().words.at(std::string(name));
 }
 
 bool HasValue(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found != object.end() && !found->is_null();
+  return JsonFields(object).Has(key);
 }
 
 bool StatesParameters(const Json& config) {
@@ -229,14 +214,17 @@ std::string_view OwnTypeOf(const Json& config) {
 
 namespace {
 
-constexpr std::string_view kAlibi = "ALiBi, a bias on the attention scores";
-
 // What may help with an unknown name, as the end of a sentence: the code's place, or the known name
 // that is one or two letters away. A longer or shorter name is another model's.
 std::string Hint(std::string_view model_type, const JsonFields& model) {
   constexpr size_t kEditsMax = 2;
   if (model.Has("auto_map")) return ": its code is in the model's repository (auto_map)";
-  const std::vector<std::string> nearest = proto::NearestModels(model_type, ModelTypeNames());
+  std::vector<std::string> names;  // of all entries, and of their composite models
+  for (const auto& [name, type] : Table()) {
+    names.push_back(name);
+    if (name.ends_with(kText)) names.push_back(name.substr(0, name.size() - kText.size()));
+  }
+  const std::vector<std::string> nearest = proto::NearestModels(model_type, names);
   if (nearest.size() != 1 || proto::Edits(model_type, nearest[0]) > kEditsMax) return "";
   const bool begins = nearest[0].starts_with(model_type) || model_type.starts_with(nearest[0]);
   return begins ? "" : proto::DidYouMean(nearest[0]);
@@ -276,7 +264,8 @@ std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonF
   if (!positions.empty() && (of_class || positions.starts_with("no "))) return positions;
   const nlohmann::json* const alibi = model.Find("alibi");
   const bool is_true = alibi != nullptr && *alibi == true;
-  return is_true && !StatesParameters(model.json()) ? kAlibi : "";
+  if (!is_true || StatesParameters(model.json())) return "";
+  return "ALiBi, a bias on the attention scores";
 }
 
 void RemarkModel(std::string_view model_type, const JsonFields& model,

@@ -126,7 +126,7 @@ struct ModelType {
   nlohmann::json repeats;
   bool attention_and_mlp = false;  // files may count attention and mlp as two layers
   // The rope parameters that a layer type uses, if they stand under another name.
-  std::map<std::string, std::string> parameters_of;
+  std::map<std::string, std::string, std::less<>> parameters_of;
   // No layer rotates, unless the file (or a default) has this value for this key.
   std::pair<std::string, nlohmann::json> rotates_if;
   // The code reads layer_rope_theta as a mark of the layers that rotate, all with rope_theta.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "kernels/config/config_json_document.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
@@ -18,9 +19,6 @@ using Json = nlohmann::json;
 constexpr char kParameters[] = "rope_parameters";
 constexpr char kScaling[] = "rope_scaling";
 constexpr const char* kTheta = "rope_theta";
-constexpr const char* kFull = "full_attention";
-constexpr const char* kSliding = "sliding_attention";
-
 constexpr char kOriginalLength[] = "original_max_position_embeddings";
 
 // Whether `config` has such an object, neither null nor empty.
@@ -192,21 +190,21 @@ class Placer {
       Say(RemarkKind::kOverriddenValue, kScaling, " changes ", kParameters,
           ": the config class of ", name_, " joins them");
     }
-    for (const char* const label : {kFull, kSliding}) {
+    for (const std::string_view label : {kFullAttention, kSlidingAttention}) {
       Json& block = parameters[label];
       if (block.is_null()) block = Json::object();
-      const bool joins = label == kFull || type_.blocks == BlockRule::kOnBoth;
+      const bool joins = label == kFullAttention || type_.blocks == BlockRule::kOnBoth;
       if (joins && block.is_object()) block.update(scaling);
     }
   }
 
   // Each layer type has a base of its own beside the block.
   void FillBases() {
-    for (const char* const label : {kFull, kSliding}) {
+    for (const std::string_view label : {kFullAttention, kSlidingAttention}) {
       Json& block = model_[kParameters][label];
       if (block.is_null()) block = {{"rope_type", "default"}};
       if (!block.is_object() || block.contains(kTheta)) continue;
-      const bool full = label == kFull;
+      const bool full = label == kFullAttention;
       const char* const usual = full ? kTheta : "rope_local_base_freq";
       for (const char* const key :
            full ? std::array{kTheta, "global_rope_theta"} : std::array{usual, "local_rope_theta"}) {
@@ -415,9 +413,8 @@ Completed CompleteModel(Json& file, std::string_view path) {
 namespace {
 
 // Null and 0 count as absent, as in Python.
-bool Given(const Json& file, const std::string& key) {
-  const auto found = file.find(key);
-  return found != file.end() && !found->is_null() && *found != 0;
+bool Given(const Json& file, std::string_view key) {
+  return HasValue(file, key) && file.at(key) != 0;
 }
 
 void Move(Json& from, const std::string& key, Json& to, const std::string& name) {

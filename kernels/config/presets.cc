@@ -15,20 +15,6 @@ namespace rope::kernels {
 
 namespace {
 
-std::vector<Preset> ReadPresets() {
-  std::vector<Preset> presets;
-  const nlohmann::json data = nlohmann::json::parse(kPresetsJson);
-  for (const auto& [name, entry] : data.items()) {
-    const nlohmann::json& config = entry.at("config");
-    const std::optional<Pairing> pairing =
-        ModelTypeOf(config.at("model_type").get<std::string>()).pairing;
-    ROPE_CHECK(pairing.has_value());
-    presets.push_back({name, config.dump(), *pairing, entry.at("source"),
-                       entry.value("hub_ids", std::vector<std::string>())});
-  }
-  return presets;
-}
-
 using Names = std::map<std::string, const Preset*, std::less<>>;
 
 // Every name of every preset, in lower case. A name of two presets would mean nothing.
@@ -54,7 +40,18 @@ const Names& KnownNames() {
 }  // namespace
 
 absl::Span<const Preset> Presets() {
-  static const std::vector<Preset> presets = ReadPresets();
+  static const std::vector<Preset> presets = [] {
+    std::vector<Preset> read;
+    const nlohmann::json data = nlohmann::json::parse(kPresetsJson);
+    for (const auto& [name, entry] : data.items()) {
+      const nlohmann::json& config = entry.at("config");
+      const auto& pairing = ModelTypeOf(config.at("model_type").get<std::string>()).pairing;
+      ROPE_CHECK(pairing.has_value() && entry.contains("source"));
+      read.push_back(
+          {name, config.dump(), *pairing, entry.value("hub_ids", std::vector<std::string>())});
+    }
+    return read;
+  }();
   return presets;
 }
 
@@ -75,7 +72,7 @@ std::string NearestPreset(std::string_view name) {
   std::vector<std::string> presets;
   for (const std::string& known : nearest) {
     const std::string& preset = KnownNames().find(known)->second->name;
-    if (absl::c_find(presets, preset) == presets.end()) presets.push_back(preset);
+    if (!absl::c_linear_search(presets, preset)) presets.push_back(preset);
   }
   return absl::StrJoin(presets, " or ");
 }

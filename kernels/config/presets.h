@@ -20,8 +20,7 @@ namespace rope::kernels {
 struct Preset {
   std::string name;  // for example "llama-3.1-8b"
   std::string config_json;
-  Pairing pairing;     // of its model_type
-  std::string source;  // the project and version that its numbers were read from
+  Pairing pairing;  // of its model_type
   // The repositories of the Hugging Face hub whose config.json says the same: OWNER/NAME.
   std::vector<std::string> hub_ids;
 };

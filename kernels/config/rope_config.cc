@@ -26,26 +26,6 @@ int AxisOf(const Mrope& mrope, int64_t index) {
   return 0;
 }
 
-namespace {
-
-double YarnAttentionFactor(const RopeConfig& config) {
-  const double factor = *EffectiveFactor(config);
-  const double mscale = config.mscale.value_or(0);
-  const double mscale_all_dim = config.mscale_all_dim.value_or(0);
-  const double attn_factor = config.attn_factor.value_or(1);
-  if (mscale == 0 || mscale_all_dim == 0) return YarnMagnitude(1, factor, 0, attn_factor);
-  return YarnMagnitude(mscale, factor, mscale_all_dim, attn_factor);
-}
-
-double LongropeAttentionFactor(const RopeConfig& config) {
-  const double factor = *EffectiveFactor(config);
-  if (factor <= 1) return 1;
-  const auto length = static_cast<Quad>(*OriginalLength(config));
-  return static_cast<double>(QuadSqrt(1 + QuadLog(factor) / QuadLog(length)));
-}
-
-}  // namespace
-
 std::optional<int64_t> RotaryDim(const RopeConfig& config, std::optional<int64_t> head_dim) {
   if (config.head_dim.has_value()) head_dim = config.head_dim;
   if (config.rope_type == RopeType::kProportional) return head_dim;
@@ -57,10 +37,9 @@ std::optional<int64_t> RotaryDim(const RopeConfig& config, std::optional<int64_t
 }
 
 std::optional<int64_t> OriginalLength(const RopeConfig& config) {
-  if (config.original_max_position_embeddings.has_value()) {
-    return config.original_max_position_embeddings;
-  }
-  return config.max_position_embeddings;
+  return config.original_max_position_embeddings.has_value()
+             ? config.original_max_position_embeddings
+             : config.max_position_embeddings;
 }
 
 std::optional<double> LengthRatio(const RopeConfig& config) {
@@ -84,28 +63,20 @@ bool ReadsAttentionFactor(const RopeConfig& config) {
 
 std::optional<double> EffectiveFactor(const RopeConfig& config) {
   if (config.factor.has_value()) return config.factor;
-  switch (config.rope_type) {
-    case RopeType::kYarn:
-      return LengthRatio(config);
-    case RopeType::kLongrope:
-      // Without an original length the model was not extended: the ratio is 1.
-      if (config.original_max_position_embeddings.has_value()) return LengthRatio(config);
-      return config.max_position_embeddings.has_value() ? std::optional<double>(1) : std::nullopt;
-    case RopeType::kProportional:
-      return 1;
-    default:
-      return std::nullopt;
-  }
+  if (config.rope_type == RopeType::kProportional) return 1;
+  const bool longrope = config.rope_type == RopeType::kLongrope;
+  if (!longrope && config.rope_type != RopeType::kYarn) return std::nullopt;
+  // Without an original length a model of longrope was not extended: the ratio is 1.
+  const bool extended = !longrope || config.original_max_position_embeddings.has_value();
+  return extended || !config.max_position_embeddings.has_value() ? LengthRatio(config) : 1;
 }
 
 double BetaFast(const RopeConfig& config) {
-  const double beta = config.beta_fast.value_or(0);
-  return beta == 0 ? 32 : beta;
+  return config.beta_fast.value_or(0) == 0 ? 32 : *config.beta_fast;
 }
 
 double BetaSlow(const RopeConfig& config) {
-  const double beta = config.beta_slow.value_or(0);
-  return beta == 0 ? 1 : beta;
+  return config.beta_slow.value_or(0) == 0 ? 1 : *config.beta_slow;
 }
 
 double YarnMagnitude(double mscale, double factor, double all_dim, double attn_factor) {
@@ -136,8 +107,17 @@ double AttentionFactor(const RopeConfig& config, bool ignore_explicit) {
   if (!ReadsAttentionFactor(config)) return 1;
   if (config.attention_factor.has_value() && !ignore_explicit) return *config.attention_factor;
   if (!config.inv_freq.empty()) return 1;
-  return config.rope_type == RopeType::kYarn ? YarnAttentionFactor(config)
-                                             : LongropeAttentionFactor(config);
+  const double factor = *EffectiveFactor(config);
+  if (config.rope_type == RopeType::kYarn) {
+    const double mscale = config.mscale.value_or(0);
+    const double all_dim = config.mscale_all_dim.value_or(0);
+    const double attn_factor = config.attn_factor.value_or(1);
+    if (mscale == 0 || all_dim == 0) return YarnMagnitude(1, factor, 0, attn_factor);
+    return YarnMagnitude(mscale, factor, all_dim, attn_factor);
+  }
+  if (factor <= 1) return 1;
+  const auto length = static_cast<Quad>(*OriginalLength(config));
+  return static_cast<double>(QuadSqrt(1 + QuadLog(factor) / QuadLog(length)));
 }
 
 bool TakesLongFactors(const RopeConfig& config, int64_t seq_len) {
@@ -163,13 +143,11 @@ namespace {
 constexpr int64_t kLengthMax = int64_t{1} << 53;      // a double holds every length
 constexpr int64_t kXPosCentreMax = int64_t{1} << 30;  // the largest position
 
-absl::Status CheckPositive(std::string_view field, double value) {
-  if (!std::isfinite(value) || value <= 0) return InvalidField(field, value, "a finite number > 0");
+absl::Status CheckPositive(std::string_view field, std::optional<double> value) {
+  if (value.has_value() && (!std::isfinite(*value) || *value <= 0)) {
+    return InvalidField(field, *value, "a finite number > 0");
+  }
   return absl::OkStatus();
-}
-
-absl::Status CheckPositive(std::string_view field, const std::optional<double>& value) {
-  return value.has_value() ? CheckPositive(field, *value) : absl::OkStatus();
 }
 
 absl::Status CheckNotNegative(std::string_view field, const std::optional<double>& value) {
@@ -349,23 +327,17 @@ absl::Status CheckList(std::string_view field, const std::vector<double>& list,
   return list.empty() ? absl::OkStatus() : CheckCount(field, list.size(), rotary_dim);
 }
 
-absl::Status CheckAxes(const std::vector<int8_t>& axes, std::optional<int64_t> rotary_dim) {
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || axes[i] > 2) {
-      return InvalidField(StrCat("mrope_axes[", i, "]"), static_cast<int64_t>(axes[i]),
-                          "0 (t), 1 (h) or 2 (w)");
-    }
-  }
-  return CheckCount("mrope_axes", axes.size(), rotary_dim);
-}
-
 absl::Status CheckMrope(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
-  if (!config.mrope->axes.empty()) {
-    if (!rotary_dim.has_value()) {
-      return InvalidField("mrope_axes", StrCat(config.mrope->axes.size(), " axes"), "a head_dim");
-    }
-    return CheckAxes(config.mrope->axes, rotary_dim);
+  const std::vector<int8_t>& axes = config.mrope->axes;
+  if (!axes.empty() && !rotary_dim.has_value()) {
+    return InvalidField("mrope_axes", StrCat(axes.size(), " axes"), "a head_dim");
   }
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] >= 0 && axes[i] <= 2) continue;
+    return InvalidField(StrCat("mrope_axes[", i, "]"), static_cast<int64_t>(axes[i]),
+                        "0 (t), 1 (h) or 2 (w)");
+  }
+  if (!axes.empty()) return CheckCount("mrope_axes", axes.size(), rotary_dim);
   const std::array<int64_t, 3>& section = config.mrope->section;
   const std::string got = StrCat("[", section[0], ", ", section[1], ", ", section[2], "]");
   for (const int64_t count : section) {

@@ -49,11 +49,9 @@ double MultiplierValue(Multiplier multiplier, double attention_factor) {
   return multiplier == Multiplier::kOne ? 1 : 1 / attention_factor;
 }
 
-constexpr Multiplier kMultipliers[] = {Multiplier::kAttentionFactor, Multiplier::kOne,
-                                       Multiplier::kInverseAttentionFactor};
-
 // Sets every field that the rope_type uses. REQUIRES: `config` is valid and has a head_dim.
-void FillDefaults(RopeConfig& config, int64_t rotary_dim, double attention_factor) {
+void FillDefaults(RopeConfig& config, double attention_factor) {
+  const int64_t rotary_dim = *RotaryDim(config, config.head_dim);
   config.rotary_dim = rotary_dim;
   if (!config.partial_rotary_factor.has_value()) {
     config.partial_rotary_factor =
@@ -86,13 +84,6 @@ absl::Status CheckFinite(const RopeConfig& config, const ResolvedRope::AtSeqLen&
   return InvalidField("rope_theta",
                       StrCat(config.rope_theta, " with factor ", config.factor.value_or(1)),
                       "a base and a factor that keep every inverse frequency finite");
-}
-
-absl::Status CheckAttentionFactor(const RopeConfig& config, double attention_factor) {
-  if (attention_factor <= std::numeric_limits<float>::max()) return absl::OkStatus();
-  return InvalidField(
-      "mscale", config.mscale.value_or(1),
-      StrCat("one whose attention factor, ", attention_factor, ", is at most 3.4e38"));
 }
 
 void AppendBits(double value, std::string& bits) {
@@ -138,14 +129,14 @@ ResolvedRope::AtSeqLen ResolvedRope::Evaluate(int64_t seq_len) const {
   AtSeqLen result;
   result.rope_theta = config_.rope_theta;
   if (config_.rope_type == RopeType::kDynamic) {
-    result.rope_theta = static_cast<double>(DynamicTheta(config_, rotary_dim_, seq_len));
+    result.rope_theta = static_cast<double>(DynamicTheta(config_, rotary_dim(), seq_len));
     result.cacheable = config_.alpha.has_value() || seq_len <= *config_.max_position_embeddings;
   }
   if (config_.precision == Precision::kHf) {
-    const std::vector<float> eager = EagerFrequencies(config_, head_dim_, rotary_dim_, seq_len);
+    const std::vector<float> eager = EagerFrequencies(config_, head_dim(), rotary_dim(), seq_len);
     result.inv_freq.assign(eager.begin(), eager.end());
   } else {
-    result.inv_freq = InverseFrequencies(config_, head_dim_, rotary_dim_, seq_len);
+    result.inv_freq = InverseFrequencies(config_, head_dim(), rotary_dim(), seq_len);
   }
   if (config_.reverse) {
     for (InverseFrequency& number : result.inv_freq) number = -number;
@@ -182,13 +173,15 @@ std::shared_ptr<const Frequencies> ResolvedRope::Make(AtSeqLen evaluated, double
 void ResolvedRope::MakeFixed(size_t branch, const AtSeqLen& evaluated) {
   const size_t sides = DependsOnSide() ? 2 : 1;
   const size_t dtypes = DependsOnDType() ? 3 : 1;
-  for (const Multiplier multiplier : kMultipliers) {
+  for (const Multiplier multiplier :
+       {Multiplier::kAttentionFactor, Multiplier::kOne, Multiplier::kInverseAttentionFactor}) {
     const double value = MultiplierValue(multiplier, attention_factor_);
     if (!std::isfinite(value)) continue;  // an attention factor of 0 has no inverse
     for (size_t side = 0; side < sides; ++side) {
       for (size_t dtype = 0; dtype < dtypes; ++dtype) {
-        fixed_[branch][static_cast<size_t>(multiplier)][side][dtype] =
-            Make(evaluated, value, {static_cast<Side>(side), static_cast<DType>(dtype)});
+        auto& fixed = fixed_[branch][static_cast<size_t>(multiplier)][side][dtype];
+        fixed = Make(evaluated, value, {static_cast<Side>(side), static_cast<DType>(dtype)});
+        fixed_numbers_ += fixed->inv_freq.size() + fixed->growth.size();
       }
     }
   }
@@ -209,19 +202,9 @@ std::shared_ptr<const Frequencies> ResolvedRope::ForSeqLen(int64_t seq_len, Mult
 }
 
 int64_t ResolvedRope::KeptBytes() const {
-  size_t numbers = 0;
-  for (const auto& of_branch : fixed_) {
-    for (const auto& of_multiplier : of_branch) {
-      for (const auto& of_side : of_multiplier) {
-        for (const auto& kept : of_side) {
-          if (kept != nullptr) numbers += kept->inv_freq.size() + kept->growth.size();
-        }
-      }
-    }
-  }
   return static_cast<int64_t>(sizeof(*this)) + kernels::KeptBytes(config_) +
-         static_cast<int64_t>(2 * numbers * sizeof(InverseFrequency)) +
-         static_cast<int64_t>(growth_.capacity() * sizeof(long double));
+         static_cast<int64_t>(2 * fixed_numbers_ * sizeof(InverseFrequency)) +
+         kernels::KeptBytes(growth_);
 }
 
 std::shared_ptr<const Frequencies> ResolvedRope::ForDifferences(int64_t seq_len, Side side) const {
@@ -247,13 +230,15 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& co
   std::shared_ptr<ResolvedRope> rope(new ResolvedRope());  // owned by rope
   rope->config_ = config;
   rope->config_.head_dim = head_dim;
-  rope->head_dim_ = *head_dim;
-  rope->rotary_dim_ = *RotaryDim(config, head_dim);
   rope->attention_factor_ = AttentionFactor(config);
-  FillDefaults(rope->config_, rope->rotary_dim_, rope->attention_factor_);
-  ROPE_RETURN_IF_ERROR(CheckAttentionFactor(config, rope->attention_factor_));
+  FillDefaults(rope->config_, rope->attention_factor_);
+  if (!(rope->attention_factor_ <= std::numeric_limits<float>::max())) {
+    return InvalidField(
+        "mscale", config.mscale.value_or(1),
+        StrCat("one whose attention factor, ", rope->attention_factor_, ", is at most 3.4e38"));
+  }
   if (config.xpos.has_value()) {
-    rope->growth_ = Growth(*config.xpos, rope->rotary_dim_);
+    rope->growth_ = Growth(*config.xpos, rope->rotary_dim());
     rope->position_range_ =
         RangeOf(*config.xpos, std::abs(rope->growth_.front()), rope->attention_factor_);
   }

@@ -98,8 +98,8 @@ class ResolvedRope {
 
   // Every field that the rope_type uses is set.
   const RopeConfig& config() const { return config_; }
-  int64_t head_dim() const { return head_dim_; }
-  int64_t rotary_dim() const { return rotary_dim_; }
+  int64_t head_dim() const { return *config_.head_dim; }
+  int64_t rotary_dim() const { return *config_.rotary_dim; }
   int64_t rotary_offset() const { return config_.rotary_offset.value_or(0); }
   double attention_factor() const { return attention_factor_; }
   // Whether q and k have different rows (xPos).
@@ -133,14 +133,13 @@ class ResolvedRope {
   ResolvedRope() = default;
 
   RopeConfig config_;
-  int64_t head_dim_ = 0;
-  int64_t rotary_dim_ = 0;
   double attention_factor_ = 1;
   std::vector<long double> growth_;  // growth of q's rows with xPos
   std::optional<PositionRange> position_range_;
   // [branch][multiplier][side][dtype]. Branch 0 is used up to longrope's original length and by all
   // other types, branch 1 past it. Side and dtype are 0 if rows do not depend on them.
   std::shared_ptr<const Frequencies> fixed_[2][3][2][3];
+  size_t fixed_numbers_ = 0;  // in all lists of fixed_
 
   std::shared_ptr<const Frequencies> Make(AtSeqLen evaluated, double multiplier,
                                           const RowUse& use) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <numbers>
 #include <utility>
 
@@ -18,7 +17,7 @@ namespace {
 //   yarn                  ScaleYarn: a ramp over the index, or ScaleByTurns with ramp "turns"
 //   longrope              divides frequency i by short_factor[i] or long_factor[i]
 //   dynamic               enlarges theta with the length, and scales nothing
-//   ntk                   Ntk: enlarges theta and divides, or ScaleNtkMixed with mixed_b
+//   ntk                   Ntk: enlarges theta and divides, or divides more and more with mixed_b
 // Explicit inv_freq skip all of this.
 using Numbers = std::vector<Quad>;
 
@@ -35,21 +34,19 @@ Numbers Powers(Quad theta, int64_t dim, int64_t count) {
   return powers;
 }
 
-// Concatenates the frequencies of the axes. Each axis starts at i = 0 and has its own dim.
-Numbers AxialPowers(Quad theta, const Mrope& mrope) {
+bool IsAxial(const RopeConfig& config) {
+  return config.mrope.has_value() && config.mrope->layout == Mrope::Layout::kAxial;
+}
+
+// Each axis of an axial layout starts at i = 0 and has its own dim.
+Numbers PowersOf(const RopeConfig& config, Quad theta, int64_t rotary_dim) {
+  if (!IsAxial(config)) return Powers(theta, rotary_dim, rotary_dim / 2);
   Numbers powers;
-  for (const int64_t count : mrope.section) {
+  for (const int64_t count : config.mrope->section) {
     const Numbers axis = Powers(theta, 2 * count, count);
     powers.insert(powers.end(), axis.begin(), axis.end());
   }
   return powers;
-}
-
-Numbers PowersOf(const RopeConfig& config, Quad theta, int64_t rotary_dim) {
-  if (config.mrope.has_value() && config.mrope->layout == Mrope::Layout::kAxial) {
-    return AxialPowers(theta, *config.mrope);
-  }
-  return Powers(theta, rotary_dim, rotary_dim / 2);
 }
 
 void DivideBy(Quad factor, Numbers& numbers) {
@@ -99,38 +96,34 @@ void ScaleYarn(const RopeConfig& config, int64_t rotary_dim, Numbers& numbers) {
 // vLLM's NTKScalingRotaryEmbedding. Without mixed_b the base is multiplied by factor and every
 // frequency divided by factor^(2/d) ("NTK-RoPE-fixed"); with it, frequency i is divided by
 // exp(a (i+1)^b), a = ln(factor) / (d/2)^b ("NTK-RoPE-mixed", kexue.fm/archives/9706).
-void ScaleNtkMixed(double factor, double mixed_b, Numbers& numbers) {
+Numbers Ntk(const RopeConfig& config, int64_t rotary_dim) {
+  const double factor = *config.factor;
+  if (!config.mixed_b.has_value()) {
+    Numbers numbers = PowersOf(config, static_cast<Quad>(config.rope_theta) * factor, rotary_dim);
+    DivideBy(QuadPow(factor, Quad{2} / static_cast<Quad>(rotary_dim)), numbers);
+    return numbers;
+  }
+  const double mixed_b = *config.mixed_b;
+  Numbers numbers = PowersOf(config, config.rope_theta, rotary_dim);
   const Quad a = QuadLog(factor) / QuadPow(static_cast<Quad>(numbers.size()), mixed_b);
   for (size_t i = 0; i < numbers.size(); ++i) {
     numbers[i] /= QuadExp(a * QuadPow(static_cast<Quad>(i + 1), mixed_b));
   }
-}
-
-Numbers Ntk(const RopeConfig& config, int64_t rotary_dim) {
-  const double factor = *config.factor;
-  if (config.mixed_b.has_value()) {
-    Numbers numbers = PowersOf(config, config.rope_theta, rotary_dim);
-    ScaleNtkMixed(factor, *config.mixed_b, numbers);
-    return numbers;
-  }
-  Numbers numbers = PowersOf(config, static_cast<Quad>(config.rope_theta) * factor, rotary_dim);
-  DivideBy(QuadPow(factor, Quad{2} / static_cast<Quad>(rotary_dim)), numbers);
   return numbers;
 }
 
-// theta^(-2i/head_dim) for the rotating part, then zeros up to head_dim/2 pairs.
-Numbers UnscaledProportional(const RopeConfig& config, int64_t head_dim) {
-  const auto rotating =
-      static_cast<int64_t>(*config.partial_rotary_factor * static_cast<double>(head_dim) / 2);
-  Numbers numbers = Powers(config.rope_theta, head_dim, rotating);
-  numbers.resize(static_cast<size_t>(head_dim / 2), 0);
-  return numbers;
+// The pairs of proportional that rotate; the others, up to head_dim/2, have frequency 0.
+int64_t RotatingPairs(const RopeConfig& config, int64_t head_dim) {
+  return static_cast<int64_t>(*config.partial_rotary_factor * static_cast<double>(head_dim) / 2);
 }
 
 Numbers Unscaled(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim) {
-  return config.rope_type == RopeType::kProportional
-             ? UnscaledProportional(config, head_dim)
-             : PowersOf(config, config.rope_theta, rotary_dim);
+  if (config.rope_type != RopeType::kProportional) {
+    return PowersOf(config, config.rope_theta, rotary_dim);
+  }
+  Numbers numbers = Powers(config.rope_theta, head_dim, RotatingPairs(config, head_dim));
+  numbers.resize(static_cast<size_t>(head_dim / 2), 0);
+  return numbers;
 }
 
 Numbers Scaled(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim, int64_t seq_len) {
@@ -165,9 +158,8 @@ Numbers Scaled(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim, i
 }
 
 std::vector<long double> Rounded(const Numbers& numbers) {
-  std::vector<long double> rounded;
-  rounded.reserve(numbers.size());
-  std::transform(numbers.begin(), numbers.end(), std::back_inserter(rounded), ToSignificand64);
+  std::vector<long double> rounded(numbers.size());
+  std::ranges::transform(numbers, rounded.begin(), ToSignificand64);
   return rounded;
 }
 
@@ -195,8 +187,7 @@ float Power(float base, float exponent) {
 Floats FloatPowers(float theta, int64_t dim, int64_t count) {
   Floats powers(static_cast<size_t>(count));
   for (size_t i = 0; i < powers.size(); ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
-    powers[i] = Power(theta, exponent);
+    powers[i] = Power(theta, static_cast<float>(2 * i) / static_cast<float>(dim));
   }
   return powers;
 }
@@ -268,25 +259,18 @@ Floats DividedBy(double factor, Floats numbers) {
 }
 
 Floats Proportional(const RopeConfig& config, int64_t head_dim) {
-  const auto rotating =
-      static_cast<int64_t>(*config.partial_rotary_factor * static_cast<double>(head_dim) / 2);
-  Floats numbers =
-      Reciprocals(FloatPowers(static_cast<float>(config.rope_theta), head_dim, rotating));
+  Floats numbers = Reciprocals(FloatPowers(static_cast<float>(config.rope_theta), head_dim,
+                                           RotatingPairs(config, head_dim)));
   numbers.resize(static_cast<size_t>(head_dim / 2), 0);
   return DividedBy(*config.factor, std::move(numbers));
-}
-
-bool IsHuggingFaces(const RopeConfig& config) {
-  const bool axial = config.mrope.has_value() && config.mrope->layout == Mrope::Layout::kAxial;
-  return config.inv_freq.empty() && !axial && config.rope_type != RopeType::kNtk &&
-         config.ramp != YarnRamp::kTurns;
 }
 
 }  // namespace
 
 std::vector<float> EagerFrequencies(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim,
                                     int64_t seq_len) {
-  if (!IsHuggingFaces(config)) {
+  if (!config.inv_freq.empty() || IsAxial(config) || config.rope_type == RopeType::kNtk ||
+      config.ramp == YarnRamp::kTurns) {  // Hugging Face has none of them
     const std::vector<long double> exact =
         InverseFrequencies(config, head_dim, rotary_dim, seq_len);
     return Floats(exact.begin(), exact.end());
@@ -315,9 +299,7 @@ CosSin EagerCosSin(int64_t position, float inv_freq, float multiplier, DType dty
   const float angle = static_cast<float>(position) * inv_freq;
   const auto cos = static_cast<float>(std::cos(static_cast<double>(angle)));
   const auto sin = static_cast<float>(std::sin(static_cast<double>(angle)));
-  const float scaled_cos = cos * multiplier;
-  const float scaled_sin = sin * multiplier;
-  return {.cos = RoundedTo(scaled_cos, dtype), .sin = RoundedTo(scaled_sin, dtype)};
+  return {.cos = RoundedTo(cos * multiplier, dtype), .sin = RoundedTo(sin * multiplier, dtype)};
 }
 
 }  // namespace rope::kernels

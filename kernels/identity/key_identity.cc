@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"
 #include "kernels/compat/engine_table.h"
 #include "kernels/compat/model_family.h"
@@ -30,12 +31,16 @@ struct Rows {
   std::string text;
 };
 
-std::string Hex(double number) {
+// Without a format: the shortest text that reads as the same number.
+template <typename... Format>
+std::string NumberText(double number, Format... format) {
   std::array<char, 32> digits;
   char* const begin = digits.data();
-  // Adding 0 turns -0 into 0.
-  return {begin,
-          std::to_chars(begin, begin + digits.size(), number + 0, std::chars_format::hex).ptr};
+  return {begin, std::to_chars(begin, begin + digits.size(), number, format...).ptr};
+}
+
+std::string Hex(double number) {
+  return NumberText(number + 0, std::chars_format::hex);  // adding 0 turns -0 into 0
 }
 
 // 64 bits each as the sum of two doubles: to_chars writes a long double differently by processor.
@@ -46,10 +51,14 @@ std::string Hex(const std::vector<InverseFrequency>& numbers) {
   });
 }
 
+std::string_view NameOf(std::optional<Pairing> pairing, std::string_view unset = "not said") {
+  return pairing.has_value() ? std::string_view(Name(*pairing)) : unset;
+}
+
 // Reads layers as one engine does, and collects the different rows.
 class KeyReader {
  public:
-  explicit KeyReader(const KeyOptions& options) : options_(options) {}
+  KeyReader(const KeyOptions& options, IdentifiedKey& key) : options_(options), key_(key) {}
 
   // Returns the index of the layer's rows among the different ones.
   absl::StatusOr<int32_t> Add(const LayerConfig& layer) {
@@ -65,29 +74,25 @@ class KeyReader {
     return static_cast<int32_t>(different_.size() - 1);
   }
 
-  size_t size() const { return different_.size(); }
-
-  // Completes `key`, which has the layers or their types. REQUIRES: all layers are read.
-  void MoveTo(IdentifiedKey& key) {
-    KeyIdentity& identity = key.identity;
+  // Completes the key, which has the layers or their types. REQUIRES: all layers are read.
+  void Complete() {
+    KeyIdentity& identity = key_.identity;
     identity.engine = options_.engine.engine;
-    identity.version = versions_;
-    identity.notes = notes_;
     if (options_.dtype.has_value()) identity.dtype = std::string(Name(*options_.dtype));
     identity.table_dtype = exact() || KeepsFloat32Tables(identity.engine) ? "fp32" : identity.dtype;
     if (different_.size() == 1) {
       identity.layers.clear();
       identity.layer_types.clear();
     }
-    key.text =
+    key_.text =
         StrCat(kFingerprintFormat, "engine=", identity.engine, "\ndtype=", identity.dtype, "\n");
     for (size_t i = 0; i < different_.size(); ++i) {
-      key.text += StrCat("rows ", i, "\n", std::exchange(different_[i].text, {}));
+      key_.text += StrCat("rows ", i, "\n", std::exchange(different_[i].text, {}));
       identity.rows.push_back(std::move(different_[i].rows));
     }
-    key.text += StrCat("layers=", absl::StrJoin(identity.layers, ","), "\n");
+    key_.text += StrCat("layers=", absl::StrJoin(identity.layers, ","), "\n");
     for (const std::string& type : identity.layer_types) {  // may hold any byte
-      key.text += StrCat("type=", type.size(), ":", type, "\n");
+      key_.text += StrCat("type=", type.size(), ":", type, "\n");
     }
   }
 
@@ -128,11 +133,10 @@ class KeyReader {
                           StrCat("the length that ", engine.who,
                                  " is started with: it chooses longrope's list by it"));
     }
-    versions_ = engine.versions;
+    key_.identity.version = engine.versions;
+    std::vector<std::string>& notes = key_.identity.notes;
     for (std::string& change : engine.read.changes) {
-      if (std::find(notes_.begin(), notes_.end(), change) == notes_.end()) {
-        notes_.push_back(std::move(change));
-      }
+      if (!absl::c_linear_search(notes, change)) notes.push_back(std::move(change));
     }
     // Engines compute frequencies in the float32 steps of precision hf.
     if (!config.xpos.has_value()) config.precision = Precision::kHf;
@@ -148,17 +152,14 @@ class KeyReader {
     rows.head_dim = rope.head_dim();
     rows.rotary_offset = rope.rotary_offset();
     rows.rotary_dim = rope.rotary_dim();
-    const auto name = [](std::optional<Pairing> pairing) {
-      return pairing.has_value() ? std::string_view(Name(*pairing)) : std::string_view("unset");
-    };
-    read.text = StrCat("pairing=", name(rows.pairing), "\norder=", name(pairs.order()),
-                       "\nhead=", rows.head_dim, "\nwindow=", rows.rotary_offset, ",",
-                       rows.rotary_dim, "\n");
+    read.text = StrCat("pairing=", NameOf(rows.pairing, "unset"),
+                       "\norder=", NameOf(pairs.order(), "unset"), "\nhead=", rows.head_dim,
+                       "\nwindow=", rows.rotary_offset, ",", rows.rotary_dim, "\n");
     const std::optional<Mrope>& mrope = rope.config().mrope;
     if (!mrope.has_value()) return;
     for (int64_t j = 0; j < rows.rotary_dim / 2; ++j) rows.axes.push_back(AxisOf(*mrope, j));
     // One axis for all is no map.
-    if (std::all_of(rows.axes.begin(), rows.axes.end(), [](int32_t axis) { return axis == 0; })) {
+    if (absl::c_all_of(rows.axes, [](int32_t axis) { return axis == 0; })) {
       rows.axes.clear();
       return;
     }
@@ -201,10 +202,9 @@ class KeyReader {
   }
 
   const KeyOptions& options_;
+  IdentifiedKey& key_;
   std::vector<Rows> different_;
   int64_t columns_ = 0;
-  std::string versions_;
-  std::vector<std::string> notes_;
 };
 
 // Fills the layers of a model that numbers them.
@@ -212,8 +212,8 @@ absl::Status ReadNumbered(const ModelConfig& model, int64_t count, KeyReader& re
                           std::vector<int32_t>& by_layer) {
   std::vector<int64_t> read;  // layers that differ from each other
   for (int64_t layer = 0; layer < count; ++layer) {
-    const auto same = std::find_if(read.begin(), read.end(),
-                                   [&](int64_t other) { return model.SameLayers(other, layer); });
+    const auto same =
+        absl::c_find_if(read, [&](int64_t other) { return model.SameLayers(other, layer); });
     if (same != read.end()) {
       by_layer.push_back(by_layer[static_cast<size_t>(*same)]);
       continue;
@@ -238,8 +238,9 @@ absl::Status ReadTypes(const ModelConfig& model, KeyReader& reader,
   for (const std::string& type : types) {
     ROPE_ASSIGN_OR_RETURN(const LayerConfig config, model.Layer({.layer_type = type}));
     ROPE_ASSIGN_OR_RETURN(const int32_t index, reader.Add(config));
-    by_rows.resize(reader.size());
-    std::string& names = by_rows[static_cast<size_t>(index)];
+    const auto row = static_cast<size_t>(index);
+    by_rows.resize(std::max(by_rows.size(), row + 1));
+    std::string& names = by_rows[row];
     names += StrCat(names.empty() ? "" : ", ", type);
   }
   return absl::OkStatus();
@@ -248,10 +249,10 @@ absl::Status ReadTypes(const ModelConfig& model, KeyReader& reader,
 }  // namespace
 
 absl::StatusOr<IdentifiedKey> IdentifyKey(const LayerConfig& layer, const KeyOptions& options) {
-  KeyReader reader(options);
   IdentifiedKey key;
+  KeyReader reader(options, key);
   ROPE_RETURN_IF_ERROR(reader.Add(layer).status());
-  reader.MoveTo(key);
+  reader.Complete();
   return key;
 }
 
@@ -261,29 +262,18 @@ absl::StatusOr<IdentifiedKey> IdentifyKey(const ModelConfig& model, const KeyOpt
     ROPE_ASSIGN_OR_RETURN(const LayerConfig layer, model.Layer({}));
     return IdentifyKey(layer, options);
   }
-  KeyReader reader(options);
   IdentifiedKey key;
+  KeyReader reader(options, key);
   if (count.has_value()) {
     ROPE_RETURN_IF_ERROR(ReadNumbered(model, *count, reader, key.identity.layers));
   } else {
     ROPE_RETURN_IF_ERROR(ReadTypes(model, reader, key.identity.layer_types));
   }
-  reader.MoveTo(key);
+  reader.Complete();
   return key;
 }
 
 namespace {
-
-std::string_view NameOf(std::optional<Pairing> pairing) {
-  return pairing.has_value() ? std::string_view(Name(*pairing)) : "not said";
-}
-
-// The shortest text that reads as the same number.
-std::string NumberText(double number) {
-  std::array<char, 32> digits;
-  char* const begin = digits.data();
-  return {begin, std::to_chars(begin, begin + digits.size(), number).ptr};
-}
 
 std::string WindowOf(const KeyRows& rows) {
   return StrCat("channels ", rows.rotary_offset, " to ", rows.rotary_offset + rows.rotary_dim - 1,

@@ -202,7 +202,7 @@ class ConfigFuzzTest : public ::testing::Test {
 
   void Check(const std::string& text) {
     CheckModel(text, "");
-    const auto found = FindSubConfigs(std::string_view(text));
+    const auto found = FindSubConfigs(text);
     if (!found.ok()) return ExpectNamesAField(found.status());
     for (const SubConfig& sub : found->configs) CheckModel(text, sub.name);
   }
