@@ -3,25 +3,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/golden.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t kGoldenBytesMax = int64_t{1} << 30;
 

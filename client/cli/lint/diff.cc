@@ -22,8 +22,6 @@
 namespace rope::client {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr int64_t kPositionsMax = int64_t{1} << 30;
 
 // One layer type of one config.

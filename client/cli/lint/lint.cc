@@ -291,7 +291,7 @@ namespace {
 
 Finding FindingOf(const Reading& reading) {
   const bool rotates = reading.attention_factor != 0;
-  Finding finding = {.rule = &RuleOf(rotates ? kReadDifferently : kNoSuchRotation),
+  Finding finding = {.rule = &RuleOf(rotates ? "read-differently" : "no-such-rotation"),
                      .engine = reading.engine,
                      .version = reading.version};
   finding.message = absl::StrCat(
@@ -341,7 +341,7 @@ std::optional<Finding> VersionFinding(const kernels::EngineVersion& filter) {
   };
   if (absl::c_any_of(compared, has_version)) return std::nullopt;
   return Finding{
-      .rule = &RuleOf(kVersionNotCompared),
+      .rule = &RuleOf("version-not-compared"),
       .message = absl::StrCat(filter.engine, " ", filter.version,
                               " was never compared; compared were ", absl::StrJoin(compared, ", ")),
       .engine = filter.engine,
@@ -382,7 +382,7 @@ class Linter {
             bool tower) {
     sub_config_ = std::string(sub_config);
     if (!config.ok() && tower) {
-      return Add("", {.rule = &RuleOf(kTowerNotSupported),
+      return Add("", {.rule = &RuleOf("tower-not-supported"),
                       .field = proto::PartsOf(config.status()).field,
                       .message = std::string(config.status().message())});
     }
@@ -429,9 +429,10 @@ class Linter {
     for (const kernels::Remark& remark : kernels::RemarksOf(rope)) {
       // Published files have many towers that are not known here.
       const bool tower = described_ && remark.kind == kernels::RemarkKind::kUnknownModelType;
-      Add(type, {.rule = tower ? &RuleOf(kTowerNotSupported) : &RuleOf(kernels::Name(remark.kind)),
-                 .field = remark.field,
-                 .message = remark.text});
+      Add(type,
+          {.rule = tower ? &RuleOf("tower-not-supported") : &RuleOf(kernels::Name(remark.kind)),
+           .field = remark.field,
+           .message = remark.text});
     }
     if (!rope.layer.rotates) return absl::OkStatus();
     if (!rope.layer.config.head_dim.has_value()) {
@@ -455,7 +456,7 @@ class Linter {
     const AttentionScale own = kernels::ScaleOf(rope.layer, rope.stated, factor);
     for (const ScaleReading& reading :
          kernels::ScaleReadings(rope.layer, rope.stated, own, factor)) {
-      Finding finding = {.rule = &RuleOf(kScaledDifferently),
+      Finding finding = {.rule = &RuleOf("scaled-differently"),
                          .message = absl::StrCat(EngineText(reading), ": ", reading.difference),
                          .engine = reading.engine,
                          .version = reading.version};
@@ -465,9 +466,9 @@ class Linter {
 
   void AddRefusal(const std::string& type, const absl::Status& status) {
     const proto::ErrorParts parts = proto::PartsOf(status);
-    std::string_view rule = parts.got == "nothing" ? kMissingValue : kInvalidValue;
-    if (parts.field == "config_json") rule = kSyntax;
-    if (absl::EndsWith(parts.field, "model_type")) rule = kNotSupported;
+    std::string_view rule = parts.got == "nothing" ? "missing-value" : "invalid-value";
+    if (parts.field == "config_json") rule = "syntax";
+    if (absl::EndsWith(parts.field, "model_type")) rule = "not-supported";
     Add(type,
         {.rule = &RuleOf(rule), .field = parts.field, .message = std::string(status.message())});
   }
@@ -543,8 +544,7 @@ class Linter {
 
 FileReport LintText(absl::string_view file, absl::string_view text,
                     const kernels::EngineVersion& filter, absl::string_view sub_config) {
-  FileReport report;
-  report.file = std::string(file);
+  FileReport report = {.file = std::string(file)};
   const std::string_view json(text.data(), text.size());
   const auto parse = [&](absl::string_view name) {
     return kernels::ModelConfig::Parse(json, {name.data(), name.size()});

@@ -5,14 +5,10 @@
 #include <cmath>
 #include <cstddef>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "kernels/status_macros.h"
 
@@ -20,7 +16,6 @@ namespace rope::client {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t kPositions = 128 * 1024;  // sequences restart at this position
 constexpr int64_t kPositionsApart = 1000;   // between the first positions of sequences
@@ -187,7 +182,6 @@ namespace {
 
 constexpr int64_t kConcurrencyMax = 4096;
 constexpr int64_t kRequestBytesMax = int64_t{2} << 30;  // more does not fit in a message
-constexpr std::chrono::seconds kDefaultDuration{10};
 constexpr std::chrono::hours kDurationMax{240};
 
 Status Misused(absl::string_view flag, const std::string& got, absl::string_view want) {
@@ -239,7 +233,7 @@ Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
                   "--transport: got cuda, want inline, staged, ring or memfd: device memory has "
                   "no transport yet");
   }
-  std::vector<std::pair<absl::string_view, LoadTransport>> names = {{"", plan.transport}};
+  std::vector<std::pair<absl::string_view, LoadTransport>> names;
   for (const TransportChoice& choice : TransportChoices()) {
     names.emplace_back(choice.name, choice.value);
   }
@@ -255,7 +249,7 @@ Status ReadLength(const Arguments& arguments, LoadPlan& plan) {
     plan.requests = 0;
     return ReadInteger(arguments, "requests", 1, int64_t{1} << 53, *plan.requests);
   }
-  plan.duration = arguments.Duration("duration").value_or(kDefaultDuration);
+  plan.duration = arguments.Duration("duration").value_or(plan.duration);
   if (plan.duration == std::chrono::nanoseconds(0) || plan.duration > kDurationMax) {
     return Misused("duration", arguments.Text("duration"), "more than 0s and at most 240h");
   }

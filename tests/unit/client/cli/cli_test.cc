@@ -351,8 +351,6 @@ TEST_F(RotateTest, MisuseIsRefusedBeforeTheServerIsAsked) {
   EXPECT_EQ(server_.rotate_calls(), 0);
 }
 
-using Json = nlohmann::json;
-
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 // One token and one head of 6 channels, of which 4 rotate; the results are exact in every dtype.
