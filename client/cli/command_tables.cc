@@ -98,7 +98,6 @@ Result<Table> TableOf(const Arguments& arguments) {
   return table;
 }
 
-// Appends the rows of a part.
 void Append(const TableArray& part, TableArray& whole) {
   if (whole.shape.empty()) {
     whole = part;

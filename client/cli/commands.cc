@@ -94,7 +94,6 @@ int RunCommand(const Command& command, absl::Span<const absl::string_view> rest)
   return command.exits.empty() ? kExitFailed : kExitUsage;
 }
 
-// Unknown command.
 int MisuseOfCommand(absl::string_view name) {
   if (name == "diagnose" || name == "plot") {
     return Misuse(

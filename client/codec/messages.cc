@@ -74,16 +74,41 @@ AttentionScale FromMessage(const v1::AttentionScale& message) {
 
 Status SetPositions(const TablePositions& positions, absl::string_view field,
                     v1::TablePositions& message) {
-  const bool has_range = positions.begin != 0 || positions.end != 0;
   if (positions.position_ids.empty()) {
     message.mutable_range()->set_begin(positions.begin);
     message.mutable_range()->set_end(positions.end);
     return {};
   }
-  if (has_range) {
+  if (positions.begin != 0 || positions.end != 0) {
     return InvalidField(field, "a range and position_ids", "exactly one of them");
   }
   SetIntegers(positions.position_ids, *message.mutable_position_ids());
+  return {};
+}
+
+// Errors begin with `field`: the spec has two sources. REQUIRES: `message` is empty.
+Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message) {
+  ROPE_RETURN_IF_ERROR(CheckOneOf(field, {{"model", !spec.model.empty()},
+                                          {"config_id", !spec.config_id.empty()},
+                                          {"config", spec.config.has_value()},
+                                          {"config_json", !spec.config_json.empty()}}));
+  if (!spec.model.empty()) message.set_model(spec.model);
+  if (!spec.config_id.empty()) message.set_config_id(spec.config_id);
+  if (!spec.config_json.empty()) message.set_config_json(spec.config_json);
+  std::optional<Precision> precision = spec.precision;
+  if (spec.config.has_value()) {
+    *message.mutable_config() = proto::WriteRopeConfig(*spec.config);
+    if (!precision.has_value() && spec.config->precision != Precision::kExact) {
+      precision = spec.config->precision;
+    }
+  }
+  if (spec.layer.has_value()) message.set_layer(*spec.layer);
+  message.set_layer_type(spec.layer_type);
+  if (spec.first_layer.has_value()) message.set_first_layer(*spec.first_layer);
+  message.set_sub_config(spec.sub_config);
+  message.set_pairing(proto::WritePairing(spec.pairing));
+  message.set_compat(proto::WriteCompat(spec.compat));
+  message.set_precision(proto::WritePrecision(precision));
   return {};
 }
 
@@ -108,31 +133,6 @@ std::optional<DType> DTypeNumbered(v1::DType number) {
 
 v1::Role ToMessage(Role role) {
   return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
-}
-
-Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message) {
-  ROPE_RETURN_IF_ERROR(CheckOneOf(field, {{"model", !spec.model.empty()},
-                                          {"config_id", !spec.config_id.empty()},
-                                          {"config", spec.config.has_value()},
-                                          {"config_json", !spec.config_json.empty()}}));
-  if (!spec.model.empty()) message.set_model(spec.model);
-  if (!spec.config_id.empty()) message.set_config_id(spec.config_id);
-  if (!spec.config_json.empty()) message.set_config_json(spec.config_json);
-  std::optional<Precision> precision = spec.precision;
-  if (spec.config.has_value()) {
-    *message.mutable_config() = proto::WriteRopeConfig(*spec.config);
-    if (!precision.has_value() && spec.config->precision != Precision::kExact) {
-      precision = spec.config->precision;
-    }
-  }
-  if (spec.layer.has_value()) message.set_layer(*spec.layer);
-  message.set_layer_type(spec.layer_type);
-  if (spec.first_layer.has_value()) message.set_first_layer(*spec.first_layer);
-  message.set_sub_config(spec.sub_config);
-  message.set_pairing(proto::WritePairing(spec.pairing));
-  message.set_compat(proto::WriteCompat(spec.compat));
-  message.set_precision(proto::WritePrecision(precision));
-  return {};
 }
 
 Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
@@ -252,8 +252,7 @@ Result<int64_t> ExtentOf(const std::vector<int64_t>& shape, const std::vector<in
   int64_t elements = 1;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (strides[axis] < 0) {
-      return InvalidField(absl::StrCat(field, "[", axis, "]"), absl::StrCat(strides[axis]),
-                          "a distance >= 0");
+      return InvalidField(absl::StrCat(field, "[", axis, "]"), strides[axis], "a distance >= 0");
     }
     int64_t reach = 0;
     if (__builtin_mul_overflow(shape[axis] - 1, strides[axis], &reach) ||
@@ -276,15 +275,11 @@ Result<int64_t> CountOf(const std::vector<int64_t>& shape) {
 // such a request by field name, so the size does not matter.
 Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
                         const std::vector<int64_t>& strides = {}, const char* field = "strides") {
-  bool is_empty = false;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
-    is_empty |= shape[axis] == 0;
-    if (shape[axis] < 0) {
-      return InvalidField(absl::StrCat("shape[", axis, "]"), absl::StrCat(shape[axis]),
-                          "a length >= 0");
-    }
+    if (shape[axis] >= 0) continue;
+    return InvalidField(absl::StrCat("shape[", axis, "]"), shape[axis], "a length >= 0");
   }
-  if (is_empty) return int64_t{0};
+  if (std::ranges::find(shape, 0) != shape.end()) return int64_t{0};
   const bool is_packed = strides.size() != shape.size();
   const Result<int64_t> elements = is_packed ? CountOf(shape) : ExtentOf(shape, strides, field);
   if (!elements.ok()) return elements;
@@ -477,9 +472,8 @@ Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
   head.set_skip_attention_factor(request.skip_attention_factor);
   if (request.reposition.has_value()) {
     v1::Reposition& reposition = *head.mutable_reposition();
-    if (request.reposition->from_rope.has_value()) {
-      ROPE_RETURN_IF_ERROR(SetRope(*request.reposition->from_rope, "reposition.from_rope",
-                                   *reposition.mutable_from_rope()));
+    if (const auto& rope = request.reposition->from_rope; rope.has_value()) {
+      ROPE_RETURN_IF_ERROR(SetRope(*rope, "reposition.from_rope", *reposition.mutable_from_rope()));
     }
   }
   if (request.rows.has_value()) {

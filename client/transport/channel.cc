@@ -40,8 +40,8 @@ std::string WithPort(absl::string_view address) {
 
 bool IsNumber(int family, absl::string_view address) {
   absl::string_view host = address.substr(0, address.rfind(':'));
-  if (family == AF_INET6 && !absl::ConsumePrefix(&host, "[")) return false;
-  if (family == AF_INET6 && !absl::ConsumeSuffix(&host, "]")) return false;
+  const bool is_six = family == AF_INET6;
+  if (is_six && !(absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]"))) return false;
   int port = 0;
   if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) return false;
   in6_addr number{};

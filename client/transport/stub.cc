@@ -116,8 +116,7 @@ std::string TooLarge(absl::string_view message) {
                       "socket with shared memory");
 }
 
-}  // namespace
-
+// Of an RPC that has ended, and that this side has not cancelled.
 // Three sources, the later overriding the earlier: the status code, the rope.v1.Error in the status
 // details, and the server's grpc-retry-pushback-ms trailer, of which the larger delay counts.
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {
@@ -144,6 +143,8 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
   }
   return Status(code, std::move(message), std::move(detail));
 }
+
+}  // namespace
 
 Stub::Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options,
            std::shared_ptr<const BearerToken> token)

@@ -40,7 +40,6 @@ Weight WeightNamed(const std::string& name) {
   return static_cast<Weight>(found - std::begin(kWeights));
 }
 
-// The rules of rules.json.
 std::vector<Rule> ReadRules() {
   std::vector<Rule> rules;
   const nlohmann::json data = nlohmann::json::parse(kernels::kRulesJson);
@@ -189,7 +188,6 @@ class LineIterator {
     return *this;
   }
   bool operator==(const LineIterator& other) const { return at_ == other.at_; }
-  bool operator!=(const LineIterator& other) const { return at_ != other.at_; }
 
  private:
   const char* at_;
@@ -291,13 +289,12 @@ namespace {
 
 Finding FindingOf(const Reading& reading) {
   const bool rotates = reading.attention_factor != 0;
-  Finding finding = {.rule = &RuleOf(rotates ? "read-differently" : "no-such-rotation"),
-                     .engine = reading.engine,
-                     .version = reading.version};
-  finding.message = absl::StrCat(
-      EngineText(reading), rotates ? ": " : " ",
-      WithNumbers(reading.difference, reading.attention_factor, reading.inv_freq_max_relative));
-  return finding;
+  return {.rule = &RuleOf(rotates ? "read-differently" : "no-such-rotation"),
+          .message = absl::StrCat(EngineText(reading), rotates ? ": " : " ",
+                                  WithNumbers(reading.difference, reading.attention_factor,
+                                              reading.inv_freq_max_relative)),
+          .engine = reading.engine,
+          .version = reading.version};
 }
 
 // Whether "0.12.0 to 0.21.0", or one version, has `version`.
@@ -418,9 +415,7 @@ class Linter {
 
   // INVALID_ARGUMENT: the layer is refused.
   absl::Status LintLayer(const kernels::ModelConfig& config, const std::string& type) {
-    kernels::LayerChoice choice;
-    choice.layer_type = type;
-    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer({.layer_type = type}));
     if (!described_) Describe(layer);
     if (layer.rotates) ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
     ROPE_ASSIGN_OR_RETURN(

@@ -234,9 +234,7 @@ Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
                   "no transport yet");
   }
   std::vector<std::pair<absl::string_view, LoadTransport>> names;
-  for (const TransportChoice& choice : TransportChoices()) {
-    names.emplace_back(choice.name, choice.value);
-  }
+  for (const auto& choice : TransportChoices()) names.emplace_back(choice.name, choice.value);
   ROPE_ASSIGN_OR_RETURN(plan.transport, ChoiceOf(arguments, "transport", names));
   return {};
 }

@@ -606,17 +606,14 @@ TEST(KeptRequestTest, RowsInTheRegionAreBorrowed) {
 }
 
 v1::RopeSpec MessageOf(const RopeSpec& spec) {
-  v1::RopeSpec message;
-  EXPECT_TRUE(SetRope(spec, "rope", message).ok());
-  return message;
+  return ToMessage(DescribeRequest{.rope = spec}).value().rope();
 }
 
 TEST(MessagesTest, TwoSourcesAreRefusedByName) {
-  v1::RopeSpec message;
-  EXPECT_EQ(
-      SetRope({.model = "m", .config = RopeConfig{}}, "reposition.from_rope", message).message(),
-      "reposition.from_rope: got model and config, want exactly one of model, config_id, "
-      "config, config_json");
+  const TableReposition reposition = {.from_rope = RopeSpec{.model = "m", .config = RopeConfig{}}};
+  EXPECT_EQ(ToMessage(TablesRequest{.reposition = reposition}).status().message(),
+            "reposition.from_rope: got model and config, want exactly one of model, config_id, "
+            "config, config_json");
   const DescribeRequest request = {.rope = {.config_id = "1", .config_json = "{}"}};
   EXPECT_EQ(ToMessage(request).status().code(), StatusCode::kInvalidArgument);
 }
