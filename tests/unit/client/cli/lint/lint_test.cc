@@ -133,6 +133,7 @@ TEST(KeyLinesTest, DeepAndLargeTextsAreReadWithinTheLimits) {
 }
 
 using ::rope::testing::TemporaryFolder;
+using Unread = std::pair<std::string, std::string>;  // a path, and why
 
 void Write(const std::string& path) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
@@ -163,8 +164,7 @@ TEST(FindConfigsTest, LinksToFilesAreFollowedAndLoopsEnd) {
   std::filesystem::create_symlink("config.json", folder + "/self/config.json");
   const ConfigFiles looped = FindConfigs({folder});
   EXPECT_THAT(looped.files, SizeIs(1));
-  ASSERT_THAT(looped.unreadable, SizeIs(1));
-  EXPECT_EQ(looped.unreadable[0].first, folder + "/self/config.json");
+  EXPECT_THAT(looped.unreadable, ElementsAre(Field(&Unread::first, folder + "/self/config.json")));
 }
 
 TEST(FindConfigsTest, PipeInAFolderIsUnreadableAndIsNotOpened) {
@@ -172,15 +172,15 @@ TEST(FindConfigsTest, PipeInAFolderIsUnreadableAndIsNotOpened) {
   ASSERT_EQ(mkfifo((folder + "/config.json").c_str(), 0600), 0);
   const ConfigFiles found = FindConfigs({folder});
   EXPECT_THAT(found.files, IsEmpty());
-  ASSERT_THAT(found.unreadable, SizeIs(1));
-  EXPECT_THAT(found.unreadable[0].second, HasSubstr("got a special file"));
+  EXPECT_THAT(found.unreadable,
+              ElementsAre(Field(&Unread::second, HasSubstr("got a special file"))));
 }
 
 TEST(FindConfigsTest, FolderWithoutAConfigIsUnreadable) {
   const ConfigFiles found = FindConfigs({TemporaryFolder()});
   EXPECT_THAT(found.files, IsEmpty());
-  ASSERT_THAT(found.unreadable, SizeIs(1));
-  EXPECT_THAT(found.unreadable[0].second, HasSubstr("got no config.json"));
+  EXPECT_THAT(found.unreadable,
+              ElementsAre(Field(&Unread::second, HasSubstr("got no config.json"))));
 }
 
 TEST(FindConfigsTest, FolderThatIsTooDeepIsSearchedAsFarAsTheLimitAndSaysSo) {
@@ -191,8 +191,7 @@ TEST(FindConfigsTest, FolderThatIsTooDeepIsSearchedAsFarAsTheLimitAndSaysSo) {
   Write(folder + "/d/config.json");
   const ConfigFiles found = FindConfigs({folder});
   EXPECT_THAT(found.files, ElementsAre(folder + "/d/config.json"));
-  ASSERT_THAT(found.unreadable, SizeIs(1));
-  EXPECT_THAT(found.unreadable[0].second, HasSubstr("16 levels"));
+  EXPECT_THAT(found.unreadable, ElementsAre(Field(&Unread::second, HasSubstr("16 levels"))));
 }
 
 std::string Llama(const std::string& more) {
@@ -204,10 +203,10 @@ absl::StatusOr<kernels::ModelConfig> Parse(const std::string& json) {
   return kernels::ModelConfig::Parse(json);
 }
 
-nlohmann::ordered_json Differences(const std::string& a, const std::string& b) {
+Json Differences(const std::string& a, const std::string& b) {
   auto differences = Diff({Parse(a)}, {Parse(b)}, 1e-3);
   EXPECT_TRUE(differences.ok()) << differences.status().ToString();
-  return differences.ok() ? *differences : nlohmann::ordered_json::array();
+  return differences.ok() ? *differences : Json::array();
 }
 
 TEST(DiffTest, LayerTypesAreComparedWithASingleOneAndByName) {
