@@ -1,6 +1,5 @@
 // fingerprint: names the rotation of K as an engine computes it, for the key of a KV cache.
 // same: whether the K of two configs, or of two engines, is the same.
-#include <algorithm>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"

@@ -1,5 +1,4 @@
 // rotate, reposition: .npy files through the server.
-#include <algorithm>
 #include <deque>
 
 #include "absl/strings/str_format.h"

@@ -1,5 +1,4 @@
 // health, info, connections, models: what the server says about itself.
-#include <algorithm>
 #include <chrono>
 #include <thread>
 

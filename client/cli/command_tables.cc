@@ -1,5 +1,4 @@
 // tables: exact cos and sin as .npy files.
-#include <algorithm>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"

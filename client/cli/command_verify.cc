@@ -1,7 +1,6 @@
 // verify: golden files against the server, in every dtype.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_format.h"

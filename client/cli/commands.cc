@@ -1,6 +1,5 @@
 #include "client/cli/commands.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>

@@ -134,14 +134,12 @@ struct Encoding {
   // Adds a tensor of `bytes` bytes with the data and the output of `memory`.
   Status Add(const TensorView& view, int64_t bytes, WantedTensor wanted, const TensorView& memory) {
     ROPE_RETURN_IF_ERROR(CheckData(memory.data, bytes, places.size()));
-    if (!wanted.strides.empty() && memory.output == nullptr && wanted.bytes > 0) {
-      return InvalidField(absl::StrCat("tensors[", places.size(), "].output"), "null",
-                          "memory with the output_strides");
-    }
     const bool is_paged = view.paged.has_value();
-    if (is_paged && memory.output == nullptr) {
-      return InvalidField(absl::StrCat("tensors[", places.size(), "].output"), "null",
-                          "the pool of pages, or another one");
+    const bool is_strided = !wanted.strides.empty() && wanted.bytes > 0;
+    if (memory.output == nullptr && (is_strided || is_paged)) {
+      return InvalidField(
+          absl::StrCat("tensors[", places.size(), "].output"), "null",
+          is_strided ? "memory with the output_strides" : "the pool of pages, or another one");
     }
     wanted.output = memory.output;
     for (size_t i = 0; wanted.output != nullptr && i < encoded.wanted.size(); ++i) {

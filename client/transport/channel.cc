@@ -61,34 +61,6 @@ Result<std::string> ReadSeveral(absl::string_view written) {
   return absl::StrCat(family == AF_INET6 ? "ipv6:" : "ipv4:", absl::StrJoin(addresses, ","));
 }
 
-}  // namespace
-
-bool AsksForTls(absl::string_view written) {
-  return absl::StartsWith(written, kTlsPrefix);
-}
-
-bool IsOfSeveral(absl::string_view target) {
-  return std::ranges::any_of(kSchemesOfSeveral, [target](absl::string_view scheme) {
-    return absl::StartsWith(target, scheme);
-  });
-}
-
-Result<std::string> ReadTarget(absl::string_view written) {
-  absl::string_view target = written;
-  if (absl::ConsumePrefix(&target, "http://") || absl::ConsumePrefix(&target, kTlsPrefix)) {
-    absl::ConsumeSuffix(&target, "/");
-  }
-  if (target.empty()) return InvalidField("target", "nothing", "HOST:PORT or unix:PATH");
-  if (IsOfSeveral(target) || absl::StartsWith(target, "unix:") ||
-      absl::StartsWith(target, "unix-abstract:")) {
-    return std::string(target);
-  }
-  if (absl::StrContains(target, ',')) return ReadSeveral(target);
-  return WithPort(target);
-}
-
-namespace {
-
 grpc::ChannelArguments MakeArguments(const ConnectOptions& options) {
   grpc::ChannelArguments arguments;
   const int bytes_max = static_cast<int>(
@@ -118,6 +90,30 @@ void SetTimeouts(int socket, std::chrono::microseconds timeout) {
 }
 
 }  // namespace
+
+bool AsksForTls(absl::string_view written) {
+  return absl::StartsWith(written, kTlsPrefix);
+}
+
+bool IsOfSeveral(absl::string_view target) {
+  return std::ranges::any_of(kSchemesOfSeveral, [target](absl::string_view scheme) {
+    return absl::StartsWith(target, scheme);
+  });
+}
+
+Result<std::string> ReadTarget(absl::string_view written) {
+  absl::string_view target = written;
+  if (absl::ConsumePrefix(&target, "http://") || absl::ConsumePrefix(&target, kTlsPrefix)) {
+    absl::ConsumeSuffix(&target, "/");
+  }
+  if (target.empty()) return InvalidField("target", "nothing", "HOST:PORT or unix:PATH");
+  if (IsOfSeveral(target) || absl::StartsWith(target, "unix:") ||
+      absl::StartsWith(target, "unix-abstract:")) {
+    return std::string(target);
+  }
+  if (absl::StrContains(target, ',')) return ReadSeveral(target);
+  return WithPort(target);
+}
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const ConnectOptions& options) {

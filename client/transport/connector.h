@@ -91,7 +91,6 @@ class Connector {
 
  private:
   using Clock = std::chrono::steady_clock;
-
   using Dialed = std::shared_ptr<const Link>;  // a new link
 
   Status CheckOptions() const;

@@ -1,5 +1,4 @@
 // diff: compares the rotations of two config.json files in this process.
-#include <algorithm>
 
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"

@@ -1,5 +1,4 @@
 // lint: checks config.json files in this process.
-#include <algorithm>
 
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"

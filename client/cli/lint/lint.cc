@@ -308,27 +308,6 @@ bool Passes(const Finding& finding, const kernels::EngineVersion& filter) {
   return filter.version.empty() || HasVersion(finding.version, filter.version);
 }
 
-}  // namespace
-
-Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
-  const auto filter = kernels::SplitEngine(text);
-  if (!filter.ok()) return ToStatus(filter.status());
-  if (filter->version.empty()) return *filter;
-  const auto newest = std::ranges::find(kernels::EngineTable(), std::string_view(filter->engine),
-                                        &kernels::EngineVersions::engine);
-  const bool readable =
-      kernels::ParseRelease(newest->last).has_value()
-          ? kernels::ParseRelease(filter->version).has_value()
-          : absl::c_all_of(filter->version, [](char c) {
-              return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
-            });
-  if (readable) return *filter;
-  return InvalidField("engine", text,
-                      absl::StrCat("a version such as ", std::string(newest->last)));
-}
-
-namespace {
-
 // What to say of a version that was never compared; unset: it was, or none is asked for.
 std::optional<Finding> VersionFinding(const kernels::EngineVersion& filter) {
   if (filter.version.empty()) return std::nullopt;
@@ -536,6 +515,23 @@ class Linter {
 };
 
 }  // namespace
+
+Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
+  const auto filter = kernels::SplitEngine(text);
+  if (!filter.ok()) return ToStatus(filter.status());
+  if (filter->version.empty()) return *filter;
+  const auto newest = std::ranges::find(kernels::EngineTable(), std::string_view(filter->engine),
+                                        &kernels::EngineVersions::engine);
+  const bool readable =
+      kernels::ParseRelease(newest->last).has_value()
+          ? kernels::ParseRelease(filter->version).has_value()
+          : absl::c_all_of(filter->version, [](char c) {
+              return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
+            });
+  if (readable) return *filter;
+  return InvalidField("engine", text,
+                      absl::StrCat("a version such as ", std::string(newest->last)));
+}
 
 FileReport LintText(absl::string_view file, absl::string_view text,
                     const kernels::EngineVersion& filter, absl::string_view sub_config) {

@@ -145,6 +145,16 @@ Json ResultJson(const FileReport& report, const Finding& finding) {
           {"locations", LocationsJson(report.file, finding.line)}};
 }
 
+// Of a finding of a baseline.
+constexpr const char* kKeys[] = {"file", "rule", "sub_config", "message"};
+using Baseline = std::set<std::array<std::string, std::size(kKeys)>>;
+
+Baseline::value_type KeyOf(const FileReport& report, const Finding& finding) {
+  absl::string_view file = report.file;
+  while (absl::StartsWith(file, "./")) file.remove_prefix(2);
+  return {std::string(file), finding.rule->id, finding.sub_config, finding.message};
+}
+
 }  // namespace
 
 std::string LintPage(const std::vector<FileReport>& reports) {
@@ -204,20 +214,6 @@ std::string LintSarif(const std::vector<FileReport>& reports) {
                    {"version", "2.1.0"},
                    {"runs", Json::array({run})}});
 }
-
-namespace {
-
-// Of a finding of a baseline.
-constexpr const char* kKeys[] = {"file", "rule", "sub_config", "message"};
-using Baseline = std::set<std::array<std::string, std::size(kKeys)>>;
-
-Baseline::value_type KeyOf(const FileReport& report, const Finding& finding) {
-  absl::string_view file = report.file;
-  while (absl::StartsWith(file, "./")) file.remove_prefix(2);
-  return {std::string(file), finding.rule->id, finding.sub_config, finding.message};
-}
-
-}  // namespace
 
 std::string BaselineText(const std::vector<FileReport>& reports) {
   Baseline baseline;

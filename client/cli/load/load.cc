@@ -1,12 +1,10 @@
 #include "client/cli/load/load.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <memory>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
