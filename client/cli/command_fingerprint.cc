@@ -63,7 +63,6 @@ std::vector<std::pair<absl::string_view, size_t>> CountsOf(const Arguments& argu
           {"--dtype", arguments.Texts("dtype").size()}};
 }
 
-// At most `count` of each value.
 Status CheckCounts(const Arguments& arguments, size_t count) {
   for (const auto& [name, got] : CountsOf(arguments)) {
     if (got <= count) continue;

@@ -160,7 +160,6 @@ void PrintReplyJson(const RotateReply& reply, const std::string& prepared_id) {
   absl::PrintF("%s", JsonText(json));
 }
 
-// Reads the tensors of `request`, sends it, writes the results.
 Result<int> Run(const Arguments& arguments, RotateRequest request) {
   Job job{.request = std::move(request), .files = {}};
   for (const Role role : {Role::kQ, Role::kK}) {

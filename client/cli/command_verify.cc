@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kGoldenBytesMax = int64_t{1} << 30;
 
-// What became of one file.
 struct Verdict {
   // Largest error / tolerance in each dtype, as far as the file got; unset: the call failed.
   std::vector<std::pair<absl::string_view, std::optional<double>>> ratios;

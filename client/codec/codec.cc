@@ -116,7 +116,6 @@ bool HasStridesOf(const TensorView& view, const std::vector<int64_t>& strides) {
          StridesOf(view.shape, strides) == StridesOf(view.shape, view.strides);
 }
 
-// An array of rows.
 struct RowPlace {
   const RowArray* array = nullptr;
   const ArrayView* view = nullptr;

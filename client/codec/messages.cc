@@ -119,128 +119,6 @@ Status SetReposition(const TableReposition& reposition, v1::TableReposition& mes
   return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
 }
 
-}  // namespace
-
-v1::DType ToMessage(DType dtype) {
-  return kDTypes[static_cast<size_t>(dtype)];
-}
-
-std::optional<DType> DTypeNumbered(v1::DType number) {
-  const auto* const found = std::find(std::begin(kDTypes), std::end(kDTypes), number);
-  if (found == std::end(kDTypes)) return std::nullopt;
-  return static_cast<DType>(found - std::begin(kDTypes));
-}
-
-v1::Role ToMessage(Role role) {
-  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
-}
-
-Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
-  v1::DescribeRequest message;
-  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
-  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
-  message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
-  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
-  if (request.dtype.has_value()) message.set_dtype(ToMessage(*request.dtype));
-  message.set_sinusoidal(request.sinusoidal);
-  return message;
-}
-
-Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
-  absl::StatusOr<RopeConfig> config = proto::ReadRopeConfig(message.config());
-  if (!config.ok()) {
-    const proto::ErrorParts parts = proto::PartsOf(config.status());
-    return MakeError(Reason::kInternal, absl::StrCat("reply: config.", parts.field), parts.got,
-                     parts.want);
-  }
-  DescribeReply reply;
-  reply.config_id = message.config_id();
-  reply.config = *std::move(config);
-  if (message.precision() == v1::PRECISION_HF) reply.config.precision = Precision::kHf;
-  reply.pairing = FromMessage(message.pairing());
-  reply.channel_order = FromMessage(message.channel_order());
-  reply.layer_type = message.layer_type();
-  reply.rotates = message.rotates();
-  reply.seq_len = message.seq_len();
-  reply.depends_on_seq_len = message.depends_on_seq_len();
-  reply.attention_factor = message.attention_factor();
-  reply.inv_freq = ToVector<double>(message.inv_freq());
-  reply.wavelengths = ToVector<double>(message.wavelengths());
-  reply.warnings = ToVector<std::string>(message.warnings());
-  for (const v1::Reading& reading : message.readings()) {
-    reply.readings.push_back({.engine = reading.implementation(),
-                              .version = reading.version(),
-                              .executed = reading.executed(),
-                              .difference = reading.difference(),
-                              .attention_factor = reading.attention_factor(),
-                              .inv_freq_max_relative = reading.inv_freq_max_relative()});
-  }
-  if (message.has_scale()) reply.scale = FromMessage(message.scale());
-  for (const v1::ScaleReading& reading : message.scale_readings()) {
-    reply.scale_readings.push_back({.engine = reading.implementation(),
-                                    .version = reading.version(),
-                                    .executed = reading.executed(),
-                                    .difference = reading.difference(),
-                                    .scale = FromMessage(reading.scale())});
-  }
-  if (message.has_ramp()) {
-    reply.ramp = {.low_index = message.ramp().low_index(),
-                  .high_index = message.ramp().high_index(),
-                  .low_wavelength = message.ramp().low_wavelength(),
-                  .high_wavelength = message.ramp().high_wavelength()};
-  }
-  for (const int scaling : message.scaling()) {
-    reply.scaling.push_back(static_cast<FrequencyScaling>(scaling));
-  }
-  reply.float32_angle_error = message.float32_angle_error();
-  reply.float32_angle_position = message.float32_angle_position();
-  for (const v1::Row& row : message.rows()) {
-    reply.rows.push_back({.position = row.position(),
-                          .cos = ToVector<double>(row.cos()),
-                          .sin = ToVector<double>(row.sin()),
-                          .sinusoid = ToVector<double>(row.sinusoid())});
-  }
-  return reply;
-}
-
-// A HealthCheckRequest has the bytes of a BytesValue, and a HealthCheckResponse those of an
-// Int32Value: one field with the number 1.
-grpc::ByteBuffer HealthRequestOf(const std::string& service) {
-  google::protobuf::BytesValue message;
-  message.set_value(service);
-  return BytesOf(message);
-}
-
-Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
-  if (!reply.ok()) return reply.status();
-  const auto number = MessageOf<google::protobuf::Int32Value>(reply);
-  if (!number.ok()) {
-    return MakeError(Reason::kInternal, "reply", "malformed bytes",
-                     "grpc.health.v1.HealthCheckResponse");
-  }
-  if (number->value() == 1) return ServingStatus::kServing;  // as in grpc/health/v1/health.proto
-  return number->value() == 2 ? ServingStatus::kNotServing : ServingStatus::kUnknown;
-}
-
-Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
-  v1::GetTablesRequest message;
-  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
-  ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *message.mutable_positions()));
-  if (request.reposition.has_value()) {
-    ROPE_RETURN_IF_ERROR(SetReposition(*request.reposition, *message.mutable_reposition()));
-  }
-  message.set_dtype(ToMessage(request.dtype));
-  // The client's enumerators begin at 0, those of the schema at 1.
-  message.set_layout(static_cast<v1::TableLayout>(static_cast<int>(request.layout) + 1));
-  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
-  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
-  message.set_skip_attention_factor(request.skip_attention_factor);
-  if (request.role.has_value()) message.set_role(ToMessage(*request.role));
-  return message;
-}
-
-namespace {
-
 Status TooLarge(const char* field) {
   return InvalidField(
       field, absl::StrCat("more than ", std::numeric_limits<int64_t>::max(), " bytes"), "fewer");
@@ -385,6 +263,124 @@ Status CheckOutputStrides(const WantedTensor& wanted) {
 }
 
 }  // namespace
+
+v1::DType ToMessage(DType dtype) {
+  return kDTypes[static_cast<size_t>(dtype)];
+}
+
+std::optional<DType> DTypeNumbered(v1::DType number) {
+  const auto* const found = std::find(std::begin(kDTypes), std::end(kDTypes), number);
+  if (found == std::end(kDTypes)) return std::nullopt;
+  return static_cast<DType>(found - std::begin(kDTypes));
+}
+
+v1::Role ToMessage(Role role) {
+  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
+}
+
+Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
+  v1::DescribeRequest message;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
+  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
+  message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
+  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
+  if (request.dtype.has_value()) message.set_dtype(ToMessage(*request.dtype));
+  message.set_sinusoidal(request.sinusoidal);
+  return message;
+}
+
+Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
+  absl::StatusOr<RopeConfig> config = proto::ReadRopeConfig(message.config());
+  if (!config.ok()) {
+    const proto::ErrorParts parts = proto::PartsOf(config.status());
+    return MakeError(Reason::kInternal, absl::StrCat("reply: config.", parts.field), parts.got,
+                     parts.want);
+  }
+  DescribeReply reply;
+  reply.config_id = message.config_id();
+  reply.config = *std::move(config);
+  if (message.precision() == v1::PRECISION_HF) reply.config.precision = Precision::kHf;
+  reply.pairing = FromMessage(message.pairing());
+  reply.channel_order = FromMessage(message.channel_order());
+  reply.layer_type = message.layer_type();
+  reply.rotates = message.rotates();
+  reply.seq_len = message.seq_len();
+  reply.depends_on_seq_len = message.depends_on_seq_len();
+  reply.attention_factor = message.attention_factor();
+  reply.inv_freq = ToVector<double>(message.inv_freq());
+  reply.wavelengths = ToVector<double>(message.wavelengths());
+  reply.warnings = ToVector<std::string>(message.warnings());
+  for (const v1::Reading& reading : message.readings()) {
+    reply.readings.push_back({.engine = reading.implementation(),
+                              .version = reading.version(),
+                              .executed = reading.executed(),
+                              .difference = reading.difference(),
+                              .attention_factor = reading.attention_factor(),
+                              .inv_freq_max_relative = reading.inv_freq_max_relative()});
+  }
+  if (message.has_scale()) reply.scale = FromMessage(message.scale());
+  for (const v1::ScaleReading& reading : message.scale_readings()) {
+    reply.scale_readings.push_back({.engine = reading.implementation(),
+                                    .version = reading.version(),
+                                    .executed = reading.executed(),
+                                    .difference = reading.difference(),
+                                    .scale = FromMessage(reading.scale())});
+  }
+  if (message.has_ramp()) {
+    reply.ramp = {.low_index = message.ramp().low_index(),
+                  .high_index = message.ramp().high_index(),
+                  .low_wavelength = message.ramp().low_wavelength(),
+                  .high_wavelength = message.ramp().high_wavelength()};
+  }
+  for (const int scaling : message.scaling()) {
+    reply.scaling.push_back(static_cast<FrequencyScaling>(scaling));
+  }
+  reply.float32_angle_error = message.float32_angle_error();
+  reply.float32_angle_position = message.float32_angle_position();
+  for (const v1::Row& row : message.rows()) {
+    reply.rows.push_back({.position = row.position(),
+                          .cos = ToVector<double>(row.cos()),
+                          .sin = ToVector<double>(row.sin()),
+                          .sinusoid = ToVector<double>(row.sinusoid())});
+  }
+  return reply;
+}
+
+// A HealthCheckRequest has the bytes of a BytesValue, and a HealthCheckResponse those of an
+// Int32Value: one field with the number 1.
+grpc::ByteBuffer HealthRequestOf(const std::string& service) {
+  google::protobuf::BytesValue message;
+  message.set_value(service);
+  return BytesOf(message);
+}
+
+Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
+  if (!reply.ok()) return reply.status();
+  const auto number = MessageOf<google::protobuf::Int32Value>(reply);
+  if (!number.ok()) {
+    return MakeError(Reason::kInternal, "reply", "malformed bytes",
+                     "grpc.health.v1.HealthCheckResponse");
+  }
+  if (number->value() == 1) return ServingStatus::kServing;  // as in grpc/health/v1/health.proto
+  return number->value() == 2 ? ServingStatus::kNotServing : ServingStatus::kUnknown;
+}
+
+Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
+  v1::GetTablesRequest message;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
+  ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *message.mutable_positions()));
+  if (request.reposition.has_value()) {
+    ROPE_RETURN_IF_ERROR(SetReposition(*request.reposition, *message.mutable_reposition()));
+  }
+  message.set_dtype(ToMessage(request.dtype));
+  // The client's enumerators begin at 0, those of the schema at 1.
+  message.set_layout(static_cast<v1::TableLayout>(static_cast<int>(request.layout) + 1));
+  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
+  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
+  message.set_skip_attention_factor(request.skip_attention_factor);
+  if (request.role.has_value()) message.set_role(ToMessage(*request.role));
+  return message;
+}
 
 Result<TablesReply> FromMessage(const v1::GetTablesResponse& message) {
   TablesReply reply = {.config_id = message.config_id(),

@@ -11,7 +11,6 @@
 namespace rope::client {
 namespace {
 
-// The filter of --engine=NAME[@VERSION].
 Result<kernels::EngineVersion> FilterOf(const Arguments& arguments) {
   if (!arguments.Has("engine")) return kernels::EngineVersion();
   Result<kernels::EngineVersion> filter = ReadFilter(arguments.Text("engine"));

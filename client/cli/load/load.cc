@@ -148,36 +148,6 @@ ConnectOptions OptionsOf(const LoadPlan& plan) {
   return options;
 }
 
-}  // namespace
-
-double Percentile(const std::vector<float>& sorted, double percent) {
-  if (sorted.empty()) return 0;
-  const double rank = std::ceil(static_cast<double>(sorted.size()) * percent / 100);
-  return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
-}
-
-Result<LoadResult> RunLoad(const LoadPlan& plan,
-                           const std::function<Result<Client>(const ConnectOptions&)>& connect) {
-  Sequences sequences;
-  for (int64_t i = 0; i < plan.concurrency; ++i) {
-    ROPE_ASSIGN_OR_RETURN(Client client, connect(OptionsOf(plan)));
-    sequences.push_back(std::make_unique<Sequence>(plan, std::move(client), i));
-  }
-  for (const auto& sequence : sequences) ROPE_RETURN_IF_ERROR(sequence->Allocate());
-  ROPE_ASSIGN_OR_RETURN(const RotateReply first, sequences.front()->Rotate());
-
-  const auto begin = Clock::now();
-  RunSequences(plan, sequences);
-  LoadResult result = Sum(sequences);
-  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  result.device = first.device;
-  return result;
-}
-
-// load: how many requests a server answers, and how fast.
-
-namespace {
-
 constexpr int64_t kConcurrencyMax = 4096;
 constexpr int64_t kRequestBytesMax = int64_t{2} << 30;  // more does not fit in a message
 constexpr std::chrono::hours kDurationMax{240};
@@ -343,6 +313,30 @@ Result<int> RunLoadCommand(const Arguments& arguments) {
 }
 
 }  // namespace
+
+double Percentile(const std::vector<float>& sorted, double percent) {
+  if (sorted.empty()) return 0;
+  const double rank = std::ceil(static_cast<double>(sorted.size()) * percent / 100);
+  return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
+}
+
+Result<LoadResult> RunLoad(const LoadPlan& plan,
+                           const std::function<Result<Client>(const ConnectOptions&)>& connect) {
+  Sequences sequences;
+  for (int64_t i = 0; i < plan.concurrency; ++i) {
+    ROPE_ASSIGN_OR_RETURN(Client client, connect(OptionsOf(plan)));
+    sequences.push_back(std::make_unique<Sequence>(plan, std::move(client), i));
+  }
+  for (const auto& sequence : sequences) ROPE_RETURN_IF_ERROR(sequence->Allocate());
+  ROPE_ASSIGN_OR_RETURN(const RotateReply first, sequences.front()->Rotate());
+
+  const auto begin = Clock::now();
+  RunSequences(plan, sequences);
+  LoadResult result = Sum(sequences);
+  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  result.device = first.device;
+  return result;
+}
 
 Command LoadCommand() {
   return {
