@@ -46,19 +46,16 @@ std::string WantOf(FlagKind kind, const std::string& value) {
   return {};
 }
 
-proto::Check CheckOf(FlagKind kind) {
-  return [kind](const std::string& value) {
-    const std::string want = WantOf(kind, value);
-    return want.empty() ? want : absl::StrCat("got ", value, ", want ", want);
-  };
-}
-
 // The parser of a command line, which fills `values` and `positional`.
 std::unique_ptr<CLI::App> AppOf(const Command& command, Arguments::Values& values,
                                 std::vector<std::string>& positional) {
   auto app = proto::NewApp("ropectl " + command.name, command.summary);
   for (const Flag& flag : command.flags) {
     const std::string& name = flag.name;
+    const auto check = [kind = flag.kind](const std::string& value) {
+      const std::string want = WantOf(kind, value);
+      return want.empty() ? want : absl::StrCat("got ", value, ", want ", want);
+    };
     CLI::Option* option = nullptr;
     if (flag.kind == FlagKind::kSwitch) {
       option = app->add_flag_callback(
@@ -69,7 +66,7 @@ std::unique_ptr<CLI::App> AppOf(const Command& command, Arguments::Values& value
                  absl::StrCat("--", name),
                  [&values, name](const std::string& value) { values[name] = value; }, flag.help)
               ->type_name(flag.value)
-              ->check(CheckOf(flag.kind));
+              ->check(check);
     }
     if (flag.kind == FlagKind::kTexts) {
       option->multi_option_policy(CLI::MultiOptionPolicy::Join);  // with \n between them

@@ -94,11 +94,11 @@ Result<std::string> ReadFile(const std::string& path, int64_t bytes_max);
 
 Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second);
 
+using Json = nlohmann::ordered_json;
 // JSON as every command prints it: indented, with a newline at the end. Text that is not UTF-8 is
 // replaced.
-inline std::string JsonText(const nlohmann::ordered_json& json) {
-  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
-  return json.dump(2, ' ', /*ensure_ascii=*/false, kReplace) + "\n";
+inline std::string JsonText(const Json& json) {
+  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
 inline const Flag kJsonFlag = {"json", FlagKind::kSwitch, "", "Print JSON."};

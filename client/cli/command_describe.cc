@@ -1,14 +1,9 @@
 // describe: what a config means, as a page or as JSON. A file and a preset are described in this
 // process, unless --target names a server. Layers that differ are described one after the other.
 #include <cmath>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/local_describe.h"
 #include "kernels/compat/attention_scale.h"

@@ -1,23 +1,13 @@
 // fingerprint: names the rotation of K as an engine computes it, for the key of a KV cache.
 // same: whether the K of two configs, or of two engines, is the same.
-#include <algorithm>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::vector<Flag> KeyFlags(const std::string& engine_help) {
   return {
@@ -29,13 +19,6 @@ std::vector<Flag> KeyFlags(const std::string& engine_help) {
       {"head_dim", FlagKind::kInteger, "N", "Channels of a head, where the config does not say."},
       kJsonFlag,
   };
-}
-
-// The value of A or of B: the only one is that of both.
-template <typename T>
-std::optional<T> Of(size_t which, const std::vector<T>& values) {
-  if (values.empty()) return std::nullopt;
-  return values[std::min(which, values.size() - 1)];
 }
 
 // These two are messages of rope.v1: RopeSpec and KeySource.
@@ -51,19 +34,19 @@ Result<Json> RopeOf(const Arguments& arguments, size_t which) {
     rope["model"] = model;
     return rope;
   }
-  ROPE_ASSIGN_OR_RETURN(rope["config_json"], ReadConfig(paths[std::min(which, paths.size() - 1)]));
+  ROPE_ASSIGN_OR_RETURN(rope["config_json"], ReadConfig(*OfSide(which, paths)));
   return rope;
 }
 
 Result<Json> KeyOf(const Arguments& arguments, size_t which) {
   ROPE_ASSIGN_OR_RETURN(Json rope, RopeOf(arguments, which));
   Json key = {{"rope", std::move(rope)},
-              {"engine", Of(which, arguments.Texts("engine")).value_or("")}};
-  if (const auto length = Of(which, arguments.Integers("max_model_len"))) {
+              {"engine", OfSide(which, arguments.Texts("engine")).value_or("")}};
+  if (const auto length = OfSide(which, arguments.Integers("max_model_len"))) {
     key["max_model_len"] = *length;
   }
   if (const auto head_dim = arguments.Integer("head_dim")) key["head_dim"] = *head_dim;
-  if (const auto dtype = Of(which, arguments.Texts("dtype"))) {
+  if (const auto dtype = OfSide(which, arguments.Texts("dtype"))) {
     if (*dtype != "fp32" && *dtype != "fp16" && *dtype != "bf16") {
       return Misused(absl::StrCat("--dtype: got ", *dtype, ", want fp32, fp16 or bf16"));
     }
@@ -80,7 +63,6 @@ std::vector<std::pair<absl::string_view, size_t>> CountsOf(const Arguments& argu
           {"--dtype", arguments.Texts("dtype").size()}};
 }
 
-// At most `count` of each value.
 Status CheckCounts(const Arguments& arguments, size_t count) {
   for (const auto& [name, got] : CountsOf(arguments)) {
     if (got <= count) continue;
@@ -134,9 +116,8 @@ Result<int> RunFingerprint(const Arguments& arguments) {
 }
 
 Result<int> RunSame(const Arguments& arguments) {
-  const auto counts = CountsOf(arguments);
-  if (std::none_of(counts.begin(), counts.end(),
-                   [](const auto& each) { return each.second >= 2; })) {
+  const auto is_pair = [](const auto& each) { return each.second >= 2; };
+  if (std::ranges::none_of(CountsOf(arguments), is_pair)) {
     return Misused(
         "same: got one side, want two files, or two values of --engine, "
         "--max_model_len or --dtype");

@@ -1,13 +1,7 @@
 // rotate, reposition: .npy files through the server.
-#include <algorithm>
 #include <deque>
-#include <nlohmann/json.hpp>
-#include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/npy.h"
 #include "kernels/status_macros.h"
@@ -57,8 +51,7 @@ Result<RotateRequest> RequestOf(const Arguments& arguments) {
   }
   ROPE_ASSIGN_OR_RETURN(request.operation,
                         ChoiceOf<Operation>(arguments, "operation",
-                                            {{"", Operation::kRotate},
-                                             {"rotate", Operation::kRotate},
+                                            {{"rotate", Operation::kRotate},
                                              {"inverse", Operation::kInverse},
                                              {"backward", Operation::kBackward},
                                              {"add_sinusoidal", Operation::kAddSinusoidal}}));
@@ -167,7 +160,6 @@ void PrintReplyJson(const RotateReply& reply, const std::string& prepared_id) {
   absl::PrintF("%s", JsonText(json));
 }
 
-// Reads the tensors of `request`, sends it, writes the results.
 Result<int> Run(const Arguments& arguments, RotateRequest request) {
   Job job{.request = std::move(request), .files = {}};
   for (const Role role : {Role::kQ, Role::kK}) {

@@ -1,31 +1,19 @@
 // health, info, connections, models: what the server says about itself.
-#include <algorithm>
 #include <chrono>
-#include <cstdint>
-#include <nlohmann/json.hpp>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "absl/types/span.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr std::chrono::nanoseconds kNoWait{0};
 constexpr std::chrono::hours kWaitMax{24};
 
 Result<ServingStatus> AskHealth(const Arguments& arguments) {
@@ -154,19 +142,16 @@ void PrintConnectionsJson(const Json& list) {
 Result<int> RunHealth(const Arguments& arguments) {
   using Clock = std::chrono::steady_clock;
   if (arguments.positional().size() > 1) return Misused("got two services, want one at most");
-  const auto end = Clock::now() + std::min<std::chrono::nanoseconds>(
-                                      arguments.Duration("wait").value_or(kNoWait), kWaitMax);
+  const auto wait = arguments.Duration("wait").value_or(std::chrono::nanoseconds(0));
+  const auto end = Clock::now() + std::min<std::chrono::nanoseconds>(wait, kWaitMax);
   Result<ServingStatus> health = AskHealth(arguments);
   while ((!health.ok() || *health != ServingStatus::kServing) && Clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     health = AskHealth(arguments);
   }
   if (!health.ok()) return health.status();
-  if (arguments.Has("json")) {
-    absl::PrintF("%s", JsonText({{"status", Name(*health)}}));
-  } else {
-    absl::PrintF("%s\n", Name(*health));
-  }
+  absl::PrintF("%s", arguments.Has("json") ? JsonText({{"status", Name(*health)}})
+                                           : absl::StrCat(Name(*health), "\n"));
   return *health == ServingStatus::kServing ? kExitOk : kExitFailed;
 }
 

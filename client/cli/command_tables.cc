@@ -1,23 +1,13 @@
 // tables: exact cos and sin as .npy files.
-#include <algorithm>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/npy.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Rows of one call: in every layout and dtype, heads of 1024 channels stay below the server's limit
 // of 16 MiB.
@@ -79,10 +69,6 @@ struct Table {
   std::vector<int64_t> from_positions;
 };
 
-int64_t LengthOf(const std::vector<int64_t>& positions) {
-  return *std::max_element(positions.begin(), positions.end()) + 1;
-}
-
 Result<Table> TableOf(const Arguments& arguments) {
   Table table;
   ROPE_ASSIGN_OR_RETURN(table.request.rope, RopeSpecOf(arguments));
@@ -93,25 +79,24 @@ Result<Table> TableOf(const Arguments& arguments) {
   table.request.dtype = dtype.value_or(DType::kFloat32);
   ROPE_ASSIGN_OR_RETURN(table.request.layout,
                         ChoiceOf<TableLayout>(arguments, "layout",
-                                              {{"", TableLayout::kCosSinCache},
-                                               {"cos_sin_cache", TableLayout::kCosSinCache},
+                                              {{"cos_sin_cache", TableLayout::kCosSinCache},
                                                {"cos_sin", TableLayout::kCosSin},
                                                {"duplicated", TableLayout::kDuplicated},
                                                {"complex", TableLayout::kComplex}}));
   ROPE_RETURN_IF_ERROR(CheckOutputs(arguments, table.request.layout));
   ROPE_ASSIGN_OR_RETURN(table.positions, PositionsOf(arguments));
   ROPE_ASSIGN_OR_RETURN(table.from_positions, FromPositionsOf(arguments, table.positions.size()));
-  table.request.seq_len = arguments.Integer("seq_len").value_or(LengthOf(table.positions));
+  table.request.seq_len =
+      arguments.Integer("seq_len").value_or(std::ranges::max(table.positions) + 1);
   table.request.head_dim = arguments.Integer("head_dim");
   table.request.skip_attention_factor = arguments.Has("skip_attention_factor");
   if (table.from_positions.empty()) return table;
-  table.request.reposition.emplace().from_seq_len = LengthOf(table.from_positions);
+  table.request.reposition.emplace().from_seq_len = std::ranges::max(table.from_positions) + 1;
   if (!HasFromRope(arguments)) return table;
   ROPE_ASSIGN_OR_RETURN(table.request.reposition->from_rope, RopeSpecOf(arguments, "from_"));
   return table;
 }
 
-// Appends the rows of a part.
 void Append(const TableArray& part, TableArray& whole) {
   if (whole.shape.empty()) {
     whole = part;

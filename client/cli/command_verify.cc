@@ -1,19 +1,10 @@
 // verify: golden files against the server, in every dtype.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/golden.h"
 #include "kernels/status_macros.h"
@@ -21,11 +12,8 @@
 namespace rope::client {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr int64_t kGoldenBytesMax = int64_t{1} << 30;
 
-// What became of one file.
 struct Verdict {
   // Largest error / tolerance in each dtype, as far as the file got; unset: the call failed.
   std::vector<std::pair<absl::string_view, std::optional<double>>> ratios;

@@ -1,6 +1,5 @@
 #include "client/cli/commands.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +7,7 @@
 #include <limits>
 #include <system_error>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -46,21 +46,19 @@ std::vector<Flag> CommonFlags(Command::Asks asks) {
   const std::string timeout =
       absl::StrCat("For each call. Default ",
                    absl::FormatDuration(absl::FromChrono(CallOptions().timeout)), ".");
-  return {
-      {"target", FlagKind::kText, "HOST:PORT", target, /*environment=*/true},
-      {"timeout", FlagKind::kDuration, "DURATION", timeout, /*environment=*/true},
+  std::vector<Flag> flags = {
+      {"target", FlagKind::kText, "HOST:PORT", target},
+      {"timeout", FlagKind::kDuration, "DURATION", timeout},
       {"tls_ca", FlagKind::kText, "FILE",
-       "TLS with a server of these authorities, PEM; https://HOST:PORT takes the system's.",
-       /*environment=*/true},
-      {"tls_cert", FlagKind::kText, "FILE", "The client's own certificate chain, PEM.",
-       /*environment=*/true},
-      {"tls_key", FlagKind::kText, "FILE", "The key of --tls_cert, PEM.", /*environment=*/true},
+       "TLS with a server of these authorities, PEM; https://HOST:PORT takes the system's."},
+      {"tls_cert", FlagKind::kText, "FILE", "The client's own certificate chain, PEM."},
+      {"tls_key", FlagKind::kText, "FILE", "The key of --tls_cert, PEM."},
       {"tls_server_name", FlagKind::kText, "NAME",
-       "The name in the server's certificate. Default: the host of --target.",
-       /*environment=*/true},
-      {"token_file", FlagKind::kText, "FILE", "Its first line goes as bearer token.",
-       /*environment=*/true},
+       "The name in the server's certificate. Default: the host of --target."},
+      {"token_file", FlagKind::kText, "FILE", "Its first line goes as bearer token."},
   };
+  for (Flag& flag : flags) flag.environment = true;
+  return flags;
 }
 
 Command WithCommonFlags(Command command) {
@@ -95,7 +93,6 @@ int RunCommand(const Command& command, absl::Span<const absl::string_view> rest)
   return command.exits.empty() ? kExitFailed : kExitUsage;
 }
 
-// Unknown command.
 int MisuseOfCommand(absl::string_view name) {
   if (name == "diagnose" || name == "plot") {
     return Misuse(
@@ -263,10 +260,8 @@ bool HasFromRope(const Arguments& arguments) {
 
 int RunRopectl(absl::Span<const absl::string_view> arguments) {
   const auto is_word = [](absl::string_view argument) { return !absl::StartsWith(argument, "-"); };
-  const auto word = std::find_if(arguments.begin(), arguments.end(), is_word);
-  const auto has = [&arguments](absl::string_view flag) {
-    return std::find(arguments.begin(), arguments.end(), flag) != arguments.end();
-  };
+  const auto word = absl::c_find_if(arguments, is_word);
+  const auto has = [&](absl::string_view flag) { return absl::c_linear_search(arguments, flag); };
   const bool asks_help = has("--help") || has("-h");
   if (has("--version")) {
     absl::PrintF("ropectl %s\n", proto::kVersion);

@@ -4,6 +4,7 @@
 #ifndef ROPE_CLIENT_CLI_COMMANDS_H_
 #define ROPE_CLIENT_CLI_COMMANDS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -33,18 +34,27 @@ int RunRopectl(absl::Span<const absl::string_view> arguments);
 // INVALID_ARGUMENT: wrong usage.
 Status Misused(std::string message);
 
-// The value that flag `name` chooses by its text. The first value is the default.
-// INVALID_ARGUMENT: another text.
+// The value that flag `name` chooses by its text. The first value is the default; one
+// without a text cannot be named. INVALID_ARGUMENT: another text.
 template <typename T>
 Result<T> ChoiceOf(const Arguments& arguments, absl::string_view name,
                    const std::vector<std::pair<absl::string_view, T>>& choices) {
+  if (!arguments.Has(name)) return choices.front().second;
   const std::string text = arguments.Text(name);
   std::string known;
   for (const auto& [choice, value] : choices) {
-    if (choice == text && (text.empty() == !arguments.Has(name))) return value;
-    if (!choice.empty()) absl::StrAppend(&known, known.empty() ? "" : ", ", choice);
+    if (choice.empty()) continue;
+    if (choice == text) return value;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", choice);
   }
   return Misused(absl::StrCat("--", name, ": got ", text, ", want one of ", known));
+}
+
+// The value of side A (0) or B (1): the only one is that of both. Unset: there is none.
+template <typename T>
+std::optional<T> OfSide(size_t which, const std::vector<T>& values) {
+  if (values.empty()) return std::nullopt;
+  return values[std::min(which, values.size() - 1)];
 }
 
 // The dtype that flag `name` chooses among `dtypes`; unset: it is not given.

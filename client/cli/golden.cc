@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/arguments.h"
 #include "kernels/dtype/element.h"
 
 namespace rope::client {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t kAxisMax = int64_t{1} << 20;  // a product of three cannot overflow
 constexpr double kTolerance = 1.5e-7;

@@ -41,10 +41,8 @@ absl::StatusOr<kernels::ModelConfig> ReadModel(const RopeSpec& spec) {
 
 absl::StatusOr<kernels::LayerRope> ReadRope(const kernels::ModelConfig& config,
                                             const RopeSpec& spec) {
-  kernels::LayerChoice choice;
-  if (spec.layer.has_value()) choice.layer = *spec.layer;
-  choice.layer_type = spec.layer_type;
-  ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
+  ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
+                        config.Layer({.layer = spec.layer, .layer_type = spec.layer_type}));
   const kernels::Preset* const preset = kernels::FindPreset(spec.model);
   if (preset != nullptr && spec.sub_config.empty()) layer.pairing = preset->pairing;
   layer.config.precision = spec.precision.value_or(Precision::kExact);

@@ -1,8 +1,5 @@
 // ropectl: the command-line client of RopeServe.
 
-#include <vector>
-
-#include "absl/strings/string_view.h"
 #include "client/cli/commands.h"
 
 int main(int argc, char** argv) {

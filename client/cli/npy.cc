@@ -1,7 +1,6 @@
 #include "client/cli/npy.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -12,8 +11,6 @@
 
 namespace rope::client {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kMagic = "\x93NUMPY";
 constexpr size_t kHeaderBytesMax = 64 << 10;

@@ -84,18 +84,6 @@ RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& 
   return tensor;
 }
 
-void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
-  reply.request_id = head.request_id();
-  reply.attention_factor = head.attention_factor();
-  reply.attention_factor_applied = head.attention_factor_applied();
-  reply.device = head.device();
-  reply.stage_times = {.decode_us = head.stage_times().decode_us(),
-                       .validate_us = head.stage_times().validate_us(),
-                       .queue_us = head.stage_times().queue_us(),
-                       .execute_us = head.stage_times().execute_us()};
-  reply.warnings.assign(head.warnings().begin(), head.warnings().end());
-}
-
 // Whether request and reply fit through a ring: neither contains tensor bytes, and the request has
 // at most kRingRequestBytes. An empty tensor has no bytes, wherever it lies.
 bool FitRing(const std::vector<proto::MessagePart>& message,
@@ -128,7 +116,6 @@ bool HasStridesOf(const TensorView& view, const std::vector<int64_t>& strides) {
          StridesOf(view.shape, strides) == StridesOf(view.shape, view.strides);
 }
 
-// An array of rows.
 struct RowPlace {
   const RowArray* array = nullptr;
   const ArrayView* view = nullptr;
@@ -146,14 +133,12 @@ struct Encoding {
   // Adds a tensor of `bytes` bytes with the data and the output of `memory`.
   Status Add(const TensorView& view, int64_t bytes, WantedTensor wanted, const TensorView& memory) {
     ROPE_RETURN_IF_ERROR(CheckData(memory.data, bytes, places.size()));
-    if (!wanted.strides.empty() && memory.output == nullptr && wanted.bytes > 0) {
-      return InvalidField(absl::StrCat("tensors[", places.size(), "].output"), "null",
-                          "memory with the output_strides");
-    }
     const bool is_paged = view.paged.has_value();
-    if (is_paged && memory.output == nullptr) {
-      return InvalidField(absl::StrCat("tensors[", places.size(), "].output"), "null",
-                          "the pool of pages, or another one");
+    const bool is_strided = !wanted.strides.empty() && wanted.bytes > 0;
+    if (memory.output == nullptr && (is_strided || is_paged)) {
+      return InvalidField(
+          absl::StrCat("tensors[", places.size(), "].output"), "null",
+          is_strided ? "memory with the output_strides" : "the pool of pages, or another one");
     }
     wanted.output = memory.output;
     for (size_t i = 0; wanted.output != nullptr && i < encoded.wanted.size(); ++i) {
@@ -299,8 +284,8 @@ void SetRows(const Encoding& encoding, bool has_shapes, v1::RotateRequest& head)
   }
 }
 
-// Names the places in the region.
-void SetPlaces(const Encoding& encoding, v1::RotateRequest& head) {
+// Names the places in the region, and the positions that lie on its device.
+void SetPlaces(const RotateRequest& request, const Encoding& encoding, v1::RotateRequest& head) {
   for (size_t i = 0; i < encoding.places.size(); ++i) {
     const std::optional<RegionRange>& input = encoding.placement.inputs[i];
     if (!input.has_value()) continue;
@@ -310,10 +295,6 @@ void SetPlaces(const Encoding& encoding, v1::RotateRequest& head) {
   for (const RegionRange& output : encoding.placement.outputs) {
     SetSpan(encoding, output, *head.mutable_output()->add_regions());
   }
-}
-
-// Names the positions that lie on the device of the region.
-void SetDeviceIds(const RotateRequest& request, const Encoding& encoding, v1::RotateRequest& head) {
   if (request.positions.device_ids == nullptr) return;
   SetSpan(encoding, {.offset = proto::ProcessMemoryOffset(request.positions.device_ids)},
           *head.mutable_positions()->mutable_position_ids()->mutable_region());
@@ -496,8 +477,7 @@ Status FillPrepared(const RotateRequest& request, const std::vector<Preparation:
     SetSlots(view, request.tensors[i].paged, {.shape = has_shapes, .elements = true}, tensor);
   }
   SetRows(encoding, has_shapes, head);
-  SetPlaces(encoding, head);
-  SetDeviceIds(request, encoding, head);
+  SetPlaces(request, encoding, head);
   return {};
 }
 
@@ -584,9 +564,8 @@ Status FillWhole(const RotateRequest& request, v1::RotateRequest& head, Encoding
 Status FillWholePrepared(const RotateRequest& request, v1::RotateRequest& head,
                          Encoding& encoding) {
   const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
-  const v1::RotateRequest& prepared = preparation.message().rotate();
   ROPE_ASSIGN_OR_RETURN(const auto found, preparation.TensorsOf(request));
-  head = prepared;
+  head = preparation.message().rotate();
   if (head.has_output()) head.mutable_output()->clear_strides();  // EncodeWhole sets them
   if (head.output().ByteSizeLong() == 0) head.clear_output();
   ROPE_RETURN_IF_ERROR(SetValues(request, head));
@@ -629,12 +608,9 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
   ROPE_RETURN_IF_ERROR(encoding.AddRows(request.rows));
   ROPE_RETURN_IF_ERROR(PlaceTensors(region, route, encoding));
   SetRows(encoding, /*has_shapes=*/true, head);
-  SetPlaces(encoding, head);
-  SetDeviceIds(request, encoding, head);
+  SetPlaces(request, encoding, head);
   if (encoding.writes_strides() && encoding.wants_strides()) {
-    for (const WantedTensor& wanted : encoding.encoded.wanted) {
-      AddOutputStrides(wanted, head);
-    }
+    for (const WantedTensor& wanted : encoding.encoded.wanted) AddOutputStrides(wanted, head);
   }
   if (route == Route::kInProcess) return InProcess(std::move(call), std::move(encoding));
   std::vector<proto::MessagePart> message = JoinWhole(encoding, head);
@@ -705,7 +681,7 @@ Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
   if (!reply.head_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Unreadable("", "malformed bytes");
   }
-  for (const v1::Tensor& tensor : reply.head().tensors()) {
+  for (const v1::Tensor& tensor : reply.head_->tensors()) {
     // In a parsed skeleton `raw` holds a payload index; here it would be actual tensor bytes.
     if (proto::HasPayload(tensor.array())) return Unreadable("", "bytes of a tensor in a ring");
   }
@@ -713,7 +689,7 @@ Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
 }
 
 Status ReceivedReply::error() const {
-  const v1::Error& error = head().error();
+  const v1::Error& error = head_->error();
   if (error.code() == 0) return {};
   return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
 }
@@ -722,19 +698,24 @@ Status ReceivedReply::error() const {
 Result<RotateReply> ReceivedReply::ToReply(std::vector<WantedTensor> wanted,
                                            OutputPool& pool) const {
   ROPE_RETURN_IF_ERROR(error());
-  const auto count = static_cast<size_t>(head().tensors_size());
-  if (count != wanted.size()) {
-    return Unreadable("tensors", count, wanted.size());
-  }
+  const auto count = static_cast<size_t>(head_->tensors_size());
+  if (count != wanted.size()) return Unreadable("tensors", count, wanted.size());
   for (size_t i = 0; i < count; ++i) {
-    const v1::Array& array = head().tensors(static_cast<int>(i)).array();
+    const v1::Array& array = head_->tensors(static_cast<int>(i)).array();
     ROPE_RETURN_IF_ERROR(CheckTensor(array, message_, wanted[i], i));
   }
-  RotateReply reply;
-  ReadHead(head(), reply);
+  RotateReply reply = {.request_id = head_->request_id(),
+                       .attention_factor = head_->attention_factor(),
+                       .attention_factor_applied = head_->attention_factor_applied(),
+                       .device = head_->device(),
+                       .stage_times = {.decode_us = head_->stage_times().decode_us(),
+                                       .validate_us = head_->stage_times().validate_us(),
+                                       .queue_us = head_->stage_times().queue_us(),
+                                       .execute_us = head_->stage_times().execute_us()},
+                       .warnings = {head_->warnings().begin(), head_->warnings().end()}};
   reply.tensors.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    const v1::Tensor& tensor = head().tensors(static_cast<int>(i));
+    const v1::Tensor& tensor = head_->tensors(static_cast<int>(i));
     reply.tensors.push_back(ReadTensorInto(tensor, message_, std::move(wanted[i]), pool));
   }
   return reply;

@@ -104,14 +104,13 @@ class ReceivedReply {
   // needs.
   static Result<ReceivedReply> ParseSmall(std::string_view bytes);
 
-  const std::string& request_id() const { return head().request_id(); }
+  const std::string& request_id() const { return head_->request_id(); }
   // The status in the reply's `error`, or OK.
   Status error() const;
   // Copies the tensors to their outputs. Tensors without an output get memory from `pool`.
   Result<RotateReply> ToReply(std::vector<WantedTensor> wanted, OutputPool& pool) const;
 
  private:
-  const v1::RotateResponse& head() const { return *head_; }
   std::vector<grpc::Slice> slices_;  // keep the bytes alive to which message_'s payloads refer
   proto::SplitMessage message_;
   std::unique_ptr<google::protobuf::Arena> arena_ = std::make_unique<google::protobuf::Arena>();

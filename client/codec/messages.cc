@@ -74,42 +74,19 @@ AttentionScale FromMessage(const v1::AttentionScale& message) {
 
 Status SetPositions(const TablePositions& positions, absl::string_view field,
                     v1::TablePositions& message) {
-  const bool has_range = positions.begin != 0 || positions.end != 0;
   if (positions.position_ids.empty()) {
     message.mutable_range()->set_begin(positions.begin);
     message.mutable_range()->set_end(positions.end);
     return {};
   }
-  if (has_range) {
+  if (positions.begin != 0 || positions.end != 0) {
     return InvalidField(field, "a range and position_ids", "exactly one of them");
   }
   SetIntegers(positions.position_ids, *message.mutable_position_ids());
   return {};
 }
 
-Status SetReposition(const TableReposition& reposition, v1::TableReposition& message) {
-  ROPE_RETURN_IF_ERROR(SetPositions(reposition.from, "reposition.from", *message.mutable_from()));
-  if (reposition.from_seq_len.has_value()) message.set_from_seq_len(*reposition.from_seq_len);
-  if (!reposition.from_rope.has_value()) return {};
-  return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
-}
-
-}  // namespace
-
-v1::DType ToMessage(DType dtype) {
-  return kDTypes[static_cast<size_t>(dtype)];
-}
-
-std::optional<DType> DTypeNumbered(v1::DType number) {
-  const auto* const found = std::find(std::begin(kDTypes), std::end(kDTypes), number);
-  if (found == std::end(kDTypes)) return std::nullopt;
-  return static_cast<DType>(found - std::begin(kDTypes));
-}
-
-v1::Role ToMessage(Role role) {
-  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
-}
-
+// Errors begin with `field`: the spec has two sources. REQUIRES: `message` is empty.
 Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message) {
   ROPE_RETURN_IF_ERROR(CheckOneOf(field, {{"model", !spec.model.empty()},
                                           {"config_id", !spec.config_id.empty()},
@@ -135,111 +112,12 @@ Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& mess
   return {};
 }
 
-Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
-  v1::DescribeRequest message;
-  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
-  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
-  message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
-  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
-  if (request.dtype.has_value()) message.set_dtype(ToMessage(*request.dtype));
-  message.set_sinusoidal(request.sinusoidal);
-  return message;
+Status SetReposition(const TableReposition& reposition, v1::TableReposition& message) {
+  ROPE_RETURN_IF_ERROR(SetPositions(reposition.from, "reposition.from", *message.mutable_from()));
+  if (reposition.from_seq_len.has_value()) message.set_from_seq_len(*reposition.from_seq_len);
+  if (!reposition.from_rope.has_value()) return {};
+  return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
 }
-
-Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
-  absl::StatusOr<RopeConfig> config = proto::ReadRopeConfig(message.config());
-  if (!config.ok()) {
-    const proto::ErrorParts parts = proto::PartsOf(config.status());
-    return MakeError(Reason::kInternal, absl::StrCat("reply: config.", parts.field), parts.got,
-                     parts.want);
-  }
-  DescribeReply reply;
-  reply.config_id = message.config_id();
-  reply.config = *std::move(config);
-  if (message.precision() == v1::PRECISION_HF) reply.config.precision = Precision::kHf;
-  reply.pairing = FromMessage(message.pairing());
-  reply.channel_order = FromMessage(message.channel_order());
-  reply.layer_type = message.layer_type();
-  reply.rotates = message.rotates();
-  reply.seq_len = message.seq_len();
-  reply.depends_on_seq_len = message.depends_on_seq_len();
-  reply.attention_factor = message.attention_factor();
-  reply.inv_freq = ToVector<double>(message.inv_freq());
-  reply.wavelengths = ToVector<double>(message.wavelengths());
-  reply.warnings = ToVector<std::string>(message.warnings());
-  for (const v1::Reading& reading : message.readings()) {
-    reply.readings.push_back({.engine = reading.implementation(),
-                              .version = reading.version(),
-                              .executed = reading.executed(),
-                              .difference = reading.difference(),
-                              .attention_factor = reading.attention_factor(),
-                              .inv_freq_max_relative = reading.inv_freq_max_relative()});
-  }
-  if (message.has_scale()) reply.scale = FromMessage(message.scale());
-  for (const v1::ScaleReading& reading : message.scale_readings()) {
-    reply.scale_readings.push_back({.engine = reading.implementation(),
-                                    .version = reading.version(),
-                                    .executed = reading.executed(),
-                                    .difference = reading.difference(),
-                                    .scale = FromMessage(reading.scale())});
-  }
-  if (message.has_ramp()) {
-    reply.ramp = {.low_index = message.ramp().low_index(),
-                  .high_index = message.ramp().high_index(),
-                  .low_wavelength = message.ramp().low_wavelength(),
-                  .high_wavelength = message.ramp().high_wavelength()};
-  }
-  for (const int scaling : message.scaling()) {
-    reply.scaling.push_back(static_cast<FrequencyScaling>(scaling));
-  }
-  reply.float32_angle_error = message.float32_angle_error();
-  reply.float32_angle_position = message.float32_angle_position();
-  for (const v1::Row& row : message.rows()) {
-    reply.rows.push_back({.position = row.position(),
-                          .cos = ToVector<double>(row.cos()),
-                          .sin = ToVector<double>(row.sin()),
-                          .sinusoid = ToVector<double>(row.sinusoid())});
-  }
-  return reply;
-}
-
-// A HealthCheckRequest has the bytes of a BytesValue, and a HealthCheckResponse those of an
-// Int32Value: one field with the number 1.
-grpc::ByteBuffer HealthRequestOf(const std::string& service) {
-  google::protobuf::BytesValue message;
-  message.set_value(service);
-  return BytesOf(message);
-}
-
-Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
-  if (!reply.ok()) return reply.status();
-  const auto number = MessageOf<google::protobuf::Int32Value>(reply);
-  if (!number.ok()) {
-    return MakeError(Reason::kInternal, "reply", "malformed bytes",
-                     "grpc.health.v1.HealthCheckResponse");
-  }
-  if (number->value() == 1) return ServingStatus::kServing;  // as in grpc/health/v1/health.proto
-  return number->value() == 2 ? ServingStatus::kNotServing : ServingStatus::kUnknown;
-}
-
-Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
-  v1::GetTablesRequest message;
-  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
-  ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *message.mutable_positions()));
-  if (request.reposition.has_value()) {
-    ROPE_RETURN_IF_ERROR(SetReposition(*request.reposition, *message.mutable_reposition()));
-  }
-  message.set_dtype(ToMessage(request.dtype));
-  // The client's enumerators begin at 0, those of the schema at 1.
-  message.set_layout(static_cast<v1::TableLayout>(static_cast<int>(request.layout) + 1));
-  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
-  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
-  message.set_skip_attention_factor(request.skip_attention_factor);
-  if (request.role.has_value()) message.set_role(ToMessage(*request.role));
-  return message;
-}
-
-namespace {
 
 Status TooLarge(const char* field) {
   return InvalidField(
@@ -252,8 +130,7 @@ Result<int64_t> ExtentOf(const std::vector<int64_t>& shape, const std::vector<in
   int64_t elements = 1;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (strides[axis] < 0) {
-      return InvalidField(absl::StrCat(field, "[", axis, "]"), absl::StrCat(strides[axis]),
-                          "a distance >= 0");
+      return InvalidField(absl::StrCat(field, "[", axis, "]"), strides[axis], "a distance >= 0");
     }
     int64_t reach = 0;
     if (__builtin_mul_overflow(shape[axis] - 1, strides[axis], &reach) ||
@@ -276,15 +153,11 @@ Result<int64_t> CountOf(const std::vector<int64_t>& shape) {
 // such a request by field name, so the size does not matter.
 Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
                         const std::vector<int64_t>& strides = {}, const char* field = "strides") {
-  bool is_empty = false;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
-    is_empty |= shape[axis] == 0;
-    if (shape[axis] < 0) {
-      return InvalidField(absl::StrCat("shape[", axis, "]"), absl::StrCat(shape[axis]),
-                          "a length >= 0");
-    }
+    if (shape[axis] >= 0) continue;
+    return InvalidField(absl::StrCat("shape[", axis, "]"), shape[axis], "a length >= 0");
   }
-  if (is_empty) return int64_t{0};
+  if (std::ranges::find(shape, 0) != shape.end()) return int64_t{0};
   const bool is_packed = strides.size() != shape.size();
   const Result<int64_t> elements = is_packed ? CountOf(shape) : ExtentOf(shape, strides, field);
   if (!elements.ok()) return elements;
@@ -391,6 +264,124 @@ Status CheckOutputStrides(const WantedTensor& wanted) {
 
 }  // namespace
 
+v1::DType ToMessage(DType dtype) {
+  return kDTypes[static_cast<size_t>(dtype)];
+}
+
+std::optional<DType> DTypeNumbered(v1::DType number) {
+  const auto* const found = std::find(std::begin(kDTypes), std::end(kDTypes), number);
+  if (found == std::end(kDTypes)) return std::nullopt;
+  return static_cast<DType>(found - std::begin(kDTypes));
+}
+
+v1::Role ToMessage(Role role) {
+  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
+}
+
+Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
+  v1::DescribeRequest message;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
+  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
+  message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
+  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
+  if (request.dtype.has_value()) message.set_dtype(ToMessage(*request.dtype));
+  message.set_sinusoidal(request.sinusoidal);
+  return message;
+}
+
+Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
+  absl::StatusOr<RopeConfig> config = proto::ReadRopeConfig(message.config());
+  if (!config.ok()) {
+    const proto::ErrorParts parts = proto::PartsOf(config.status());
+    return MakeError(Reason::kInternal, absl::StrCat("reply: config.", parts.field), parts.got,
+                     parts.want);
+  }
+  DescribeReply reply;
+  reply.config_id = message.config_id();
+  reply.config = *std::move(config);
+  if (message.precision() == v1::PRECISION_HF) reply.config.precision = Precision::kHf;
+  reply.pairing = FromMessage(message.pairing());
+  reply.channel_order = FromMessage(message.channel_order());
+  reply.layer_type = message.layer_type();
+  reply.rotates = message.rotates();
+  reply.seq_len = message.seq_len();
+  reply.depends_on_seq_len = message.depends_on_seq_len();
+  reply.attention_factor = message.attention_factor();
+  reply.inv_freq = ToVector<double>(message.inv_freq());
+  reply.wavelengths = ToVector<double>(message.wavelengths());
+  reply.warnings = ToVector<std::string>(message.warnings());
+  for (const v1::Reading& reading : message.readings()) {
+    reply.readings.push_back({.engine = reading.implementation(),
+                              .version = reading.version(),
+                              .executed = reading.executed(),
+                              .difference = reading.difference(),
+                              .attention_factor = reading.attention_factor(),
+                              .inv_freq_max_relative = reading.inv_freq_max_relative()});
+  }
+  if (message.has_scale()) reply.scale = FromMessage(message.scale());
+  for (const v1::ScaleReading& reading : message.scale_readings()) {
+    reply.scale_readings.push_back({.engine = reading.implementation(),
+                                    .version = reading.version(),
+                                    .executed = reading.executed(),
+                                    .difference = reading.difference(),
+                                    .scale = FromMessage(reading.scale())});
+  }
+  if (message.has_ramp()) {
+    reply.ramp = {.low_index = message.ramp().low_index(),
+                  .high_index = message.ramp().high_index(),
+                  .low_wavelength = message.ramp().low_wavelength(),
+                  .high_wavelength = message.ramp().high_wavelength()};
+  }
+  for (const int scaling : message.scaling()) {
+    reply.scaling.push_back(static_cast<FrequencyScaling>(scaling));
+  }
+  reply.float32_angle_error = message.float32_angle_error();
+  reply.float32_angle_position = message.float32_angle_position();
+  for (const v1::Row& row : message.rows()) {
+    reply.rows.push_back({.position = row.position(),
+                          .cos = ToVector<double>(row.cos()),
+                          .sin = ToVector<double>(row.sin()),
+                          .sinusoid = ToVector<double>(row.sinusoid())});
+  }
+  return reply;
+}
+
+// A HealthCheckRequest has the bytes of a BytesValue, and a HealthCheckResponse those of an
+// Int32Value: one field with the number 1.
+grpc::ByteBuffer HealthRequestOf(const std::string& service) {
+  google::protobuf::BytesValue message;
+  message.set_value(service);
+  return BytesOf(message);
+}
+
+Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
+  if (!reply.ok()) return reply.status();
+  const auto number = MessageOf<google::protobuf::Int32Value>(reply);
+  if (!number.ok()) {
+    return MakeError(Reason::kInternal, "reply", "malformed bytes",
+                     "grpc.health.v1.HealthCheckResponse");
+  }
+  if (number->value() == 1) return ServingStatus::kServing;  // as in grpc/health/v1/health.proto
+  return number->value() == 2 ? ServingStatus::kNotServing : ServingStatus::kUnknown;
+}
+
+Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
+  v1::GetTablesRequest message;
+  ROPE_RETURN_IF_ERROR(SetRope(request.rope, "rope", *message.mutable_rope()));
+  ROPE_RETURN_IF_ERROR(SetPositions(request.positions, "positions", *message.mutable_positions()));
+  if (request.reposition.has_value()) {
+    ROPE_RETURN_IF_ERROR(SetReposition(*request.reposition, *message.mutable_reposition()));
+  }
+  message.set_dtype(ToMessage(request.dtype));
+  // The client's enumerators begin at 0, those of the schema at 1.
+  message.set_layout(static_cast<v1::TableLayout>(static_cast<int>(request.layout) + 1));
+  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
+  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
+  message.set_skip_attention_factor(request.skip_attention_factor);
+  if (request.role.has_value()) message.set_role(ToMessage(*request.role));
+  return message;
+}
+
 Result<TablesReply> FromMessage(const v1::GetTablesResponse& message) {
   TablesReply reply = {.config_id = message.config_id(),
                        .attention_factor = message.attention_factor(),
@@ -477,9 +468,8 @@ Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
   head.set_skip_attention_factor(request.skip_attention_factor);
   if (request.reposition.has_value()) {
     v1::Reposition& reposition = *head.mutable_reposition();
-    if (request.reposition->from_rope.has_value()) {
-      ROPE_RETURN_IF_ERROR(SetRope(*request.reposition->from_rope, "reposition.from_rope",
-                                   *reposition.mutable_from_rope()));
+    if (const auto& rope = request.reposition->from_rope; rope.has_value()) {
+      ROPE_RETURN_IF_ERROR(SetRope(*rope, "reposition.from_rope", *reposition.mutable_from_rope()));
     }
   }
   if (request.rows.has_value()) {

@@ -37,12 +37,8 @@ v1::DType ToMessage(DType dtype);
 std::optional<DType> DTypeNumbered(v1::DType number);
 v1::Role ToMessage(Role role);
 
-// INVALID_ARGUMENT: the spec has two sources; the message begins with `field`.
-// REQUIRES: `message` is empty.
-Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message);
-// INVALID_ARGUMENT: as SetRope.
+// INVALID_ARGUMENT of these two: a RopeSpec has two sources.
 Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request);
-
 Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request);
 
 // INTERNAL: a config that this library cannot read.

@@ -40,8 +40,8 @@ std::string WithPort(absl::string_view address) {
 
 bool IsNumber(int family, absl::string_view address) {
   absl::string_view host = address.substr(0, address.rfind(':'));
-  if (family == AF_INET6 && !absl::ConsumePrefix(&host, "[")) return false;
-  if (family == AF_INET6 && !absl::ConsumeSuffix(&host, "]")) return false;
+  const bool is_six = family == AF_INET6;
+  if (is_six && !(absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]"))) return false;
   int port = 0;
   if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) return false;
   in6_addr number{};
@@ -60,34 +60,6 @@ Result<std::string> ReadSeveral(absl::string_view written) {
   }
   return absl::StrCat(family == AF_INET6 ? "ipv6:" : "ipv4:", absl::StrJoin(addresses, ","));
 }
-
-}  // namespace
-
-bool AsksForTls(absl::string_view written) {
-  return absl::StartsWith(written, kTlsPrefix);
-}
-
-bool IsOfSeveral(absl::string_view target) {
-  return std::ranges::any_of(kSchemesOfSeveral, [target](absl::string_view scheme) {
-    return absl::StartsWith(target, scheme);
-  });
-}
-
-Result<std::string> ReadTarget(absl::string_view written) {
-  absl::string_view target = written;
-  if (absl::ConsumePrefix(&target, "http://") || absl::ConsumePrefix(&target, kTlsPrefix)) {
-    absl::ConsumeSuffix(&target, "/");
-  }
-  if (target.empty()) return InvalidField("target", "nothing", "HOST:PORT or unix:PATH");
-  if (IsOfSeveral(target) || absl::StartsWith(target, "unix:") ||
-      absl::StartsWith(target, "unix-abstract:")) {
-    return std::string(target);
-  }
-  if (absl::StrContains(target, ',')) return ReadSeveral(target);
-  return WithPort(target);
-}
-
-namespace {
 
 grpc::ChannelArguments MakeArguments(const ConnectOptions& options) {
   grpc::ChannelArguments arguments;
@@ -118,6 +90,30 @@ void SetTimeouts(int socket, std::chrono::microseconds timeout) {
 }
 
 }  // namespace
+
+bool AsksForTls(absl::string_view written) {
+  return absl::StartsWith(written, kTlsPrefix);
+}
+
+bool IsOfSeveral(absl::string_view target) {
+  return std::ranges::any_of(kSchemesOfSeveral, [target](absl::string_view scheme) {
+    return absl::StartsWith(target, scheme);
+  });
+}
+
+Result<std::string> ReadTarget(absl::string_view written) {
+  absl::string_view target = written;
+  if (absl::ConsumePrefix(&target, "http://") || absl::ConsumePrefix(&target, kTlsPrefix)) {
+    absl::ConsumeSuffix(&target, "/");
+  }
+  if (target.empty()) return InvalidField("target", "nothing", "HOST:PORT or unix:PATH");
+  if (IsOfSeveral(target) || absl::StartsWith(target, "unix:") ||
+      absl::StartsWith(target, "unix-abstract:")) {
+    return std::string(target);
+  }
+  if (absl::StrContains(target, ',')) return ReadSeveral(target);
+  return WithPort(target);
+}
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const ConnectOptions& options) {

@@ -153,9 +153,9 @@ Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
   ChosenTransport chosen = {Transport::kInline, reason};
   if (const std::optional<std::string> path = UnixPathOf(target_); path.has_value()) {
     Result<proto::FileDescriptor> socket = ConnectSocket(*path, TimeLeft(deadline));
-    if (socket.ok()) return LinkOn(*std::move(socket), {}, nullptr, std::move(chosen));
+    if (socket.ok()) return NewLink(*std::move(socket), {}, nullptr, std::move(chosen));
   }
-  const Dialed channel = OwnChannel(std::move(chosen));
+  const Dialed channel = NewLink({}, {}, nullptr, std::move(chosen));
   // The answer is left unused: a call on the channel fails with the reason.
   static_cast<void>(channel->stub.WaitForConnected(TimeLeft(deadline)));
   return channel;
@@ -221,26 +221,21 @@ Result<Connector::Dialed> Connector::Greet(
   const Region region = {.memory = *memory,
                          .ids = std::make_shared<RegionIds>(answer->hello.region_id),
                          .is_staging = MayStage()};
-  return LinkOn(std::move(socket), region, std::move(ring), std::move(chosen));
+  return NewLink(std::move(socket), region, std::move(ring), std::move(chosen));
 }
 
-Connector::Dialed Connector::LinkOn(proto::FileDescriptor socket, Region region,
-                                    std::shared_ptr<Ring> ring, ChosenTransport chosen) const {
-  const Stub stub(MakeChannelOn(std::move(socket), options_), options_, token_);
+Connector::Dialed Connector::NewLink(proto::FileDescriptor socket, Region region,
+                                     std::shared_ptr<Ring> ring, ChosenTransport chosen) const {
+  const bool is_own = socket.ok();
+  const Stub stub(
+      is_own ? MakeChannelOn(std::move(socket), options_) : MakeChannel(target_, options_),
+      options_, token_);
   return std::make_shared<Link>(
       Link{.stub = stub,
            .rotate = std::make_shared<RotateTransport>(stub, std::move(ring), callback_owner_),
-           .on_own_socket = true,
-           .region = std::move(region),
-           .chosen = std::move(chosen)});
-}
-
-Connector::Dialed Connector::OwnChannel(ChosenTransport chosen) const {
-  const Stub stub(MakeChannel(target_, options_), options_, token_);
-  return std::make_shared<Link>(
-      Link{.stub = stub,
-           .rotate = std::make_shared<RotateTransport>(stub, nullptr, callback_owner_),
+           .on_own_socket = is_own,
            .of_several = IsOfSeveral(target_),
+           .region = std::move(region),
            .chosen = std::move(chosen)});
 }
 
@@ -272,11 +267,12 @@ Result<Connector::Dialed> Connector::Redial(const Link& lost) const {
   ROPE_ASSIGN_OR_RETURN(proto::FileDescriptor socket,
                         ConnectSocket(*UnixPathOf(target_), kRedialMax));
   if (lost.region.ids == nullptr) {
-    return LinkOn(std::move(socket), {}, nullptr, lost.chosen);
+    return NewLink(std::move(socket), {}, nullptr, lost.chosen);
   }
   Result<Dialed> dialed = Greet(std::move(socket), lost.region.is_staging ? NewStaging() : arena_);
   if (dialed.ok() || !IsAllowed(Transport::kInline)) return dialed;
-  return OwnChannel({Transport::kInline, absl::StrCat("memfd: ", dialed.status().ToString())});
+  return NewLink({}, {}, nullptr,
+                 {Transport::kInline, absl::StrCat("memfd: ", dialed.status().ToString())});
 }
 
 void Connector::Note(const Link& link, const Status& status) {

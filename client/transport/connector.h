@@ -91,7 +91,6 @@ class Connector {
 
  private:
   using Clock = std::chrono::steady_clock;
-
   using Dialed = std::shared_ptr<const Link>;  // a new link
 
   Status CheckOptions() const;
@@ -109,9 +108,9 @@ class Connector {
   Result<std::shared_ptr<ArenaMemory>> NewStaging() const;
   // The imported memory, or new one.
   Result<std::shared_ptr<ArenaMemory>> NewArena() const;
-  Dialed LinkOn(proto::FileDescriptor socket, Region region, std::shared_ptr<Ring> ring,
-                ChosenTransport chosen) const;
-  Dialed OwnChannel(ChosenTransport chosen) const;
+  // Empty `socket`: on gRPC's own channel.
+  Dialed NewLink(proto::FileDescriptor socket, Region region, std::shared_ptr<Ring> ring,
+                 ChosenTransport chosen) const;
   // A connection in place of `lost`, with memory of the same kind. REQUIRES: `lost` is on a socket
   // of ours.
   Result<Dialed> Redial(const Link& lost) const;

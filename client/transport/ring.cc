@@ -17,6 +17,15 @@ namespace {
 using proto::RingState;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// How long the thread of RingCompletions completes answers before it looks at deadlines.
+constexpr milliseconds kTurn{1};
+
+// How long the thread sleeps at most before it looks whether the ring is lost; the second after a
+// sleep in which no request has come.
+constexpr milliseconds kLookAgain{50};
+constexpr std::chrono::seconds kLookAgainIdle{1};
 
 // How long a sleeping thread takes at most to notice that its server is gone.
 constexpr microseconds kNoticeMax = milliseconds(50);
@@ -179,20 +188,6 @@ bool Ring::IsLost() const {
   pollfd connection = {socket_.get(), POLLRDHUP, 0};
   return poll(&connection, 1, 0) == 1;
 }
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// How long the thread completes answers before it looks at deadlines.
-constexpr std::chrono::milliseconds kTurn{1};
-
-// How long the thread sleeps at most before it looks whether the ring is lost; the second after a
-// sleep in which no request has come.
-constexpr std::chrono::milliseconds kLookAgain{50};
-constexpr std::chrono::seconds kLookAgainIdle{1};
-
-}  // namespace
 
 class RingCompletions::Requests {
  public:

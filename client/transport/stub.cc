@@ -72,28 +72,6 @@ bool WasCut(StatusCode code, bool has_detail) {
   return !has_detail && (code == StatusCode::kCancelled || code == StatusCode::kInternal);
 }
 
-}  // namespace
-
-Status CheckMetadata(const Metadata& metadata) {
-  for (size_t i = 0; i < metadata.size(); ++i) {
-    const auto& [name, value] = metadata[i];
-    const grpc_slice key = grpc_slice_from_static_buffer(name.data(), name.size());
-    const grpc_slice text = grpc_slice_from_static_buffer(value.data(), value.size());
-    const std::string field = absl::StrCat("metadata[", i, "]");
-    if (grpc_header_key_is_legal(key) == 0 || IsOfGrpc(name)) {
-      return InvalidField(field, absl::StrCat("the name \"", name, "\""),
-                          "a-z 0-9 - _ . and no name of gRPC's own");
-    }
-    if (grpc_is_binary_header(key) == 0 && grpc_header_nonbin_value_is_legal(text) == 0) {
-      return InvalidField(field, absl::StrCat("another value of ", name),
-                          "printable ASCII, or a name that ends with -bin");
-    }
-  }
-  return {};
-}
-
-namespace {
-
 // The time `timeout` from now, on the monotonic clock. Clamped to one day.
 gpr_timespec DeadlineAfter(microseconds timeout) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
@@ -116,8 +94,7 @@ std::string TooLarge(absl::string_view message) {
                       "socket with shared memory");
 }
 
-}  // namespace
-
+// Of an RPC that has ended, and that this side has not cancelled.
 // Three sources, the later overriding the earlier: the status code, the rope.v1.Error in the status
 // details, and the server's grpc-retry-pushback-ms trailer, of which the larger delay counts.
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {
@@ -143,6 +120,26 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
     }
   }
   return Status(code, std::move(message), std::move(detail));
+}
+
+}  // namespace
+
+Status CheckMetadata(const Metadata& metadata) {
+  for (size_t i = 0; i < metadata.size(); ++i) {
+    const auto& [name, value] = metadata[i];
+    const grpc_slice key = grpc_slice_from_static_buffer(name.data(), name.size());
+    const grpc_slice text = grpc_slice_from_static_buffer(value.data(), value.size());
+    const std::string field = absl::StrCat("metadata[", i, "]");
+    if (grpc_header_key_is_legal(key) == 0 || IsOfGrpc(name)) {
+      return InvalidField(field, absl::StrCat("the name \"", name, "\""),
+                          "a-z 0-9 - _ . and no name of gRPC's own");
+    }
+    if (grpc_is_binary_header(key) == 0 && grpc_header_nonbin_value_is_legal(text) == 0) {
+      return InvalidField(field, absl::StrCat("another value of ", name),
+                          "printable ASCII, or a name that ends with -bin");
+    }
+  }
+  return {};
 }
 
 Stub::Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options,

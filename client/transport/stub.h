@@ -3,7 +3,8 @@
 // Threading:  Thread-safe; a copy shares the channel. Call does all its work on the calling thread:
 //             it polls a completion queue of that thread if it may (waiter.h), yielding between
 //             polls, and then sleeps. The threads of another queue handle an RPC started there.
-// Errors:     The status of the RPC, with the rope.v1.Error from its status details.
+// Errors:     The status of the RPC, with the rope.v1.Error of its status details. UNAVAILABLE and
+//             DEADLINE_EXCEEDED set `may_have_executed`, unless that error says otherwise.
 #ifndef ROPE_CLIENT_TRANSPORT_STUB_H_
 #define ROPE_CLIENT_TRANSPORT_STUB_H_
 
@@ -40,12 +41,6 @@ struct UnaryAttempt {
   grpc::Status status;
   std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
 };
-
-// Converts the status of a finished RPC that this side has not cancelled. UNAVAILABLE and
-// DEADLINE_EXCEEDED set `may_have_executed`, unless the server's error detail says otherwise.
-// CANCELLED without an error detail becomes UNAVAILABLE: gRPC reports it for calls that reach a
-// server while it shuts down. REQUIRES: the RPC has ended.
-Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 
 // The full name of a method of rope.v1.RopeService.
 inline std::string RopeMethod(const char* name) {

@@ -168,13 +168,12 @@ TEST_F(RopectlTest, FingerprintPrintsTheNameOfKAndSameSaysWhatTwoHaveInCommon) {
 }
 
 TEST_F(RopectlTest, DescribeInJsonIsAListOfLayerTypesOrTheChosenOne) {
-  const std::vector<std::string> describe = {
-      RopectlProgram(), "describe", ROPE_SOURCE_DIR "/tests/conformance/configs/gemma-3-4b.json",
-      "--json"};
+  std::vector<std::string> describe = {RopectlProgram(), "describe",
+                                       ROPE_SOURCE_DIR "/tests/conformance/configs/gemma-3-4b.json",
+                                       "--json"};
   EXPECT_EQ(nlohmann::json::parse(RunProgram(describe).output).size(), 2u);
-  std::vector<std::string> chosen = describe;
-  chosen.push_back("--layer=0");
-  EXPECT_TRUE(nlohmann::json::parse(RunProgram(chosen).output).is_object());
+  describe.push_back("--layer=0");
+  EXPECT_TRUE(nlohmann::json::parse(RunProgram(describe).output).is_object());
 }
 
 TEST_F(RopectlTest, HealthExitsZeroWhileServingAndOtherwiseOne) {
@@ -188,10 +187,9 @@ TEST_F(RopectlTest, AModelFileOfTheOperatorsIsServed) {
   const std::string path = TemporaryFolder() + "/config.json";
   std::ofstream(path) << R"({"model_type": "llama", "head_dim": 4, "rope_theta": 7})";
   TestServer server({"--model=mine=" + path});
-  const Outcome outcome =
-      RunProgram({RopectlProgram(), "describe", "--model=mine", "--target=" + server.address()});
-  EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("7"));
+  EXPECT_THAT(
+      RunProgram({RopectlProgram(), "describe", "--model=mine", "--target=" + server.address()}),
+      Exits(0, HasSubstr("theta             7\n")));
   const Outcome models =
       RunProgram({RopectlProgram(), "models", "--json", "--target=" + server.address()});
   ASSERT_EQ(models.status, 0);
@@ -229,9 +227,6 @@ TEST_F(RopectlTest, TablesLongerThanOneCallAreWrittenInOnePiece) {
                 .status,
             0);
   EXPECT_FLOAT_EQ(Floats(folder + "/sin.npy")[0], std::sin(2.0F));
-  EXPECT_EQ(Run({"tables", config, "--end=3"}).status, 2);
-  EXPECT_EQ(Run({"tables", config, "--end=3", "--layout=cos_sin", "--output=x.npy"}).status, 2);
-  EXPECT_EQ(Run({"tables", config, "--output=" + folder + "/x.npy"}).status, 2);
 }
 
 TEST_F(RopectlTest, RepositionMovesWhatRotateHasRotated) {
@@ -256,9 +251,6 @@ TEST_F(RopectlTest, RepositionMovesWhatRotateHasRotated) {
   const std::vector<float> want = Floats(npy("at_500"));
   ASSERT_EQ(got.size(), 8U);
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6);
-  EXPECT_THAT(Run({"reposition", config, "--k=" + npy("at_10"), "--output_k=" + npy("x"),
-                   "--layout=SD", "--start=500"}),
-              Exits(2, HasSubstr("--from_start")));
   const auto move = [&](const std::string& by, const std::string& to) {
     return Run({"reposition", config, "--k=" + npy("at_10"), "--output_k=" + npy(to), "--layout=SD",
                 "--by=" + by});
@@ -282,14 +274,12 @@ TEST_F(RopectlTest, RepositionToAnotherConfigEqualsItsRotation) {
   const std::string old_config = "=" + folder + "/old.json";
   const std::string new_config = "=" + folder + "/new.json";
   ASSERT_EQ(Run({"tables", "--config" + old_config, "--end=2", "--output=" + npy("k")}).status, 0);
-  ASSERT_EQ(Run({"rotate", "--config" + old_config, "--k=" + npy("k"), "--output_k=" + npy("old"),
-                 "--layout=SD", "--start=7"})
-                .status,
-            0);
-  ASSERT_EQ(Run({"rotate", "--config" + new_config, "--k=" + npy("k"), "--output_k=" + npy("new"),
-                 "--layout=SD", "--start=7"})
-                .status,
-            0);
+  for (const auto& [config, to] : {std::pair(old_config, "old"), std::pair(new_config, "new")}) {
+    ASSERT_EQ(Run({"rotate", "--config" + config, "--k=" + npy("k"), "--output_k=" + npy(to),
+                   "--layout=SD", "--start=7"})
+                  .status,
+              0);
+  }
   const Outcome moved =
       Run({"reposition", "--config" + new_config, "--from_config" + old_config, "--k=" + npy("old"),
            "--output_k=" + npy("moved"), "--layout=SD", "--from_start=7", "--start=7"});
@@ -396,8 +386,6 @@ TEST(OfflineTest, PresetAndFileNeedNoServerAndAnotherModelDoes) {
   EXPECT_THAT(Ropectl({"describe", "--model=llama-3.1-8b"}), Exits(0, HasSubstr("llama3")));
   const std::string path = Written(TemporaryFolder() + "/config.json", kMscale);
   EXPECT_THAT(Ropectl({"describe", path}), Exits(0, HasSubstr("mscale without mscale_all_dim")));
-  const Outcome both = Ropectl({"describe", path, "--model=llama-3.1-8b"});
-  EXPECT_EQ(both.status, 2);
   EXPECT_THAT(Ropectl({"describe", path, "--target=unix:/nonexistent/rope.sock"}),
               Exits(1, HasSubstr("UNAVAILABLE")));
   EXPECT_THAT(Ropectl({"describe", Written(TemporaryFolder() + "/x.json", kRefused)}),
@@ -423,8 +411,7 @@ TEST(LintTest, StatusFollowsTheHeaviestFindingAndFailOn) {
 TEST(LintTest, WrongUsageHasStatusTwo) {
   const std::string plain = Written(TemporaryFolder() + "/plain.json", kPlain);
   for (const std::vector<std::string>& arguments :
-       std::vector<std::vector<std::string>>{{"lint"},
-                                             {"lint", plain, "--fail_on=nothing"},
+       std::vector<std::vector<std::string>>{{"lint", plain, "--fail_on=nothing"},
                                              {"lint", plain, "--engine=abacus"},
                                              {"lint", plain, "--engine=vllm@"},
                                              {"lint", plain, "--engine=vllm@abc"},
@@ -434,14 +421,10 @@ TEST(LintTest, WrongUsageHasStatusTwo) {
                                              {"lint", plain, "--baseline=/nonexistent.json"},
                                              {"lint", plain, "--write_baseline=/nonexistent/b"},
                                              {"lint", plain, "--json", "--sarif"},
-                                             {"lint", plain, "--target=127.0.0.1:1"},
-                                             {"diff", plain},
                                              {"diff", plain, plain, plain},
                                              {"diff", plain, plain, "--error=0"}}) {
     EXPECT_THAT(Ropectl(arguments), Exits(2, HasSubstr("ropectl: ")));
   }
-  EXPECT_THAT(Ropectl({"lint", "--help"}).output, HasSubstr("Exit status 0"));
-  EXPECT_THAT(Ropectl({"diff", "--help"}).output, HasSubstr("Exit status 0"));
 }
 
 TEST(LintTest, IgnoredRulesAndTheBaselineAreNotCounted) {
@@ -557,12 +540,9 @@ TEST_F(LoadTest, TransportThatIsNotBuiltYetIsRefusedByName) {
 }
 
 TEST_F(LoadTest, MemoryThatTheServerDoesNotShareHasStatusOne) {
-  Outcome outcome = Load({"--requests=5", "--transport=staged"});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("want unix:PATH"));
-  outcome = Load({"--requests=5", "--transport=ring"});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("want unix:PATH"));
+  for (const char* flag : {"--transport=staged", "--transport=ring"}) {
+    EXPECT_THAT(Load({"--requests=5", flag}), Exits(1, HasSubstr("want unix:PATH")));
+  }
 }
 
 TEST(SharedLoadTest, SharedMemoryAnswersTheSame) {

@@ -1,21 +1,12 @@
 // diff: compares the rotations of two config.json files in this process.
-#include <algorithm>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/lint/diff.h"
 #include "kernels/status_macros.h"
 
 namespace rope::client {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr double kErrorDefault = 1e-3;
 
@@ -97,13 +88,11 @@ void PrintDifference(const Json& difference, double error) {
 
 // A side of the comparison: one file or one engine is that of both.
 Result<DiffSide> ReadSide(const Arguments& arguments, size_t which) {
-  const std::vector<std::string>& paths = arguments.positional();
-  const std::vector<std::string> engines = arguments.Texts("engine");
-  const Result<std::string> text = ReadConfig(paths[std::min(which, paths.size() - 1)]);
+  const Result<std::string> text = ReadConfig(*OfSide(which, arguments.positional()));
   // Of every config that cannot be compared the code is printed, of a GGUF file too.
   if (!text.ok()) return Status(text.status().code(), text.status().message());
-  const std::string engine = engines.empty() ? "" : engines[std::min(which, engines.size() - 1)];
-  return SideOf(*text, arguments.Text("sub_config"), engine);
+  return SideOf(*text, arguments.Text("sub_config"),
+                OfSide(which, arguments.Texts("engine")).value_or(""));
 }
 
 Result<int> RunDiff(const Arguments& arguments) {

@@ -1,11 +1,6 @@
 // lint: checks config.json files in this process.
-#include <algorithm>
-#include <string>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/lint/config_files.h"
 #include "client/cli/lint/lint.h"
@@ -16,7 +11,6 @@
 namespace rope::client {
 namespace {
 
-// The filter of --engine=NAME[@VERSION].
 Result<kernels::EngineVersion> FilterOf(const Arguments& arguments) {
   if (!arguments.Has("engine")) return kernels::EngineVersion();
   Result<kernels::EngineVersion> filter = ReadFilter(arguments.Text("engine"));
@@ -29,9 +23,7 @@ std::vector<FileReport> LintAll(const std::vector<std::string>& paths,
                                 const std::string& sub_config) {
   std::vector<FileReport> reports;
   const auto refuse = [&reports](const std::string& path, const std::string& why) {
-    FileReport& report = reports.emplace_back();
-    report.file = path;
-    report.unreadable = why;
+    reports.push_back({.file = path, .unreadable = why});
   };
   const ConfigFiles configs = FindConfigs(paths);
   for (const std::string& path : configs.files) {
@@ -48,12 +40,10 @@ std::vector<FileReport> LintAll(const std::vector<std::string>& paths,
 
 int ExitOf(const std::vector<FileReport>& reports, Weight fail_on) {
   int exit = kExitOk;
+  const auto fails = [&](const Finding& finding) { return finding.rule->weight >= fail_on; };
   for (const FileReport& report : reports) {
     if (!report.unreadable.empty()) return kExitUsage;
-    const bool fails =
-        std::any_of(report.findings.begin(), report.findings.end(),
-                    [fail_on](const Finding& finding) { return finding.rule->weight >= fail_on; });
-    if (fails) exit = kExitFailed;
+    if (std::ranges::any_of(report.findings, fails)) exit = kExitFailed;
   }
   return exit;
 }
@@ -81,13 +71,11 @@ Status ApplyBaseline(const Arguments& arguments, std::vector<FileReport>& report
   if (arguments.Has("baseline")) {
     const std::string path = arguments.Text("baseline");
     ROPE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kBaselineBytesMax));
-    const Result<Baseline> baseline = ParseBaseline(text);
-    if (!baseline.ok()) return Misused(absl::StrCat(path, ": ", baseline.status().message()));
-    RemoveKnown(*baseline, reports);
+    const Status known = RemoveKnown(text, reports);
+    if (!known.ok()) return Misused(absl::StrCat(path, ": ", known.message()));
   }
   if (!arguments.Has("write_baseline")) return {};
-  ROPE_RETURN_IF_ERROR(
-      WriteFile(arguments.Text("write_baseline"), BaselineText(BaselineOf(reports)), ""));
+  ROPE_RETURN_IF_ERROR(WriteFile(arguments.Text("write_baseline"), BaselineText(reports), ""));
   for (FileReport& report : reports) report.findings.clear();
   return {};
 }
@@ -99,8 +87,7 @@ Result<int> RunLint(const Arguments& arguments) {
   }
   ROPE_ASSIGN_OR_RETURN(const kernels::EngineVersion filter, FilterOf(arguments));
   ROPE_ASSIGN_OR_RETURN(const Weight fail_on, ChoiceOf<Weight>(arguments, "fail_on",
-                                                               {{"", Weight::kError},
-                                                                {"error", Weight::kError},
+                                                               {{"error", Weight::kError},
                                                                 {"warning", Weight::kWarning},
                                                                 {"reading", Weight::kReading},
                                                                 {"note", Weight::kNote}}));

@@ -22,8 +22,6 @@
 namespace rope::client {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr int64_t kPositionsMax = int64_t{1} << 30;
 
 // One layer type of one config.
@@ -62,9 +60,7 @@ absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> ResolveAs(
 
 absl::StatusOr<Layer> ReadLayer(absl::string_view name, const DiffSide& side,
                                 const std::string& type) {
-  kernels::LayerChoice choice;
-  choice.layer_type = side.config->layer_types().empty() ? "" : type;
-  auto layer = side.config->Layer(choice);
+  auto layer = side.config->Layer({.layer_type = side.config->layer_types().empty() ? "" : type});
   if (!layer.ok()) return Refused(name, layer.status());
   Layer read = {*std::move(layer), nullptr};
   const kernels::EngineVersion& engine = side.engine;

@@ -7,10 +7,10 @@
 #ifndef ROPE_CLIENT_CLI_LINT_DIFF_H_
 #define ROPE_CLIENT_CLI_LINT_DIFF_H_
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/cli/arguments.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "rope/status.h"
@@ -29,7 +29,7 @@ struct DiffSide {
 // `error` is that of cos and sin, above 0. With an engine it decides whether the rotations are
 // equal; without one every bit does.
 // INVALID_ARGUMENT: a config; an engine that has no such rotation, or was not checked.
-Result<nlohmann::ordered_json> Diff(const DiffSide& a, const DiffSide& b, double error);
+Result<Json> Diff(const DiffSide& a, const DiffSide& b, double error);
 // The side of the text of a config.json, or of its sub-config of that path. INVALID_ARGUMENT, of
 // "engine": kernels::ParseEngine; empty: no engine.
 Result<DiffSide> SideOf(const std::string& text, const std::string& sub_config,

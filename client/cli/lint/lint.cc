@@ -40,7 +40,6 @@ Weight WeightNamed(const std::string& name) {
   return static_cast<Weight>(found - std::begin(kWeights));
 }
 
-// The rules of rules.json.
 std::vector<Rule> ReadRules() {
   std::vector<Rule> rules;
   const nlohmann::json data = nlohmann::json::parse(kernels::kRulesJson);
@@ -189,7 +188,6 @@ class LineIterator {
     return *this;
   }
   bool operator==(const LineIterator& other) const { return at_ == other.at_; }
-  bool operator!=(const LineIterator& other) const { return at_ != other.at_; }
 
  private:
   const char* at_;
@@ -291,13 +289,12 @@ namespace {
 
 Finding FindingOf(const Reading& reading) {
   const bool rotates = reading.attention_factor != 0;
-  Finding finding = {.rule = &RuleOf(rotates ? kReadDifferently : kNoSuchRotation),
-                     .engine = reading.engine,
-                     .version = reading.version};
-  finding.message = absl::StrCat(
-      EngineText(reading), rotates ? ": " : " ",
-      WithNumbers(reading.difference, reading.attention_factor, reading.inv_freq_max_relative));
-  return finding;
+  return {.rule = &RuleOf(rotates ? "read-differently" : "no-such-rotation"),
+          .message = absl::StrCat(EngineText(reading), rotates ? ": " : " ",
+                                  WithNumbers(reading.difference, reading.attention_factor,
+                                              reading.inv_freq_max_relative)),
+          .engine = reading.engine,
+          .version = reading.version};
 }
 
 // Whether "0.12.0 to 0.21.0", or one version, has `version`.
@@ -311,27 +308,6 @@ bool Passes(const Finding& finding, const kernels::EngineVersion& filter) {
   return filter.version.empty() || HasVersion(finding.version, filter.version);
 }
 
-}  // namespace
-
-Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
-  const auto filter = kernels::SplitEngine(text);
-  if (!filter.ok()) return ToStatus(filter.status());
-  if (filter->version.empty()) return *filter;
-  const auto newest = std::ranges::find(kernels::EngineTable(), std::string_view(filter->engine),
-                                        &kernels::EngineVersions::engine);
-  const bool readable =
-      kernels::ParseRelease(newest->last).has_value()
-          ? kernels::ParseRelease(filter->version).has_value()
-          : absl::c_all_of(filter->version, [](char c) {
-              return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
-            });
-  if (readable) return *filter;
-  return InvalidField("engine", text,
-                      absl::StrCat("a version such as ", std::string(newest->last)));
-}
-
-namespace {
-
 // What to say of a version that was never compared; unset: it was, or none is asked for.
 std::optional<Finding> VersionFinding(const kernels::EngineVersion& filter) {
   if (filter.version.empty()) return std::nullopt;
@@ -341,7 +317,7 @@ std::optional<Finding> VersionFinding(const kernels::EngineVersion& filter) {
   };
   if (absl::c_any_of(compared, has_version)) return std::nullopt;
   return Finding{
-      .rule = &RuleOf(kVersionNotCompared),
+      .rule = &RuleOf("version-not-compared"),
       .message = absl::StrCat(filter.engine, " ", filter.version,
                               " was never compared; compared were ", absl::StrJoin(compared, ", ")),
       .engine = filter.engine,
@@ -382,7 +358,7 @@ class Linter {
             bool tower) {
     sub_config_ = std::string(sub_config);
     if (!config.ok() && tower) {
-      return Add("", {.rule = &RuleOf(kTowerNotSupported),
+      return Add("", {.rule = &RuleOf("tower-not-supported"),
                       .field = proto::PartsOf(config.status()).field,
                       .message = std::string(config.status().message())});
     }
@@ -418,9 +394,7 @@ class Linter {
 
   // INVALID_ARGUMENT: the layer is refused.
   absl::Status LintLayer(const kernels::ModelConfig& config, const std::string& type) {
-    kernels::LayerChoice choice;
-    choice.layer_type = type;
-    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer({.layer_type = type}));
     if (!described_) Describe(layer);
     if (layer.rotates) ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
     ROPE_ASSIGN_OR_RETURN(
@@ -429,9 +403,10 @@ class Linter {
     for (const kernels::Remark& remark : kernels::RemarksOf(rope)) {
       // Published files have many towers that are not known here.
       const bool tower = described_ && remark.kind == kernels::RemarkKind::kUnknownModelType;
-      Add(type, {.rule = tower ? &RuleOf(kTowerNotSupported) : &RuleOf(kernels::Name(remark.kind)),
-                 .field = remark.field,
-                 .message = remark.text});
+      Add(type,
+          {.rule = tower ? &RuleOf("tower-not-supported") : &RuleOf(kernels::Name(remark.kind)),
+           .field = remark.field,
+           .message = remark.text});
     }
     if (!rope.layer.rotates) return absl::OkStatus();
     if (!rope.layer.config.head_dim.has_value()) {
@@ -455,7 +430,7 @@ class Linter {
     const AttentionScale own = kernels::ScaleOf(rope.layer, rope.stated, factor);
     for (const ScaleReading& reading :
          kernels::ScaleReadings(rope.layer, rope.stated, own, factor)) {
-      Finding finding = {.rule = &RuleOf(kScaledDifferently),
+      Finding finding = {.rule = &RuleOf("scaled-differently"),
                          .message = absl::StrCat(EngineText(reading), ": ", reading.difference),
                          .engine = reading.engine,
                          .version = reading.version};
@@ -465,9 +440,9 @@ class Linter {
 
   void AddRefusal(const std::string& type, const absl::Status& status) {
     const proto::ErrorParts parts = proto::PartsOf(status);
-    std::string_view rule = parts.got == "nothing" ? kMissingValue : kInvalidValue;
-    if (parts.field == "config_json") rule = kSyntax;
-    if (absl::EndsWith(parts.field, "model_type")) rule = kNotSupported;
+    std::string_view rule = parts.got == "nothing" ? "missing-value" : "invalid-value";
+    if (parts.field == "config_json") rule = "syntax";
+    if (absl::EndsWith(parts.field, "model_type")) rule = "not-supported";
     Add(type,
         {.rule = &RuleOf(rule), .field = parts.field, .message = std::string(status.message())});
   }
@@ -541,10 +516,26 @@ class Linter {
 
 }  // namespace
 
+Result<kernels::EngineVersion> ReadFilter(const std::string& text) {
+  const auto filter = kernels::SplitEngine(text);
+  if (!filter.ok()) return ToStatus(filter.status());
+  if (filter->version.empty()) return *filter;
+  const auto newest = std::ranges::find(kernels::EngineTable(), std::string_view(filter->engine),
+                                        &kernels::EngineVersions::engine);
+  const bool readable =
+      kernels::ParseRelease(newest->last).has_value()
+          ? kernels::ParseRelease(filter->version).has_value()
+          : absl::c_all_of(filter->version, [](char c) {
+              return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
+            });
+  if (readable) return *filter;
+  return InvalidField("engine", text,
+                      absl::StrCat("a version such as ", std::string(newest->last)));
+}
+
 FileReport LintText(absl::string_view file, absl::string_view text,
                     const kernels::EngineVersion& filter, absl::string_view sub_config) {
-  FileReport report;
-  report.file = std::string(file);
+  FileReport report = {.file = std::string(file)};
   const std::string_view json(text.data(), text.size());
   const auto parse = [&](absl::string_view name) {
     return kernels::ModelConfig::Parse(json, {name.data(), name.size()});

@@ -42,17 +42,6 @@ struct Rule {
   std::string summary;  // a sentence
 };
 
-// Rules of lint itself; the others are kinds of remarks.
-inline constexpr std::string_view kSyntax = "syntax";
-inline constexpr std::string_view kMissingValue = "missing-value";
-inline constexpr std::string_view kInvalidValue = "invalid-value";
-inline constexpr std::string_view kNotSupported = "not-supported";
-inline constexpr std::string_view kTowerNotSupported = "tower-not-supported";
-inline constexpr std::string_view kReadDifferently = "read-differently";
-inline constexpr std::string_view kScaledDifferently = "scaled-differently";
-inline constexpr std::string_view kNoSuchRotation = "no-such-rotation";
-inline constexpr std::string_view kVersionNotCompared = "version-not-compared";
-
 // All rules, the heaviest first.
 absl::Span<const Rule> Rules();
 
@@ -79,12 +68,12 @@ struct Finding {
 
 // All findings of a file.
 struct FileReport {
-  std::string file;
-  std::string unreadable;  // why the file cannot be read; empty: it was linted
-  std::string model_type;  // empty: the file does not say
-  std::string rope_type;   // of all layer types, "default, yarn"; empty: refused
-  std::string pairing;     // "half", "interleaved" or empty: not known
-  std::vector<Finding> findings;
+  std::string file = {};
+  std::string unreadable = {};  // why the file cannot be read; empty: it was linted
+  std::string model_type = {};  // empty: the file does not say
+  std::string rope_type = {};   // of all layer types, "default, yarn"; empty: refused
+  std::string pairing = {};     // "half", "interleaved" or empty: not known
+  std::vector<Finding> findings = {};
 
   int64_t CountOf(Weight weight) const;
 };

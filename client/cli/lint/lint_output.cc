@@ -1,7 +1,8 @@
 #include "client/cli/lint/lint_output.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <array>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -14,8 +15,6 @@
 
 namespace rope::client {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Text of a file without the control characters that a terminal would obey.
 std::string Printable(absl::string_view text) {
@@ -146,6 +145,16 @@ Json ResultJson(const FileReport& report, const Finding& finding) {
           {"locations", LocationsJson(report.file, finding.line)}};
 }
 
+// Of a finding of a baseline.
+constexpr const char* kKeys[] = {"file", "rule", "sub_config", "message"};
+using Baseline = std::set<std::array<std::string, std::size(kKeys)>>;
+
+Baseline::value_type KeyOf(const FileReport& report, const Finding& finding) {
+  absl::string_view file = report.file;
+  while (absl::StartsWith(file, "./")) file.remove_prefix(2);
+  return {std::string(file), finding.rule->id, finding.sub_config, finding.message};
+}
+
 }  // namespace
 
 std::string LintPage(const std::vector<FileReport>& reports) {
@@ -206,27 +215,11 @@ std::string LintSarif(const std::vector<FileReport>& reports) {
                    {"runs", Json::array({run})}});
 }
 
-namespace {
-
-constexpr const char* kKeys[] = {"file", "rule", "sub_config", "message"};
-
-Baseline::value_type KeyOf(const FileReport& report, const Finding& finding) {
-  absl::string_view file = report.file;
-  while (absl::StartsWith(file, "./")) file.remove_prefix(2);
-  return {std::string(file), finding.rule->id, finding.sub_config, finding.message};
-}
-
-}  // namespace
-
-Baseline BaselineOf(const std::vector<FileReport>& reports) {
+std::string BaselineText(const std::vector<FileReport>& reports) {
   Baseline baseline;
   for (const FileReport& report : reports) {
     for (const Finding& finding : report.findings) baseline.insert(KeyOf(report, finding));
   }
-  return baseline;
-}
-
-std::string BaselineText(const Baseline& baseline) {
   std::string text = "[";
   for (const Baseline::value_type& values : baseline) {
     Json line;
@@ -237,14 +230,15 @@ std::string BaselineText(const Baseline& baseline) {
   return absl::StrCat(text, "\n]\n");
 }
 
-Result<Baseline> ParseBaseline(absl::string_view text) {
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+Status RemoveKnown(absl::string_view baseline, std::vector<FileReport>& reports) {
+  const Json json =
+      Json::parse(baseline.begin(), baseline.end(), nullptr, /*allow_exceptions=*/false);
   const auto refuse = [] {
     return Status(StatusCode::kInvalidArgument,
                   "got another file, want what --write_baseline writes");
   };
   if (!json.is_array()) return refuse();
-  Baseline baseline;
+  Baseline known;
   for (const Json& line : json) {
     Baseline::value_type values;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -252,17 +246,13 @@ Result<Baseline> ParseBaseline(absl::string_view text) {
       if (!value.is_string()) return refuse();
       values[i] = value;
     }
-    baseline.insert(std::move(values));
+    known.insert(std::move(values));
   }
-  return baseline;
-}
-
-void RemoveKnown(const Baseline& baseline, std::vector<FileReport>& reports) {
   for (FileReport& report : reports) {
-    std::erase_if(report.findings, [&](const Finding& finding) {
-      return baseline.contains(KeyOf(report, finding));
-    });
+    std::erase_if(report.findings,
+                  [&](const Finding& finding) { return known.contains(KeyOf(report, finding)); });
   }
+  return {};
 }
 
 }  // namespace rope::client

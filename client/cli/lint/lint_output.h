@@ -4,9 +4,6 @@
 #ifndef ROPE_CLIENT_CLI_LINT_LINT_OUTPUT_H_
 #define ROPE_CLIENT_CLI_LINT_LINT_OUTPUT_H_
 
-#include <array>
-#include <cstdint>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -31,24 +28,15 @@ std::string LintSarif(const std::vector<FileReport>& reports);
 // new ones only. A finding is known again by its file, rule, sub-config and message, wherever its
 // line went.
 //
-// Threading:  A value; const access from any thread.
-// Limits:     64 MiB of JSON; ParseBaseline accepts any bytes.
+// Limits:     64 MiB of JSON; RemoveKnown accepts any bytes.
 
 inline constexpr int64_t kBaselineBytesMax = int64_t{64} << 20;
 
-// File, rule, sub-config, message.
-using Baseline = std::set<std::array<std::string, 4>>;
-
-Baseline BaselineOf(const std::vector<FileReport>& reports);
-
 // An array with an object a finding, sorted, one line each.
-std::string BaselineText(const Baseline& baseline);
+std::string BaselineText(const std::vector<FileReport>& reports);
 
-// INVALID_ARGUMENT: the text is no baseline.
-Result<Baseline> ParseBaseline(absl::string_view text);
-
-// Removes the findings of the baseline from the reports.
-void RemoveKnown(const Baseline& baseline, std::vector<FileReport>& reports);
+// Removes the findings of a baseline's text. INVALID_ARGUMENT: the text is no baseline.
+Status RemoveKnown(absl::string_view baseline, std::vector<FileReport>& reports);
 
 }  // namespace rope::client
 

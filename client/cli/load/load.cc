@@ -1,18 +1,12 @@
 #include "client/cli/load/load.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
-#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "kernels/status_macros.h"
 
@@ -20,7 +14,6 @@ namespace rope::client {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 
 constexpr int64_t kPositions = 128 * 1024;  // sequences restart at this position
 constexpr int64_t kPositionsApart = 1000;   // between the first positions of sequences
@@ -155,39 +148,8 @@ ConnectOptions OptionsOf(const LoadPlan& plan) {
   return options;
 }
 
-}  // namespace
-
-double Percentile(const std::vector<float>& sorted, double percent) {
-  if (sorted.empty()) return 0;
-  const double rank = std::ceil(static_cast<double>(sorted.size()) * percent / 100);
-  return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
-}
-
-Result<LoadResult> RunLoad(const LoadPlan& plan,
-                           const std::function<Result<Client>(const ConnectOptions&)>& connect) {
-  Sequences sequences;
-  for (int64_t i = 0; i < plan.concurrency; ++i) {
-    ROPE_ASSIGN_OR_RETURN(Client client, connect(OptionsOf(plan)));
-    sequences.push_back(std::make_unique<Sequence>(plan, std::move(client), i));
-  }
-  for (const auto& sequence : sequences) ROPE_RETURN_IF_ERROR(sequence->Allocate());
-  ROPE_ASSIGN_OR_RETURN(const RotateReply first, sequences.front()->Rotate());
-
-  const auto begin = Clock::now();
-  RunSequences(plan, sequences);
-  LoadResult result = Sum(sequences);
-  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  result.device = first.device;
-  return result;
-}
-
-// load: how many requests a server answers, and how fast.
-
-namespace {
-
 constexpr int64_t kConcurrencyMax = 4096;
 constexpr int64_t kRequestBytesMax = int64_t{2} << 30;  // more does not fit in a message
-constexpr std::chrono::seconds kDefaultDuration{10};
 constexpr std::chrono::hours kDurationMax{240};
 
 Status Misused(absl::string_view flag, const std::string& got, absl::string_view want) {
@@ -239,10 +201,8 @@ Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
                   "--transport: got cuda, want inline, staged, ring or memfd: device memory has "
                   "no transport yet");
   }
-  std::vector<std::pair<absl::string_view, LoadTransport>> names = {{"", plan.transport}};
-  for (const TransportChoice& choice : TransportChoices()) {
-    names.emplace_back(choice.name, choice.value);
-  }
+  std::vector<std::pair<absl::string_view, LoadTransport>> names;
+  for (const auto& choice : TransportChoices()) names.emplace_back(choice.name, choice.value);
   ROPE_ASSIGN_OR_RETURN(plan.transport, ChoiceOf(arguments, "transport", names));
   return {};
 }
@@ -255,7 +215,7 @@ Status ReadLength(const Arguments& arguments, LoadPlan& plan) {
     plan.requests = 0;
     return ReadInteger(arguments, "requests", 1, int64_t{1} << 53, *plan.requests);
   }
-  plan.duration = arguments.Duration("duration").value_or(kDefaultDuration);
+  plan.duration = arguments.Duration("duration").value_or(plan.duration);
   if (plan.duration == std::chrono::nanoseconds(0) || plan.duration > kDurationMax) {
     return Misused("duration", arguments.Text("duration"), "more than 0s and at most 240h");
   }
@@ -353,6 +313,30 @@ Result<int> RunLoadCommand(const Arguments& arguments) {
 }
 
 }  // namespace
+
+double Percentile(const std::vector<float>& sorted, double percent) {
+  if (sorted.empty()) return 0;
+  const double rank = std::ceil(static_cast<double>(sorted.size()) * percent / 100);
+  return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
+}
+
+Result<LoadResult> RunLoad(const LoadPlan& plan,
+                           const std::function<Result<Client>(const ConnectOptions&)>& connect) {
+  Sequences sequences;
+  for (int64_t i = 0; i < plan.concurrency; ++i) {
+    ROPE_ASSIGN_OR_RETURN(Client client, connect(OptionsOf(plan)));
+    sequences.push_back(std::make_unique<Sequence>(plan, std::move(client), i));
+  }
+  for (const auto& sequence : sequences) ROPE_RETURN_IF_ERROR(sequence->Allocate());
+  ROPE_ASSIGN_OR_RETURN(const RotateReply first, sequences.front()->Rotate());
+
+  const auto begin = Clock::now();
+  RunSequences(plan, sequences);
+  LoadResult result = Sum(sequences);
+  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  result.device = first.device;
+  return result;
+}
 
 Command LoadCommand() {
   return {

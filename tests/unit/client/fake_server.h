@@ -164,6 +164,15 @@ inline grpc::Status Echo(grpc::CallbackServerContext&, const std::string& reques
   return grpc::Status::OK;
 }
 
+// Echo, which keeps the request in `sent`.
+inline FakeServer::RotateHandler EchoTo(v1::RotateRequest& sent) {
+  return [&sent](grpc::CallbackServerContext& context, const std::string& request,
+                 std::string& reply) {
+    sent.ParseFromString(request);
+    return Echo(context, request, reply);
+  };
+}
+
 }  // namespace rope::client
 
 #endif  // ROPE_TESTS_UNIT_CLIENT_FAKE_SERVER_H_

@@ -179,13 +179,7 @@ TEST(CommandsTest, AMisspeltVariableIsNamed) {
 
 class RotateTest : public ::testing::Test {
  protected:
-  RotateTest() {
-    server_.OnRotate([this](grpc::CallbackServerContext& context, const std::string& request,
-                            std::string& reply) {
-      if (!sent_.ParseFromString(request)) return grpc::Status::CANCELLED;
-      return Echo(context, request, reply);
-    });
-  }
+  RotateTest() { server_.OnRotate(EchoTo(sent_)); }
 
   std::string PathOf(const std::string& name) const { return folder_ + "/" + name + ".npy"; }
 
@@ -199,6 +193,12 @@ class RotateTest : public ::testing::Test {
     err_ = outcome.err;
     return outcome.exit_status;
   }
+  // Rotates q.npy, which becomes `q`, to q_out.npy.
+  void RotateQ(const std::string& q, std::vector<std::string> flags) {
+    ASSERT_TRUE(WriteFile(PathOf("q"), q, "").ok());
+    flags.insert(flags.end(), {"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out")});
+    ASSERT_EQ(Rotate(flags), kExitOk) << err_;
+  }
 
   const std::string folder_ = rope::testing::TemporaryFolder();
   v1::RotateRequest sent_;  // set by the server's handler
@@ -211,13 +211,9 @@ class RotateTest : public ::testing::Test {
 TEST_F(RotateTest, FilesGoThroughTheServer) {
   const std::string q = NpyHeader("<f2", {1, 2, 2}) + "abcdefgh";
   const std::string k = NpyHeader("<f4", {1, 1, 2}) + "12345678";
-  ASSERT_TRUE(WriteFile(PathOf("q"), q, "").ok());
   ASSERT_TRUE(WriteFile(PathOf("k"), k, "").ok());
-  ASSERT_EQ(Rotate({"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out"), "--k=" + PathOf("k"),
-                    "--output_k=" + PathOf("k_out"), "--layout=SHD", "--positions=7",
-                    "--operation=inverse", "--pairing=half"}),
-            kExitOk)
-      << err_;
+  RotateQ(q, {"--k=" + PathOf("k"), "--output_k=" + PathOf("k_out"), "--layout=SHD",
+              "--positions=7", "--operation=inverse", "--pairing=half"});
   EXPECT_EQ(ReadFile(PathOf("q_out"), 1000).value(), q);
   EXPECT_EQ(ReadFile(PathOf("k_out"), 1000).value(), k);
   EXPECT_THAT(out_, HasSubstr("rotated on fake"));
@@ -236,52 +232,40 @@ TEST_F(RotateTest, FilesGoThroughTheServer) {
 TEST_F(RotateTest, PrepareSendsTheValuesWithTheIdAndPrintsIt) {
   FakePrepare prepared(server_);
   const std::string q = NpyHeader("<f4", {1, 2}) + "12345678";
-  ASSERT_TRUE(WriteFile(PathOf("q"), q, "").ok());
-  const std::vector<std::string> flags = {"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out"),
-                                          "--layout=SD", "--start=7", "--prepare"};
-  ASSERT_EQ(Rotate(flags), kExitOk) << err_;
+  RotateQ(q, {"--layout=SD", "--start=7", "--prepare"});
   EXPECT_EQ(ReadFile(PathOf("q_out"), 1000).value(), q);
   EXPECT_THAT(out_, HasSubstr("prepared as prepared-1\n"));
   EXPECT_EQ(prepared.received().positions().start(), 7);
   EXPECT_FALSE(prepared.received().has_rope());
   EXPECT_EQ(prepared.asked().rotate().rope().model(), "m");
-  std::vector<std::string> json = flags;
-  json.push_back("--json");
-  ASSERT_EQ(Rotate(json), kExitOk) << err_;
+  RotateQ(q, {"--layout=SD", "--start=7", "--prepare", "--json"});
   EXPECT_THAT(out_, HasSubstr("\"prepared_id\": \"prepared-1\""));
 }
 
 TEST_F(RotateTest, BitsOfBFloat16AreUnsignedIntegers) {
   ASSERT_TRUE(WriteFile(PathOf("b"), NpyHeader("<u2", {1, 2}) + "abcd", "").ok());
-  const std::vector<std::string> flags = {"--q=" + PathOf("b"), "--output_q=" + PathOf("b_out"),
-                                          "--layout=SD", "--start=0"};
+  std::vector<std::string> flags = {"--q=" + PathOf("b"), "--output_q=" + PathOf("b_out"),
+                                    "--layout=SD", "--start=0"};
   EXPECT_EQ(Rotate(flags), kExitFailed);
   EXPECT_THAT(err_, HasSubstr("npy descr: got <u2"));
-  std::vector<std::string> with_dtype = flags;
-  with_dtype.push_back("--dtype=bf16");
-  ASSERT_EQ(Rotate(with_dtype), kExitOk) << err_;
+  flags.push_back("--dtype=bf16");
+  ASSERT_EQ(Rotate(flags), kExitOk) << err_;
   EXPECT_EQ(sent_.tensors(0).array().dtype(), v1::DTYPE_BF16);
 }
 
 TEST_F(RotateTest, PrecisionAndSinusoidalTableAreAskedFor) {
-  ASSERT_TRUE(WriteFile(PathOf("x"), NpyHeader("<f4", {1, 2}) + "12345678", "").ok());
-  ASSERT_EQ(Rotate({"--q=" + PathOf("x"), "--output_q=" + PathOf("x_out"), "--layout=SD",
-                    "--start=0", "--operation=add_sinusoidal", "--precision=exact"}),
-            kExitOk)
-      << err_;
+  RotateQ(NpyHeader("<f4", {1, 2}) + "12345678",
+          {"--layout=SD", "--start=0", "--operation=add_sinusoidal", "--precision=exact"});
   EXPECT_EQ(sent_.operation(), v1::OPERATION_ADD_SINUSOIDAL);
   EXPECT_EQ(sent_.rope().precision(), v1::PRECISION_EXACT);
 }
 
 TEST_F(RotateTest, OptionsBesideTheRotationAreSent) {
-  ASSERT_TRUE(WriteFile(PathOf("q"), NpyHeader("<f4", {1, 1, 2}) + "12345678", "").ok());
   ASSERT_TRUE(WriteFile(PathOf("w"), NpyHeader("<f8", {2}) + "1234567812345678", "").ok());
-  ASSERT_EQ(
-      Rotate({"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out"), "--layout=SHD", "--start=0",
-              "--norm_q=" + PathOf("w"), "--norm_eps=0.5", "--scale_q=0.25", "--output_layout=HSD",
-              "--output_dtype=fp32", "--precision=hf", "--compat=vllm"}),
-      kExitOk)
-      << err_;
+  RotateQ(
+      NpyHeader("<f4", {1, 1, 2}) + "12345678",
+      {"--layout=SHD", "--start=0", "--norm_q=" + PathOf("w"), "--norm_eps=0.5", "--scale_q=0.25",
+       "--output_layout=HSD", "--output_dtype=fp32", "--precision=hf", "--compat=vllm"});
   EXPECT_EQ(sent_.rope().precision(), v1::PRECISION_HF);
   EXPECT_EQ(sent_.rope().compat(), v1::COMPAT_VLLM);
   EXPECT_EQ(sent_.output().dtype(), v1::DTYPE_FP32);
@@ -303,23 +287,17 @@ TEST_F(RotateTest, EightBitOutputIsWrittenAsBytes) {
     reply = response.SerializeAsString();
     return grpc::Status::OK;
   });
-  ASSERT_TRUE(WriteFile(PathOf("q"), NpyHeader("<f4", {1, 1, 2}) + "12345678", "").ok());
-  ASSERT_EQ(Rotate({"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out"), "--layout=SHD",
-                    "--start=0", "--output_dtype=fp8_e4m3"}),
-            kExitOk)
-      << err_;
+  RotateQ(NpyHeader("<f4", {1, 1, 2}) + "12345678",
+          {"--layout=SHD", "--start=0", "--output_dtype=fp8_e4m3"});
   EXPECT_EQ(ReadFile(PathOf("q_out"), 1000).value(), NpyHeader("|u1", {1, 1, 2}) + "ab");
 }
 
 TEST_F(RotateTest, RowsStandInPlaceOfAModel) {
-  ASSERT_TRUE(WriteFile(PathOf("q"), NpyHeader("<f4", {1, 1, 2}) + "12345678", "").ok());
   ASSERT_TRUE(WriteFile(PathOf("cos"), NpyHeader("<f4", {1, 1}) + "abcd", "").ok());
   ASSERT_TRUE(WriteFile(PathOf("sin"), NpyHeader("<f4", {1, 1}) + "efgh", "").ok());
   rope_ = "--pairing=half";
-  ASSERT_EQ(Rotate({"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out"), "--layout=SHD",
-                    "--cos=" + PathOf("cos"), "--sin=" + PathOf("sin")}),
-            kExitOk)
-      << err_;
+  RotateQ(NpyHeader("<f4", {1, 1, 2}) + "12345678",
+          {"--layout=SHD", "--cos=" + PathOf("cos"), "--sin=" + PathOf("sin")});
   EXPECT_EQ(sent_.rope().model(), "");
   EXPECT_EQ(sent_.rope().pairing(), v1::PAIRING_HALF);
   EXPECT_EQ(sent_.rows().cos().raw(), "abcd");
@@ -350,8 +328,6 @@ TEST_F(RotateTest, MisuseIsRefusedBeforeTheServerIsAsked) {
   }
   EXPECT_EQ(server_.rotate_calls(), 0);
 }
-
-using Json = nlohmann::json;
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 

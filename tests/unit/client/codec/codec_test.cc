@@ -80,16 +80,21 @@ v1::RotateRequest Encoded(const RotateRequest& request) {
   return message;
 }
 
+// Of a request that is encoded whole.
+Status StatusOf(const RotateRequest& request) {
+  BorrowedSlices borrowed;
+  return EncodeWhole(request, {}, Route::kRpc, borrowed).status();
+}
+
 TEST(EncodeRotateTest, TwoSourcesOfPositionsAreRefusedByName) {
   RotateRequest request;
   request.positions = {.start = 0, .starts = {5, 6}};
-  BorrowedSlices borrowed;
-  EXPECT_EQ(EncodeWhole(request, {}, Route::kRpc, borrowed).status().message(),
+  EXPECT_EQ(StatusOf(request).message(),
             "positions: got start and starts, want exactly one of start, starts, position_ids, "
             "device_ids");
   request.positions = {.start = 0};
   request.reposition = Reposition{.from = {.starts = {1}, .position_ids = {2}}};
-  EXPECT_EQ(EncodeWhole(request, {}, Route::kRpc, borrowed).status().message(),
+  EXPECT_EQ(StatusOf(request).message(),
             "reposition.from: got starts and position_ids, want exactly one of start, starts, "
             "position_ids, device_ids");
 }
@@ -101,8 +106,7 @@ TEST(EncodeRotateTest, PositionsOnAGpuAreForEnqueueAlone) {
   EXPECT_EQ(EncodeRotate(request, {}, Route::kRpc, borrowed).status().message(),
             "positions.device_ids: got positions on a GPU, want Client::Enqueue in process");
   request.positions.device_id_bytes = 3;
-  EXPECT_EQ(EncodeWhole(request, {}, Route::kRpc, borrowed).status().message(),
-            "positions.device_id_bytes: got 3, want 4 or 8");
+  EXPECT_EQ(StatusOf(request).message(), "positions.device_id_bytes: got 3, want 4 or 8");
   request.reposition = Reposition{.from = {.device_ids = &ids}};
   EXPECT_EQ(EncodeRotate(request, {}, Route::kRpc, borrowed).status().message(),
             "reposition.from.device_ids: got positions on a GPU, want reposition.by");
@@ -146,9 +150,7 @@ TEST(EncodeRotateTest, OutputsThatShareAByteAreRefused) {
                                  .strides = strides,
                                  .output_strides = strides});
     }
-    BorrowedSlices borrowed;
-    const Status status = EncodeWhole(request, {}, Route::kRpc, borrowed).status();
-    EXPECT_EQ(status.message(),
+    EXPECT_EQ(StatusOf(request).message(),
               is_legal ? ""
                        : "output of tensors[1]: got a place that overlaps the output of "
                          "tensors[0], want one of its own");
@@ -158,8 +160,7 @@ TEST(EncodeRotateTest, OutputsThatShareAByteAreRefused) {
   far.tensors.assign(2,
                      {.layout = "TD", .shape = {2, 4}, .data = data.data(), .output = data.data()});
   far.tensors[0].output_strides = {int64_t{1} << 46, 1};
-  BorrowedSlices borrowed;
-  EXPECT_EQ(EncodeWhole(far, {}, Route::kRpc, borrowed).status().message(), "");
+  EXPECT_EQ(StatusOf(far).message(), "");
 }
 
 TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
@@ -391,10 +392,8 @@ TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
     request.tensors[0].shape = shape;
     request.tensors[0].data = memory;
     request.tensors[0].strides = strides;
-    BorrowedSlices borrowed;
-    const Result<EncodedRotate> buffer = EncodeWhole(request, {}, Route::kRpc, borrowed);
-    EXPECT_EQ(buffer.status().code(), StatusCode::kInvalidArgument);
-    return buffer.status().message();
+    EXPECT_EQ(StatusOf(request).code(), StatusCode::kInvalidArgument);
+    return StatusOf(request).message();
   };
   EXPECT_EQ(message_for({2, 2}, nullptr), "tensors[0].data: got null, want 16 bytes");
   EXPECT_EQ(message_for({2, -1}, data.data()),
@@ -409,22 +408,19 @@ TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
 
 TEST(EncodeRotateTest, BadArraysBesideTheTensorsAreRefusedByName) {
   const std::vector<float> data(4);
-  const auto message_of = [](const RotateRequest& request) {
-    BorrowedSlices borrowed;
-    const Result<EncodedRotate> encoded = EncodeWhole(request, {}, Route::kRpc, borrowed);
-    EXPECT_EQ(encoded.status().code(), StatusCode::kInvalidArgument);
-    return encoded.status().message();
+  const auto refuses = [](const char* error) {
+    return StatusIs(StatusCode::kInvalidArgument, error);
   };
   RotateRequest request = RequestFor(data);
   request.rows = {.angles = ArrayView{.shape = {2, 1}}};
-  EXPECT_EQ(message_of(request), "rows.angles.data: got null, want 8 bytes");
+  EXPECT_THAT(StatusOf(request), refuses("rows.angles.data: got null, want 8 bytes"));
   request.rows = {.cos = ArrayView{.shape = {-1}}};
-  EXPECT_EQ(message_of(request), "rows.cos.shape[0]: got -1, want a length >= 0");
+  EXPECT_THAT(StatusOf(request), refuses("rows.cos.shape[0]: got -1, want a length >= 0"));
   request.rows = {.sin = ArrayView{.shape = {1}}};
-  EXPECT_EQ(message_of(request), "rows.sin.data: got null, want 4 bytes");
+  EXPECT_THAT(StatusOf(request), refuses("rows.sin.data: got null, want 4 bytes"));
   request.rows.reset();
   request.tensors[0].norm = HeadNorm{.weight = {.shape = {2}}};
-  EXPECT_EQ(message_of(request), "tensors[0].norm.weight.data: got null, want 8 bytes");
+  EXPECT_THAT(StatusOf(request), refuses("tensors[0].norm.weight.data: got null, want 8 bytes"));
 }
 
 TEST(DecodeRotateTest, TimesOfStagesAreRead) {
@@ -472,13 +468,6 @@ Result<ServingStatus> StatusIn(const std::string& bytes) {
   return ServingStatusOf(grpc::ByteBuffer(&slice, 1));
 }
 
-void ExpectMalformed(const std::string& bytes) {
-  const Result<ServingStatus> status = StatusIn(bytes);
-  ASSERT_FALSE(status.ok());
-  EXPECT_THAT(status, StatusIs(StatusCode::kInternal,
-                               HasSubstr("reply: got malformed bytes, want grpc.health")));
-}
-
 TEST(HealthMessagesTest, EveryStatusOfTheSchemaIsRead) {
   const auto* numbers = HealthCheckResponse::ServingStatus_descriptor();
   ASSERT_EQ(numbers->value_count(), 4);
@@ -497,10 +486,15 @@ TEST(HealthMessagesTest, NumberWithoutANameIsUnknown) {
 }
 
 TEST(HealthMessagesTest, MalformedReplyIsInternal) {
-  ExpectMalformed("\x08");                      // no value
-  ExpectMalformed("\x1a\x05xx");                // 2 of 5 bytes
-  ExpectMalformed("\x0b");                      // a group
-  ExpectMalformed(std::string("\x00\x01", 2));  // field 0
+  const std::string no_value = "\x08";
+  const std::string two_of_five_bytes = "\x1a\x05xx";
+  const std::string group = "\x0b";
+  const std::string field_0("\x00\x01", 2);
+  for (const std::string& bytes : {no_value, two_of_five_bytes, group, field_0}) {
+    EXPECT_THAT(
+        StatusIn(bytes),
+        StatusIs(StatusCode::kInternal, HasSubstr("reply: got malformed bytes, want grpc.health")));
+  }
 }
 
 TEST(ControlMessagesTest, FieldsThatNoRecordedRequestHas) {
@@ -606,17 +600,14 @@ TEST(KeptRequestTest, RowsInTheRegionAreBorrowed) {
 }
 
 v1::RopeSpec MessageOf(const RopeSpec& spec) {
-  v1::RopeSpec message;
-  EXPECT_TRUE(SetRope(spec, "rope", message).ok());
-  return message;
+  return ToMessage(DescribeRequest{.rope = spec}).value().rope();
 }
 
 TEST(MessagesTest, TwoSourcesAreRefusedByName) {
-  v1::RopeSpec message;
-  EXPECT_EQ(
-      SetRope({.model = "m", .config = RopeConfig{}}, "reposition.from_rope", message).message(),
-      "reposition.from_rope: got model and config, want exactly one of model, config_id, "
-      "config, config_json");
+  const TableReposition reposition = {.from_rope = RopeSpec{.model = "m", .config = RopeConfig{}}};
+  EXPECT_EQ(ToMessage(TablesRequest{.reposition = reposition}).status().message(),
+            "reposition.from_rope: got model and config, want exactly one of model, config_id, "
+            "config, config_json");
   const DescribeRequest request = {.rope = {.config_id = "1", .config_json = "{}"}};
   EXPECT_EQ(ToMessage(request).status().code(), StatusCode::kInvalidArgument);
 }

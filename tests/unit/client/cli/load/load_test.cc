@@ -57,11 +57,7 @@ TEST_F(LoadTest, InlineSendsTheCountOnAConnectionEach) {
 
 TEST_F(LoadTest, TensorsAreOfTheShapeAskedFor) {
   v1::RotateRequest sent;
-  server_.OnRotate([&sent](grpc::CallbackServerContext& context, const std::string& request,
-                           std::string& reply) {
-    sent.ParseFromString(request);
-    return Echo(context, request, reply);
-  });
+  server_.OnRotate(EchoTo(sent));
   LoadPlan plan = Plan(LoadTransport::kInline, 1, 1);
   plan.tokens = 5;
   plan.heads = 3;
@@ -73,19 +69,6 @@ TEST_F(LoadTest, TensorsAreOfTheShapeAskedFor) {
   EXPECT_THAT(sent.tensors(0).array().shape(), ElementsAre(5, 3, 8));
   EXPECT_EQ(sent.tensors(0).array().raw().size(), 480u);
   EXPECT_EQ(plan.RequestBytes(), 480);
-}
-
-TEST_F(LoadTest, FailuresAreCountedByCodeAndNotRetried) {
-  server_.OnRotate(
-      [this](grpc::CallbackServerContext& context, const std::string& request, std::string& reply) {
-        if (server_.rotate_calls() % 5 == 2)
-          return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no");
-        return Echo(context, request, reply);
-      });
-  ASSERT_OK(result, Run(Plan(LoadTransport::kInline, 50, 1)));
-  EXPECT_THAT(result->errors, ElementsAre(Pair("UNAVAILABLE", 10)));
-  EXPECT_EQ(result->latencies_us.size(), 40u);
-  EXPECT_EQ(result->first_error, "UNAVAILABLE: no");
 }
 
 TEST_F(LoadTest, FirstRequestThatFailsEndsTheLoad) {
@@ -141,11 +124,7 @@ TEST_F(CommandLoadTest, PrintsThroughputAndPercentiles) {
 
 TEST_F(CommandLoadTest, WithoutAConfigTheEmbeddingIsPlainAndHalf) {
   v1::RotateRequest sent;
-  server_.OnRotate([&sent](grpc::CallbackServerContext& context, const std::string& request,
-                           std::string& reply) {
-    sent.ParseFromString(request);
-    return Echo(context, request, reply);
-  });
+  server_.OnRotate(EchoTo(sent));
   ASSERT_EQ(Load({"--requests=1", "--head_dim=64"}), kExitOk) << err_;
   EXPECT_EQ(sent.rope().config().head_dim(), 64);
   EXPECT_EQ(sent.rope().pairing(), v1::PAIRING_HALF);
@@ -155,18 +134,20 @@ TEST_F(CommandLoadTest, WithoutAConfigTheEmbeddingIsPlainAndHalf) {
   EXPECT_FALSE(sent.rope().has_config());
 }
 
-TEST_F(CommandLoadTest, FailedCallsHaveStatusOneAndAreListedInJson) {
+TEST_F(CommandLoadTest, FailedCallsHaveStatusOneAreNotRetriedAndAreListedInJson) {
   server_.OnRotate(
       [this](grpc::CallbackServerContext& context, const std::string& request, std::string& reply) {
-        if (server_.rotate_calls() == 3) return grpc::Status(grpc::StatusCode::DATA_LOSS, "fault");
+        if (server_.rotate_calls() % 5 == 2) {
+          return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no");
+        }
         return Echo(context, request, reply);
       });
-  EXPECT_EQ(Load({"--requests=5", "--json"}), kExitFailed);
+  EXPECT_EQ(Load({"--requests=50", "--json"}), kExitFailed);
   const auto json = nlohmann::json::parse(out_);
-  EXPECT_EQ(json["answered"], 4);
-  EXPECT_EQ(json["failed"], 1);
-  EXPECT_EQ(json["errors"]["DATA_LOSS"], 1);
-  EXPECT_EQ(json["first_error"], "DATA_LOSS: fault");
+  EXPECT_EQ(json["answered"], 40);
+  EXPECT_EQ(json["failed"], 10);
+  EXPECT_EQ(json["errors"].dump(), R"({"UNAVAILABLE":10})");
+  EXPECT_EQ(json["first_error"], "UNAVAILABLE: no");
 }
 
 TEST_F(CommandLoadTest, MisuseIsRefusedBeforeTheServerIsAsked) {
