@@ -46,4 +46,9 @@ absl::Status OutOfMemory() {
                     "a smaller one");
 }
 
+absl::Status Defect(const std::exception& thrown) {
+  return MakeError(Reason::kInternal, "request", absl::StrCat("an exception: ", thrown.what()),
+                   "none: this is a defect of the server");
+}
+
 }  // namespace rope::server

@@ -5,6 +5,7 @@
 #define ROPE_SERVER_ERROR_H_
 
 #include <cstdint>
+#include <exception>
 #include <new>
 #include <string>
 
@@ -51,14 +52,19 @@ inline bool IsNeedsSideThread(const absl::Status& status) {
   return status.code() == absl::StatusCode::kAborted;
 }
 
+// INTERNAL: this program's code threw, which is a defect of it. Only the call fails.
+absl::Status Defect(const std::exception& thrown);
+
 // Returns the result of `step`, an absl::Status or absl::StatusOr, or OutOfMemory if `step` throws
-// std::bad_alloc.
+// std::bad_alloc, and Defect if it throws another exception.
 template <typename Step>
-auto WithinMemory(const Step& step) -> decltype(step()) {
+auto WithoutExceptions(const Step& step) -> decltype(step()) {
   try {
     return step();
   } catch (const std::bad_alloc&) {
     return OutOfMemory();
+  } catch (const std::exception& thrown) {
+    return Defect(thrown);
   }
 }
 

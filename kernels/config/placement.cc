@@ -133,7 +133,8 @@ class Placer {
     }
     if (merges_ && HasBlock(model_, kScaling) && model_[kScaling].is_object()) {
       KeepType(model_[kScaling]);
-      if (nested || type_.blocks == BlockRule::kOnBoth) Merge();
+      const bool joins = parameters == nullptr || parameters->is_object();
+      if (nested || (joins && type_.blocks == BlockRule::kOnBoth)) Merge();
     }
     if (merges_ && Find(model_, kParameters) != nullptr && HasObjects(model_[kParameters]))
       FillBases();
@@ -315,7 +316,8 @@ class Placer {
       if (!own.is_object()) continue;
       if (type_.blocks == BlockRule::kFilled) {
         Json filled = own;
-        if (Json* const stated = Find(block, label)) filled.update(*stated);
+        const Json* const stated = Find(block, label);
+        if (stated != nullptr && stated->is_object()) filled.update(*stated);
         block[label] = std::move(filled);
       } else if (!block.contains(label)) {
         Fail(key, " has no ", label);

@@ -86,7 +86,7 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
 
 absl::Status Engine::EnqueueOnDevice(std::unique_ptr<Request>& request) {
   ROPE_RETURN_IF_ERROR(MakePlan(*request, /*may_take_long=*/true));
-  ROPE_RETURN_IF_ERROR(WithinMemory([&]() -> absl::Status {
+  ROPE_RETURN_IF_ERROR(WithoutExceptions([&]() -> absl::Status {
     ROPE_ASSIGN_OR_RETURN(request->run.device,
                           devices_.Enqueue(request->plan, *request->arrival.queue));
     return absl::OkStatus();
@@ -98,7 +98,7 @@ absl::Status Engine::EnqueueOnDevice(std::unique_ptr<Request>& request) {
 }
 
 absl::Status Engine::MakePlan(Request& request, bool may_take_long) {
-  ROPE_RETURN_IF_ERROR(WithinMemory([&] { return FillPlan(request, may_take_long); }));
+  ROPE_RETURN_IF_ERROR(WithoutExceptions([&] { return FillPlan(request, may_take_long); }));
   request.run.enqueued = clock_.Now();
   request.stages.validate =
       Microseconds(request.run.enqueued - request.arrival.received) - request.stages.decode;

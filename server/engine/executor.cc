@@ -223,7 +223,7 @@ absl::Status Executor::AllocateOutputs(Request& request) const {
 // The executor has no mutex. A request has at most one slice in the batches that run at any time,
 // so that the calls on several threads never share a request.
 void Executor::Run(absl::Span<Slice> slices) {
-  const absl::Status status = WithinMemory([&] {
+  const absl::Status status = WithoutExceptions([&] {
     RunAll(slices);
     return absl::OkStatus();
   });

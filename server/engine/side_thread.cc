@@ -62,7 +62,7 @@ absl::StatusOr<bool> SideThread::StepOf(const Entry& entry) {
   if (entry.cancelled != nullptr && entry.cancelled->load(std::memory_order_relaxed)) {
     return MakeError({.reason = Reason::kCancelled}, "request: cancelled while it was computed");
   }
-  return WithinMemory([&] { return entry.work->Step(); });
+  return WithoutExceptions([&] { return entry.work->Step(); });
 }
 
 void SideThread::Drain(absl::Duration timeout) {

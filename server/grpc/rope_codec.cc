@@ -232,7 +232,7 @@ absl::Status DecodeShortMessage(grpc::ByteBuffer& bytes, google::protobuf::Messa
   const auto length = static_cast<int64_t>(bytes.Length());
   ROPE_RETURN_IF_ERROR(CheckAtMost(length, kBytesMax, "request", " bytes"));
   ReceivedPayloads payloads;  // it has none
-  return WithinMemory([&] { return DecodeMessage(bytes, message, payloads); });
+  return WithoutExceptions([&] { return DecodeMessage(bytes, message, payloads); });
 }
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {

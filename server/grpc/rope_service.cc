@@ -124,7 +124,7 @@ Arrival RopeService::ArrivalOf(const IncomingCall& call, int64_t message_bytes,
 template <typename Decode>
 auto RopeService::DecodeWith(const Decode& decode, Arrival& arrival) -> decltype(decode()) {
   decltype(decode()) decoded;
-  const absl::Status status = WithinMemory([&] {
+  const absl::Status status = WithoutExceptions([&] {
     decoded = decode();
     return decoded.status();
   });
@@ -283,7 +283,7 @@ absl::Status RopeService::AdmitAndEncode(const google::protobuf::Message& respon
     ROPE_RETURN_IF_ERROR(
         control.permit.Admit(*control.arrival.account, bytes - control.permit.bytes(), "reply"));
   }
-  return WithinMemory([&] {
+  return WithoutExceptions([&] {
     reply = EncodeMessage(response);
     return absl::OkStatus();
   });

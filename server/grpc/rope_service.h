@@ -147,7 +147,7 @@ void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
       if (status.ok()) status = AdmitAndEncode(*response, *control, reply);
       Answer(call, *control, status, reply);
     };
-    const absl::Status status = WithinMemory([&]() -> absl::Status {
+    const absl::Status status = WithoutExceptions([&]() -> absl::Status {
       ROPE_RETURN_IF_ERROR(AdmitMessage(*control));
       const auto received = std::make_shared<Received<In>>();
       ROPE_RETURN_IF_ERROR(DecodeMessage(call.request(), received->request, received->payloads));

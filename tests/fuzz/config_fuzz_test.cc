@@ -147,12 +147,22 @@ class ConfigFuzzTest : public ::testing::Test {
     }
   }
 
+  // Where the value of the field that begins at `end` ends, with its objects and arrays.
+  static size_t EndOfField(std::string_view text, size_t end) {
+    for (int depth = 0; end < text.size(); ++end) {
+      const char letter = text[end];
+      if (depth == 0 && (letter == ',' || letter == '}' || letter == '\n')) break;
+      depth += (letter == '{' || letter == '[') - (letter == '}' || letter == ']');
+    }
+    return end;
+  }
+
   // Replaces a value.
   void ReplaceValue(std::string& text) {
     const size_t colon = text.find(':', random_.Below(text.size() + 1));
     if (colon == std::string::npos) return;
-    const size_t end = std::min(text.find_first_of(",}\n", colon), text.size());
-    text.replace(colon + 1, end - colon - 1, random_.OneIn(2) ? AnyNumber() : AnyValue());
+    text.replace(colon + 1, EndOfField(text, colon) - colon - 1,
+                 random_.OneIn(2) ? AnyNumber() : AnyValue());
   }
 
   // Adds a field of another text at the beginning of an object.
@@ -161,9 +171,8 @@ class ConfigFuzzTest : public ::testing::Test {
     const size_t begin = other.find('"', random_.Below(other.size() + 1));
     const size_t at = text.find('{', random_.Below(text.size() + 1));
     if (begin == std::string::npos || at == std::string::npos) return;
-    const size_t end = std::min(other.find(", \"", begin), other.find(",\n", begin));
-    if (end == std::string::npos) return;
-    text.insert(at + 1, absl::StrCat(other.substr(begin, end - begin), ", "));
+    const std::string field = other.substr(begin, EndOfField(other, begin) - begin);
+    if (field.find(':') != std::string::npos) text.insert(at + 1, absl::StrCat(field, ", "));
   }
 
   std::string NewText() {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <new>
 #include <optional>
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -334,19 +335,25 @@ TEST(HelpTest, DefaultsAreTheRealOnes) {
   EXPECT_THAT(help, HasSubstr("tables (default " + in_mib(most.tables)));
 }
 
-TEST(WithinMemoryTest, FailedAllocationIsAStatus) {
+TEST(WithoutExceptionsTest, ADefectFailsItsCallAlone) {
+  EXPECT_THAT(
+      WithoutExceptions([]() -> absl::Status { return std::map<int, absl::Status>().at(1); }),
+      StatusIs(absl::StatusCode::kInternal, HasSubstr("map::at")));
+}
+
+TEST(WithoutExceptionsTest, FailedAllocationIsAStatus) {
   const auto fail = [] { std::rethrow_exception(std::make_exception_ptr(std::bad_alloc())); };
-  const auto status = WithinMemory([&] {
+  const auto status = WithoutExceptions([&] {
     fail();
     return absl::OkStatus();
   });
   EXPECT_EQ(status, OutOfMemory());
-  const auto result = WithinMemory([&]() -> absl::StatusOr<int> {
+  const auto result = WithoutExceptions([&]() -> absl::StatusOr<int> {
     fail();
     return 7;
   });
   EXPECT_EQ(result.status(), OutOfMemory());
-  EXPECT_EQ(WithinMemory([]() -> absl::StatusOr<int> { return 7; }).value(), 7);
+  EXPECT_EQ(WithoutExceptions([]() -> absl::StatusOr<int> { return 7; }).value(), 7);
 }
 
 TEST(ShortTextTest, LeavesShortOnesAndCutsLongOnes) {
