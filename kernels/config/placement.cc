@@ -317,7 +317,11 @@ class Placer {
       if (type_.blocks == BlockRule::kFilled) {
         Json filled = own;
         const Json* const stated = Find(block, label);
-        if (stated != nullptr && stated->is_object()) filled.update(*stated);
+        if (stated != nullptr && stated->is_object()) {
+          filled.update(*stated);
+        } else if (stated != nullptr) {
+          Fail(key, ".", label, " is no object");
+        }
         block[label] = std::move(filled);
       } else if (!block.contains(label)) {
         Fail(key, " has no ", label);
