@@ -5,9 +5,9 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <new>
 #include <optional>
-#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
