@@ -172,7 +172,8 @@ class ConfigFuzzTest : public ::testing::Test {
     const size_t at = text.find('{', random_.Below(text.size() + 1));
     if (begin == std::string::npos || at == std::string::npos) return;
     const std::string field = other.substr(begin, EndOfField(other, begin) - begin);
-    if (field.find(':') != std::string::npos) text.insert(at + 1, absl::StrCat(field, ", "));
+    const size_t name_end = std::min(field.find('"', 1), field.size());
+    if (field.compare(name_end, 2, "\":") == 0) text.insert(at + 1, absl::StrCat(field, ", "));
   }
 
   std::string NewText() {
