@@ -98,6 +98,10 @@ class Server:
                           rf'grpc_status="{code}"\}} (\S+)$', page, re.MULTILINE)
         return float(found[1]) if found else 0
 
+    def times_read(self):
+        """How often it has read its TLS files again."""
+        return self.log.read_text().count("TLS files: read again")
+
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
 
@@ -201,6 +205,14 @@ class Cluster:
         replace(self.access, json.dumps({"identities": [
             {"name": "engine", "certificates": ["spiffe://cluster/engine"], "rights": ["rotate"],
              **limits}]}).encode())
+
+    @contextlib.contextmanager
+    def until_servers_read(self):
+        """The files that the block replaces."""
+        before = [server.times_read() for server in self.servers]
+        yield
+        until(lambda: all(server.times_read() > was
+                          for server, was in zip(self.servers, before)), "the servers' files")
 
     def trust(self, *authorities):
         """Of everybody."""
@@ -381,9 +393,11 @@ def test_certificates_and_authority_are_replaced_without_a_failed_call(cluster):
     authorities = {serial(authority.cert) for authority in (cluster.old, cluster.new)}
     with Load(cluster, reconnects=True) as load:
         with load.with_ropectl(4):
-            cluster.trust(cluster.old, cluster.new)
-            until(lambda: balancer.uses("ca_cert", authorities), "both authorities")
-            own = cluster.certify(cluster.new)
+            with cluster.until_servers_read():
+                cluster.trust(cluster.old, cluster.new)
+                until(lambda: balancer.uses("ca_cert", authorities), "both authorities")
+            with cluster.until_servers_read():
+                own = cluster.certify(cluster.new)
             until(lambda: balancer.uses("cert_chain", {own}), "the new certificate")
             with cluster.connect(old_cert, old_key) as client:
                 in_new_array(client, draw(1, 1, 64))
