@@ -328,12 +328,13 @@ nb::object NewArray(nb::handle array, const Array& read, const std::vector<int64
   return empty(array, shape, dtype.has_value() ? nb::cast(Name(*dtype)) : nb::none());
 }
 
-void MarkChanged(nb::handle array) {
-  if (IsNumpy(array)) return;
-  const Torch* const torch = Torch::Of(array);
-  if (torch == nullptr || !torch->is_grad_enabled().is(Py_True)) return;
-  static const nb::handle is_inference = Interned("is_inference");
-  if (!array.attr(is_inference)().is(Py_True)) torch->increment_version(array);
+void MarkChanged(const std::vector<nb::object>& arrays) {
+  for (const nb::object& array : arrays) {
+    const Torch* const torch = IsNumpy(array) ? nullptr : Torch::Of(array);
+    if (torch == nullptr || !torch->is_grad_enabled().is(Py_True)) continue;
+    static const nb::handle is_inference = Interned("is_inference");
+    if (!array.attr(is_inference)().is(Py_True)) torch->increment_version(array);
+  }
 }
 
 }  // namespace rope::python

@@ -108,8 +108,8 @@ struct IntegerArray {
 nanobind::object NewArray(nanobind::handle array, const Array& read,
                           const std::vector<int64_t>& shape, std::optional<client::DType> dtype);
 
-// Tells torch that a tensor has changed, for gradients of earlier operations with it.
-void MarkChanged(nanobind::handle array);
+// Tells torch which tensors have changed, for gradients of earlier operations with them.
+void MarkChanged(const std::vector<nanobind::object>& arrays);
 
 }  // namespace rope::python
 

@@ -153,7 +153,7 @@ class PyClient {
   // Returns the arrays that the request fills; on a GPU they are filled when the stream has run.
   nb::object Rotate(const nb::object& request) const {
     const auto& call = nb::cast<const Request&>(request);
-    for (const nb::object& array : call.changed) MarkChanged(array);
+    if (call.in_place) MarkChanged(call.filled);
     const Result<RotateReply> reply = Run([&](const client::Client& client) {
       if (call.gpu.place.cuda.has_value()) return Enqueue(client, call.request, call.gpu);
       return client.Rotate(call.request, call.options);
@@ -166,7 +166,7 @@ class PyClient {
 
   client::Call RotateAsync(const nb::object& request, nb::object callable) const {
     const auto& call = nb::cast<const Request&>(request);
-    for (const nb::object& array : call.changed) MarkChanged(array);
+    if (call.in_place) MarkChanged(call.filled);
     const auto callback = CallbackOf(std::move(callable), request, unfinished_);
     return Run([&](const client::Client& client) {
       return client.RotateAsync(call.request, callback, call.options);

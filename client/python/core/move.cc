@@ -225,7 +225,8 @@ Request MoveOf(nb::handle k, const Arguments& values, const MoveConstants& const
     call.request.tensors.push_back(std::move(view));
   }
   call.result = nb::borrow(out.is_none() ? k : out);
-  call.changed = outputs;
+  call.filled = outputs;
+  call.in_place = true;
   return call;
 }
 
