@@ -183,7 +183,11 @@ class PyClient {
     client::PreparedRotation rotation = Take(Run(
         [&](const client::Client& client) { return client.Prepare(packed, open_axis, options); }));
     if (!rotation.warnings().empty()) Warn(nb::cast(rotation.warnings()));
-    if (request.gpu.place.cuda.has_value()) LoadOnGpu(rotation, request);
+    if (request.gpu.place.cuda.has_value()) {  // a stream may be captured from now on
+      Take(Run([&](const client::Client& client) {
+        return Enqueue(client, request.request, request.gpu, /*prepares_only=*/true);
+      }));
+    }
     return {std::move(rotation), request};
   }
 
@@ -256,24 +260,6 @@ class PyClient {
     queue.device = *gpu.place.cuda;
     queue.prepares_only = prepares_only;
     return client.Enqueue(call, queue);
-  }
-
-  // Makes resident what calls on the GPU of the examples need, so that a stream may be captured.
-  void LoadOnGpu(const client::PreparedRotation& rotation, const Request& examples) const {
-    client::RotateRequest call = {.prepared = rotation,
-                                  .positions = examples.request.positions,
-                                  .reposition = examples.request.reposition,
-                                  .rows = examples.request.rows};
-    for (const client::TensorView& view : examples.request.tensors) {
-      call.tensors.push_back({.data = view.data,
-                              .memory = view.memory,
-                              .output = view.output,
-                              .strides = view.strides,
-                              .output_strides = view.output_strides});
-    }
-    Take(Run([&](const client::Client& client) {
-      return Enqueue(client, call, examples.gpu, /*prepares_only=*/true);
-    }));
   }
 
   std::optional<client::Client> client_;
