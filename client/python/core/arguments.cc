@@ -75,7 +75,7 @@ client::RopeSpec Arguments::Rope(bool has_table) const {
     for (size_t i = Argument("pairing").index; i <= Argument("precision").index; ++i) {
       if (values_[i].is_valid()) given[kArguments[i].data()] = values_[i];
     }
-    rope = Imported("ropeserve.client", "_rope_of")(given);
+    rope = Imported("ropeserve.client", "_rope_of")(**given);
   }
   Warn(nb::getattr(rope, warnings));
   return nb::cast<client::RopeSpec>(nb::getattr(rope, spec));
