@@ -45,10 +45,6 @@ Arguments::Arguments(nb::handle given, Argument first, Argument last) {
   }
 }
 
-void Arguments::Set(Argument argument, nb::handle value) {
-  if (!value.is_none()) values_[argument.index] = value;
-}
-
 nb::handle Arguments::operator[](Argument argument) const {
   return has(argument) ? at(argument) : nb::handle(Py_None);
 }

@@ -55,8 +55,6 @@ class Arguments {
   Arguments(nanobind::handle given, Argument first, Argument last);
 
   bool has(Argument argument) const { return at(argument).is_valid(); }
-  // As if the dict had it.
-  void Set(Argument argument, nanobind::handle value);
   // None for an argument that is not given.
   nanobind::handle operator[](Argument argument) const;
   // The name of the first of a range that is given; null: none is.

@@ -392,8 +392,8 @@ NB_MODULE(_core, module) {
   nb::class_<Prepared>(module, "Prepared")
       .def_prop_ro("id", &Prepared::id)
       .def("values", &Prepared::Values, nb::arg("arrays"), nb::arg("q").none(), nb::arg("k").none(),
-           nb::arg("in_place"), nb::arg("start").none(), nb::arg("from_").none(),
-           nb::arg("timeout").none(), nb::arg("positions"))
+           nb::arg("in_place"), nb::arg("from_").none(), nb::arg("timeout").none(),
+           nb::arg("positions"))
       .def("move", &Prepared::Move, nb::arg("k").none(), nb::arg("values"));
   nb::class_<client::Call>(module, "Call").def("cancel", &client::Call::Cancel);
   nb::class_<PyClient>(module, "Client", nb::is_weak_referenceable())

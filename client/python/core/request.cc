@@ -225,8 +225,7 @@ void WarnOfCopy(nb::handle array, const char* name) {
 }
 
 Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bool in_place,
-                         nb::handle start, nb::handle from, nb::handle timeout,
-                         nb::handle positions) const {
+                         nb::handle from, nb::handle timeout, nb::handle positions) const {
   for (const auto& [name, array] : {std::pair("q", q), std::pair("k", k)}) {
     if (array.is_none() || std::ranges::count(names_, name) > 0) continue;
     RaiseInvalid(name, "it", "nothing: it was not prepared");
@@ -242,8 +241,7 @@ Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bo
     RaiseInvalid("arrays", std::to_string(inputs.size()), std::to_string(tensors.size()));
   }
   for (size_t i = 0; in_place && i < inputs.size(); ++i) WarnOfCopy(inputs[i], "arrays");
-  Arguments given(positions, "starts", "context_parallel");
-  given.Set("start", start);
+  const Arguments given(positions, "start", "context_parallel");
   Request call = {.in_place = in_place};
   call.options = OptionsOf(timeout);
   call.gpu.queue.positions_max = positions_max_;

@@ -89,10 +89,10 @@ class Prepared {
 
   std::string id() const { return rotation_.id(); }
   // The request of one call: as many arrays as were prepared, or q and k by name. `positions`: a
-  // dict of the arguments of positions other than `start`.
+  // dict of their arguments.
   Request Values(const nanobind::tuple& arrays, nanobind::handle q, nanobind::handle k,
-                 bool in_place, nanobind::handle start, nanobind::handle from,
-                 nanobind::handle timeout, nanobind::handle positions) const;
+                 bool in_place, nanobind::handle from, nanobind::handle timeout,
+                 nanobind::handle positions) const;
   // The request of one move. `values`: a dict of MoveValues.
   Request Move(nanobind::handle k, nanobind::handle values) const;
 

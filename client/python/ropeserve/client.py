@@ -358,14 +358,16 @@ class Prepared:
                 cu_seqlens, context_parallel and positions_outside.
             from_: for a prepared reposition: the current positions.
         """
+        positions["start"] = start
         return self._rotations._finish(
-            self._native.values(arrays, q, k, True, start, from_, timeout, positions))
+            self._native.values(arrays, q, k, True, from_, timeout, positions))
 
     def rotate(self, *arrays: Any, q: Any = None, k: Any = None, start: int | None = None,
                from_: object = None, timeout: float | None = None, **positions: Any) -> Any:
         """Does what was prepared, into new arrays. Arguments: as rotate_."""
+        positions["start"] = start
         return self._rotations._finish(
-            self._native.values(arrays, q, k, False, start, from_, timeout, positions))
+            self._native.values(arrays, q, k, False, from_, timeout, positions))
 
     def move_(self, k: Any, **arguments: Unpack[MoveValues]) -> Any:
         """Does what was prepared as a move: see MoveValues, and Client.move_.
