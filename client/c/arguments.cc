@@ -65,13 +65,6 @@ std::optional<size_t> TakeTensor(const v1::RotateRequest& request, absl::string_
   return found;
 }
 
-ArrayView ArrayOf(const DlpackView& view) {
-  ArrayView array{
-      .dtype = view.dtype, .shape = {view.shape, view.shape + view.rank}, .data = view.data};
-  if (view.strides != nullptr) array.strides.assign(view.strides, view.strides + view.rank);
-  return array;
-}
-
 // What a call says of a GPU. Values that no argument gave are unset.
 struct GpuArguments {
   Place place = {};
@@ -93,7 +86,7 @@ Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& te
   }
   *memory = view.data;
   if (pool_bytes > 0) {
-    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, client::ArrayBytes(name, ArrayOf(view)));
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, client::ArrayBytes(name, view.array()));
     if (bytes >= pool_bytes) return {};
     return InvalidField(name + ".shape", absl::StrCat(bytes, " bytes"),
                         absl::StrCat("the ", pool_bytes, " of pool_elements"));
@@ -101,7 +94,7 @@ Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& te
   if (!HasShape(view, operand.layout, operand.shape, open)) {
     const std::string& letter = open->letter;
     return InvalidField(
-        name + ".shape", TextOf({view.shape, view.shape + view.rank}),
+        name + ".shape", TextOf(view.array().shape),
         TextOf(operand.shape) +
             (letter.empty() ? "" : ", with " + letter + " up to that, alike in all"));
   }
@@ -221,7 +214,7 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
     if (rows.has_value()) return GivenTwice(name);
     DlpackView view;
     ROPE_RETURN_IF_ERROR(ReadDlpack(*argument.tensor, name, &view));
-    rows = ArrayOf(view);
+    rows = view.array();
     return {};
   }
   const std::optional<size_t> index = TakeTensor(preparation.message().rotate(), &rest);

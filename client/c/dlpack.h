@@ -26,6 +26,13 @@ struct DlpackView {
   const int64_t* shape = nullptr;
   const int64_t* strides = nullptr;  // null: packed
   std::optional<int> cuda = {};      // the number of the GPU that has it; unset: host memory
+
+  // With lengths and strides of its own.
+  client::ArrayView array() const {
+    client::ArrayView copy = {.dtype = dtype, .shape = {shape, shape + rank}, .data = data};
+    if (strides != nullptr) copy.strides.assign(strides, strides + rank);
+    return copy;
+  }
 };
 
 // Libraries that have no type for fp8 say uint8, which then stands for `dtype`.

@@ -181,10 +181,6 @@ Array::Array(nb::handle object, std::string name, std::optional<client::DType> o
   if (gpu != nullptr) Check(c::AddToPlace(tensor_.cuda, name_, &gpu->place));
 }
 
-std::vector<int64_t> Array::shape() const {
-  return {tensor_.shape, tensor_.shape + tensor_.rank};
-}
-
 std::vector<int64_t> Array::strides() const {
   if (tensor_.strides == nullptr) return {};
   return {tensor_.strides, tensor_.strides + tensor_.rank};

@@ -54,7 +54,7 @@ class Array {
   client::Memory memory() const {
     return tensor_.cuda.has_value() ? client::Memory::kCuda : client::Memory::kHost;
   }
-  std::vector<int64_t> shape() const;
+  std::vector<int64_t> shape() const { return {tensor_.shape, tensor_.shape + tensor_.rank}; }
   std::vector<int64_t> strides() const;  // empty: packed
 
   // What may be written. InvalidField: it is read-only.

@@ -133,8 +133,7 @@ class PyClient {
   PyClient& operator=(const PyClient&) = delete;
 
   void Close() {
-    std::optional<client::Client> closed = std::move(client_);
-    client_.reset();
+    auto closed = std::exchange(client_, std::nullopt);
     WithoutGil([&closed] { closed.reset(); });
   }
 

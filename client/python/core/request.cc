@@ -206,10 +206,7 @@ void Request::AddMemory(const nb::object& input, const Array& array, const clien
 client::ArrayView Request::Borrow(nb::handle values, const std::string& name) {
   const Array array(values, name);
   arrays.push_back(array.kept());
-  return {.dtype = array.dtype(),
-          .shape = array.shape(),
-          .data = array.tensor().data,
-          .strides = array.strides()};
+  return array.tensor().array();
 }
 
 client::ArrayView Request::Packed(nb::handle values, const std::string& name) {
