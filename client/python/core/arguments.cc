@@ -103,23 +103,14 @@ std::string Arguments::TextOf(Argument argument) const {
 }
 
 client::Positions Arguments::Positions(bool may_be_none, Gpu& gpu) const {
-  client::Positions positions;
   const int given = has("start") + has("starts") + has("positions");
   if (given != 1 && !(given == 0 && may_be_none)) {
     RaiseInvalid("positions", "none or several", "exactly one of start, starts and positions");
   }
+  client::Positions positions;
+  if (has("positions")) positions = PositionsOf(at("positions"), "positions", &gpu);
+  if (has("starts")) positions.starts = IntegerArray(at("starts"), "starts", false).values;
   positions.start = IntegerOf("start");
-  if (has("starts")) {
-    positions.starts = IntegerArray(at("starts"), "starts", false).values;
-  }
-  if (has("positions")) {
-    IntegerArray ids(at("positions"), "positions", false, &gpu);
-    positions.position_ids = std::move(ids.values);
-    positions.position_ids_shape = std::move(ids.shape);
-    positions.device_ids = ids.on_gpu;
-    positions.device_id_bytes = ids.bytes;
-    gpu.positions = std::move(ids.kept);
-  }
   if (has("positions_outside")) {
     const IntegerArray count(at("positions_outside"), "positions_outside", true, &gpu);
     gpu.queue.positions_outside = static_cast<uint32_t*>(count.on_gpu);
@@ -170,15 +161,18 @@ client::CallOptions OptionsOf(nb::handle timeout_seconds) {
   return options;
 }
 
-client::Positions PositionsOf(nb::handle given, const char* name) {
-  IntegerArray integers(given, name);
+client::Positions PositionsOf(nb::handle given, const char* name, Gpu* gpu) {
+  IntegerArray integers(given, name, gpu == nullptr, gpu);
   client::Positions positions;
   if (integers.shape.empty()) {
     positions.start = integers.values.front();
-  } else {
-    positions.position_ids = std::move(integers.values);
-    positions.position_ids_shape = std::move(integers.shape);
+    return positions;
   }
+  positions.position_ids = std::move(integers.values);
+  positions.position_ids_shape = std::move(integers.shape);
+  positions.device_ids = integers.on_gpu;
+  positions.device_id_bytes = integers.bytes;
+  if (gpu != nullptr) gpu->positions = std::move(integers.kept);
   return positions;
 }
 

@@ -94,8 +94,8 @@ Enum ChoiceOf(nanobind::handle name, const std::string& field, std::span<const c
 // None: the default.
 client::CallOptions OptionsOf(nanobind::handle timeout_seconds);
 
-// A start, or the position of each token.
-client::Positions PositionsOf(nanobind::handle given, const char* name);
+// A start, or the position of each token; with a `gpu` the latter, which may lie there.
+client::Positions PositionsOf(nanobind::handle given, const char* name, Gpu* gpu = nullptr);
 
 // Shows ConfigWarnings, as said by the code that called the package.
 void Warn(nanobind::handle texts);
