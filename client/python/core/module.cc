@@ -172,15 +172,15 @@ class PyClient {
     });
   }
 
-  Prepared Prepare(const Request& request, const std::string& open_axis, nb::handle timeout) const {
-    const client::CallOptions options = OptionsOf(timeout);
+  Prepared Prepare(const Request& request, const std::string& open_axis) const {
     client::RotateRequest packed = request.request;  // calls bring strides of their own
     for (client::TensorView& view : packed.tensors) {
       view.strides.clear();
       view.output_strides.clear();
     }
-    client::PreparedRotation rotation = Take(Run(
-        [&](const client::Client& client) { return client.Prepare(packed, open_axis, options); }));
+    client::PreparedRotation rotation = Take(Run([&](const client::Client& client) {
+      return client.Prepare(packed, open_axis, request.options);
+    }));
     if (!rotation.warnings().empty()) Warn(nb::cast(rotation.warnings()));
     if (request.gpu.place.cuda.has_value()) {  // a stream may be captured from now on
       Take(Run([&](const client::Client& client) {
@@ -399,8 +399,7 @@ NB_MODULE(_core, module) {
       .def("close", &PyClient::Close)
       .def("rotate", &PyClient::Rotate)
       .def("rotate_async", &PyClient::RotateAsync)
-      .def("prepare", &PyClient::Prepare, nb::arg("request"), nb::arg("open_axis"),
-           nb::arg("timeout").none())
+      .def("prepare", &PyClient::Prepare)
       .def("describe", &PyClient::Describe)
       .def("tables", &PyClient::Tables)
       .def("call", &PyClient::CallJson)

@@ -442,14 +442,13 @@ class Client(_Rotations):
             **arguments: CallArguments, without positions and lengths, which are those of a call. Of
                 a move MoveArguments, without from_, to and by; see Prepared.move_.
         """
-        timeout = arguments.pop("timeout", None)
         if operation == "move":
             if q is not None or open_axis is not None:
                 raise invalid("q, open_axis", "one of them", "k alone, for a move")
             request = _core.move(k, {**arguments, "by": 0})
         else:
             request = _core.rotation(operation, q, k, False, arguments, None, 0, 0, to_prepare=True)
-        return Prepared(self._native.prepare(request, open_axis or "", timeout), self)
+        return Prepared(self._native.prepare(request, open_axis or ""), self)
 
     def describe(self, *, seq_len: int | None = None, positions: Sequence[int] = (),
                  head_dim: int | None = None, dtype: object = None,
