@@ -41,8 +41,8 @@ RemoteConnection::RemoteConnection(const std::string& target, const ConnectOptio
 template <typename Reply, typename Attempt>
 Result<Reply> RemoteConnection::Retry(Connector& connector, const CallOptions& options,
                                       const Attempt& attempt) {
+  ROPE_RETURN_IF_ERROR(CheckMetadata(options.metadata));
   Attempts attempts(options);
-  ROPE_RETURN_IF_ERROR(attempts.Check());
   for (;;) {
     const Result<std::shared_ptr<const Link>> link = connector.Get();
     if (!link.ok()) {
