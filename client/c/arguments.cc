@@ -79,8 +79,7 @@ template <typename Operand>
 Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& tensor,
                   const std::string& name, OpenAxis* open, GpuArguments* gpu, void** memory) {
   DlpackView view;
-  ROPE_RETURN_IF_ERROR(ReadDlpack(WithFloat8(tensor, operand.dtype), name, &view, true));
-  ROPE_RETURN_IF_ERROR(AddToPlace(view.cuda, name, &gpu->place));
+  ROPE_RETURN_IF_ERROR(ReadDlpack(WithFloat8(tensor, operand.dtype), name, &view, &gpu->place));
   if (view.dtype != operand.dtype) {
     return InvalidField(name + ".dtype", Name(view.dtype), Name(operand.dtype));
   }
@@ -138,8 +137,7 @@ Status SetDeviceIds(const DLTensor& tensor, const std::string& name, GpuArgument
                     Positions* positions) {
   if (positions->device_ids != nullptr) return GivenTwice(name);
   void* memory = nullptr;
-  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
-  ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
+  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &gpu->place, &memory));
   positions->device_ids = memory;
   positions->device_id_bytes = tensor.dtype.bits / 8;
   positions->position_ids_shape.assign(tensor.shape, tensor.shape + tensor.ndim);
@@ -151,8 +149,7 @@ Status ReadPositionsOutside(const DLTensor& tensor, const std::string& name, Gpu
   if (tensor.device.device_type != kDLCUDA || tensor.dtype.bits != 32) {
     return InvalidField(name, "another tensor", "an integer of 32 bits in memory of the GPU");
   }
-  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
-  ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
+  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &gpu->place, &memory));
   gpu->positions_outside = static_cast<uint32_t*>(memory);
   return {};
 }

@@ -176,9 +176,9 @@ Array::Array(nb::handle object, std::string name, std::optional<client::DType> o
   if (!Fill(object)) FillByBits(object);
   CheckHasPlainNumbers(object);
   if (of_bytes.has_value()) source_ = c::WithFloat8(source_, *of_bytes);
-  const Status status = c::ReadDlpack(source_, name_, &tensor_, gpu != nullptr);
+  c::Place* const place = gpu == nullptr ? nullptr : &gpu->place;
+  const Status status = c::ReadDlpack(source_, name_, &tensor_, place);
   if (!status.ok()) RaiseOf(status, name_, object);
-  if (gpu != nullptr) Check(c::AddToPlace(tensor_.cuda, name_, &gpu->place));
 }
 
 std::vector<int64_t> Array::strides() const {
@@ -303,8 +303,7 @@ bool IntegerArray::ReadArray(nb::handle object, const char* name, Gpu* gpu) {
   if (!array.Fill(object)) return false;
   const DLTensor& source = array.source_;
   if (gpu != nullptr && source.device.device_type == kDLCUDA) {
-    Check(c::FindIntegers(source, name, &on_gpu));
-    Check(c::AddToPlace(source.device.device_id, name, &gpu->place));
+    Check(c::FindIntegers(source, name, &gpu->place, &on_gpu));
     bytes = source.dtype.bits / 8;
     kept = std::move(array.kept_);
   } else if (!c::ReadIntegers(source, name, &values).ok()) {
