@@ -288,18 +288,15 @@ PyClient* Connect(const std::string& target, double timeout, int64_t arena_bytes
     }
     options.transports.push_back(static_cast<client::Transport>(found - kTransports));
   }
-  client::Client client =
-      Take(WithoutGil([&] { return client::Client::Connect(target, options); }));
-  return new PyClient(std::move(client));  // owned by Python
+  return new PyClient(  // owned by Python
+      Take(WithoutGil([&] { return client::Client::Connect(target, options); })));
 }
 
 PyClient* Local(int threads, int64_t memory_bytes, int64_t device_table_bytes) {
-  embedded::Options options;
-  options.threads = threads;
-  options.memory_bytes = memory_bytes;
-  options.device_table_bytes = device_table_bytes;
-  client::Client client = Take(WithoutGil([&] { return embedded::Connect(options, {}); }));
-  return new PyClient(std::move(client));  // owned by Python
+  const embedded::Options options = {
+      .threads = threads, .memory_bytes = memory_bytes, .device_table_bytes = device_table_bytes};
+  return new PyClient(  // owned by Python
+      Take(WithoutGil([&] { return embedded::Connect(options); })));
 }
 
 // Names the embedding. Its parameters are the arguments of Rope, in their order.
