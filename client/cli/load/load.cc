@@ -270,9 +270,7 @@ Json ReportOf(const LoadPlan& plan, const LoadResult& result) {
 
 void PrintText(const LoadPlan& plan, const LoadResult& result, const Json& report) {
   const auto number = [&report](const char* name) { return report.at(name).get<double>(); };
-  const auto latency = [&report](const char* name) {
-    return report.at("latency_us").at(name).get<double>();
-  };
+  const auto latency = [&](double percent) { return Percentile(result.latencies_us, percent); };
   absl::PrintF("%s, %d in flight, %d tokens of %d + %d heads of %d (%s), on %s\n",
                report.at("transport").get<std::string>(), plan.concurrency, plan.tokens, plan.heads,
                plan.kv_heads, plan.head_dim, Name(plan.dtype), result.device);
@@ -281,8 +279,8 @@ void PrintText(const LoadPlan& plan, const LoadResult& result, const Json& repor
   absl::PrintF("throughput  %.1f requests/s, %.1f tokens/s, %.3f GB/s in and as much out\n",
                number("requests_per_second"), number("tokens_per_second"),
                number("gigabytes_per_second_in"));
-  absl::PrintF("latency us  p50 %.1f  p90 %.1f  p99 %.1f  p99.9 %.1f  max %.1f\n", latency("p50"),
-               latency("p90"), latency("p99"), latency("p99.9"), latency("max"));
+  absl::PrintF("latency us  p50 %.1f  p90 %.1f  p99 %.1f  p99.9 %.1f  max %.1f\n", latency(50),
+               latency(90), latency(99), latency(99.9), latency(100));
   for (const auto& [code, count] : result.errors) absl::PrintF("error       %s %d\n", code, count);
   if (!result.first_error.empty()) absl::PrintF("first error %s\n", result.first_error);
 }

@@ -138,12 +138,9 @@ void Arguments::SetLengths(client::Positions& positions) const {
 }
 
 size_t IndexOf(nb::handle name, const std::string& field, std::span<const char* const> names) {
-  const auto is_name = [name](const char* each) {
-    return PyUnicode_Check(name.ptr()) != 0 &&
-           PyUnicode_CompareWithASCIIString(name.ptr(), each) == 0;
-  };
-  const auto found = std::ranges::find_if(names, is_name);
-  if (found != names.end()) return static_cast<size_t>(found - names.begin());
+  for (size_t i = 0; PyUnicode_Check(name.ptr()) != 0 && i < names.size(); ++i) {
+    if (PyUnicode_CompareWithASCIIString(name.ptr(), names[i]) == 0) return i;
+  }
   std::string all = names[0];
   for (const char* const each : names.subspan(1)) all += std::string(", ") + each;
   RaiseInvalid(field, nb::repr(name).c_str(), "one of " + all);
