@@ -314,13 +314,14 @@ bool IntegerArray::ReadArray(nb::handle object, const char* name, Gpu* gpu) {
 }
 
 nb::object NewArray(nb::handle array, const Array& read, const std::vector<int64_t>& shape,
-                    std::optional<client::DType> dtype) {
+                    client::DType dtype) {
   const Torch* const torch = Torch::Of(array);
-  if (torch != nullptr && !dtype.has_value() && read.strides().empty() && shape == read.shape()) {
+  const bool is_its_own = dtype == read.dtype();
+  if (torch != nullptr && is_its_own && read.strides().empty() && shape == read.shape()) {
     return torch->empty_like(array);  // in half the time
   }
   static const nb::handle empty = Kept("ropeserve._arrays", "empty");
-  return empty(array, shape, dtype.has_value() ? nb::cast(Name(*dtype)) : nb::none());
+  return empty(array, shape, is_its_own ? nb::none() : nb::cast(Name(dtype)));
 }
 
 void MarkChanged(const std::vector<nb::object>& arrays) {

@@ -104,9 +104,9 @@ struct IntegerArray {
   bool ReadArray(nanobind::handle object, const char* name, Gpu* gpu);
 };
 
-// A new packed array in the library of `array`, which was `read`, with its dtype or another.
+// A new packed array in the library of `array`, which was `read`.
 nanobind::object NewArray(nanobind::handle array, const Array& read,
-                          const std::vector<int64_t>& shape, std::optional<client::DType> dtype);
+                          const std::vector<int64_t>& shape, client::DType dtype);
 
 // Tells torch which tensors have changed, for gradients of earlier operations with them.
 void MarkChanged(const std::vector<nanobind::object>& arrays);

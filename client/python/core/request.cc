@@ -41,10 +41,10 @@ std::string LayoutOf(const Array& array) {
 }
 
 // Lengths of the result's axes: those of the input in the order of its layout.
-std::vector<int64_t> ResultShape(const Array& array, const std::string& layout,
-                                 const std::string& output_layout) {
+std::vector<int64_t> ResultShape(const Array& array, const client::TensorView& like) {
   std::vector<int64_t> shape = array.shape();
-  const std::string& order = output_layout.empty() ? layout : output_layout;
+  const std::string& layout = like.layout;
+  const std::string& order = like.output_layout.empty() ? layout : like.output_layout;
   if (layout.size() != shape.size() ||
       !std::is_permutation(order.begin(), order.end(), layout.begin(), layout.end())) {
     RaiseInvalid("layout",
@@ -57,13 +57,11 @@ std::vector<int64_t> ResultShape(const Array& array, const std::string& layout,
   return shape;
 }
 
-void CheckShape(const Array& array, const std::string& layout, const std::vector<int64_t>& shape,
-                c::OpenAxis& open) {
-  if (c::HasShape(array.tensor(), layout, shape, &open)) return;
-  const std::string& letter = open.letter;
-  RaiseInvalid(
-      array.name() + ".shape", TextOf(array.shape()),
-      TextOf(shape) + (letter.empty() ? "" : ", with " + letter + " up to that, equal in all"));
+void CheckShape(const Array& array, const client::TensorView& like, c::OpenAxis& open) {
+  if (c::HasShape(array.tensor(), like.layout, like.shape, &open)) return;
+  std::string want = TextOf(like.shape);
+  if (!open.letter.empty()) want += ", with " + open.letter + " up to that, equal in all";
+  RaiseInvalid(array.name() + ".shape", TextOf(array.shape()), want);
 }
 
 }  // namespace
@@ -195,9 +193,8 @@ void Request::AddMemory(const nb::object& input, const Array& array, const clien
     filled.push_back(input);
     return;
   }
-  const nb::object& output = filled.emplace_back(
-      NewArray(input, array, ResultShape(array, like.layout, like.output_layout),
-               dtype == array.dtype() ? std::nullopt : std::optional(dtype)));
+  const nb::object& output =
+      filled.emplace_back(NewArray(input, array, ResultShape(array, like), dtype));
   const Array written(output, array.name() + "_output", {}, &gpu);
   view.output = written.writable();
   arrays.push_back(written.kept());
@@ -257,7 +254,7 @@ Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bo
     }
     const Array array(input, names_[i], {}, &call.gpu);
     CheckDType(array, view.dtype);
-    CheckShape(array, view.layout, view.shape, open);
+    CheckShape(array, view, open);
     call.AddMemory(input, array, view, tensors[i].wanted.dtype,
                    call.request.tensors.emplace_back());
   }
