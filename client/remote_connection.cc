@@ -41,8 +41,8 @@ RemoteConnection::RemoteConnection(const std::string& target, const ConnectOptio
 template <typename Reply, typename Attempt>
 Result<Reply> RemoteConnection::Retry(Connector& connector, const CallOptions& options,
                                       const Attempt& attempt) {
+  ROPE_RETURN_IF_ERROR(CheckMetadata(options.metadata));
   Attempts attempts(options);
-  ROPE_RETURN_IF_ERROR(attempts.Check());
   for (;;) {
     const Result<std::shared_ptr<const Link>> link = connector.Get();
     if (!link.ok()) {
@@ -121,7 +121,8 @@ bool RemoteConnection::WaitForNext(Attempts& attempts, const Status& status,
 
 Call RemoteConnection::RotateAsync(const RotateRequest& request, RotateCallback callback,
                                    const CallOptions& options) {
-  const auto call = std::make_shared<AsyncCall>(ConnectorOf(request), Queue(), std::move(callback),
+  std::call_once(queue_once_, [this] { queue_ = EventQueue::Start(connector_->callback_owner()); });
+  const auto call = std::make_shared<AsyncCall>(ConnectorOf(request), queue_, std::move(callback),
                                                 Attempts(options), hooks_.random);
   call->Start(request);
   return Call([started = std::weak_ptr<AsyncCall>(call)] {
@@ -184,11 +185,6 @@ Status RemoteConnection::FenceOn(Connector& connector,
   if (!now.ok()) return now.status();
   if (status.code() != StatusCode::kNotFound) return status;
   return MakeError(Reason::kConnectionLost, absl::StrCat("fence: ", status.message()));
-}
-
-const std::shared_ptr<EventQueue>& RemoteConnection::Queue() {
-  std::call_once(queue_once_, [this] { queue_ = EventQueue::Start(connector_->callback_owner()); });
-  return queue_;
 }
 
 RemoteConnection::~RemoteConnection() {

@@ -97,14 +97,12 @@ class RemoteConnection final : public MessageConnection {
                                   const Attempts& attempts);
   // Sleeps until the next attempt is due and returns true; false: there is no further attempt.
   bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;
-  // The queue of the background thread, which the first call starts.
-  const std::shared_ptr<EventQueue>& Queue();
 
   const std::shared_ptr<Connector> connector_;
   const std::shared_ptr<Imports> imports_ = std::make_shared<Imports>();
   const Hooks hooks_;
   std::once_flag queue_once_;
-  std::shared_ptr<EventQueue> queue_;  // created once, under queue_once_
+  std::shared_ptr<EventQueue> queue_;  // of the background thread; created under queue_once_
 };
 
 }  // namespace rope::client

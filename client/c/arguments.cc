@@ -65,13 +65,6 @@ std::optional<size_t> TakeTensor(const v1::RotateRequest& request, absl::string_
   return found;
 }
 
-ArrayView ArrayOf(const DlpackView& view) {
-  ArrayView array{
-      .dtype = view.dtype, .shape = {view.shape, view.shape + view.rank}, .data = view.data};
-  if (view.strides != nullptr) array.strides.assign(view.strides, view.strides + view.rank);
-  return array;
-}
-
 // What a call says of a GPU. Values that no argument gave are unset.
 struct GpuArguments {
   Place place = {};
@@ -86,14 +79,13 @@ template <typename Operand>
 Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& tensor,
                   const std::string& name, OpenAxis* open, GpuArguments* gpu, void** memory) {
   DlpackView view;
-  ROPE_RETURN_IF_ERROR(ReadDlpack(WithFloat8(tensor, operand.dtype), name, &view, true));
-  ROPE_RETURN_IF_ERROR(AddToPlace(view.cuda, name, &gpu->place));
+  ROPE_RETURN_IF_ERROR(ReadDlpack(WithFloat8(tensor, operand.dtype), name, &view, &gpu->place));
   if (view.dtype != operand.dtype) {
     return InvalidField(name + ".dtype", Name(view.dtype), Name(operand.dtype));
   }
   *memory = view.data;
   if (pool_bytes > 0) {
-    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, client::ArrayBytes(name, ArrayOf(view)));
+    ROPE_ASSIGN_OR_RETURN(const int64_t bytes, client::ArrayBytes(name, view.array()));
     if (bytes >= pool_bytes) return {};
     return InvalidField(name + ".shape", absl::StrCat(bytes, " bytes"),
                         absl::StrCat("the ", pool_bytes, " of pool_elements"));
@@ -101,7 +93,7 @@ Status ReadMemory(const Operand& operand, int64_t pool_bytes, const DLTensor& te
   if (!HasShape(view, operand.layout, operand.shape, open)) {
     const std::string& letter = open->letter;
     return InvalidField(
-        name + ".shape", TextOf({view.shape, view.shape + view.rank}),
+        name + ".shape", TextOf(view.array().shape),
         TextOf(operand.shape) +
             (letter.empty() ? "" : ", with " + letter + " up to that, alike in all"));
   }
@@ -145,8 +137,7 @@ Status SetDeviceIds(const DLTensor& tensor, const std::string& name, GpuArgument
                     Positions* positions) {
   if (positions->device_ids != nullptr) return GivenTwice(name);
   void* memory = nullptr;
-  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
-  ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
+  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &gpu->place, &memory));
   positions->device_ids = memory;
   positions->device_id_bytes = tensor.dtype.bits / 8;
   positions->position_ids_shape.assign(tensor.shape, tensor.shape + tensor.ndim);
@@ -158,8 +149,7 @@ Status ReadPositionsOutside(const DLTensor& tensor, const std::string& name, Gpu
   if (tensor.device.device_type != kDLCUDA || tensor.dtype.bits != 32) {
     return InvalidField(name, "another tensor", "an integer of 32 bits in memory of the GPU");
   }
-  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
-  ROPE_RETURN_IF_ERROR(AddToPlace(tensor.device.device_id, name, &gpu->place));
+  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &gpu->place, &memory));
   gpu->positions_outside = static_cast<uint32_t*>(memory);
   return {};
 }
@@ -221,7 +211,7 @@ Status ReadArgument(const Preparation& preparation, const rope_argument& argumen
     if (rows.has_value()) return GivenTwice(name);
     DlpackView view;
     ROPE_RETURN_IF_ERROR(ReadDlpack(*argument.tensor, name, &view));
-    rows = ArrayOf(view);
+    rows = view.array();
     return {};
   }
   const std::optional<size_t> index = TakeTensor(preparation.message().rotate(), &rest);

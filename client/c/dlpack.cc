@@ -76,14 +76,7 @@ Status MemoryOf(const DLTensor& tensor, int64_t element_bytes, const std::string
       "a multiple of the " + std::to_string(element_bytes) + " bytes of an element");
 }
 
-template <typename Integer>
-void CopyIntegers(const void* memory, std::vector<int64_t>* values) {
-  const auto* first = static_cast<const Integer*>(memory);
-  std::copy(first, first + values->size(), values->begin());
-}
-
-}  // namespace
-
+// The tensor lies in host memory, or in that of the GPU `cuda`.
 Status AddToPlace(std::optional<int> cuda, const std::string& name, Place* place) {
   if (!cuda.has_value()) {
     if (place->host.empty()) place->host = name;
@@ -97,6 +90,14 @@ Status AddToPlace(std::optional<int> cuda, const std::string& name, Place* place
   return InvalidField(place->host + ".device", "host memory",
                       absl::StrCat("memory of CUDA device ", *place->cuda, ", as others"));
 }
+
+template <typename Integer>
+void CopyIntegers(const void* memory, std::vector<int64_t>* values) {
+  const auto* first = static_cast<const Integer*>(memory);
+  std::copy(first, first + values->size(), values->begin());
+}
+
+}  // namespace
 
 bool HasShape(const DlpackView& view, const std::string& layout, const std::vector<int64_t>& shape,
               OpenAxis* open) {
@@ -131,9 +132,8 @@ DLTensor WithFloat8(DLTensor tensor, DType dtype) {
   return tensor;
 }
 
-Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view,
-                  bool may_be_cuda) {
-  const bool is_cuda = may_be_cuda && tensor.device.device_type == kDLCUDA;
+Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view, Place* place) {
+  const bool is_cuda = place != nullptr && tensor.device.device_type == kDLCUDA;
   if (!is_cuda) ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
   const auto* type =
       std::find_if(std::begin(kTypes), std::end(kTypes), [&tensor](const TypeOfDType& known) {
@@ -147,30 +147,31 @@ Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* v
   if (is_cuda) view->cuda = tensor.device.device_id;
   ROPE_RETURN_IF_ERROR(CheckAxes(tensor, name, 1));
   ROPE_RETURN_IF_ERROR(MemoryOf(tensor, client::ElementBytes(type->dtype), name, &view->data));
-  if (HasStrides(tensor, {})) return {};
-  view->strides = tensor.strides;
-  for (int32_t i = 0; i < tensor.ndim; ++i) {
+  if (!HasStrides(tensor, {})) view->strides = tensor.strides;
+  for (int32_t i = 0; view->strides != nullptr && i < tensor.ndim; ++i) {
     if (tensor.strides[i] >= 0) continue;
     return InvalidField(absl::StrCat(name, ".strides[", i, "]"), tensor.strides[i], "0 or more");
   }
-  return {};
+  return place == nullptr ? Status() : AddToPlace(view->cuda, name, place);
 }
 
-Status FindIntegers(const DLTensor& tensor, const std::string& name, void** memory) {
+Status FindIntegers(const DLTensor& tensor, const std::string& name, Place* place, void** memory) {
   const uint8_t bits = tensor.dtype.bits;
   if (tensor.dtype.code != kDLInt || (bits != 32 && bits != 64) || tensor.dtype.lanes != 1) {
     return BadType(tensor.dtype, name, "integers of 32 or 64 bits");
   }
   ROPE_RETURN_IF_ERROR(CheckAxes(tensor, name, 0));
   ROPE_RETURN_IF_ERROR(MemoryOf(tensor, bits / 8, name, memory));
-  if (HasStrides(tensor, {})) return {};
-  return InvalidField(name + ".strides", "other strides", "packed integers");
+  if (!HasStrides(tensor, {})) {
+    return InvalidField(name + ".strides", "other strides", "packed integers");
+  }
+  return place == nullptr ? Status() : AddToPlace(tensor.device.device_id, name, place);
 }
 
 Status ReadIntegers(const DLTensor& tensor, const std::string& name, std::vector<int64_t>* values) {
   void* memory = nullptr;
   ROPE_RETURN_IF_ERROR(CheckDevice(tensor.device, name));
-  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, &memory));
+  ROPE_RETURN_IF_ERROR(FindIntegers(tensor, name, nullptr, &memory));
   size_t count = 1;
   for (int32_t i = 0; i < tensor.ndim; ++i) count *= static_cast<size_t>(tensor.shape[i]);
   values->resize(count);

@@ -26,25 +26,29 @@ struct DlpackView {
   const int64_t* shape = nullptr;
   const int64_t* strides = nullptr;  // null: packed
   std::optional<int> cuda = {};      // the number of the GPU that has it; unset: host memory
+
+  // With lengths and strides of its own.
+  client::ArrayView array() const {
+    client::ArrayView copy = {.dtype = dtype, .shape = {shape, shape + rank}, .data = data};
+    if (strides != nullptr) copy.strides.assign(strides, strides + rank);
+    return copy;
+  }
 };
 
 // Libraries that have no type for fp8 say uint8, which then stands for `dtype`.
 DLTensor WithFloat8(DLTensor tensor, client::DType dtype);
 
-// `name` is that of the tensor, for errors. Floats of 16, 32 and 64 bits, bfloat of 16, float8
-// e4m3fn and e5m2. `may_be_cuda`: memory of a GPU is accepted.
-Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view,
-                  bool may_be_cuda = false);
-
-// Where the tensors of a call lie: all in host memory, or all in that of one GPU.
+// Where the tensors of a call lie: all in host memory, or all in that of one GPU. Functions that
+// add a tensor refuse one in another place.
 struct Place {
   std::optional<int> cuda = {};  // the number of the GPU
   std::string host = {};         // the first tensor in host memory
 };
 
-// Adds a tensor, which lies in host memory or in that of the GPU `cuda`. INVALID_ARGUMENT:
-// "NAME.device": the tensors lie in two places.
-Status AddToPlace(std::optional<int> cuda, const std::string& name, Place* place);
+// `name` is that of the tensor, for errors. Floats of 16, 32 and 64 bits, bfloat of 16, float8
+// e4m3fn and e5m2. Adds the tensor to `place`; null: it lies in host memory.
+Status ReadDlpack(const DLTensor& tensor, const std::string& name, DlpackView* view,
+                  Place* place = nullptr);
 
 // The axis whose length each call of a prepared rotation chooses, up to the one that was prepared.
 struct OpenAxis {
@@ -60,9 +64,9 @@ bool HasShape(const DlpackView& view, const std::string& layout, const std::vect
 // nothing. REQUIRES: ReadDlpack has read it.
 bool HasStrides(const DLTensor& tensor, const std::vector<int64_t>& strides);
 
-// Where packed integers of 32 or 64 bits lie, in host memory or in that of a GPU; no axes are
-// allowed.
-Status FindIntegers(const DLTensor& tensor, const std::string& name, void** memory);
+// Where packed integers of 32 or 64 bits lie; no axes are allowed. Adds their GPU to `place`; null:
+// they lie in host memory.
+Status FindIntegers(const DLTensor& tensor, const std::string& name, Place* place, void** memory);
 // The integers themselves, of host memory.
 Status ReadIntegers(const DLTensor& tensor, const std::string& name, std::vector<int64_t>* values);
 

@@ -23,7 +23,7 @@ AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<Event
 
 void AsyncCall::Start(const RotateRequest& request) {
   queue_->Add(shared_from_this());
-  if (Status status = attempts_.Check(); !status.ok()) {
+  if (Status status = CheckMetadata(attempts_.metadata()); !status.ok()) {
     outcome_ = std::move(status);
     return StartAlarm(microseconds(0));
   }

@@ -34,8 +34,6 @@ class Attempts {
  public:
   explicit Attempts(CallOptions policy);
 
-  // INVALID_ARGUMENT: metadata that gRPC does not send.
-  Status Check() const { return CheckMetadata(policy_.metadata); }
   const Metadata& metadata() const { return policy_.metadata; }
   // Of the next attempt. Refers to the metadata of this object.
   RpcOptions Next() const { return {Left(), &policy_.metadata}; }

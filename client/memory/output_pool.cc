@@ -22,10 +22,6 @@ std::unique_ptr<std::byte[]> NewMemory(int64_t bytes) {
 
 }  // namespace
 
-std::shared_ptr<OutputPool> OutputPool::Make(int64_t kept_bytes_max) {
-  return std::shared_ptr<OutputPool>(new OutputPool(kept_bytes_max));  // owned by the shared_ptr
-}
-
 OutputMemory OutputPool::Allocate(int64_t bytes) {
   if (bytes < kPooledBytesMin) return OutputMemory(NewMemory(bytes).release());
   const int64_t piece_bytes = PieceBytes(bytes);

@@ -29,8 +29,8 @@ class OutputPool : public std::enable_shared_from_this<OutputPool> {
   // Smaller pieces are not pooled: the allocator serves them without new pages.
   static constexpr int64_t kPooledBytesMin = 64 << 10;
 
-  // A factory, because pieces hold the pool by shared_ptr.
-  static std::shared_ptr<OutputPool> Make(int64_t kept_bytes_max);
+  // REQUIRES: a shared_ptr has it, as pieces will.
+  explicit OutputPool(int64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
 
   // Memory with undefined contents. REQUIRES: `bytes` is the size of a received tensor, >= 0.
   OutputMemory Allocate(int64_t bytes);
@@ -47,8 +47,6 @@ class OutputPool : public std::enable_shared_from_this<OutputPool> {
     Memory memory;
     int64_t bytes = 0;
   };
-
-  explicit OutputPool(int64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
 
   // `memory` was allocated by this pool with `piece_bytes`, the rounded size.
   void GiveBack(Memory memory, int64_t piece_bytes);

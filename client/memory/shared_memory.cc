@@ -40,10 +40,28 @@ int64_t MemoryBytesMax() {
 }  // namespace
 
 Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateMemfd(int64_t bytes, Use use) {
+  const char* const field = use == Use::kArena ? "arena_bytes" : "staged_bytes";
+  if (bytes <= 0) {
+    return InvalidField(field, bytes, "a number of bytes > 0");
+  }
+  if (bytes > MemoryBytesMax()) {
+    return MakeError(Reason::kLimitExceeded, field, bytes,
+                     absl::StrCat("at most ", MemoryBytesMax(), ", all memory that there is"));
+  }
   proto::FileDescriptor file(memfd_create("rope_arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.ok()) return Unavailable("memfd_create");
   std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(file)));  // owned by memory
-  ROPE_RETURN_IF_ERROR(memory->Fill(bytes, use));
+  const int64_t page = PageBytes();
+  memory->bytes_ = (bytes + page - 1) / page * page;
+  if (use == Use::kStaging) {
+    if (ftruncate(memory->fd(), memory->bytes_) != 0) return Unavailable("ftruncate");
+  } else if (const int error = posix_fallocate(memory->fd(), 0, memory->bytes_); error != 0) {
+    // A file can be larger than the free space of its file system. Without allocated pages a later
+    // write would then end the process with SIGBUS.
+    errno = error;
+    return Unavailable("posix_fallocate");
+  }
+  ROPE_RETURN_IF_ERROR(memory->Map(page, use == Use::kArena ? MAP_POPULATE : 0));
   if (fcntl(memory->fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return Unavailable("F_ADD_SEALS");
   }
@@ -95,29 +113,6 @@ Status SharedMemory::Map(int64_t page, int populate) {
   mapping_ = mapped;
   data_ = static_cast<std::byte*>(mapped) + skipped;
   return {};
-}
-
-Status SharedMemory::Fill(int64_t bytes, Use use) {
-  const char* const field = use == Use::kArena ? "arena_bytes" : "staged_bytes";
-  const int64_t page = PageBytes();
-  if (bytes <= 0) {
-    return InvalidField(field, bytes, "a number of bytes > 0");
-  }
-  if (bytes > MemoryBytesMax()) {
-    return MakeError(Reason::kLimitExceeded, field, bytes,
-                     absl::StrCat("at most ", MemoryBytesMax(), ", all memory that there is"));
-  }
-  const int64_t rounded = (bytes + page - 1) / page * page;
-  if (use == Use::kStaging) {
-    if (ftruncate(fd(), rounded) != 0) return Unavailable("ftruncate");
-  } else if (const int error = posix_fallocate(fd(), 0, rounded); error != 0) {
-    // A file can be larger than the free space of its file system. Without allocated pages a later
-    // write would then end the process with SIGBUS.
-    errno = error;
-    return Unavailable("posix_fallocate");
-  }
-  bytes_ = rounded;
-  return Map(page, use == Use::kArena ? MAP_POPULATE : 0);
 }
 
 }  // namespace rope::client

@@ -45,8 +45,6 @@ class SharedMemory {
 
  private:
   explicit SharedMemory(proto::FileDescriptor file) : file_(std::move(file)) {}
-  // Sets the size of the file and maps it.
-  Status Fill(int64_t bytes, Use use);
   // Maps [offset_, offset_ + bytes_), from the start of its page on.
   Status Map(int64_t page, int populate);
 

@@ -61,7 +61,7 @@ const char* Name(Transport transport) {
 Connector::Connector(std::string target, const ConnectOptions& options)
     : target_(std::move(target)),
       options_(options),
-      outputs_(OutputPool::Make(options.pooled_bytes)),
+      outputs_(std::make_shared<OutputPool>(options.pooled_bytes)),
       callback_owner_(std::make_shared<CallbackOwner>()) {}
 
 Connector::Connector(const Connector& first, std::shared_ptr<ArenaMemory> memory)

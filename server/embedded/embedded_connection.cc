@@ -64,7 +64,7 @@ class LocalRotations {
   LocalRotations(std::shared_ptr<LocalService> service, int64_t pooled_bytes)
       : service_(std::move(service)),
         region_({.ids = std::make_shared<client::RegionIds>(service_->region_id()),
-                 .process_outputs = client::OutputPool::Make(pooled_bytes)}),
+                 .process_outputs = std::make_shared<client::OutputPool>(pooled_bytes)}),
         devices_({.ids = std::make_shared<client::RegionIds>(service_->device_region_id()),
                   .is_device = true,
                   .process_outputs = region_.process_outputs}) {}

@@ -163,7 +163,7 @@ class ReplyFuzzTest : public ::testing::Test {
 
   const google::protobuf::LogSilencer silencer_;  // of broken UTF-8
   WireWriter writer_{FuzzSeed(kSeed)};
-  const std::shared_ptr<OutputPool> pool_ = OutputPool::Make(1 << 20);
+  const std::shared_ptr<OutputPool> pool_ = std::make_shared<OutputPool>(1 << 20);
   std::vector<WantedTensor> wanted_;
   std::vector<std::unique_ptr<Guarded>> memory_;
   v1::RotateResponse response_;

@@ -120,31 +120,23 @@ LoadResult Sum(const Sequences& sequences) {
   return sum;
 }
 
-// What --transport may say, and the transports of each connection then.
-struct TransportChoice {
-  LoadTransport value;
-  const char* name;
-  std::vector<Transport> transports;
-};
-
-// In the order of LoadTransport.
-const std::vector<TransportChoice>& TransportChoices() {
-  static const std::vector<TransportChoice> choices = {
-      {LoadTransport::kInline, "inline", {Transport::kInline}},
-      {LoadTransport::kStaged, "staged", {Transport::kRing, Transport::kMemfd}},
-      {LoadTransport::kRing, "ring", {Transport::kRing}},
-      {LoadTransport::kMemfd, "memfd", {Transport::kMemfd}}};
-  return choices;
-}
+// What --transport may say, in the order of LoadTransport.
+const std::vector<std::pair<absl::string_view, LoadTransport>> kTransports = {
+    {"inline", LoadTransport::kInline},
+    {"staged", LoadTransport::kStaged},
+    {"ring", LoadTransport::kRing},
+    {"memfd", LoadTransport::kMemfd}};
 
 ConnectOptions OptionsOf(const LoadPlan& plan) {
+  static const std::vector<Transport> kAllowed[] = {{Transport::kInline},
+                                                    {Transport::kRing, Transport::kMemfd},
+                                                    {Transport::kRing},
+                                                    {Transport::kMemfd}};
   constexpr int64_t kAlignmentMax = 2 * 4096;  // most that the alignment of q and k adds
   ConnectOptions options;
-  options.transports = TransportChoices()[static_cast<size_t>(plan.transport)].transports;
-  if (plan.SharesMemory()) options.arena_bytes = plan.RequestBytes() + kAlignmentMax;
-  if (plan.transport == LoadTransport::kStaged) {
-    options.staged_bytes = plan.RequestBytes() + kAlignmentMax;
-  }
+  options.transports = kAllowed[static_cast<size_t>(plan.transport)];
+  options.staged_bytes = plan.RequestBytes() + kAlignmentMax;
+  if (plan.SharesMemory()) options.arena_bytes = options.staged_bytes;
   return options;
 }
 
@@ -201,9 +193,7 @@ Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
                   "--transport: got cuda, want inline, staged, ring or memfd: device memory has "
                   "no transport yet");
   }
-  std::vector<std::pair<absl::string_view, LoadTransport>> names;
-  for (const auto& choice : TransportChoices()) names.emplace_back(choice.name, choice.value);
-  ROPE_ASSIGN_OR_RETURN(plan.transport, ChoiceOf(arguments, "transport", names));
+  ROPE_ASSIGN_OR_RETURN(plan.transport, ChoiceOf(arguments, "transport", kTransports));
   return {};
 }
 
@@ -253,7 +243,7 @@ Json ReportOf(const LoadPlan& plan, const LoadResult& result) {
   const double gigabytes_per_second =
       requests_per_second * static_cast<double>(plan.RequestBytes()) / 1e9;
   const auto latency = [&](double percent) { return Percentile(result.latencies_us, percent); };
-  return {{"transport", TransportChoices()[static_cast<size_t>(plan.transport)].name},
+  return {{"transport", kTransports[static_cast<size_t>(plan.transport)].first},
           {"concurrency", plan.concurrency},
           {"tokens", plan.tokens},
           {"heads", plan.heads},
@@ -280,9 +270,7 @@ Json ReportOf(const LoadPlan& plan, const LoadResult& result) {
 
 void PrintText(const LoadPlan& plan, const LoadResult& result, const Json& report) {
   const auto number = [&report](const char* name) { return report.at(name).get<double>(); };
-  const auto latency = [&report](const char* name) {
-    return report.at("latency_us").at(name).get<double>();
-  };
+  const auto latency = [&](double percent) { return Percentile(result.latencies_us, percent); };
   absl::PrintF("%s, %d in flight, %d tokens of %d + %d heads of %d (%s), on %s\n",
                report.at("transport").get<std::string>(), plan.concurrency, plan.tokens, plan.heads,
                plan.kv_heads, plan.head_dim, Name(plan.dtype), result.device);
@@ -291,8 +279,8 @@ void PrintText(const LoadPlan& plan, const LoadResult& result, const Json& repor
   absl::PrintF("throughput  %.1f requests/s, %.1f tokens/s, %.3f GB/s in and as much out\n",
                number("requests_per_second"), number("tokens_per_second"),
                number("gigabytes_per_second_in"));
-  absl::PrintF("latency us  p50 %.1f  p90 %.1f  p99 %.1f  p99.9 %.1f  max %.1f\n", latency("p50"),
-               latency("p90"), latency("p99"), latency("p99.9"), latency("max"));
+  absl::PrintF("latency us  p50 %.1f  p90 %.1f  p99 %.1f  p99.9 %.1f  max %.1f\n", latency(50),
+               latency(90), latency(99), latency(99.9), latency(100));
   for (const auto& [code, count] : result.errors) absl::PrintF("error       %s %d\n", code, count);
   if (!result.first_error.empty()) absl::PrintF("first error %s\n", result.first_error);
 }

@@ -45,10 +45,6 @@ Arguments::Arguments(nb::handle given, Argument first, Argument last) {
   }
 }
 
-void Arguments::Set(Argument argument, nb::handle value) {
-  if (!value.is_none()) values_[argument.index] = value;
-}
-
 nb::handle Arguments::operator[](Argument argument) const {
   return has(argument) ? at(argument) : nb::handle(Py_None);
 }
@@ -75,7 +71,7 @@ client::RopeSpec Arguments::Rope(bool has_table) const {
     for (size_t i = Argument("pairing").index; i <= Argument("precision").index; ++i) {
       if (values_[i].is_valid()) given[kArguments[i].data()] = values_[i];
     }
-    rope = Imported("ropeserve.client", "_rope_of")(given);
+    rope = Imported("ropeserve.client", "_rope_of")(**given);
   }
   Warn(nb::getattr(rope, warnings));
   return nb::cast<client::RopeSpec>(nb::getattr(rope, spec));
@@ -107,23 +103,14 @@ std::string Arguments::TextOf(Argument argument) const {
 }
 
 client::Positions Arguments::Positions(bool may_be_none, Gpu& gpu) const {
-  client::Positions positions;
   const int given = has("start") + has("starts") + has("positions");
   if (given != 1 && !(given == 0 && may_be_none)) {
     RaiseInvalid("positions", "none or several", "exactly one of start, starts and positions");
   }
+  client::Positions positions;
+  if (has("positions")) positions = PositionsOf(at("positions"), "positions", &gpu);
+  if (has("starts")) positions.starts = IntegerArray(at("starts"), "starts", false).values;
   positions.start = IntegerOf("start");
-  if (has("starts")) {
-    positions.starts = IntegerArray(at("starts"), "starts", false).values;
-  }
-  if (has("positions")) {
-    IntegerArray ids(at("positions"), "positions", false, &gpu);
-    positions.position_ids = std::move(ids.values);
-    positions.position_ids_shape = std::move(ids.shape);
-    positions.device_ids = ids.on_gpu;
-    positions.device_id_bytes = ids.bytes;
-    gpu.positions = std::move(ids.kept);
-  }
   if (has("positions_outside")) {
     const IntegerArray count(at("positions_outside"), "positions_outside", true, &gpu);
     gpu.queue.positions_outside = static_cast<uint32_t*>(count.on_gpu);
@@ -151,12 +138,9 @@ void Arguments::SetLengths(client::Positions& positions) const {
 }
 
 size_t IndexOf(nb::handle name, const std::string& field, std::span<const char* const> names) {
-  const auto is_name = [name](const char* each) {
-    return PyUnicode_Check(name.ptr()) != 0 &&
-           PyUnicode_CompareWithASCIIString(name.ptr(), each) == 0;
-  };
-  const auto found = std::ranges::find_if(names, is_name);
-  if (found != names.end()) return static_cast<size_t>(found - names.begin());
+  for (size_t i = 0; PyUnicode_Check(name.ptr()) != 0 && i < names.size(); ++i) {
+    if (PyUnicode_CompareWithASCIIString(name.ptr(), names[i]) == 0) return i;
+  }
   std::string all = names[0];
   for (const char* const each : names.subspan(1)) all += std::string(", ") + each;
   RaiseInvalid(field, nb::repr(name).c_str(), "one of " + all);
@@ -174,15 +158,18 @@ client::CallOptions OptionsOf(nb::handle timeout_seconds) {
   return options;
 }
 
-client::Positions PositionsOf(nb::handle given, const char* name) {
-  IntegerArray integers(given, name);
+client::Positions PositionsOf(nb::handle given, const char* name, Gpu* gpu) {
+  IntegerArray integers(given, name, gpu == nullptr, gpu);
   client::Positions positions;
   if (integers.shape.empty()) {
     positions.start = integers.values.front();
-  } else {
-    positions.position_ids = std::move(integers.values);
-    positions.position_ids_shape = std::move(integers.shape);
+    return positions;
   }
+  positions.position_ids = std::move(integers.values);
+  positions.position_ids_shape = std::move(integers.shape);
+  positions.device_ids = integers.on_gpu;
+  positions.device_id_bytes = integers.bytes;
+  if (gpu != nullptr) gpu->positions = std::move(integers.kept);
   return positions;
 }
 

@@ -55,8 +55,6 @@ class Arguments {
   Arguments(nanobind::handle given, Argument first, Argument last);
 
   bool has(Argument argument) const { return at(argument).is_valid(); }
-  // As if the dict had it.
-  void Set(Argument argument, nanobind::handle value);
   // None for an argument that is not given.
   nanobind::handle operator[](Argument argument) const;
   // The name of the first of a range that is given; null: none is.
@@ -96,8 +94,8 @@ Enum ChoiceOf(nanobind::handle name, const std::string& field, std::span<const c
 // None: the default.
 client::CallOptions OptionsOf(nanobind::handle timeout_seconds);
 
-// A start, or the position of each token.
-client::Positions PositionsOf(nanobind::handle given, const char* name);
+// A start, or the position of each token; with a `gpu` the latter, which may lie there.
+client::Positions PositionsOf(nanobind::handle given, const char* name, Gpu* gpu = nullptr);
 
 // Shows ConfigWarnings, as said by the code that called the package.
 void Warn(nanobind::handle texts);

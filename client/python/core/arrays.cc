@@ -176,13 +176,9 @@ Array::Array(nb::handle object, std::string name, std::optional<client::DType> o
   if (!Fill(object)) FillByBits(object);
   CheckHasPlainNumbers(object);
   if (of_bytes.has_value()) source_ = c::WithFloat8(source_, *of_bytes);
-  const Status status = c::ReadDlpack(source_, name_, &tensor_, gpu != nullptr);
+  c::Place* const place = gpu == nullptr ? nullptr : &gpu->place;
+  const Status status = c::ReadDlpack(source_, name_, &tensor_, place);
   if (!status.ok()) RaiseOf(status, name_, object);
-  if (gpu != nullptr) Check(c::AddToPlace(tensor_.cuda, name_, &gpu->place));
-}
-
-std::vector<int64_t> Array::shape() const {
-  return {tensor_.shape, tensor_.shape + tensor_.rank};
 }
 
 std::vector<int64_t> Array::strides() const {
@@ -307,8 +303,7 @@ bool IntegerArray::ReadArray(nb::handle object, const char* name, Gpu* gpu) {
   if (!array.Fill(object)) return false;
   const DLTensor& source = array.source_;
   if (gpu != nullptr && source.device.device_type == kDLCUDA) {
-    Check(c::FindIntegers(source, name, &on_gpu));
-    Check(c::AddToPlace(source.device.device_id, name, &gpu->place));
+    Check(c::FindIntegers(source, name, &gpu->place, &on_gpu));
     bytes = source.dtype.bits / 8;
     kept = std::move(array.kept_);
   } else if (!c::ReadIntegers(source, name, &values).ok()) {
@@ -319,21 +314,23 @@ bool IntegerArray::ReadArray(nb::handle object, const char* name, Gpu* gpu) {
 }
 
 nb::object NewArray(nb::handle array, const Array& read, const std::vector<int64_t>& shape,
-                    std::optional<client::DType> dtype) {
+                    client::DType dtype) {
   const Torch* const torch = Torch::Of(array);
-  if (torch != nullptr && !dtype.has_value() && read.strides().empty() && shape == read.shape()) {
+  const bool is_its_own = dtype == read.dtype();
+  if (torch != nullptr && is_its_own && read.strides().empty() && shape == read.shape()) {
     return torch->empty_like(array);  // in half the time
   }
   static const nb::handle empty = Kept("ropeserve._arrays", "empty");
-  return empty(array, shape, dtype.has_value() ? nb::cast(Name(*dtype)) : nb::none());
+  return empty(array, shape, is_its_own ? nb::none() : nb::cast(Name(dtype)));
 }
 
-void MarkChanged(nb::handle array) {
-  if (IsNumpy(array)) return;
-  const Torch* const torch = Torch::Of(array);
-  if (torch == nullptr || !torch->is_grad_enabled().is(Py_True)) return;
-  static const nb::handle is_inference = Interned("is_inference");
-  if (!array.attr(is_inference)().is(Py_True)) torch->increment_version(array);
+void MarkChanged(const std::vector<nb::object>& arrays) {
+  for (const nb::object& array : arrays) {
+    const Torch* const torch = IsNumpy(array) ? nullptr : Torch::Of(array);
+    if (torch == nullptr || !torch->is_grad_enabled().is(Py_True)) continue;
+    static const nb::handle is_inference = Interned("is_inference");
+    if (!array.attr(is_inference)().is(Py_True)) torch->increment_version(array);
+  }
 }
 
 }  // namespace rope::python

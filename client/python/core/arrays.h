@@ -54,7 +54,7 @@ class Array {
   client::Memory memory() const {
     return tensor_.cuda.has_value() ? client::Memory::kCuda : client::Memory::kHost;
   }
-  std::vector<int64_t> shape() const;
+  std::vector<int64_t> shape() const { return {tensor_.shape, tensor_.shape + tensor_.rank}; }
   std::vector<int64_t> strides() const;  // empty: packed
 
   // What may be written. InvalidField: it is read-only.
@@ -104,12 +104,12 @@ struct IntegerArray {
   bool ReadArray(nanobind::handle object, const char* name, Gpu* gpu);
 };
 
-// A new packed array in the library of `array`, which was `read`, with its dtype or another.
+// A new packed array in the library of `array`, which was `read`.
 nanobind::object NewArray(nanobind::handle array, const Array& read,
-                          const std::vector<int64_t>& shape, std::optional<client::DType> dtype);
+                          const std::vector<int64_t>& shape, client::DType dtype);
 
-// Tells torch that a tensor has changed, for gradients of earlier operations with it.
-void MarkChanged(nanobind::handle array);
+// Tells torch which tensors have changed, for gradients of earlier operations with them.
+void MarkChanged(const std::vector<nanobind::object>& arrays);
 
 }  // namespace rope::python
 

@@ -133,8 +133,7 @@ class PyClient {
   PyClient& operator=(const PyClient&) = delete;
 
   void Close() {
-    std::optional<client::Client> closed = std::move(client_);
-    client_.reset();
+    auto closed = std::exchange(client_, std::nullopt);
     WithoutGil([&closed] { closed.reset(); });
   }
 
@@ -153,7 +152,7 @@ class PyClient {
   // Returns the arrays that the request fills; on a GPU they are filled when the stream has run.
   nb::object Rotate(const nb::object& request) const {
     const auto& call = nb::cast<const Request&>(request);
-    for (const nb::object& array : call.changed) MarkChanged(array);
+    if (call.in_place) MarkChanged(call.filled);
     const Result<RotateReply> reply = Run([&](const client::Client& client) {
       if (call.gpu.place.cuda.has_value()) return Enqueue(client, call.request, call.gpu);
       return client.Rotate(call.request, call.options);
@@ -166,24 +165,28 @@ class PyClient {
 
   client::Call RotateAsync(const nb::object& request, nb::object callable) const {
     const auto& call = nb::cast<const Request&>(request);
-    for (const nb::object& array : call.changed) MarkChanged(array);
+    if (call.in_place) MarkChanged(call.filled);
     const auto callback = CallbackOf(std::move(callable), request, unfinished_);
     return Run([&](const client::Client& client) {
       return client.RotateAsync(call.request, callback, call.options);
     });
   }
 
-  Prepared Prepare(const Request& request, const std::string& open_axis, nb::handle timeout) const {
-    const client::CallOptions options = OptionsOf(timeout);
+  Prepared Prepare(const Request& request, const std::string& open_axis) const {
     client::RotateRequest packed = request.request;  // calls bring strides of their own
     for (client::TensorView& view : packed.tensors) {
       view.strides.clear();
       view.output_strides.clear();
     }
-    client::PreparedRotation rotation = Take(Run(
-        [&](const client::Client& client) { return client.Prepare(packed, open_axis, options); }));
+    client::PreparedRotation rotation = Take(Run([&](const client::Client& client) {
+      return client.Prepare(packed, open_axis, request.options);
+    }));
     if (!rotation.warnings().empty()) Warn(nb::cast(rotation.warnings()));
-    if (request.gpu.place.cuda.has_value()) LoadOnGpu(rotation, request);
+    if (request.gpu.place.cuda.has_value()) {  // a stream may be captured from now on
+      Take(Run([&](const client::Client& client) {
+        return Enqueue(client, request.request, request.gpu, /*prepares_only=*/true);
+      }));
+    }
     return {std::move(rotation), request};
   }
 
@@ -258,24 +261,6 @@ class PyClient {
     return client.Enqueue(call, queue);
   }
 
-  // Makes resident what calls on the GPU of the examples need, so that a stream may be captured.
-  void LoadOnGpu(const client::PreparedRotation& rotation, const Request& examples) const {
-    client::RotateRequest call = {.prepared = rotation,
-                                  .positions = examples.request.positions,
-                                  .reposition = examples.request.reposition,
-                                  .rows = examples.request.rows};
-    for (const client::TensorView& view : examples.request.tensors) {
-      call.tensors.push_back({.data = view.data,
-                              .memory = view.memory,
-                              .output = view.output,
-                              .strides = view.strides,
-                              .output_strides = view.output_strides});
-    }
-    Take(Run([&](const client::Client& client) {
-      return Enqueue(client, call, examples.gpu, /*prepares_only=*/true);
-    }));
-  }
-
   std::optional<client::Client> client_;
   const std::shared_ptr<Unfinished> unfinished_;  // null: no arena
 };
@@ -303,18 +288,15 @@ PyClient* Connect(const std::string& target, double timeout, int64_t arena_bytes
     }
     options.transports.push_back(static_cast<client::Transport>(found - kTransports));
   }
-  client::Client client =
-      Take(WithoutGil([&] { return client::Client::Connect(target, options); }));
-  return new PyClient(std::move(client));  // owned by Python
+  return new PyClient(  // owned by Python
+      Take(WithoutGil([&] { return client::Client::Connect(target, options); })));
 }
 
 PyClient* Local(int threads, int64_t memory_bytes, int64_t device_table_bytes) {
-  embedded::Options options;
-  options.threads = threads;
-  options.memory_bytes = memory_bytes;
-  options.device_table_bytes = device_table_bytes;
-  client::Client client = Take(WithoutGil([&] { return embedded::Connect(options, {}); }));
-  return new PyClient(std::move(client));  // owned by Python
+  const embedded::Options options = {
+      .threads = threads, .memory_bytes = memory_bytes, .device_table_bytes = device_table_bytes};
+  return new PyClient(  // owned by Python
+      Take(WithoutGil([&] { return embedded::Connect(options); })));
 }
 
 // Names the embedding. Its parameters are the arguments of Rope, in their order.
@@ -406,16 +388,15 @@ NB_MODULE(_core, module) {
   nb::class_<Prepared>(module, "Prepared")
       .def_prop_ro("id", &Prepared::id)
       .def("values", &Prepared::Values, nb::arg("arrays"), nb::arg("q").none(), nb::arg("k").none(),
-           nb::arg("in_place"), nb::arg("start").none(), nb::arg("from_").none(),
-           nb::arg("timeout").none(), nb::arg("positions"))
+           nb::arg("in_place"), nb::arg("from_").none(), nb::arg("timeout").none(),
+           nb::arg("positions"))
       .def("move", &Prepared::Move, nb::arg("k").none(), nb::arg("values"));
   nb::class_<client::Call>(module, "Call").def("cancel", &client::Call::Cancel);
   nb::class_<PyClient>(module, "Client", nb::is_weak_referenceable())
       .def("close", &PyClient::Close)
       .def("rotate", &PyClient::Rotate)
       .def("rotate_async", &PyClient::RotateAsync)
-      .def("prepare", &PyClient::Prepare, nb::arg("request"), nb::arg("open_axis"),
-           nb::arg("timeout").none())
+      .def("prepare", &PyClient::Prepare)
       .def("describe", &PyClient::Describe)
       .def("tables", &PyClient::Tables)
       .def("call", &PyClient::CallJson)

@@ -225,7 +225,8 @@ Request MoveOf(nb::handle k, const Arguments& values, const MoveConstants& const
     call.request.tensors.push_back(std::move(view));
   }
   call.result = nb::borrow(out.is_none() ? k : out);
-  call.changed = outputs;
+  call.filled = outputs;
+  call.in_place = true;
   return call;
 }
 
@@ -261,12 +262,11 @@ void Prepared::RemoveConstants(client::RotateRequest& request) const {
     is_alike = view.layout == want.layout && view.dtype == want.dtype && view.shape == want.shape &&
                view.paged.has_value() == want.paged.has_value() &&
                (!want.paged.has_value() || AreAlike(*view.paged, *want.paged));
-    TensorView values;
-    values.data = view.data;
-    values.memory = view.memory;
-    values.output = view.output;
-    values.strides = std::move(view.strides);
-    values.output_strides = std::move(view.output_strides);
+    TensorView values = {.data = view.data,
+                         .memory = view.memory,
+                         .output = view.output,
+                         .strides = std::move(view.strides),
+                         .output_strides = std::move(view.output_strides)};
     if (view.paged.has_value()) {
       values.paged = PagedTokens{.pages = std::move(view.paged->pages),
                                  .slots = std::move(view.paged->slots),

@@ -41,10 +41,10 @@ std::string LayoutOf(const Array& array) {
 }
 
 // Lengths of the result's axes: those of the input in the order of its layout.
-std::vector<int64_t> ResultShape(const Array& array, const std::string& layout,
-                                 const std::string& output_layout) {
+std::vector<int64_t> ResultShape(const Array& array, const client::TensorView& like) {
   std::vector<int64_t> shape = array.shape();
-  const std::string& order = output_layout.empty() ? layout : output_layout;
+  const std::string& layout = like.layout;
+  const std::string& order = like.output_layout.empty() ? layout : like.output_layout;
   if (layout.size() != shape.size() ||
       !std::is_permutation(order.begin(), order.end(), layout.begin(), layout.end())) {
     RaiseInvalid("layout",
@@ -57,13 +57,11 @@ std::vector<int64_t> ResultShape(const Array& array, const std::string& layout,
   return shape;
 }
 
-void CheckShape(const Array& array, const std::string& layout, const std::vector<int64_t>& shape,
-                c::OpenAxis& open) {
-  if (c::HasShape(array.tensor(), layout, shape, &open)) return;
-  const std::string& letter = open.letter;
-  RaiseInvalid(
-      array.name() + ".shape", TextOf(array.shape()),
-      TextOf(shape) + (letter.empty() ? "" : ", with " + letter + " up to that, equal in all"));
+void CheckShape(const Array& array, const client::TensorView& like, c::OpenAxis& open) {
+  if (c::HasShape(array.tensor(), like.layout, like.shape, &open)) return;
+  std::string want = TextOf(like.shape);
+  if (!open.letter.empty()) want += ", with " + open.letter + " up to that, equal in all";
+  RaiseInvalid(array.name() + ".shape", TextOf(array.shape()), want);
 }
 
 }  // namespace
@@ -76,7 +74,7 @@ Request Request::OfRotation(nb::handle operation, nb::handle q, nb::handle k, bo
     WarnOfCopy(k, "k");
   }
   const Arguments given(arguments, "timeout", "request_id");
-  Request call;
+  Request call = {.in_place = in_place};
   call.options = OptionsOf(given["timeout"]);
   client::RotateRequest& request = call.request;
   request.operation = ChoiceOf<client::Operation>(operation, "operation", kOperations);
@@ -105,8 +103,8 @@ Request Request::OfRotation(nb::handle operation, nb::handle q, nb::handle k, bo
   call.gpu.queue.positions_max = given.IntegerOf("positions_max").value_or(0);
   request.request_id = given.TextOf("request_id");
   const std::string layout = given.TextOf("layout");
-  if (!q.is_none()) call.Add("q", q, layout, in_place);
-  if (!k.is_none()) call.Add("k", k, layout, in_place);
+  if (!q.is_none()) call.Add("q", q, layout);
+  if (!k.is_none()) call.Add("k", k, layout);
   if (call.filled.empty()) RaiseInvalid("q, k", "none", "at least one of them");
   const Argument last = to_prepare ? Argument("context_parallel") : Argument("positions_outside");
   // After the tensors, because on a GPU these decide about the stream.
@@ -149,7 +147,7 @@ void Request::AddDistance(const Arguments& given, nb::handle by, nb::handle to, 
   given.SetLengths(move.from);
 }
 
-void Request::Add(const char* name, nb::handle given, const std::string& layout, bool in_place) {
+void Request::Add(const char* name, nb::handle given, const std::string& layout) {
   static const nb::handle type = Kept("ropeserve.rope", "Tensor");
   client::TensorView view;
   nb::object input = nb::borrow(given);
@@ -170,15 +168,8 @@ void Request::Add(const char* name, nb::handle given, const std::string& layout,
     view.norm = client::HeadNorm{.eps = nb::cast<double>(norm[nb::int_(1)]),
                                  .weight = Packed(norm[nb::int_(0)], array.name() + ".norm")};
   }
-  const client::WantedTensor wanted = {
-      .layout = view.output_layout.empty() ? view.layout : view.output_layout,
-      .dtype = request.output_dtype.value_or(view.dtype),
-      .shape = in_place ? view.shape : ResultShape(array, view.layout, view.output_layout)};
-  const nb::object output =
-      in_place ? nb::none() : NewArray(input, array, wanted.shape, request.output_dtype);
-  c::OpenAxis none;
-  const std::string its_layout = view.layout;
-  AddMemory(input, array, output, its_layout, wanted, none, std::move(view));
+  AddMemory(input, array, view, request.output_dtype.value_or(view.dtype), view);
+  request.tensors.push_back(std::move(view));
   names.push_back(name);
 }
 
@@ -186,40 +177,33 @@ void Request::SetResult() {
   result = filled.size() == 1 ? filled[0] : nb::make_tuple(filled[0], filled[1]);
 }
 
-void Request::AddMemory(const nb::object& input, const Array& array, const nb::object& output,
-                        const std::string& layout, const client::WantedTensor& wanted,
-                        c::OpenAxis& open, client::TensorView view) {
+void Request::AddMemory(const nb::object& input, const Array& array, const client::TensorView& like,
+                        client::DType dtype, client::TensorView& view) {
   view.data = array.tensor().data;
   view.memory = array.memory();
   view.strides = array.strides();
   arrays.push_back(array.kept());
-  if (output.is_none()) {
-    CheckDType(array, wanted.dtype);
-    if (wanted.layout != layout) {
-      RaiseInvalid("output_layout", wanted.layout, layout + " for a call in place");
+  if (in_place) {
+    CheckDType(array, dtype);
+    if (!like.output_layout.empty() && like.output_layout != like.layout) {
+      RaiseInvalid("output_layout", like.output_layout, like.layout + " for a call in place");
     }
     view.output = array.writable();
     view.output_strides = view.strides;
-    changed.push_back(input);
-  } else {
-    const Array written(output, array.name() + "_output", {}, &gpu);
-    CheckDType(written, wanted.dtype);
-    CheckShape(written, wanted.layout, wanted.shape, open);
-    view.output = written.writable();
-    view.output_strides = written.strides();
-    arrays.push_back(written.kept());
+    filled.push_back(input);
+    return;
   }
-  filled.push_back(output.is_none() ? input : output);
-  request.tensors.push_back(std::move(view));
+  const nb::object& output =
+      filled.emplace_back(NewArray(input, array, ResultShape(array, like), dtype));
+  const Array written(output, array.name() + "_output", {}, &gpu);
+  view.output = written.writable();
+  arrays.push_back(written.kept());
 }
 
 client::ArrayView Request::Borrow(nb::handle values, const std::string& name) {
   const Array array(values, name);
   arrays.push_back(array.kept());
-  return {.dtype = array.dtype(),
-          .shape = array.shape(),
-          .data = array.tensor().data,
-          .strides = array.strides()};
+  return array.tensor().array();
 }
 
 client::ArrayView Request::Packed(nb::handle values, const std::string& name) {
@@ -235,8 +219,7 @@ void WarnOfCopy(nb::handle array, const char* name) {
 }
 
 Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bool in_place,
-                         nb::handle start, nb::handle from, nb::handle timeout,
-                         nb::handle positions) const {
+                         nb::handle from, nb::handle timeout, nb::handle positions) const {
   for (const auto& [name, array] : {std::pair("q", q), std::pair("k", k)}) {
     if (array.is_none() || std::ranges::count(names_, name) > 0) continue;
     RaiseInvalid(name, "it", "nothing: it was not prepared");
@@ -252,9 +235,8 @@ Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bo
     RaiseInvalid("arrays", std::to_string(inputs.size()), std::to_string(tensors.size()));
   }
   for (size_t i = 0; in_place && i < inputs.size(); ++i) WarnOfCopy(inputs[i], "arrays");
-  Arguments given(positions, "starts", "context_parallel");
-  given.Set("start", start);
-  Request call;
+  const Arguments given(positions, "start", "context_parallel");
+  Request call = {.in_place = in_place};
   call.options = OptionsOf(timeout);
   call.gpu.queue.positions_max = positions_max_;
   if (!from.is_none()) {
@@ -266,21 +248,15 @@ Request Prepared::Values(const nb::tuple& arrays, nb::handle q, nb::handle k, bo
   call.request.tensors.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const client::TensorView& view = tensors[i].view;
-    const client::WantedTensor& wanted = tensors[i].wanted;
     const nb::object& input = inputs[i];
     if (!in_place && !nb::hasattr(input, "shape")) {
       RaiseInvalid("arrays", nb::cast<std::string>(input.type().attr("__name__")), "arrays");
     }
     const Array array(input, names_[i], {}, &call.gpu);
     CheckDType(array, view.dtype);
-    CheckShape(array, view.layout, view.shape, open);
-    nb::object output = nb::none();
-    if (!in_place) {
-      std::optional<client::DType> dtype;
-      if (wanted.dtype != view.dtype) dtype = wanted.dtype;
-      output = NewArray(input, array, ResultShape(array, view.layout, view.output_layout), dtype);
-    }
-    call.AddMemory(input, array, output, view.layout, wanted, open, {});
+    CheckShape(array, view, open);
+    call.AddMemory(input, array, view, tensors[i].wanted.dtype,
+                   call.request.tensors.emplace_back());
   }
   call.request.positions = given.Positions(false, call.gpu);
   call.SetResult();

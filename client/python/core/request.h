@@ -40,13 +40,13 @@ struct MoveConstants {
 struct Request {
   client::RotateRequest request = {};
   client::CallOptions options = {};
-  nanobind::object result = {};                // what the call gives: the arrays that it fills
-  std::vector<nanobind::object> filled = {};   // these
-  std::vector<std::string> names = {};         // of its tensors, for errors
-  std::vector<nanobind::object> arrays = {};   // that it borrows
-  std::vector<nanobind::object> changed = {};  // arrays in place
-  std::optional<MoveConstants> moves = {};     // of Client.move_ only
-  Gpu gpu = {};                                // of a call whose place.cuda is set
+  nanobind::object result = {};               // what the call gives: the arrays that it fills
+  std::vector<nanobind::object> filled = {};  // these
+  bool in_place = false;                      // they were there before
+  std::vector<std::string> names = {};        // of its tensors, for errors
+  std::vector<nanobind::object> arrays = {};  // that it borrows
+  std::optional<MoveConstants> moves = {};    // of Client.move_ only
+  Gpu gpu = {};                               // of a call whose place.cuda is set
 
   // Of Client.rotate and the like; q or k may be None, an array or a Tensor. Of a reposition `by`,
   // or `to` and `from`, with `from_rope`, a Rope or None. `to_prepare`: without positions.
@@ -56,11 +56,10 @@ struct Request {
                             bool to_prepare);
   // Of Client.move_.
   static Request OfMove(nanobind::handle k, nanobind::handle arguments);
-  // Adds `view` with the memory of an array, and of its result, which has the layout, dtype and
-  // shape of `wanted`: of `output`, or of `input`, which the array is of, if that is None.
-  void AddMemory(const nanobind::object& input, const Array& array, const nanobind::object& output,
-                 const std::string& layout, const client::WantedTensor& wanted, c::OpenAxis& open,
-                 client::TensorView view);
+  // Sets the memory of `view`: that of an array, which is `input`'s, and of its result, which has
+  // the layout of `like` and this dtype.
+  void AddMemory(const nanobind::object& input, const Array& array, const client::TensorView& like,
+                 client::DType dtype, client::TensorView& view);
   // Sets the result: one array, or a tuple of two.
   void SetResult();
   // An array with its strides, which the request borrows from now on.
@@ -69,7 +68,7 @@ struct Request {
  private:
   void AddDistance(const Arguments& given, nanobind::handle by, nanobind::handle to,
                    nanobind::handle from, nanobind::handle from_rope);
-  void Add(const char* name, nanobind::handle given, const std::string& layout, bool in_place);
+  void Add(const char* name, nanobind::handle given, const std::string& layout);
   // An array without strides, which the request borrows from now on.
   client::ArrayView Packed(nanobind::handle values, const std::string& name);
 };
@@ -90,10 +89,10 @@ class Prepared {
 
   std::string id() const { return rotation_.id(); }
   // The request of one call: as many arrays as were prepared, or q and k by name. `positions`: a
-  // dict of the arguments of positions other than `start`.
+  // dict of their arguments.
   Request Values(const nanobind::tuple& arrays, nanobind::handle q, nanobind::handle k,
-                 bool in_place, nanobind::handle start, nanobind::handle from,
-                 nanobind::handle timeout, nanobind::handle positions) const;
+                 bool in_place, nanobind::handle from, nanobind::handle timeout,
+                 nanobind::handle positions) const;
   // The request of one move. `values`: a dict of MoveValues.
   Request Move(nanobind::handle k, nanobind::handle values) const;
 

@@ -152,18 +152,15 @@ class PrepareArguments(CallArguments, MoveArguments, total=False):
     """Of prepare."""
 
 
-_ROPE = RopeArguments.__annotations__.keys() - {"rope"}
-
-
-def _rope_of(arguments: dict[str, Any]) -> Rope:
-    """Takes the embedding out of the arguments of a call."""
-    given = {name: arguments.pop(name) for name in _ROPE & arguments.keys()}
-    rope = arguments.pop("rope", None)
-    if rope is not None and given:
-        raise invalid("rope", "it and " + ", ".join(sorted(given)), "one of them")
-    if rope is not None and not isinstance(rope, Rope):
+def _rope_of(rope: Any = None, **arguments: Any) -> Rope:
+    """The embedding that the arguments of a call name."""
+    if rope is None:
+        return Rope(**arguments)
+    if arguments:
+        raise invalid("rope", "it and " + ", ".join(sorted(arguments)), "one of them")
+    if not isinstance(rope, Rope):
         raise invalid("rope", type(rope).__name__, "a Rope")
-    return Rope(**given) if rope is None else rope
+    return rope
 
 
 class _WarningText(str):
@@ -361,14 +358,16 @@ class Prepared:
                 cu_seqlens, context_parallel and positions_outside.
             from_: for a prepared reposition: the current positions.
         """
+        positions["start"] = start
         return self._rotations._finish(
-            self._native.values(arrays, q, k, True, start, from_, timeout, positions))
+            self._native.values(arrays, q, k, True, from_, timeout, positions))
 
     def rotate(self, *arrays: Any, q: Any = None, k: Any = None, start: int | None = None,
                from_: object = None, timeout: float | None = None, **positions: Any) -> Any:
         """Does what was prepared, into new arrays. Arguments: as rotate_."""
+        positions["start"] = start
         return self._rotations._finish(
-            self._native.values(arrays, q, k, False, start, from_, timeout, positions))
+            self._native.values(arrays, q, k, False, from_, timeout, positions))
 
     def move_(self, k: Any, **arguments: Unpack[MoveValues]) -> Any:
         """Does what was prepared as a move: see MoveValues, and Client.move_.
@@ -397,11 +396,10 @@ class Client(_Rotations):
     if its parent had not connected to one.
     """
 
-    def __init__(self, core: _core.Client, connect: Callable[[], Client],
-                 is_local: bool) -> None:
+    def __init__(self, core: _core.Client, connect: Callable[[], Client]) -> None:
         self._native = core
         self._connect = connect
-        self._is_local = is_local
+        self._is_local = core.transport == "in_process"
         self.futures = Futures()
         self.futures._native = core
         _open.add(core)
@@ -444,14 +442,13 @@ class Client(_Rotations):
             **arguments: CallArguments, without positions and lengths, which are those of a call. Of
                 a move MoveArguments, without from_, to and by; see Prepared.move_.
         """
-        timeout = arguments.pop("timeout", None)
         if operation == "move":
             if q is not None or open_axis is not None:
                 raise invalid("q, open_axis", "one of them", "k alone, for a move")
             request = _core.move(k, {**arguments, "by": 0})
         else:
             request = _core.rotation(operation, q, k, False, arguments, None, 0, 0, to_prepare=True)
-        return Prepared(self._native.prepare(request, open_axis or "", timeout), self)
+        return Prepared(self._native.prepare(request, open_axis or ""), self)
 
     def describe(self, *, seq_len: int | None = None, positions: Sequence[int] = (),
                  head_dim: int | None = None, dtype: object = None,
@@ -465,7 +462,7 @@ class Client(_Rotations):
             head_dim: required if the config does not contain it.
             dtype: with precision="hf": that of the tensors.
         """
-        told = _rope_of(dict(rope))
+        told = _rope_of(**rope)
         return described(self._native.describe(
             told._spec, seq_len, list(positions), head_dim,
             None if dtype is None else dtype_name(dtype)), told._warnings)
@@ -488,7 +485,7 @@ class Client(_Rotations):
         """
         if not 0 <= begin < end:
             raise invalid("begin, end", f"{begin} and {end}", "0 <= begin < end")
-        told = _rope_of(dict(rope))
+        told = _rope_of(**rope)
         parts: list[Any] = []
         for at in range(begin, end, 1024):  # heads of 1024 channels stay below 16 MiB
             part_end = min(end, at + 1024)
@@ -664,8 +661,7 @@ def connect(target: str | None = None, *, timeout: float = 5.0, arena_bytes: int
     secrets = {name: os.fspath(value) for name, value in given.items() if value is not None}
     return Client(_core.connect(target, timeout, arena_bytes, list(transports), tls, secrets),
                   functools.partial(connect, target, timeout=timeout, arena_bytes=arena_bytes,
-                                    transports=tuple(transports), tls=tls, **secrets),
-                  is_local=False)
+                                    transports=tuple(transports), tls=tls, **secrets))
 
 
 def local(*, threads: int = 0, memory_bytes: int = 0,
@@ -680,8 +676,7 @@ def local(*, threads: int = 0, memory_bytes: int = 0,
     """
     options = {"threads": threads, "memory_bytes": memory_bytes,
                "device_table_bytes": device_table_bytes}
-    return Client(_core.local(*options.values()), functools.partial(local, **options),
-                  is_local=True)
+    return Client(_core.local(*options.values()), functools.partial(local, **options))
 
 
 async def aconnect(target: str | None = None, **arguments: Any) -> AsyncClient:

@@ -214,7 +214,7 @@ def _candidate(config: str, seq_len: int) -> tuple[np.ndarray, float] | None:
 def _spec_of(rope: dict[str, Any], channels: int) -> Rope:
     if not rope.keys() & {"rope", "model", "config", "config_id"}:
         rope = {"pairing": "half", **rope, "config": {"head_dim": channels}}
-    spec = _rope_of(rope)
+    spec = _rope_of(**rope)
     for name in ("first_layer", "precision"):
         if (value := spec._arguments[name]) is not None:
             raise invalid(name, repr(value), "none: one layer with exact numbers is compared")

@@ -32,7 +32,7 @@ class RotaryEmbedding(torch.nn.Module):
         self._client = client
         self._layout = layout
         self._positions_max = positions_max
-        self._rope = _rope_of(dict(rope))
+        self._rope = _rope_of(**rope)
         self._take_handle()
 
     def _take_handle(self) -> None:

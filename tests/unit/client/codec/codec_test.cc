@@ -51,7 +51,7 @@ std::vector<WantedTensor> WantedBy(const RotateRequest& request) {
 Result<RotateReply> Decode(const grpc::ByteBuffer& buffer, std::vector<WantedTensor> wanted) {
   const Result<ReceivedReply> reply = ReceivedReply::Parse(buffer);
   if (!reply.ok()) return reply.status();
-  return reply->ToReply(std::move(wanted), *OutputPool::Make(0));
+  return reply->ToReply(std::move(wanted), *std::make_shared<OutputPool>(0));
 }
 
 Result<RotateReply> Decode(const grpc::ByteBuffer& buffer, const RotateRequest& request) {
@@ -594,7 +594,7 @@ TEST(KeptRequestTest, RowsInTheRegionAreBorrowed) {
   Caller caller;
   caller.AddRows();
   const Region process = {.ids = std::make_shared<RegionIds>(7),
-                          .process_outputs = OutputPool::Make(0)};
+                          .process_outputs = std::make_shared<OutputPool>(0)};
   const auto kept = Keep(caller.request, process).value();
   EXPECT_EQ(kept->request.rows->cos->data, caller.cos->data());
 }

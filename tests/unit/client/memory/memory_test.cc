@@ -212,7 +212,7 @@ std::unique_ptr<std::byte[]> NewArray(int64_t bytes) {
 }
 
 TEST(OutputPoolTest, PieceThatCameBackIsUsedAgain) {
-  const auto pool = OutputPool::Make(kLimit);
+  const auto pool = std::make_shared<OutputPool>(kLimit);
   const std::byte* first = GiveBackOne(*pool, kMib);
   EXPECT_EQ(pool->idle_bytes(), kMib);
   const auto other = NewArray(kMib);
@@ -220,7 +220,7 @@ TEST(OutputPoolTest, PieceThatCameBackIsUsedAgain) {
 }
 
 TEST(OutputPoolTest, SizesWithinAnEighthShareAPiece) {
-  const auto pool = OutputPool::Make(kLimit);
+  const auto pool = std::make_shared<OutputPool>(kLimit);
   const std::byte* first = GiveBackOne(*pool, kMib + 1);
   EXPECT_EQ(pool->idle_bytes(), kMib + kMib / 8);
   const auto other = NewArray(kMib + kMib / 8);
@@ -231,7 +231,7 @@ TEST(OutputPoolTest, SizesWithinAnEighthShareAPiece) {
 }
 
 TEST(OutputPoolTest, ClosedPoolKeepsNothing) {
-  const auto pool = OutputPool::Make(kLimit);
+  const auto pool = std::make_shared<OutputPool>(kLimit);
   OutputMemory held = pool->Allocate(kMib);
   GiveBackOne(*pool, kMib);
   pool->Close();
@@ -241,13 +241,13 @@ TEST(OutputPoolTest, ClosedPoolKeepsNothing) {
 }
 
 TEST(OutputPoolTest, LimitOfNothingKeepsNothing) {
-  const auto pool = OutputPool::Make(0);
+  const auto pool = std::make_shared<OutputPool>(0);
   GiveBackOne(*pool, kMib);
   EXPECT_EQ(pool->idle_bytes(), 0);
 }
 
 TEST(OutputPoolTest, SmallPiecesAreNotKept) {
-  const auto pool = OutputPool::Make(kLimit);
+  const auto pool = std::make_shared<OutputPool>(kLimit);
   GiveBackOne(*pool, OutputPool::kPooledBytesMin - 1);
   EXPECT_EQ(pool->idle_bytes(), 0);
   GiveBackOne(*pool, OutputPool::kPooledBytesMin);
@@ -255,14 +255,14 @@ TEST(OutputPoolTest, SmallPiecesAreNotKept) {
 }
 
 TEST(OutputPoolTest, PieceLargerThanTheLimitLeavesTheOthers) {
-  const auto pool = OutputPool::Make(kLimit);
+  const auto pool = std::make_shared<OutputPool>(kLimit);
   GiveBackOne(*pool, kMib);
   GiveBackOne(*pool, kLimit + 1);
   EXPECT_EQ(pool->idle_bytes(), kMib);
 }
 
 TEST(OutputPoolTest, BeyondTheLimitTheLongestIdleGoFirst) {
-  const auto pool = OutputPool::Make(kLimit);
+  const auto pool = std::make_shared<OutputPool>(kLimit);
   GiveBackOne(*pool, 2 * kMib);
   GiveBackOne(*pool, kMib);
   GiveBackOne(*pool, 4 * kMib);
@@ -279,7 +279,7 @@ TEST(OutputPoolTest, ThreadsTakeAndGiveBackAtOnce) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 2000;
   constexpr int64_t kSmall = OutputPool::kPooledBytesMin;
-  const auto pool = OutputPool::Make(6 * kSmall);
+  const auto pool = std::make_shared<OutputPool>(6 * kSmall);
   std::latch start(kThreads);
   std::vector<int> wrong(kThreads);
   const auto work = [&](int thread) {
