@@ -93,31 +93,25 @@ class DeviceTables {
     ROPE_ASSIGN_OR_RETURN(CudaMemory table, AllocateCuda(static_cast<size_t>(bytes)));
     ROPE_RETURN_IF_ERROR(Fill(frequencies, rows, table.get()));
     const View view = {reinterpret_cast<const float*>(table.get()), rows};
-    tables_[frequencies.key].push_back({std::move(table), rows});
+    tables_[frequencies.key].emplace(rows, std::move(table));
     bytes_ += bytes;
     return view;
   }
 
  private:
-  struct Table {
-    CudaMemory memory;
-    int64_t rows = 0;
-  };
   View FindLocked(const Frequencies& frequencies, int64_t rows) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    View view;
     const auto found = tables_.find(frequencies.key);
-    if (found == tables_.end()) return view;
-    for (const Table& table : found->second) {
-      if (table.rows < rows || (view.rows != nullptr && table.rows >= view.count)) continue;
-      view = {reinterpret_cast<const float*>(table.memory.get()), table.rows};
-    }
-    return view;
+    if (found == tables_.end()) return {};
+    const auto table = found->second.lower_bound(rows);
+    if (table == found->second.end()) return {};
+    return {reinterpret_cast<const float*>(table->second.get()), table->first};
   }
 
   const int64_t budget_bytes_;
   mutable proto::SharedMutex mutex_;
-  absl::flat_hash_map<TableKey, std::vector<Table>> tables_ ABSL_GUARDED_BY(mutex_);
+  // By key, then by the number of rows.
+  absl::flat_hash_map<TableKey, std::map<int64_t, CudaMemory>> tables_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
