@@ -212,7 +212,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Start(const CudaShapes& shapes) {
                         MemoryWords(), kCudaLaneBytes >> 20, std::string(lane.status().message())));
   }
   auto backend = std::make_unique<CudaBackend>(std::move(device), *std::move(lane), shapes);
-  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend, /*has_lists=*/true, shapes.rectangles));
+  ROPE_RETURN_IF_ERROR(
+      CheckCudaKernels([&](absl::Span<const RotateJob> jobs) { return backend->Rotate(jobs); },
+                       /*has_lists=*/true, shapes.rectangles));
   return backend;
 }
 
