@@ -88,13 +88,16 @@ struct RotateJob {
   // A cuda backend does not count.
   std::atomic<int64_t>* saturated = nullptr;
 
-  // Whether a token has the row of the token before it.
-  bool SharesRow(size_t token) const {
-    if (token == 0) return false;
-    if (move) {
-      return move->from[token] == move->from[token - 1] && move->to[token] == move->to[token - 1];
+  // Whether the tokens [begin, end) share one row.
+  bool SharesRow(int64_t begin, int64_t end) const {
+    const auto first = static_cast<size_t>(begin);
+    for (size_t token = first + 1; token < static_cast<size_t>(end); ++token) {
+      const bool same =
+          move ? move->from[token] == move->from[first] && move->to[token] == move->to[first]
+               : rows[token].page == rows[first].page && rows[token].index == rows[first].index;
+      if (!same) return false;
     }
-    return rows[token].page == rows[token - 1].page && rows[token].index == rows[token - 1].index;
+    return true;
   }
   DType stored() const { return output_dtype.value_or(dtype); }
   // Whether the job has no fused ops. Channels outside the pairs are then copied.

@@ -156,11 +156,9 @@ size_t RotateBlock(const View<Element>& shared_view, int64_t head, int64_t begin
 template <class Format>
 size_t PrepareRows(const RotateJob& job, int64_t begin, int64_t end, float* row) {
   PrepareToken<Format>(job, begin, row);
-  int64_t token = begin + 1;
-  while (token < end && job.SharesRow(static_cast<size_t>(token))) ++token;
-  if (token == end) return 0;
+  if (job.SharesRow(begin, end)) return 0;
   const size_t row_floats = RowFloats<Format>(job);
-  for (token = begin + 1; token < end; ++token) {
+  for (int64_t token = begin + 1; token < end; ++token) {
     row += row_floats;
     PrepareToken<Format>(job, token, row);
   }
