@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -39,19 +40,17 @@ struct Pair {
   double b;
 };
 
-// Rounds to float32 first, like tensor libraries do. Products of denormal bf16 numbers depend on
-// it.
-double RoundedStep(double value, DType dtype) {
-  return RoundedTo(static_cast<float>(value), dtype);
-}
-
 Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
   const auto [a, b] = pair;
   switch (job.arithmetic) {
     case PairArithmetic::kTurn:
       break;
     case PairArithmetic::kTurnStepwise: {
-      const auto rounded = [&job](double value) { return RoundedStep(value, job.dtype); };
+      // Rounds to float32 first, like tensor libraries do. Products of denormal bf16 numbers depend
+      // on it.
+      const auto rounded = [&job](double value) {
+        return RoundedTo(static_cast<float>(value), job.dtype);
+      };
       return {rounded(rounded(a * c) - rounded(b * s)), rounded(rounded(b * c) + rounded(a * s))};
     }
     case PairArithmetic::kAdd:
@@ -62,8 +61,14 @@ Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
 
 void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head) {
   const PairGeometry& geometry = job.geometry;
-  std::vector<float> composed;
-  const float* const cos = RowOf(job, token, composed);
+  std::vector<float> row(static_cast<size_t>(2 * geometry.pairs));
+  if (job.move) {
+    ComposeRow(*job.move, token, geometry.pairs, row.data());
+  } else {
+    const RowRef& ref = job.rows[static_cast<size_t>(token)];
+    std::copy_n(ref.page->Cos(ref.index), row.size(), row.begin());
+  }
+  const float* const cos = row.data();
   const float* const sin = cos + geometry.pairs;
   const bool half = geometry.pairing == Pairing::kHalf;
   for (int64_t i = 0; i < geometry.pairs; ++i) {
@@ -77,9 +82,8 @@ void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head
   }
 }
 
-}  // namespace
-
-int64_t RotateReferenceHead(const RotateJob& job, int64_t token, int64_t head) {
+// Rotates the vector of one token and head. Returns the number of elements that saturate.
+int64_t RotateHead(const RotateJob& job, int64_t token, int64_t head) {
   const int64_t bytes = ElementBytes(job.dtype);
   const uint8_t* const input = InputHead(job, token, head);
   uint8_t* const output = OutputHead(job, token, head);
@@ -104,8 +108,6 @@ int64_t RotateReferenceHead(const RotateJob& job, int64_t token, int64_t head) {
   return saturated;
 }
 
-namespace {
-
 class ReferenceBackend : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
@@ -114,22 +116,26 @@ class ReferenceBackend : public Backend {
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
     for (const RotateJob& job : jobs) {
       CheckJob(job);
-      int64_t saturated = 0;
-      for (int64_t layer = 0; layer < job.layers; ++layer) {
-        const RotateJob of_layer = job.Layer(layer);
-        for (int64_t token = 0; token < job.tokens; ++token) {
-          for (int64_t head = 0; head < job.heads; ++head) {
-            saturated += RotateReferenceHead(of_layer, token, head);
-          }
-        }
-      }
-      job.AddSaturated(saturated);
+      RotateReference(job, {0, job.tokens, 0, job.heads, 0, job.layers});
     }
     return absl::OkStatus();
   }
 };
 
 }  // namespace
+
+void RotateReference(const RotateJob& job, const RotateRange& range) {
+  int64_t saturated = 0;
+  for (int64_t layer = range.layer_begin; layer < range.layer_end; ++layer) {
+    const RotateJob of_layer = job.Layer(layer);
+    for (int64_t token = range.token_begin; token < range.token_end; ++token) {
+      for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+        saturated += RotateHead(of_layer, token, head);
+      }
+    }
+  }
+  job.AddSaturated(saturated);
+}
 
 std::unique_ptr<Backend> MakeReferenceBackend() {
   return std::make_unique<ReferenceBackend>();

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/check.h"
 
@@ -47,16 +48,6 @@ void CheckJob(const RotateJob& job) {
     ROPE_CHECK(row.page != nullptr && row.page->columns() == geometry.pairs);
     ROPE_CHECK(row.index >= 0 && row.index < row.page->rows());
   }
-}
-
-const float* RowOf(const RotateJob& job, int64_t token, std::vector<float>& composed) {
-  if (!job.move) {
-    const RowRef& row = job.rows[static_cast<size_t>(token)];
-    return row.page->Cos(row.index);
-  }
-  composed.resize(static_cast<size_t>(2 * job.geometry.pairs));
-  ComposeRow(*job.move, token, job.geometry.pairs, composed.data());
-  return composed.data();
 }
 
 namespace {

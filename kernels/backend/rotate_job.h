@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "kernels/dtype/dtype.h"
@@ -123,6 +122,17 @@ struct RotateJob {
   int64_t bytes() const { return layers * tokens * heads * head_dim * ElementBytes(dtype); }
 };
 
+// A rectangle of tokens, heads and layers of one job.
+struct RotateRange {
+  int64_t token_begin = 0;
+  int64_t token_end = 0;
+  int64_t head_begin = 0;
+  int64_t head_end = 0;
+  int64_t layer_begin = 0;
+  int64_t layer_end = 1;
+  const void* next = nullptr;  // the input that the thread reads after the range; null: unknown
+};
+
 // CheckJob: checks the preconditions that all backends rely on.
 //
 // Threading:  Any thread.
@@ -131,10 +141,6 @@ struct RotateJob {
 // Checks sizes, that all pairs are inside the head, and that each token has one row of `pairs`
 // columns.
 void CheckJob(const RotateJob& job);
-
-// The row of a token: geometry.pairs cosines, then as many sines. That of a move is composed in
-// `composed`.
-const float* RowOf(const RotateJob& job, int64_t token, std::vector<float>& composed);
 
 // Puts the channels of rotated pairs into another order.
 //

@@ -25,16 +25,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 void Rotate(const RotateJob& job, const RotateRange& range) {
-  int64_t saturated = 0;
-  for (int64_t layer = range.layer_begin; layer < range.layer_end; ++layer) {
-    const RotateJob of_layer = job.Layer(layer);
-    for (int64_t token = range.token_begin; token < range.token_end; ++token) {
-      for (int64_t head = range.head_begin; head < range.head_end; ++head) {
-        saturated += RotateReferenceHead(of_layer, token, head);
-      }
-    }
-  }
-  job.AddSaturated(saturated);
+  RotateReference(job, range);
 }
 
 }  // namespace

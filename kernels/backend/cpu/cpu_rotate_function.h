@@ -19,17 +19,6 @@
 
 namespace rope::kernels {
 
-// A rectangle of tokens, heads and layers of one job.
-struct RotateRange {
-  int64_t token_begin = 0;
-  int64_t token_end = 0;
-  int64_t head_begin = 0;
-  int64_t head_end = 0;
-  int64_t layer_begin = 0;
-  int64_t layer_end = 1;
-  const void* next = nullptr;  // the input that the thread reads after the range; null: unknown
-};
-
 using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& range);
 
 struct CpuTarget {
