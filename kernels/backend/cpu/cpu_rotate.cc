@@ -53,7 +53,7 @@ std::vector<CpuTarget> FindTargets() {
   std::vector<CpuTarget> targets;
 #if HWY_ARCH_X86
   if (const CpuRotateFunction rotate = FindAvx512BFloat16Rotate()) {
-    targets.push_back({.name = "AVX3_BF16", .rotate = rotate, .flushes_bfloat16_denormals = true});
+    targets.push_back({.name = "AVX3_BF16", .rotate = rotate});
   }
   for (CpuTarget& target : AvxTargets()) targets.push_back(std::move(target));
 #endif
@@ -62,8 +62,7 @@ std::vector<CpuTarget> FindTargets() {
   for (; left != 0; left &= left - 1) {
     const int64_t target = left & -left;
     targets.push_back({.name = hwy::TargetName(target),
-                       .rotate = HWY_DISPATCH_TABLE(Rotate)[TableIndex(target)],
-                       .flushes_bfloat16_denormals = false});
+                       .rotate = HWY_DISPATCH_TABLE(Rotate)[TableIndex(target)]});
   }
   return targets;
 }

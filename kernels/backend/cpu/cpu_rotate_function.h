@@ -24,8 +24,6 @@ using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& rang
 struct CpuTarget {
   std::string name;  // instruction set, for example "AVX3"
   CpuRotateFunction rotate = nullptr;
-  // True if bf16 results below 2^-126 become 0.
-  bool flushes_bfloat16_denormals = false;
 };
 
 // The targets of this CPU, best first; never empty. A backend chooses once, so no row is
