@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend/backend.h"
@@ -12,18 +14,6 @@
 
 namespace rope::kernels {
 namespace {
-
-// The first element of a head.
-const uint8_t* InputHead(const RotateJob& job, int64_t token, int64_t head) {
-  return static_cast<const uint8_t*>(job.input) +
-         (token * job.input_strides.token + head * job.input_strides.head) *
-             ElementBytes(job.dtype);
-}
-uint8_t* OutputHead(const RotateJob& job, int64_t token, int64_t head) {
-  return static_cast<uint8_t*>(job.output) +
-         (token * job.output_strides.token + head * job.output_strides.head) *
-             ElementBytes(job.stored());
-}
 
 // x * weight / sqrt(mean(x * x) + eps).
 void Normalise(const RmsNorm& norm, std::vector<double>& head) {
@@ -35,10 +25,7 @@ void Normalise(const RmsNorm& norm, std::vector<double>& head) {
   }
 }
 
-struct Pair {
-  double a;
-  double b;
-};
+using Pair = std::pair<double, double>;
 
 Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
   const auto [a, b] = pair;
@@ -76,17 +63,20 @@ void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head
     const size_t second = first + static_cast<size_t>(half ? geometry.partner : 1);
     const double c = cos[i];
     const double s = job.conjugate ? -sin[i] : sin[i];
-    const Pair turned = Apply(job, {head[first], head[second]}, c, s);
-    head[first] = turned.a;
-    head[second] = turned.b;
+    std::tie(head[first], head[second]) = Apply(job, {head[first], head[second]}, c, s);
   }
 }
 
 // Rotates the vector of one token and head. Returns the number of elements that saturate.
 int64_t RotateHead(const RotateJob& job, int64_t token, int64_t head) {
   const int64_t bytes = ElementBytes(job.dtype);
-  const uint8_t* const input = InputHead(job, token, head);
-  uint8_t* const output = OutputHead(job, token, head);
+  const int64_t stored_bytes = ElementBytes(job.stored());
+  const auto* const input =
+      static_cast<const uint8_t*>(job.input) +
+      (token * job.input_strides.token + head * job.input_strides.head) * bytes;
+  auto* const output =
+      static_cast<uint8_t*>(job.output) +
+      (token * job.output_strides.token + head * job.output_strides.head) * stored_bytes;
   const size_t token_index = static_cast<size_t>(token);
   std::vector<double> values;
   for (int64_t i = 0; i < job.head_dim; ++i) {
@@ -102,8 +92,7 @@ int64_t RotateHead(const RotateJob& job, int64_t token, int64_t head) {
     if (copies && !job.geometry.Holds(static_cast<int64_t>(i))) continue;
     const double value = values[i] * job.scale * token_scale / job.output_scale;
     saturated += Saturates(value, job.stored()) ? 1 : 0;
-    WriteElement(value, job.stored(),
-                 output + static_cast<int64_t>(i) * ElementBytes(job.stored()));
+    WriteElement(value, job.stored(), output + static_cast<int64_t>(i) * stored_bytes);
   }
   return saturated;
 }

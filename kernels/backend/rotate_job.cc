@@ -7,9 +7,11 @@
 #include "kernels/check.h"
 
 namespace rope::kernels {
-namespace {
 
-void CheckFusedOps(const RotateJob& job) {
+void CheckJob(const RotateJob& job) {
+  ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim >= 0);
+  ROPE_CHECK(job.layers >= 1);
+  if (job.tokens == 0 || job.heads == 0) return;
   ROPE_CHECK(job.input != job.output || job.stored() == job.dtype);
   // A norm produces float32 numbers, but the steps of kTurnStepwise start from the tensor's dtype.
   // No library computes in fp8.
@@ -20,15 +22,6 @@ void CheckFusedOps(const RotateJob& job) {
   ROPE_CHECK(job.token_scales.empty() ||
              static_cast<int64_t>(job.token_scales.size()) == job.tokens);
   ROPE_CHECK(std::isfinite(job.output_scale) && job.output_scale > 0);
-}
-
-}  // namespace
-
-void CheckJob(const RotateJob& job) {
-  ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim >= 0);
-  ROPE_CHECK(job.layers >= 1);
-  if (job.tokens == 0 || job.heads == 0) return;
-  CheckFusedOps(job);
   const PairGeometry& geometry = job.geometry;
   ROPE_CHECK(job.input != nullptr && job.output != nullptr);
   ROPE_CHECK(geometry.pairs >= 0 && geometry.offset >= 0);
