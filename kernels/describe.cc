@@ -108,12 +108,6 @@ bool IsRepeated(const Remark& remark, const LayerConfig& layer) {
   }
 }
 
-void AddWarnings(LayerRope& rope) {
-  for (const Remark& remark : RemarksOf(rope)) {
-    if (IsRepeated(remark, rope.layer)) rope.warnings.push_back(remark.text);
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<LayerRope> ReadLayer(LayerConfig layer, std::optional<Pairing> pairing,
@@ -127,7 +121,9 @@ absl::StatusOr<LayerRope> ReadLayer(LayerConfig layer, std::optional<Pairing> pa
                                    Name(*layer.pairing)));
   }
   rope.layer = std::move(layer);
-  AddWarnings(rope);
+  for (Remark& remark : RemarksOf(rope)) {
+    if (IsRepeated(remark, rope.layer)) rope.warnings.push_back(std::move(remark.text));
+  }
   if (!rope.layer.rotates) return rope;
   absl::StatusOr<CompatConfig> read = ApplyCompat(rope.stated, compat, rope.layer.names);
   ROPE_RETURN_IF_ERROR(read.status());

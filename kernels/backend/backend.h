@@ -59,8 +59,8 @@ class Backend {
 // The definition of RotateJob in scalar double arithmetic, rounded once when stored. It is always
 // built and is slow; tests compare the other backends with it.
 std::unique_ptr<Backend> MakeReferenceBackend();
-// What it does to the vector of one token and head. Returns the number of elements that saturate.
-int64_t RotateReferenceHead(const RotateJob& job, int64_t token, int64_t head);
+// What it does to a part of a job.
+void RotateReference(const RotateJob& job, const RotateRange& range);
 
 struct BackendOptions {
   int threads = 1;  // of the CPU for one batch, including the caller; at most; >= 1

@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend/backend.h"
@@ -11,18 +14,6 @@
 
 namespace rope::kernels {
 namespace {
-
-// The first element of a head.
-const uint8_t* InputHead(const RotateJob& job, int64_t token, int64_t head) {
-  return static_cast<const uint8_t*>(job.input) +
-         (token * job.input_strides.token + head * job.input_strides.head) *
-             ElementBytes(job.dtype);
-}
-uint8_t* OutputHead(const RotateJob& job, int64_t token, int64_t head) {
-  return static_cast<uint8_t*>(job.output) +
-         (token * job.output_strides.token + head * job.output_strides.head) *
-             ElementBytes(job.stored());
-}
 
 // x * weight / sqrt(mean(x * x) + eps).
 void Normalise(const RmsNorm& norm, std::vector<double>& head) {
@@ -34,16 +25,7 @@ void Normalise(const RmsNorm& norm, std::vector<double>& head) {
   }
 }
 
-struct Pair {
-  double a;
-  double b;
-};
-
-// Rounds to float32 first, like tensor libraries do. Products of denormal bf16 numbers depend on
-// it.
-double RoundedStep(double value, DType dtype) {
-  return RoundedTo(static_cast<float>(value), dtype);
-}
+using Pair = std::pair<double, double>;
 
 Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
   const auto [a, b] = pair;
@@ -51,7 +33,11 @@ Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
     case PairArithmetic::kTurn:
       break;
     case PairArithmetic::kTurnStepwise: {
-      const auto rounded = [&job](double value) { return RoundedStep(value, job.dtype); };
+      // Rounds to float32 first, like tensor libraries do. Products of denormal bf16 numbers depend
+      // on it.
+      const auto rounded = [&job](double value) {
+        return RoundedTo(static_cast<float>(value), job.dtype);
+      };
       return {rounded(rounded(a * c) - rounded(b * s)), rounded(rounded(b * c) + rounded(a * s))};
     }
     case PairArithmetic::kAdd:
@@ -62,8 +48,14 @@ Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
 
 void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head) {
   const PairGeometry& geometry = job.geometry;
-  std::vector<float> composed;
-  const float* const cos = RowOf(job, token, composed);
+  std::vector<float> row(static_cast<size_t>(2 * geometry.pairs));
+  if (job.move) {
+    ComposeRow(*job.move, token, geometry.pairs, row.data());
+  } else {
+    const RowRef& ref = job.rows[static_cast<size_t>(token)];
+    std::copy_n(ref.page->Cos(ref.index), row.size(), row.begin());
+  }
+  const float* const cos = row.data();
   const float* const sin = cos + geometry.pairs;
   const bool half = geometry.pairing == Pairing::kHalf;
   for (int64_t i = 0; i < geometry.pairs; ++i) {
@@ -71,18 +63,20 @@ void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head
     const size_t second = first + static_cast<size_t>(half ? geometry.partner : 1);
     const double c = cos[i];
     const double s = job.conjugate ? -sin[i] : sin[i];
-    const Pair turned = Apply(job, {head[first], head[second]}, c, s);
-    head[first] = turned.a;
-    head[second] = turned.b;
+    std::tie(head[first], head[second]) = Apply(job, {head[first], head[second]}, c, s);
   }
 }
 
-}  // namespace
-
-int64_t RotateReferenceHead(const RotateJob& job, int64_t token, int64_t head) {
+// Rotates the vector of one token and head. Returns the number of elements that saturate.
+int64_t RotateHead(const RotateJob& job, int64_t token, int64_t head) {
   const int64_t bytes = ElementBytes(job.dtype);
-  const uint8_t* const input = InputHead(job, token, head);
-  uint8_t* const output = OutputHead(job, token, head);
+  const int64_t stored_bytes = ElementBytes(job.stored());
+  const auto* const input =
+      static_cast<const uint8_t*>(job.input) +
+      (token * job.input_strides.token + head * job.input_strides.head) * bytes;
+  auto* const output =
+      static_cast<uint8_t*>(job.output) +
+      (token * job.output_strides.token + head * job.output_strides.head) * stored_bytes;
   const size_t token_index = static_cast<size_t>(token);
   std::vector<double> values;
   for (int64_t i = 0; i < job.head_dim; ++i) {
@@ -98,13 +92,10 @@ int64_t RotateReferenceHead(const RotateJob& job, int64_t token, int64_t head) {
     if (copies && !job.geometry.Holds(static_cast<int64_t>(i))) continue;
     const double value = values[i] * job.scale * token_scale / job.output_scale;
     saturated += Saturates(value, job.stored()) ? 1 : 0;
-    WriteElement(value, job.stored(),
-                 output + static_cast<int64_t>(i) * ElementBytes(job.stored()));
+    WriteElement(value, job.stored(), output + static_cast<int64_t>(i) * stored_bytes);
   }
   return saturated;
 }
-
-namespace {
 
 class ReferenceBackend : public Backend {
  public:
@@ -114,22 +105,26 @@ class ReferenceBackend : public Backend {
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
     for (const RotateJob& job : jobs) {
       CheckJob(job);
-      int64_t saturated = 0;
-      for (int64_t layer = 0; layer < job.layers; ++layer) {
-        const RotateJob of_layer = job.Layer(layer);
-        for (int64_t token = 0; token < job.tokens; ++token) {
-          for (int64_t head = 0; head < job.heads; ++head) {
-            saturated += RotateReferenceHead(of_layer, token, head);
-          }
-        }
-      }
-      job.AddSaturated(saturated);
+      RotateReference(job, {0, job.tokens, 0, job.heads, 0, job.layers});
     }
     return absl::OkStatus();
   }
 };
 
 }  // namespace
+
+void RotateReference(const RotateJob& job, const RotateRange& range) {
+  int64_t saturated = 0;
+  for (int64_t layer = range.layer_begin; layer < range.layer_end; ++layer) {
+    const RotateJob of_layer = job.Layer(layer);
+    for (int64_t token = range.token_begin; token < range.token_end; ++token) {
+      for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+        saturated += RotateHead(of_layer, token, head);
+      }
+    }
+  }
+  job.AddSaturated(saturated);
+}
 
 std::unique_ptr<Backend> MakeReferenceBackend() {
   return std::make_unique<ReferenceBackend>();

@@ -2,13 +2,16 @@
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/check.h"
 
 namespace rope::kernels {
-namespace {
 
-void CheckFusedOps(const RotateJob& job) {
+void CheckJob(const RotateJob& job) {
+  ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim >= 0);
+  ROPE_CHECK(job.layers >= 1);
+  if (job.tokens == 0 || job.heads == 0) return;
   ROPE_CHECK(job.input != job.output || job.stored() == job.dtype);
   // A norm produces float32 numbers, but the steps of kTurnStepwise start from the tensor's dtype.
   // No library computes in fp8.
@@ -19,15 +22,6 @@ void CheckFusedOps(const RotateJob& job) {
   ROPE_CHECK(job.token_scales.empty() ||
              static_cast<int64_t>(job.token_scales.size()) == job.tokens);
   ROPE_CHECK(std::isfinite(job.output_scale) && job.output_scale > 0);
-}
-
-}  // namespace
-
-void CheckJob(const RotateJob& job) {
-  ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim >= 0);
-  ROPE_CHECK(job.layers >= 1);
-  if (job.tokens == 0 || job.heads == 0) return;
-  CheckFusedOps(job);
   const PairGeometry& geometry = job.geometry;
   ROPE_CHECK(job.input != nullptr && job.output != nullptr);
   ROPE_CHECK(geometry.pairs >= 0 && geometry.offset >= 0);
@@ -47,16 +41,6 @@ void CheckJob(const RotateJob& job) {
     ROPE_CHECK(row.page != nullptr && row.page->columns() == geometry.pairs);
     ROPE_CHECK(row.index >= 0 && row.index < row.page->rows());
   }
-}
-
-const float* RowOf(const RotateJob& job, int64_t token, std::vector<float>& composed) {
-  if (!job.move) {
-    const RowRef& row = job.rows[static_cast<size_t>(token)];
-    return row.page->Cos(row.index);
-  }
-  composed.resize(static_cast<size_t>(2 * job.geometry.pairs));
-  ComposeRow(*job.move, token, job.geometry.pairs, composed.data());
-  return composed.data();
 }
 
 namespace {

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "kernels/dtype/dtype.h"
@@ -88,13 +87,16 @@ struct RotateJob {
   // A cuda backend does not count.
   std::atomic<int64_t>* saturated = nullptr;
 
-  // Whether a token has the row of the token before it.
-  bool SharesRow(size_t token) const {
-    if (token == 0) return false;
-    if (move) {
-      return move->from[token] == move->from[token - 1] && move->to[token] == move->to[token - 1];
+  // Whether the tokens [begin, end) share one row.
+  bool SharesRow(int64_t begin, int64_t end) const {
+    const auto first = static_cast<size_t>(begin);
+    for (size_t token = first + 1; token < static_cast<size_t>(end); ++token) {
+      const bool same =
+          move ? move->from[token] == move->from[first] && move->to[token] == move->to[first]
+               : rows[token].page == rows[first].page && rows[token].index == rows[first].index;
+      if (!same) return false;
     }
-    return rows[token].page == rows[token - 1].page && rows[token].index == rows[token - 1].index;
+    return true;
   }
   DType stored() const { return output_dtype.value_or(dtype); }
   // Whether the job has no fused ops. Channels outside the pairs are then copied.
@@ -120,6 +122,17 @@ struct RotateJob {
   int64_t bytes() const { return layers * tokens * heads * head_dim * ElementBytes(dtype); }
 };
 
+// A rectangle of tokens, heads and layers of one job.
+struct RotateRange {
+  int64_t token_begin = 0;
+  int64_t token_end = 0;
+  int64_t head_begin = 0;
+  int64_t head_end = 0;
+  int64_t layer_begin = 0;
+  int64_t layer_end = 1;
+  const void* next = nullptr;  // the input that the thread reads after the range; null: unknown
+};
+
 // CheckJob: checks the preconditions that all backends rely on.
 //
 // Threading:  Any thread.
@@ -128,10 +141,6 @@ struct RotateJob {
 // Checks sizes, that all pairs are inside the head, and that each token has one row of `pairs`
 // columns.
 void CheckJob(const RotateJob& job);
-
-// The row of a token: geometry.pairs cosines, then as many sines. That of a move is composed in
-// `composed`.
-const float* RowOf(const RotateJob& job, int64_t token, std::vector<float>& composed);
 
 // Puts the channels of rotated pairs into another order.
 //

@@ -235,9 +235,7 @@ std::optional<Ramp> RampOf(const ResolvedRope& rope) {
 std::vector<FrequencyScaling> ScalingOf(const ResolvedRope& rope,
                                         const ResolvedRope::AtSeqLen& evaluated) {
   const RopeConfig& config = rope.config();
-  const auto plain = config.inv_freq.empty()
-                         ? UnscaledFrequencies(config, rope.head_dim(), rope.rotary_dim())
-                         : evaluated.inv_freq;
+  const auto plain = config.inv_freq.empty() ? UnscaledFrequencies(config) : evaluated.inv_freq;
   const bool blends = RampOf(rope).has_value();
   const long double rounding = config.precision == Precision::kExact ? 1e-15L : 1e-5L;
   std::vector<FrequencyScaling> columns;

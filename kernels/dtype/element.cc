@@ -87,8 +87,6 @@ uint8_t ToFloat8(double value, int digits, int exponent_min, double largest) {
   return static_cast<uint8_t>(sign | (((exponent - exponent_min) << digits) + units));
 }
 
-}  // namespace
-
 float FromFloat8E4M3(uint8_t bits) {
   const int exponent = (bits >> 3) & 15;
   const int fraction = bits & 7;
@@ -97,20 +95,6 @@ float FromFloat8E4M3(uint8_t bits) {
   if ((bits & 0x7f) == kNaN) magnitude = std::nanf("");
   return std::copysign(magnitude, (bits & 0x80) == 0 ? 1.0f : -1.0f);
 }
-
-uint8_t ToFloat8E4M3(double value) {
-  return ToFloat8(value, 3, kE4M3ExponentMin, kE4M3Largest);
-}
-
-float FromFloat8E5M2(uint8_t bits) {
-  return FromFloat16(static_cast<uint16_t>(bits << 8));
-}
-
-uint8_t ToFloat8E5M2(double value) {
-  return ToFloat8(value, 2, kE5M2ExponentMin, kE5M2Largest);
-}
-
-namespace {
 
 template <typename T>
 T Read(const uint8_t* element) {
@@ -139,7 +123,7 @@ double ReadElement(const uint8_t* element, DType dtype) {
     case DType::kFloat8E5M2:
       break;
   }
-  return FromFloat8E5M2(*element);
+  return FromFloat16(static_cast<uint16_t>(*element << 8));  // the upper half of a binary16
 }
 
 void WriteElement(double value, DType dtype, uint8_t* element) {
@@ -151,9 +135,9 @@ void WriteElement(double value, DType dtype, uint8_t* element) {
     case DType::kBFloat16:
       return Write(ToBFloat16(value), element);
     case DType::kFloat8E4M3:
-      return Write(ToFloat8E4M3(value), element);
+      return Write(ToFloat8(value, 3, kE4M3ExponentMin, kE4M3Largest), element);
     case DType::kFloat8E5M2:
-      return Write(ToFloat8E5M2(value), element);
+      return Write(ToFloat8(value, 2, kE5M2ExponentMin, kE5M2Largest), element);
   }
 }
 

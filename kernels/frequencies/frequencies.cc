@@ -133,10 +133,10 @@ ResolvedRope::AtSeqLen ResolvedRope::Evaluate(int64_t seq_len) const {
     result.cacheable = config_.alpha.has_value() || seq_len <= *config_.max_position_embeddings;
   }
   if (config_.precision == Precision::kHf) {
-    const std::vector<float> eager = EagerFrequencies(config_, head_dim(), rotary_dim(), seq_len);
+    const std::vector<float> eager = EagerFrequencies(config_, seq_len);
     result.inv_freq.assign(eager.begin(), eager.end());
   } else {
-    result.inv_freq = InverseFrequencies(config_, head_dim(), rotary_dim(), seq_len);
+    result.inv_freq = InverseFrequencies(config_, seq_len);
   }
   if (config_.reverse) {
     for (InverseFrequency& number : result.inv_freq) number = -number;

@@ -39,8 +39,8 @@ bool IsAxial(const RopeConfig& config) {
 }
 
 // Each axis of an axial layout starts at i = 0 and has its own dim.
-Numbers PowersOf(const RopeConfig& config, Quad theta, int64_t rotary_dim) {
-  if (!IsAxial(config)) return Powers(theta, rotary_dim, rotary_dim / 2);
+Numbers PowersOf(const RopeConfig& config, Quad theta) {
+  if (!IsAxial(config)) return Powers(theta, *config.rotary_dim, *config.rotary_dim / 2);
   Numbers powers;
   for (const int64_t count : config.mrope->section) {
     const Numbers axis = Powers(theta, 2 * count, count);
@@ -75,13 +75,13 @@ void ScaleByTurns(double factor, double low, double high, int64_t length, Number
 }
 
 // The ramp is 0 up to index edges.low (kept) and 1 from edges.high on (divided by the factor).
-void ScaleYarn(const RopeConfig& config, int64_t rotary_dim, Numbers& numbers) {
+void ScaleYarn(const RopeConfig& config, Numbers& numbers) {
   const double factor = *config.factor;
   if (config.ramp == YarnRamp::kTurns) {
     return ScaleByTurns(factor, *config.beta_slow, *config.beta_fast,
                         *config.original_max_position_embeddings, numbers);
   }
-  const YarnEdges edges = YarnRampEdges(config, rotary_dim, *config.truncate);
+  const YarnEdges edges = YarnRampEdges(config, *config.rotary_dim, *config.truncate);
   const Quad width = static_cast<Quad>(edges.high) - edges.low;
   for (size_t i = 0; i < numbers.size(); ++i) {
     const Quad ramp = (static_cast<Quad>(i) - edges.low) / width;
@@ -96,15 +96,15 @@ void ScaleYarn(const RopeConfig& config, int64_t rotary_dim, Numbers& numbers) {
 // vLLM's NTKScalingRotaryEmbedding. Without mixed_b the base is multiplied by factor and every
 // frequency divided by factor^(2/d) ("NTK-RoPE-fixed"); with it, frequency i is divided by
 // exp(a (i+1)^b), a = ln(factor) / (d/2)^b ("NTK-RoPE-mixed", kexue.fm/archives/9706).
-Numbers Ntk(const RopeConfig& config, int64_t rotary_dim) {
+Numbers Ntk(const RopeConfig& config) {
   const double factor = *config.factor;
   if (!config.mixed_b.has_value()) {
-    Numbers numbers = PowersOf(config, static_cast<Quad>(config.rope_theta) * factor, rotary_dim);
-    DivideBy(QuadPow(factor, Quad{2} / static_cast<Quad>(rotary_dim)), numbers);
+    Numbers numbers = PowersOf(config, static_cast<Quad>(config.rope_theta) * factor);
+    DivideBy(QuadPow(factor, Quad{2} / static_cast<Quad>(*config.rotary_dim)), numbers);
     return numbers;
   }
   const double mixed_b = *config.mixed_b;
-  Numbers numbers = PowersOf(config, config.rope_theta, rotary_dim);
+  Numbers numbers = PowersOf(config, config.rope_theta);
   const Quad a = QuadLog(factor) / QuadPow(static_cast<Quad>(numbers.size()), mixed_b);
   for (size_t i = 0; i < numbers.size(); ++i) {
     numbers[i] /= QuadExp(a * QuadPow(static_cast<Quad>(i + 1), mixed_b));
@@ -113,26 +113,25 @@ Numbers Ntk(const RopeConfig& config, int64_t rotary_dim) {
 }
 
 // The pairs of proportional that rotate; the others, up to head_dim/2, have frequency 0.
-int64_t RotatingPairs(const RopeConfig& config, int64_t head_dim) {
-  return static_cast<int64_t>(*config.partial_rotary_factor * static_cast<double>(head_dim) / 2);
+int64_t RotatingPairs(const RopeConfig& config) {
+  const auto head_dim = static_cast<double>(*config.head_dim);
+  return static_cast<int64_t>(*config.partial_rotary_factor * head_dim / 2);
 }
 
-Numbers Unscaled(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim) {
-  if (config.rope_type != RopeType::kProportional) {
-    return PowersOf(config, config.rope_theta, rotary_dim);
-  }
-  Numbers numbers = Powers(config.rope_theta, head_dim, RotatingPairs(config, head_dim));
-  numbers.resize(static_cast<size_t>(head_dim / 2), 0);
+Numbers Unscaled(const RopeConfig& config) {
+  if (config.rope_type != RopeType::kProportional) return PowersOf(config, config.rope_theta);
+  Numbers numbers = Powers(config.rope_theta, *config.head_dim, RotatingPairs(config));
+  numbers.resize(static_cast<size_t>(*config.head_dim / 2), 0);
   return numbers;
 }
 
-Numbers Scaled(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim, int64_t seq_len) {
+Numbers Scaled(const RopeConfig& config, int64_t seq_len) {
   if (!config.inv_freq.empty()) return Numbers(config.inv_freq.begin(), config.inv_freq.end());
   if (config.rope_type == RopeType::kDynamic) {
-    return PowersOf(config, DynamicTheta(config, rotary_dim, seq_len), rotary_dim);
+    return PowersOf(config, DynamicTheta(config, *config.rotary_dim, seq_len));
   }
-  if (config.rope_type == RopeType::kNtk) return Ntk(config, rotary_dim);
-  Numbers numbers = Unscaled(config, head_dim, rotary_dim);
+  if (config.rope_type == RopeType::kNtk) return Ntk(config);
+  Numbers numbers = Unscaled(config);
   switch (config.rope_type) {
     case RopeType::kLinear:
     case RopeType::kProportional:
@@ -143,7 +142,7 @@ Numbers Scaled(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim, i
                    *config.original_max_position_embeddings, numbers);
       break;
     case RopeType::kYarn:
-      ScaleYarn(config, rotary_dim, numbers);
+      ScaleYarn(config, numbers);
       break;
     case RopeType::kLongrope:
       DivideBy(TakesLongFactors(config, seq_len) ? config.long_factor : config.short_factor,
@@ -165,14 +164,12 @@ std::vector<long double> Rounded(const Numbers& numbers) {
 
 }  // namespace
 
-std::vector<long double> InverseFrequencies(const RopeConfig& config, int64_t head_dim,
-                                            int64_t rotary_dim, int64_t seq_len) {
-  return Rounded(Scaled(config, head_dim, rotary_dim, seq_len));
+std::vector<long double> InverseFrequencies(const RopeConfig& config, int64_t seq_len) {
+  return Rounded(Scaled(config, seq_len));
 }
 
-std::vector<long double> UnscaledFrequencies(const RopeConfig& config, int64_t head_dim,
-                                             int64_t rotary_dim) {
-  return Rounded(Unscaled(config, head_dim, rotary_dim));
+std::vector<long double> UnscaledFrequencies(const RopeConfig& config) {
+  return Rounded(Unscaled(config));
 }
 
 namespace {
@@ -198,9 +195,10 @@ Floats Reciprocals(Floats numbers) {
 }
 
 // The base at `seq_len`. In eager code the length is a float32 tensor, so the ratio is float32.
-float DynamicBase(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len) {
+float DynamicBase(const RopeConfig& config, int64_t seq_len) {
   const auto theta = static_cast<float>(config.rope_theta);
-  const double exponent = static_cast<double>(rotary_dim) / static_cast<double>(rotary_dim - 2);
+  const auto dim = static_cast<double>(*config.rotary_dim);
+  const double exponent = dim / (dim - 2);
   if (config.alpha.has_value()) {
     return static_cast<float>(config.rope_theta * std::pow(*config.alpha, exponent));
   }
@@ -211,8 +209,8 @@ float DynamicBase(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len)
   return theta * Power(ratio - static_cast<float>(factor - 1), static_cast<float>(exponent));
 }
 
-Floats Yarn(const RopeConfig& config, int64_t rotary_dim, const Floats& powers) {
-  const YarnEdges edges = YarnRampEdges(config, rotary_dim, *config.truncate);
+Floats Yarn(const RopeConfig& config, const Floats& powers) {
+  const YarnEdges edges = YarnRampEdges(config, *config.rotary_dim, *config.truncate);
   const auto low = static_cast<double>(edges.low);
   const auto width = static_cast<float>(static_cast<double>(edges.high) - low);
   Floats numbers(powers.size());
@@ -258,33 +256,31 @@ Floats DividedBy(double factor, Floats numbers) {
   return numbers;
 }
 
-Floats Proportional(const RopeConfig& config, int64_t head_dim) {
-  Floats numbers = Reciprocals(FloatPowers(static_cast<float>(config.rope_theta), head_dim,
-                                           RotatingPairs(config, head_dim)));
-  numbers.resize(static_cast<size_t>(head_dim / 2), 0);
+Floats Proportional(const RopeConfig& config) {
+  Floats numbers = Reciprocals(
+      FloatPowers(static_cast<float>(config.rope_theta), *config.head_dim, RotatingPairs(config)));
+  numbers.resize(static_cast<size_t>(*config.head_dim / 2), 0);
   return DividedBy(*config.factor, std::move(numbers));
 }
 
 }  // namespace
 
-std::vector<float> EagerFrequencies(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim,
-                                    int64_t seq_len) {
+std::vector<float> EagerFrequencies(const RopeConfig& config, int64_t seq_len) {
   if (!config.inv_freq.empty() || IsAxial(config) || config.rope_type == RopeType::kNtk ||
       config.ramp == YarnRamp::kTurns) {  // Hugging Face has none of them
-    const std::vector<long double> exact =
-        InverseFrequencies(config, head_dim, rotary_dim, seq_len);
+    const std::vector<long double> exact = InverseFrequencies(config, seq_len);
     return Floats(exact.begin(), exact.end());
   }
-  if (config.rope_type == RopeType::kProportional) return Proportional(config, head_dim);
+  if (config.rope_type == RopeType::kProportional) return Proportional(config);
   const float theta = config.rope_type == RopeType::kDynamic
-                          ? DynamicBase(config, rotary_dim, seq_len)
+                          ? DynamicBase(config, seq_len)
                           : static_cast<float>(config.rope_theta);
-  const Floats powers = FloatPowers(theta, rotary_dim, rotary_dim / 2);
+  const Floats powers = FloatPowers(theta, *config.rotary_dim, *config.rotary_dim / 2);
   switch (config.rope_type) {
     case RopeType::kLinear:
       return DividedBy(*config.factor, Reciprocals(powers));
     case RopeType::kYarn:
-      return Yarn(config, rotary_dim, powers);
+      return Yarn(config, powers);
     case RopeType::kLongrope:
       return Longrope(TakesLongFactors(config, seq_len) ? config.long_factor : config.short_factor,
                       powers);

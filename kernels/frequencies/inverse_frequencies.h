@@ -21,13 +21,11 @@ namespace rope::kernels {
 
 // The inverse frequencies [rotary_dim/2] for sequences of `seq_len`, zeros included. REQUIRES:
 // `config` is valid and has every field that its type uses (ResolvedRope::config()); seq_len >= 1.
-std::vector<long double> InverseFrequencies(const RopeConfig& config, int64_t head_dim,
-                                            int64_t rotary_dim, int64_t seq_len);
+std::vector<long double> InverseFrequencies(const RopeConfig& config, int64_t seq_len);
 
 // The frequencies before scaling, theta^(-2i/rotary_dim), with zeros for pairs that do not rotate.
 // REQUIRES: as InverseFrequencies; `config` has no explicit inv_freq.
-std::vector<long double> UnscaledFrequencies(const RopeConfig& config, int64_t head_dim,
-                                             int64_t rotary_dim);
+std::vector<long double> UnscaledFrequencies(const RopeConfig& config);
 
 // cos and sin of one angle. The function that returns it says which factor is included.
 struct CosSin {
@@ -35,11 +33,9 @@ struct CosSin {
   double sin = 0;
 };
 
-// The result of InverseFrequencies in float32 steps. Types that Hugging
-// Face does not have (ntk, yarn by turns, axial, explicit inv_freq) are computed exactly and
-// rounded once.
-std::vector<float> EagerFrequencies(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim,
-                                    int64_t seq_len);
+// The result of InverseFrequencies in float32 steps. Types that Hugging Face does not have (ntk,
+// yarn by turns, axial, explicit inv_freq) are computed exactly and rounded once.
+std::vector<float> EagerFrequencies(const RopeConfig& config, int64_t seq_len);
 
 // cos and sin of float32(position) * inv_freq, rounded to float32, times `multiplier` in float32,
 // rounded to `dtype`.

@@ -64,25 +64,17 @@ absl::StatusOr<int64_t> AppendMropeRows(TableCache& cache, const Frequencies& fr
 
 namespace {
 
-// The angle position * inv_freq.
-struct PositionAngle {
-  int64_t position = 0;
-  InverseFrequency inv_freq = 0;
-};
-
-PositionAngle At(const RowPlacement& placement, size_t token, size_t column) {
+// REQUIRES: as ExactCosSin.
+CosSin At(const RowPlacement& placement, size_t token, size_t column) {
   const auto axis =
       placement.mrope == nullptr
           ? 0
           : static_cast<size_t>(AxisOf(*placement.mrope, static_cast<int64_t>(column)));
-  return {placement.positions[axis][token], placement.inv_freq[column]};
+  return ExactCosSin(placement.positions[axis][token], placement.inv_freq[column], 1);
 }
 
-// cos and sin of to - from, right to 1e-15. Subtracting the angles would round them first.
-// REQUIRES: as ExactCosSin, of both.
-CosSin CosSinOfDifference(const PositionAngle& to, const PositionAngle& from) {
-  const CosSin a = ExactCosSin(to.position, to.inv_freq, 1);
-  const CosSin b = ExactCosSin(from.position, from.inv_freq, 1);
+// cos and sin of a - b, right to 1e-15. Subtracting the angles would round them first.
+CosSin Difference(const CosSin& a, const CosSin& b) {
   return {.cos = a.cos * b.cos + a.sin * b.sin, .sin = a.sin * b.cos - a.cos * b.sin};
 }
 
@@ -97,7 +89,7 @@ void AppendDifferenceRows(const RowPlacement& to, const RowPlacement& from, doub
   for (size_t token = 0; token < tokens; ++token) {
     float* const row = values.data() + token * 2 * columns;
     for (size_t j = 0; j < columns; ++j) {
-      const CosSin turn = CosSinOfDifference(At(to, token, j), At(from, token, j));
+      const CosSin turn = Difference(At(to, token, j), At(from, token, j));
       row[j] = static_cast<float>(multiplier * turn.cos);
       row[columns + j] = static_cast<float>(multiplier * turn.sin);
     }
@@ -116,8 +108,8 @@ CosSin At(const RowSource& source, size_t column, int64_t position, int64_t from
   const std::vector<InverseFrequency>& inv_freq = source.frequencies->inv_freq;
   if (column >= inv_freq.size()) return CosSin();
   if (source.from == nullptr) return CosSinAt(*source.frequencies, column, position);
-  const CosSin turn = CosSinOfDifference({position, inv_freq[column]},
-                                         {from_position, source.from->inv_freq[column]});
+  const CosSin turn = Difference(ExactCosSin(position, inv_freq[column], 1),
+                                 ExactCosSin(from_position, source.from->inv_freq[column], 1));
   return {.cos = source.multiplier * turn.cos, .sin = source.multiplier * turn.sin};
 }
 

@@ -223,11 +223,6 @@ absl::StatusOr<PagePtr> TableCache::BuildInto(const Frequencies& frequencies, Pa
   return result;
 }
 
-bool TableCache::IsFull() const {
-  return bytes_.load(std::memory_order_relaxed) > budget_bytes_ ||
-         pages_.load(std::memory_order_relaxed) > pages_max_;
-}
-
 // Counts a page that is built, and evicts what is then too much. A page that cannot be counted for
 // lack of memory does not stay.
 void TableCache::Keep(PageEntry& entry) {
@@ -245,7 +240,8 @@ void TableCache::Keep(PageEntry& entry) {
 // Drops the least recently used pages until the rest fits.
 void TableCache::Evict() {
   int looks = PageUses::kLooksMax;
-  while (!uses_.empty() && IsFull()) {
+  while (!uses_.empty() && (bytes_.load(std::memory_order_relaxed) > budget_bytes_ ||
+                            pages_.load(std::memory_order_relaxed) > pages_max_)) {
     PageEntry& oldest = uses_.TakeOldest(looks);
     bytes_.fetch_sub(PageBytes(**oldest.result), std::memory_order_relaxed);
     evictions_.fetch_add(1, std::memory_order_relaxed);

@@ -243,7 +243,6 @@ class TableCache {
   absl::StatusOr<PagePtr> BuildInto(const Frequencies& frequencies, PageEntry& entry);
   std::shared_ptr<PageTable> FindTable(const Frequencies& frequencies);
   Found FindOrAdd(PageTable& table, int64_t page);
-  bool IsFull() const;
   void Keep(PageEntry& entry) ABSL_LOCKS_EXCLUDED(evict_mu_);
   void Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
   void Remove(PageEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);

@@ -62,7 +62,7 @@ inline std::vector<Implementation> Implementations() {
                       [target](const kernels::BackendOptions& options) {
                         return kernels::MakeCpuBackend(options, target);
                       },
-                      target.flushes_bfloat16_denormals});
+                      target.name == "AVX3_BF16"});
   }
 #endif
   result.push_back({"cuda_source", "cuda_source",

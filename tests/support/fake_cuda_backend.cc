@@ -12,10 +12,7 @@ namespace rope::testing {
 namespace {
 
 bool SharesOneRow(const kernels::RotateJob& job) {
-  for (size_t token = 1; token < job.rows.size(); ++token) {
-    if (!job.SharesRow(token)) return false;
-  }
-  return !job.rows.empty();
+  return job.tokens > 0 && job.SharesRow(0, job.tokens);
 }
 
 // The rows of the job's tokens, one behind the other, or the row that they share.

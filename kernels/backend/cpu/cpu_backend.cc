@@ -30,12 +30,6 @@ const void* InputOf(const RotateJob& job, const RotateRange& range) {
   return static_cast<const char*>(job.input) + elements * ElementBytes(job.dtype);
 }
 
-bool SharesOneRow(const RotateJob& job) {
-  int64_t token = 1;
-  while (token < job.tokens && job.SharesRow(static_cast<size_t>(token))) ++token;
-  return token >= job.tokens;
-}
-
 // The pieces of a batch, in order, grouped into portions of about `portion_bytes`. A portion is one
 // item of the worker pool.
 struct Split {
@@ -59,7 +53,8 @@ void AddJob(const RotateJob& job, Split& split) {
   const int64_t heads = std::clamp<int64_t>(split.portion_bytes / head_bytes, 1, job.heads);
   int64_t layers = 1;
   if (job.layers > 1) {
-    const int64_t together = SharesOneRow(job) ? job.tokens : std::min(job.tokens, kTokensTogether);
+    const bool one_row = job.SharesRow(0, job.tokens);
+    const int64_t together = one_row ? job.tokens : std::min(job.tokens, kTokensTogether);
     layers =
         std::clamp<int64_t>(split.portion_bytes / (heads * head_bytes * together), 1, job.layers);
   }

@@ -25,16 +25,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 void Rotate(const RotateJob& job, const RotateRange& range) {
-  int64_t saturated = 0;
-  for (int64_t layer = range.layer_begin; layer < range.layer_end; ++layer) {
-    const RotateJob of_layer = job.Layer(layer);
-    for (int64_t token = range.token_begin; token < range.token_end; ++token) {
-      for (int64_t head = range.head_begin; head < range.head_end; ++head) {
-        saturated += RotateReferenceHead(of_layer, token, head);
-      }
-    }
-  }
-  job.AddSaturated(saturated);
+  RotateReference(job, range);
 }
 
 }  // namespace
@@ -62,7 +53,7 @@ std::vector<CpuTarget> FindTargets() {
   std::vector<CpuTarget> targets;
 #if HWY_ARCH_X86
   if (const CpuRotateFunction rotate = FindAvx512BFloat16Rotate()) {
-    targets.push_back({.name = "AVX3_BF16", .rotate = rotate, .flushes_bfloat16_denormals = true});
+    targets.push_back({.name = "AVX3_BF16", .rotate = rotate});
   }
   for (CpuTarget& target : AvxTargets()) targets.push_back(std::move(target));
 #endif
@@ -71,8 +62,7 @@ std::vector<CpuTarget> FindTargets() {
   for (; left != 0; left &= left - 1) {
     const int64_t target = left & -left;
     targets.push_back({.name = hwy::TargetName(target),
-                       .rotate = HWY_DISPATCH_TABLE(Rotate)[TableIndex(target)],
-                       .flushes_bfloat16_denormals = false});
+                       .rotate = HWY_DISPATCH_TABLE(Rotate)[TableIndex(target)]});
   }
   return targets;
 }

@@ -19,24 +19,11 @@
 
 namespace rope::kernels {
 
-// A rectangle of tokens, heads and layers of one job.
-struct RotateRange {
-  int64_t token_begin = 0;
-  int64_t token_end = 0;
-  int64_t head_begin = 0;
-  int64_t head_end = 0;
-  int64_t layer_begin = 0;
-  int64_t layer_end = 1;
-  const void* next = nullptr;  // the input that the thread reads after the range; null: unknown
-};
-
 using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& range);
 
 struct CpuTarget {
   std::string name;  // instruction set, for example "AVX3"
   CpuRotateFunction rotate = nullptr;
-  // True if bf16 results below 2^-126 become 0.
-  bool flushes_bfloat16_denormals = false;
 };
 
 // The targets of this CPU, best first; never empty. A backend chooses once, so no row is

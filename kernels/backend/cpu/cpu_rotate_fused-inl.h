@@ -103,21 +103,22 @@ HWY_INLINE void PrefetchStep(const Element* a, const Element* b, size_t bytes_ah
   hwy::Prefetch(reinterpret_cast<const uint8_t*>(b) + bytes_ahead);
 }
 
-template <class Element>
-HWY_INLINE void CopyChannels(const Element* from, Element* to, size_t begin, size_t end) {
-  if (begin < end) std::memcpy(to + begin, from + begin, (end - begin) * sizeof(Element));
+HWY_INLINE void CopyBytes(const void* from, void* to, size_t begin, size_t end) {
+  if (begin >= end) return;
+  std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin, end - begin);
 }
 
-// Copies the channels of a head outside the pairs.
+// Copies the channels of a head outside the pairs. A channel has `bytes`.
 template <Pairing kPairing, class Element>
-HWY_INLINE void CopyUnrotated(const View<Element>& view, const Element* from, Element* to) {
-  CopyChannels(from, to, 0, view.offset);
+HWY_INLINE void CopyUnrotated(const View<Element>& view, const void* from, void* to,
+                              size_t bytes = sizeof(Element)) {
+  CopyBytes(from, to, 0, view.offset * bytes);
   if constexpr (kPairing == Pairing::kHalf) {
     const size_t second = view.offset + view.partner;
-    CopyChannels(from, to, view.offset + view.pairs, second);
-    CopyChannels(from, to, second + view.pairs, view.head_dim);
+    CopyBytes(from, to, (view.offset + view.pairs) * bytes, second * bytes);
+    CopyBytes(from, to, (second + view.pairs) * bytes, view.head_dim * bytes);
   } else {
-    CopyChannels(from, to, view.offset + 2 * view.pairs, view.head_dim);
+    CopyBytes(from, to, (view.offset + 2 * view.pairs) * bytes, view.head_dim * bytes);
   }
 }
 

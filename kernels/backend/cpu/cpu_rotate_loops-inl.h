@@ -156,11 +156,9 @@ size_t RotateBlock(const View<Element>& shared_view, int64_t head, int64_t begin
 template <class Format>
 size_t PrepareRows(const RotateJob& job, int64_t begin, int64_t end, float* row) {
   PrepareToken<Format>(job, begin, row);
-  int64_t token = begin + 1;
-  while (token < end && job.SharesRow(static_cast<size_t>(token))) ++token;
-  if (token == end) return 0;
+  if (job.SharesRow(begin, end)) return 0;
   const size_t row_floats = RowFloats<Format>(job);
-  for (token = begin + 1; token < end; ++token) {
+  for (int64_t token = begin + 1; token < end; ++token) {
     row += row_floats;
     PrepareToken<Format>(job, token, row);
   }
@@ -240,19 +238,6 @@ void RotatePairing(const RotateJob& job, const RotateRange& range) {
   RotateFormat<InterleavedFormat<Elements> >(job, range);
 }
 
-// Restores the channels outside the pairs bit for bit, for a job without fused ops.
-template <Pairing kPairing, class Element>
-HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer) {
-  CopyUnrotated<kPairing>(View<Element>(job), reinterpret_cast<Element*>(buffer.raw.get()),
-                          reinterpret_cast<Element*>(buffer.rounded.get()));
-}
-template <Pairing kPairing>
-HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer) {
-  if (job.dtype == DType::kFloat32) return RestoreUnrotated<kPairing, float>(job, buffer);
-  if (IsFloat8(job.dtype)) return RestoreUnrotated<kPairing, uint8_t>(job, buffer);
-  RestoreUnrotated<kPairing, uint16_t>(job, buffer);
-}
-
 // Widens each head to floats, rotates it like an fp32 job in place, and rounds it to the output.
 template <class Format>
 void RotateFused(const RotateJob& job, const RotateRange& range) {
@@ -288,7 +273,10 @@ void RotateFused(const RotateJob& job, const RotateRange& range) {
       // What is copied does not saturate: any finite number may take its place until then.
       if (job.OnlyPairs()) CopyUnrotated<Format::kPairing>(view, buffer.weight.get(), values);
       saturated += NarrowHead(job, scale, buffer);
-      if (job.OnlyPairs()) RestoreUnrotated<Format::kPairing>(job, buffer);
+      if (job.OnlyPairs()) {
+        CopyUnrotated<Format::kPairing>(view, buffer.raw.get(), buffer.rounded.get(),
+                                        static_cast<size_t>(in_bytes));
+      }
       std::memcpy(to + head * job.output_strides.head * out_bytes, buffer.rounded.get(),
                   static_cast<size_t>(job.head_dim * out_bytes));
     }

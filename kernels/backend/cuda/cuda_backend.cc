@@ -140,7 +140,11 @@ class CudaBackend : public Backend {
     proto::MutexLock lock(&mu_);
     std::vector<CudaPlan> plans;
     for (const CudaPart& part : parts) {
-      plans.push_back(PlanPart(part));
+      std::vector<CudaJob> planned;
+      for (const CudaPiece& piece : part.pieces) {
+        planned.push_back(CudaJobOfPiece(piece, lane_.device.get()));
+      }
+      plans.push_back(PlanCuda(planned, shapes_));
       if (LacksFloat8(part, plans.back())) return NotBuilt("an fp8 input");
     }
     ROPE_RETURN_IF_ERROR(device_.MakeCurrent());
@@ -149,13 +153,6 @@ class CudaBackend : public Backend {
   }
 
  private:
-  CudaPlan PlanPart(const CudaPart& part) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    std::vector<CudaJob> jobs;
-    for (const CudaPiece& piece : part.pieces)
-      jobs.push_back(CudaJobOfPiece(piece, lane_.device.get()));
-    return PlanCuda(jobs, shapes_);
-  }
-
   absl::Status RunPart(const CudaPart& part, const CudaPlan& plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     int64_t packed = -1;  // the rows of the piece before, which the next may share
@@ -212,7 +209,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Start(const CudaShapes& shapes) {
                         MemoryWords(), kCudaLaneBytes >> 20, std::string(lane.status().message())));
   }
   auto backend = std::make_unique<CudaBackend>(std::move(device), *std::move(lane), shapes);
-  ROPE_RETURN_IF_ERROR(CheckCudaBackend(*backend, /*has_lists=*/true, shapes.rectangles));
+  ROPE_RETURN_IF_ERROR(
+      CheckCudaKernels([&](absl::Span<const RotateJob> jobs) { return backend->Rotate(jobs); },
+                       /*has_lists=*/true, shapes.rectangles));
   return backend;
 }
 

@@ -54,13 +54,6 @@ int64_t TokensThatFit(const RotateJob& job, const CudaPart& part) {
                   results / OutputBytes(job));
 }
 
-bool SharesOneRow(const RotateJob& job, int64_t token, int64_t tokens) {
-  for (int64_t next = token + 1; next < token + tokens; ++next) {
-    if (!job.SharesRow(static_cast<size_t>(next))) return false;
-  }
-  return true;
-}
-
 // Whether both read the same rows, as q and k do.
 bool SharesRows(const CudaPiece& piece, const CudaPiece& next) {
   return piece.row_refs().data() == next.row_refs().data() && piece.tokens == next.tokens &&
@@ -69,7 +62,7 @@ bool SharesRows(const CudaPiece& piece, const CudaPiece& next) {
 
 void Append(const RotateJob& job, int64_t token, int64_t tokens, CudaPart& part) {
   CudaPiece piece = {.job = &job, .token = token, .tokens = tokens};
-  piece.one_row = SharesOneRow(job, token, tokens);
+  piece.one_row = job.SharesRow(token, token + tokens);
   piece.input = Take(tokens * InputBytes(job), part.upload_end);
   if (!part.pieces.empty() && SharesRows(part.pieces.back(), piece)) {
     piece.rows = part.pieces.back().rows;

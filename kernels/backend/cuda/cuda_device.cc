@@ -164,7 +164,7 @@ absl::Status Compare(const Trial& trial, double scale, const std::vector<uint8_t
 
 // Turns a head by a quarter, so that results are exact. Fused: with a norm by which the head, of 32
 // channels, is divided by 32, and a scale of 64.
-absl::Status Try(Backend& backend, const Trial& trial) {
+absl::Status Try(const CudaRotate& rotate, const Trial& trial) {
   const size_t half = trial.head_dim / 2;
   std::vector<float> row(half, 0.0F);
   row.resize(trial.head_dim, 1.0F);
@@ -187,18 +187,18 @@ absl::Status Try(Backend& backend, const Trial& trial) {
   if (fused) job.scale = 64;
   std::vector<RotateJob> jobs(trial.jobs, job);
   for (size_t i = 0; i < jobs.size(); ++i) jobs[i].rows = absl::MakeConstSpan(rows).subspan(i, 1);
-  ROPE_RETURN_IF_ERROR(backend.Rotate(jobs));
+  ROPE_RETURN_IF_ERROR(rotate(jobs));
   return Compare(trial, fused ? 2 : 1, input, output);
 }
 
 }  // namespace
 
-absl::Status CheckCudaBackend(Backend& backend, bool has_lists, bool has_rectangles) {
+absl::Status CheckCudaKernels(const CudaRotate& rotate, bool has_lists, bool has_rectangles) {
   const Trial lists[] = {{.kernel = "RotateVector", .jobs = 2},
                          {.kernel = "RotateScalar", .head_dim = 6},
                          {.kernel = "RotateFused", .ops = CudaOps::kFused, .jobs = 2}};
   for (const Trial& trial : lists) {
-    if (has_lists) ROPE_RETURN_IF_ERROR(Try(backend, trial));
+    if (has_lists) ROPE_RETURN_IF_ERROR(Try(rotate, trial));
   }
   if (!has_rectangles) return absl::OkStatus();
   for (const CudaOps ops : {CudaOps::kTurn, CudaOps::kStepwise, CudaOps::kFused}) {
@@ -207,7 +207,7 @@ absl::Status CheckCudaBackend(Backend& backend, bool has_lists, bool has_rectang
       for (const Pairing pairing : {Pairing::kHalf, Pairing::kInterleaved}) {
         std::string name = CudaRectangleName(CudaRectangleKernel(ops, dtype, pairing));
         if (name.empty()) continue;
-        ROPE_RETURN_IF_ERROR(Try(backend, {std::move(name), ops, dtype, pairing}));
+        ROPE_RETURN_IF_ERROR(Try(rotate, {std::move(name), ops, dtype, pairing}));
       }
     }
   }

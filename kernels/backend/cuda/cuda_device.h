@@ -1,5 +1,5 @@
 // CudaDevice: a GPU, its context, and this build's kernels in it. CudaCurrent: a context on this
-// thread. CheckCudaBackend: whether the kernels compute what they should.
+// thread. CheckCudaKernels: whether the kernels compute what they should.
 //
 // Threading:  Any thread; several threads at once on different streams.
 // Errors:     Open: UNAVAILABLE. Launch returns a CudaError, success included.
@@ -7,14 +7,16 @@
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_DEVICE_H_
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/backend/backend.h"
+#include "absl/types/span.h"
 #include "kernels/backend/cuda/cuda_driver.h"
 #include "kernels/backend/cuda/cuda_plan.h"
+#include "kernels/backend/rotate_job.h"
 
 namespace rope::kernels {
 
@@ -71,10 +73,11 @@ class CudaCurrent {
   const absl::Status status_;
 };
 
-// Runs each kernel of a backend once and compares the results. `has_lists`: it has the kernels over
-// lists; `has_rectangles`: those over rectangles, and fp8 inputs. Returns the backend's error;
-// kInternal (backend.h) if a result is wrong.
-absl::Status CheckCudaBackend(Backend& backend, bool has_lists, bool has_rectangles);
+// Runs each kernel once by `rotate` and compares the results. `has_lists`: the kernels over lists;
+// `has_rectangles`: those over rectangles, and fp8 inputs. Returns its error; kInternal (backend.h)
+// if a result is wrong.
+using CudaRotate = std::function<absl::Status(absl::Span<const RotateJob> jobs)>;
+absl::Status CheckCudaKernels(const CudaRotate& rotate, bool has_lists, bool has_rectangles);
 
 }  // namespace rope::kernels
 

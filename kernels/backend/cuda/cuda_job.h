@@ -76,8 +76,8 @@ inline constexpr int kCudaRowPairs = 64;  // of a row that travels with the laun
 inline constexpr uint32_t kCudaNoBlock = ~uint32_t{0};
 
 // The parameter of a kernel over a rectangle. Its jobs share tokens, rows and geometry. The grid is
-// blocks of (chunk, head, token), first the heads of all jobs, then the tokens. A number for each
-// token (of a row, or a slot) lies in device memory, as int32 or (wide) int64.
+// blocks of (chunk, head, token), first the heads of all jobs, then the tokens. Positions lie in
+// device memory, as int32 or (wide) int64.
 struct CudaRectangle {
   // first_block: in x of the grid; kCudaNoBlock: there is no such job.
   CudaJob jobs[kCudaTensors];
@@ -86,14 +86,10 @@ struct CudaRectangle {
   const float* rows = nullptr;  // [row_count][2 * pairs]; null: `row` is that of all tokens
   const void* positions = nullptr;
   uint32_t* positions_outside = nullptr;  // the count; null: not counted
-  // Null, or which token of the tensor is read or written for token t. Negative: t is left out.
-  const void* input_slots = nullptr;
-  const void* output_slots = nullptr;
   int64_t first_row = 0;
   int64_t row_step = 1;
   int64_t row_count = 0;
   uint32_t wide_positions = 0;
-  uint32_t wide_slots = 0;
   alignas(16) float row[2 * kCudaRowPairs] = {};
 };
 static_assert(sizeof(CudaRectangle) <= 4096);  // which kernels have on every device

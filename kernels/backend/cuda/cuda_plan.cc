@@ -103,40 +103,29 @@ int64_t Quotient(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit;
 }
 
-// Fills one launch, from jobs whose chunks are known and not 0.
-class LaunchBuilder {
- public:
-  LaunchBuilder(CudaKernel kernel, const Shape& shape, CudaPlan& plan)
-      : shape_(shape), plan_(plan) {
-    launch_.kernel = kernel;
-    launch_.first_job = static_cast<uint32_t>(plan.jobs.size());
-    launch_.threads = shape.threads;
-  }
-
-  void Add(CudaJob job) {
-    const int64_t groups = Quotient(job.heads, shape_.heads_per_thread);
+// Adds the launch of `jobs`, whose chunks are known and not 0.
+void AddLaunch(CudaKernel kernel, const std::vector<CudaJob>& jobs, const Shape& shape,
+               CudaPlan& plan) {
+  if (jobs.empty()) return;
+  CudaLaunch& launch = plan.launches.emplace_back();
+  launch.kernel = kernel;
+  launch.first_job = static_cast<uint32_t>(plan.jobs.size());
+  launch.jobs = static_cast<uint32_t>(jobs.size());
+  launch.threads = shape.threads;
+  int64_t blocks = 0;
+  for (CudaJob job : jobs) {
+    const int64_t groups = Quotient(job.heads, shape.heads_per_thread);
     ROPE_CHECK(job.tokens <= kCudaItemsMax / job.chunks / groups);
     const int64_t items = job.tokens * groups * job.chunks;
     job.head_groups = static_cast<uint32_t>(groups);
     job.items = static_cast<uint32_t>(items);
-    job.first_block = static_cast<uint32_t>(blocks_);
-    blocks_ += Quotient(items, shape_.threads);
-    plan_.jobs.push_back(job);
+    job.first_block = static_cast<uint32_t>(blocks);
+    blocks += Quotient(items, shape.threads);
+    plan.jobs.push_back(job);
   }
-
-  void Finish() {
-    ROPE_CHECK(blocks_ <= std::numeric_limits<int32_t>::max());
-    launch_.blocks = static_cast<uint32_t>(blocks_);
-    launch_.jobs = static_cast<uint32_t>(plan_.jobs.size()) - launch_.first_job;
-    if (launch_.jobs > 0) plan_.launches.push_back(launch_);
-  }
-
- private:
-  const Shape shape_;
-  CudaPlan& plan_;
-  CudaLaunch launch_;
-  int64_t blocks_ = 0;
-};
+  ROPE_CHECK(blocks <= std::numeric_limits<int32_t>::max());
+  launch.blocks = static_cast<uint32_t>(blocks);
+}
 
 // --- rectangles ---
 
@@ -304,9 +293,7 @@ CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
   if (plan.rectangle.has_value()) return plan;
   for (const CudaKernel kernel : {CudaKernel::kVector, CudaKernel::kScalar, CudaKernel::kFused}) {
     const auto group = static_cast<size_t>(kernel);
-    LaunchBuilder builder(kernel, ShapeFor(items[group], shapes), plan);
-    for (const CudaJob& job : groups[group]) builder.Add(job);
-    builder.Finish();
+    AddLaunch(kernel, groups[group], ShapeFor(items[group], shapes), plan);
   }
   return plan;
 }

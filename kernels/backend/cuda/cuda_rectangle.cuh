@@ -225,15 +225,10 @@ __device__ __forceinline__ void RotateRectangle(const CudaRectangle& work) {
   const uint32_t head = (blockIdx.x - job.first_block) * blockDim.y + threadIdx.y;
   const uint32_t token = (blockIdx.z * gridDim.y + blockIdx.y) * blockDim.z + threadIdx.z;
   if (head >= job.heads || token >= shared.tokens) return;
-  int64_t from = token;
-  int64_t to = token;
-  if (work.input_slots != nullptr) from = NumberAt(work.input_slots, work.wide_slots, token);
-  if (work.output_slots != nullptr) to = NumberAt(work.output_slots, work.wide_slots, token);
-  if (from < 0 || to < 0) return;
 
   const Channels channels = ChannelsOf<T, kPairing>(shared);
   const uint32_t distance = channels.b - channels.a;
-  const T* const input = static_cast<const T*>(job.input) + from * job.input_token +
+  const T* const input = static_cast<const T*>(job.input) + token * job.input_token +
                          head * job.input_head + channels.a;
   Vector<T> a = LoadTensor(input);
   Vector<T> b = LoadTensor(input + distance);
@@ -253,7 +248,7 @@ __device__ __forceinline__ void RotateRectangle(const CudaRectangle& work) {
     });
   }
   T* const output =
-      static_cast<T*>(job.output) + to * job.output_token + head * job.output_head + channels.a;
+      static_cast<T*>(job.output) + token * job.output_token + head * job.output_head + channels.a;
   StoreTensor(output, a);
   if (channels.second) StoreTensor(output + distance, b);
 }

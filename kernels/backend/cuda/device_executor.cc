@@ -10,7 +10,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
-#include "kernels/backend/backend.h"
 #include "kernels/backend/cuda/cuda_device.h"
 #include "kernels/backend/cuda/cuda_driver.h"
 #include "kernels/backend/cuda/cuda_plan.h"
@@ -93,31 +92,25 @@ class DeviceTables {
     ROPE_ASSIGN_OR_RETURN(CudaMemory table, AllocateCuda(static_cast<size_t>(bytes)));
     ROPE_RETURN_IF_ERROR(Fill(frequencies, rows, table.get()));
     const View view = {reinterpret_cast<const float*>(table.get()), rows};
-    tables_[frequencies.key].push_back({std::move(table), rows});
+    tables_[frequencies.key].emplace(rows, std::move(table));
     bytes_ += bytes;
     return view;
   }
 
  private:
-  struct Table {
-    CudaMemory memory;
-    int64_t rows = 0;
-  };
   View FindLocked(const Frequencies& frequencies, int64_t rows) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    View view;
     const auto found = tables_.find(frequencies.key);
-    if (found == tables_.end()) return view;
-    for (const Table& table : found->second) {
-      if (table.rows < rows || (view.rows != nullptr && table.rows >= view.count)) continue;
-      view = {reinterpret_cast<const float*>(table.memory.get()), table.rows};
-    }
-    return view;
+    if (found == tables_.end()) return {};
+    const auto table = found->second.lower_bound(rows);
+    if (table == found->second.end()) return {};
+    return {reinterpret_cast<const float*>(table->second.get()), table->first};
   }
 
   const int64_t budget_bytes_;
   mutable proto::SharedMutex mutex_;
-  absl::flat_hash_map<TableKey, std::vector<Table>> tables_ ABSL_GUARDED_BY(mutex_);
+  // By key, then by the number of rows.
+  absl::flat_hash_map<TableKey, std::map<int64_t, CudaMemory>> tables_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -190,54 +183,31 @@ absl::Status CheckAddresses(absl::Span<const DeviceJob> jobs, const CudaDevice& 
   return absl::OkStatus();
 }
 
-// A backend of the kernels over rectangles, for their check: a job of a few bytes in host memory,
-// whose tokens share a row.
-class TrialBackend final : public Backend {
- public:
-  // REQUIRES: the device outlives it, and its context is current as long.
-  explicit TrialBackend(const CudaDevice& device) : device_(device) {}
-
-  absl::Status Allocate() {
-    ROPE_ASSIGN_OR_RETURN(memory_, AllocateCuda(kBytes));
-    ROPE_ASSIGN_OR_RETURN(pinned_, AllocateCudaPinned(kBytes));
-    ROPE_ASSIGN_OR_RETURN(stream_, CreateCudaStream());
-    return absl::OkStatus();
-  }
-
-  std::string_view name() const override { return "trial"; }
-  std::string detail() const override { return device_.detail(); }
-
-  absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
+// Checks the kernels over rectangles, each by a job of a few bytes in host memory, whose tokens
+// share a row. REQUIRES: the device's context is current.
+absl::Status CheckKernels(const CudaDevice& device) {
+  constexpr size_t kBytes = 4096;
+  ROPE_ASSIGN_OR_RETURN(const CudaMemory memory, AllocateCuda(kBytes));
+  ROPE_ASSIGN_OR_RETURN(const CudaPinnedMemory pinned, AllocateCudaPinned(kBytes));
+  ROPE_ASSIGN_OR_RETURN(const CudaStream stream, CreateCudaStream());
+  const auto rotate = [&](absl::Span<const RotateJob> jobs) -> absl::Status {
     const RotateJob& job = jobs.front();
     const auto bytes = static_cast<size_t>(job.bytes());
     const RowRef& row = job.rows.front();
     CudaJob planned = CudaJobOf(job);
     planned.one_row = row.page->Cos(row.index);
-    planned.input = planned.output = memory_.get();
+    planned.input = planned.output = memory.get();
     const auto launch = PlanCudaRectangle({planned});
     ROPE_CHECK(bytes <= kBytes && launch.has_value());
-    std::memcpy(pinned_.get(), job.input, bytes);
-    ROPE_RETURN_IF_ERROR(CudaCopy(memory_.get(), pinned_.get(), bytes, stream_));
-    ROPE_RETURN_IF_ERROR(CudaStatus(device_.Launch(*launch, stream_.get()), "cuLaunchKernel"));
-    ROPE_RETURN_IF_ERROR(CudaCopy(pinned_.get(), memory_.get(), bytes, stream_));
-    ROPE_RETURN_IF_ERROR(CudaSynchronize(stream_));
-    std::memcpy(job.output, pinned_.get(), bytes);
+    std::memcpy(pinned.get(), job.input, bytes);
+    ROPE_RETURN_IF_ERROR(CudaCopy(memory.get(), pinned.get(), bytes, stream));
+    ROPE_RETURN_IF_ERROR(CudaStatus(device.Launch(*launch, stream.get()), "cuLaunchKernel"));
+    ROPE_RETURN_IF_ERROR(CudaCopy(pinned.get(), memory.get(), bytes, stream));
+    ROPE_RETURN_IF_ERROR(CudaSynchronize(stream));
+    std::memcpy(job.output, pinned.get(), bytes);
     return absl::OkStatus();
-  }
-
- private:
-  static constexpr size_t kBytes = 4096;
-
-  const CudaDevice& device_;
-  CudaMemory memory_;
-  CudaPinnedMemory pinned_;
-  CudaStream stream_;
-};
-
-absl::Status CheckKernels(const CudaDevice& device) {
-  TrialBackend backend(device);
-  ROPE_RETURN_IF_ERROR(backend.Allocate());
-  return CheckCudaBackend(backend, /*has_lists=*/false, /*has_rectangles=*/true);
+  };
+  return CheckCudaKernels(rotate, /*has_lists=*/false, /*has_rectangles=*/true);
 }
 
 // Whether all tokens rotate by a row of the table.

@@ -19,8 +19,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // A format, and the worth of its codes below the special ones: sign, exponent, fraction.
 struct Format {
   const char* name;
-  double (*widen)(int code);
-  int (*narrow)(double value);
+  DType dtype;
   int digits;
   int bias;
   int sign;      // its bit
@@ -36,26 +35,22 @@ struct Format {
                                  : std::ldexp((1 << digits) + fraction, exponent - bias - digits);
     return code < sign ? magnitude : -magnitude;
   }
+  double Widen(int code) const {
+    const uint8_t bytes[] = {static_cast<uint8_t>(code), static_cast<uint8_t>(code >> 8)};
+    return ReadElement(bytes, dtype);
+  }
+  int Narrow(double value) const {
+    uint8_t bytes[2] = {};
+    WriteElement(value, dtype, bytes);
+    return bytes[0] | bytes[1] << 8;
+  }
 };
 
-template <typename Bits, float (*kWiden)(Bits)>
-double Widened(int code) {
-  return kWiden(static_cast<Bits>(code));
-}
-template <typename Bits, Bits (*kNarrow)(double)>
-int Narrowed(double value) {
-  return kNarrow(value);
-}
-
 constexpr Format kFormats[] = {
-    {"E4M3", Widened<uint8_t, FromFloat8E4M3>, Narrowed<uint8_t, ToFloat8E4M3>, 3, 7, 0x80, 0x7e, 0,
-     true},
-    {"E5M2", Widened<uint8_t, FromFloat8E5M2>, Narrowed<uint8_t, ToFloat8E5M2>, 2, 15, 0x80, 0x7b,
-     0x7c, true},
-    {"Float16", Widened<uint16_t, FromFloat16>, Narrowed<uint16_t, ToFloat16>, 10, 15, 0x8000,
-     0x7bff, 0x7c00, false},
-    {"BFloat16", Widened<uint16_t, FromBFloat16>, Narrowed<uint16_t, ToBFloat16>, 7, 127, 0x8000,
-     0x7f7f, 0x7f80, false},
+    {"E4M3", DType::kFloat8E4M3, 3, 7, 0x80, 0x7e, 0, true},
+    {"E5M2", DType::kFloat8E5M2, 2, 15, 0x80, 0x7b, 0x7c, true},
+    {"Float16", DType::kFloat16, 10, 15, 0x8000, 0x7bff, 0x7c00, false},
+    {"BFloat16", DType::kBFloat16, 7, 127, 0x8000, 0x7f7f, 0x7f80, false},
 };
 
 class FormatTest : public ::testing::TestWithParam<Format> {};
@@ -66,8 +61,8 @@ TEST_P(FormatTest, EveryCodeHasItsWorthAndSurvivesTheRoundTrip) {
   const Format& format = GetParam();
   for (const int sign : {0, format.sign}) {
     for (int code = sign; code <= sign + format.largest; ++code) {
-      EXPECT_EQ(format.widen(code), format.Worth(code)) << code;
-      EXPECT_EQ(format.narrow(format.Worth(code)), code);
+      EXPECT_EQ(format.Widen(code), format.Worth(code)) << code;
+      EXPECT_EQ(format.Narrow(format.Worth(code)), code);
     }
   }
 }
@@ -78,9 +73,9 @@ TEST_P(FormatTest, MidpointsGoToTheEvenCodeAndTheirNeighboursToTheNearest) {
   for (const int sign : {0, format.sign}) {
     for (int low = sign; low <= sign + last; ++low) {
       const double middle = (format.Worth(low) + format.Worth(low + 1)) / 2;
-      EXPECT_EQ(format.narrow(middle), low % 2 == 0 ? low : low + 1) << middle;
-      EXPECT_EQ(format.narrow(middle * (1 - 0x1p-50)), low) << middle;
-      EXPECT_EQ(format.narrow(middle * (1 + 0x1p-50)), low + 1) << middle;
+      EXPECT_EQ(format.Narrow(middle), low % 2 == 0 ? low : low + 1) << middle;
+      EXPECT_EQ(format.Narrow(middle * (1 - 0x1p-50)), low) << middle;
+      EXPECT_EQ(format.Narrow(middle * (1 + 0x1p-50)), low + 1) << middle;
     }
   }
 }
@@ -90,8 +85,8 @@ TEST_P(FormatTest, WhatIsTooLargeSaturatesOrIsInfinite) {
   const double largest = format.Worth(format.largest);
   const int want = format.saturates ? format.largest : format.infinity;
   for (const double value : {largest * 1.01, largest * 2, 1e300, kInfinity}) {
-    EXPECT_EQ(format.narrow(value), want);
-    EXPECT_EQ(format.narrow(-value), want | format.sign);
+    EXPECT_EQ(format.Narrow(value), want);
+    EXPECT_EQ(format.Narrow(-value), want | format.sign);
   }
 }
 
@@ -100,16 +95,16 @@ TEST_P(FormatTest, OtherCodesAreInfinityAndNaNAndZeroKeepsItsSign) {
   for (const int sign : {0, format.sign}) {
     for (int code = sign + format.largest + 1; code < sign + format.sign; ++code) {
       if (code - sign == format.infinity) {
-        EXPECT_EQ(format.widen(code), sign == 0 ? kInfinity : -kInfinity);
+        EXPECT_EQ(format.Widen(code), sign == 0 ? kInfinity : -kInfinity);
       } else {
-        EXPECT_TRUE(std::isnan(format.widen(code))) << code;
-        EXPECT_TRUE(std::isnan(format.widen(format.narrow(format.widen(code))))) << code;
+        EXPECT_TRUE(std::isnan(format.Widen(code))) << code;
+        EXPECT_TRUE(std::isnan(format.Widen(format.Narrow(format.Widen(code))))) << code;
       }
     }
   }
-  EXPECT_TRUE(std::isnan(format.widen(format.narrow(-std::nan("0xfffff")))));
-  EXPECT_EQ(format.narrow(-0.0), format.sign);
-  EXPECT_EQ(format.narrow(-1e-300), format.sign);
+  EXPECT_TRUE(std::isnan(format.Widen(format.Narrow(-std::nan("0xfffff")))));
+  EXPECT_EQ(format.Narrow(-0.0), format.sign);
+  EXPECT_EQ(format.Narrow(-1e-300), format.sign);
 }
 
 TEST(ElementTest, EveryDTypeReadsWhatItWroteAtAnyAddressAndNothingBeside) {

@@ -398,12 +398,11 @@ TEST(MropeRulesTest, SectionsThatDoNotFitAreInvalid) {
 
 TEST(UnscaledTest, IsTheDefaultOfTheSameBase) {
   const auto rope = MustResolve(Yarn());
-  EXPECT_EQ(UnscaledFrequencies(rope->config(), 128, 128),
-            At({.rope_theta = 500000, .head_dim = 128}));
+  EXPECT_EQ(UnscaledFrequencies(rope->config()), At({.rope_theta = 500000, .head_dim = 128}));
   RopeConfig proportional = {
       .rope_type = RopeType::kProportional, .head_dim = 8, .partial_rotary_factor = 0.5};
   proportional.factor = 2;
-  const Numbers unscaled = UnscaledFrequencies(MustResolve(proportional)->config(), 8, 8);
+  const Numbers unscaled = UnscaledFrequencies(MustResolve(proportional)->config());
   EXPECT_EQ(unscaled[0], 1);
   EXPECT_EQ(unscaled[1], At({.head_dim = 8})[1]);
   EXPECT_THAT(std::vector(unscaled.begin() + 2, unscaled.end()), Each(0));

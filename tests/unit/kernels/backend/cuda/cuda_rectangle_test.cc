@@ -1,5 +1,5 @@
 // The kernels for rectangles, run on the CPU: bit for bit what the kernels over lists give, and
-// positions, slots and fp8, which those lack. The contract suite and the golden files run over the
+// positions and fp8, which those lack. The contract suite and the golden files run over the
 // same source (tests/conformance/implementations.h).
 #include <gtest/gtest.h>
 
@@ -244,7 +244,7 @@ TEST(CudaRectangleTest, Float8IsTurnedInFloat32AndRoundedOnce) {
   }
 }
 
-// --- what a list cannot say: which row, and which token ---
+// --- what a list cannot say: which row ---
 
 class CudaRectangleNumbersTest : public ::testing::Test {
  protected:
@@ -289,36 +289,6 @@ TEST_F(CudaRectangleNumbersTest, PositionsLieOnTheDeviceAndAreClampedAndCounted)
     });
     EXPECT_EQ(outside, 2U) << "once for a token, whatever its heads";
   }
-}
-
-TEST_F(CudaRectangleNumbersTest, SlotsNameTheTokensThatAreReadAndWritten) {
-  const int32_t sources[] = {5, 2, -1, 0, 1, 3};
-  const int64_t targets[] = {0, 4, 1, -1, 3, 2};
-  Tensors straight(kSpec);
-  Tensors read(kSpec);
-  Tensors written(kSpec);
-  const std::vector<uint8_t> untouched(straight.input().size() / kSpec.tokens, 0x5a);
-  CudaPlan reads = PlanCuda(read.jobs());
-  reads.rectangle->work.input_slots = sources;
-  reads.rectangle->work.row_step = 0;
-  CudaPlan writes = PlanCuda(written.jobs());
-  writes.rectangle->work.output_slots = targets;
-  writes.rectangle->work.wide_slots = 1;
-  writes.rectangle->work.row_step = 0;
-  CudaPlan plain = PlanCuda(straight.jobs());
-  plain.rectangle->work.row_step = 0;
-  const std::vector<uint8_t>& want = straight.Run(plain);
-  const std::vector<uint8_t>& gathered = read.Run(reads);
-  const std::vector<uint8_t>& scattered = written.Run(writes);
-  for (size_t token = 0; token < kSpec.tokens; ++token) {
-    EXPECT_EQ(
-        read.Token(gathered, token),
-        sources[token] < 0 ? untouched : straight.Token(want, static_cast<size_t>(sources[token])));
-    if (targets[token] < 0) continue;
-    EXPECT_EQ(written.Token(scattered, static_cast<size_t>(targets[token])),
-              straight.Token(want, token));
-  }
-  EXPECT_EQ(written.Token(scattered, 5), untouched) << "no token goes there";
 }
 
 }  // namespace
