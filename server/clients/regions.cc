@@ -148,7 +148,7 @@ absl::StatusOr<uint64_t> Regions::AddId(uint64_t id) {
   const auto region = regions_.find(id);
   if (region == regions_.end()) return NoSuchRegion("region_id", id);
   if (regions_.contains(region->second.other_id)) return region->second.other_id;
-  ROPE_ASSIGN_OR_RETURN(region->second.other_id, NewId(region->second.name->region()));
+  ROPE_ASSIGN_OR_RETURN(region->second.other_id, NewId(region->second.name->region));
   return region->second.other_id;
 }
 
@@ -156,7 +156,7 @@ absl::StatusOr<uint64_t> Regions::AddId(uint64_t id) {
 // still holds one. The last of these runs `released`, in ~RegionName, outside any lock.
 //
 // Requests that hold an id which was unregistered EARLIER may still write to the same region. Each
-// such name therefore keeps the removed name alive (KeepsBack): the chain is released in order, and
+// such name therefore keeps the removed name alive (`later`): the chain is released in order, and
 // `released` waits for all of them. Expired entries of `unregistered_` are erased on the way.
 absl::Status Regions::Unregister(uint64_t id, Released released) {
   // Destroyed after the lock is released: dropping the last reference runs a callback.
@@ -173,8 +173,8 @@ absl::Status Regions::Unregister(uint64_t id, Released released) {
     return name.expired();
   });
   if (released) {
-    for (const std::shared_ptr<RegionName>& name : earlier) name->KeepsBack(removed);
-    removed->set_released(std::move(released));
+    for (const std::shared_ptr<RegionName>& name : earlier) name->later.push_back(removed);
+    removed->released = std::move(released);
   }
   unregistered_.push_back(removed);
   return absl::OkStatus();
@@ -184,7 +184,7 @@ std::vector<Regions::Listed> Regions::List() const {
   std::vector<Listed> listed;
   proto::MutexLock lock(&mutex_);
   for (const auto& [id, registered] : regions_) {
-    const Region& region = *registered.name->region();
+    const Region& region = *registered.name->region;
     if (region.kind() == Region::Kind::kMemfd) listed.push_back({id, region.bytes()});
   }
   return listed;
@@ -196,7 +196,8 @@ absl::StatusOr<std::shared_ptr<const Region>> Regions::Find(uint64_t id,
   proto::MutexLock lock(&mutex_);
   const auto region = regions_.find(id);
   if (region == regions_.end()) return NoSuchRegion(field, id);
-  return RegionName::Hold(region->second.name);
+  const std::shared_ptr<RegionName>& name = region->second.name;
+  return std::shared_ptr<const Region>(name, name->region.get());  // keeps the name alive
 }
 
 absl::StatusOr<uint64_t> Regions::Insert(std::unique_ptr<Region> region) {
@@ -221,13 +222,15 @@ absl::StatusOr<uint64_t> Regions::Insert(std::unique_ptr<Region> region) {
 }
 
 absl::StatusOr<uint64_t> Regions::NewId(std::shared_ptr<const Region> region) {
-  if (!names_->TryAcquire(1)) {
-    return MakeError(
-        Reason::kLimitExceeded, "region", absl::StrCat("number ", names_->held() + 1),
-        absl::StrCat("at most ", names_->max(), " on a connection, with those still in use"));
+  std::erase_if(unregistered_, [](const auto& name) { return name.expired(); });
+  const auto ids = static_cast<int64_t>(regions_.size() + unregistered_.size());
+  if (ids >= totals_.options.regions_max) {
+    return MakeError(Reason::kLimitExceeded, "region", absl::StrCat("number ", ids + 1),
+                     absl::StrCat("at most ", totals_.options.regions_max,
+                                  " on a connection, with those still in use"));
   }
   const uint64_t id = Unguessable();
-  regions_[id].name = std::make_shared<RegionName>(std::move(region), names_);
+  regions_[id].name = std::make_shared<RegionName>(std::move(region));
   totals_.regions.Add();
   return id;
 }
