@@ -42,6 +42,7 @@ void CheckJob(const RotateJob& job) {
                job.move->to.size() == job.move->from.size());
     return;
   }
+  if (geometry.pairs == 0) return;
   ROPE_CHECK(static_cast<int64_t>(job.rows.size()) == job.tokens);
   for (const RowRef& row : job.rows) {
     ROPE_CHECK(row.page != nullptr && row.page->columns() == geometry.pairs);

@@ -69,7 +69,8 @@ struct RotateJob {
   PairGeometry geometry;
   bool conjugate = false;
   PairArithmetic arithmetic = PairArithmetic::kTurn;  // kTurnStepwise excludes a norm
-  absl::Span<const RowRef> rows;  // one per token, each with geometry.pairs columns
+  // One per token, each with geometry.pairs columns. Not read if the job has no pairs.
+  absl::Span<const RowRef> rows;
   // Set: rows that are composed while the tokens rotate, one per token, in place of `rows`.
   std::optional<TableMove> move = {};
   // The output is a part of more than kCachedBytesMax. If it is not in place, a CPU writes it past
@@ -91,6 +92,7 @@ struct RotateJob {
   // Whether a token has the row of the token before it.
   bool SharesRow(size_t token) const {
     if (token == 0) return false;
+    if (geometry.pairs == 0) return true;
     if (move) {
       return move->from[token] == move->from[token - 1] && move->to[token] == move->to[token - 1];
     }
@@ -125,8 +127,8 @@ struct RotateJob {
 // Threading:  Any thread.
 // Errors:     None. A malformed job is a bug of the caller and stops the process.
 
-// Checks sizes, that all pairs are inside the head, and that each token has one row of `pairs`
-// columns.
+// Checks sizes, that all pairs are inside the head, and, if there are any, that each token has one
+// row of `pairs` columns.
 void CheckJob(const RotateJob& job);
 
 // The row of a token: geometry.pairs cosines, then as many sines. That of a move is composed in

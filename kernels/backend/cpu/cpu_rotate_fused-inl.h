@@ -309,6 +309,7 @@ HWY_NOINLINE void PrepareMoved(const RotateJob& job, size_t token, float* to) {
 
 template <class Format>
 HWY_INLINE void PrepareToken(const RotateJob& job, int64_t token, float* to) {
+  if (job.geometry.pairs == 0) return;
   if (job.move) return PrepareMoved<Format>(job, static_cast<size_t>(token), to);
   const RowRef& ref = job.rows[static_cast<size_t>(token)];
   Format::PrepareRow({ref.page->Cos(ref.index), ref.page->Sin(ref.index),
