@@ -264,7 +264,7 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
     const std::string name(preset.name);
     ROPE_ASSIGN_OR_RETURN(Model model, ReadJson(name, preset.config_json));
     model.pairing = preset.pairing;
-    registry->Add(name, "preset", std::move(model));
+    registry->Add(name, "preset", std::make_shared<const Model>(std::move(model)));
   }
   for (const ModelFile& file : files) ROPE_RETURN_IF_ERROR(registry->AddFile(file));
   return registry;
@@ -275,20 +275,18 @@ absl::Status ModelRegistry::AddFile(const ModelFile& file) {
     if (report.name != file.name) continue;
     return InvalidField("model", absl::StrCat("\"", file.name, "\" twice"), "names once");
   }
-  ROPE_ASSIGN_OR_RETURN(Model model, ReadJson(file.name, file.config_json));
+  ROPE_ASSIGN_OR_RETURN(Model read, ReadJson(file.name, file.config_json));
+  const auto model = std::make_shared<const Model>(std::move(read));
   FileReport report{.name = file.name};
   const absl::Status status = CheckLayers(model, report.warnings);
   if (!status.ok()) return Prefixed(absl::StrCat("model ", file.name, ": "), status);
-  report.replaces_preset = Add(file.name, "flag", std::move(model));
+  report.replaces_preset = Add(file.name, "flag", model);
   file_reports_.push_back(std::move(report));
   return absl::OkStatus();
 }
 
-bool ModelRegistry::Add(const std::string& name, const std::string& origin, Model model) {
-  Named named;
-  named.shown = WriteModel(name, origin, model);
-  named.width = WidthOf(model);
-  named.model = std::make_shared<const Model>(std::move(model));
+bool ModelRegistry::Add(const std::string& name, const std::string& origin, const ModelPtr& model) {
+  Named named = {model, WriteModel(name, origin, *model), WidthOf(*model)};
   return !models_.insert_or_assign(name, std::move(named)).second;
 }
 
@@ -378,7 +376,22 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::ReadEntry(
     entry->kv_heads_ = config->num_kv_heads();
   }
   layer.config.precision = source.precision;
-  ROPE_RETURN_IF_ERROR(Complete(std::move(layer), source.pairing, source.compat, *entry));
+  if (layer.rotates) {
+    const absl::Status valid = kernels::Validate(layer.config);
+    if (!valid.ok()) return InField(source.field, valid);
+  }
+  auto rope = kernels::ReadLayer(std::move(layer), source.pairing, source.compat);
+  if (!rope.ok()) return Prefixed("rope.", rope.status());
+  entry->rope_ = *std::move(rope);
+  if (entry->rope_.layer.rotates && entry->rope_.layer.config.head_dim.has_value()) {
+    ROPE_ASSIGN_OR_RETURN(entry->resolved_, entry->Resolve(std::nullopt));
+  }
+  entry->config_id_ = proto::HashId(kernels::CanonicalText(entry->rope_));
+  using kernels::KeptBytes;
+  entry->bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(entry->config_id_) +
+                  KeptBytes(entry->field_) + entry->rope_.layer.KeptBytes() +
+                  KeptBytes(entry->rope_.stated) + KeptBytes(entry->rope_.warnings) +
+                  (entry->resolved_ == nullptr ? 0 : entry->resolved_->KeptBytes());
   return entry;
 }
 
@@ -440,28 +453,6 @@ absl::StatusOr<ModelPtr> ModelRegistry::FindModel(const std::string& name) const
                    absl::StrCat("a name that ListModels gives", proto::DidYouMean(meant)));
 }
 
-absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
-                                     std::optional<kernels::Pairing> explicit_pairing,
-                                     kernels::Compat compat, RopeEntry& entry) {
-  if (layer.rotates) {
-    const absl::Status valid = kernels::Validate(layer.config);
-    if (!valid.ok()) return InField(entry.field_, valid);
-  }
-  auto rope = kernels::ReadLayer(std::move(layer), explicit_pairing, compat);
-  if (!rope.ok()) return Prefixed("rope.", rope.status());
-  entry.rope_ = *std::move(rope);
-  if (entry.rope_.layer.rotates && entry.rope_.layer.config.head_dim.has_value()) {
-    ROPE_ASSIGN_OR_RETURN(entry.resolved_, entry.Resolve(std::nullopt));
-  }
-  entry.config_id_ = proto::HashId(kernels::CanonicalText(entry.rope_));
-  using kernels::KeptBytes;
-  entry.bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(entry.config_id_) +
-                 KeptBytes(entry.field_) + entry.rope_.layer.KeptBytes() +
-                 KeptBytes(entry.rope_.stated) + KeptBytes(entry.rope_.warnings) +
-                 (entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes());
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, std::string& field) {
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   Model model;
@@ -489,20 +480,18 @@ absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, std::strin
   return model;
 }
 
-absl::Status ModelRegistry::CheckLayers(const Model& model, std::vector<std::string>& warnings) {
+absl::Status ModelRegistry::CheckLayers(const ModelPtr& model, std::vector<std::string>& warnings) {
   int64_t bytes = 0;
-  for (const std::string& type : LayerTypesOf(model)) {
-    RopeEntry entry;
-    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, model.Layer({.layer_type = type}, ""));
-    ROPE_RETURN_IF_ERROR(
-        Complete(std::move(layer), std::nullopt, kernels::Compat::kDefault, entry));
-    if (entry.resolved_ != nullptr) bytes += entry.resolved_->KeptBytes();
+  for (const std::string& type : LayerTypesOf(*model)) {
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, model->Layer({.layer_type = type}, ""));
+    ROPE_ASSIGN_OR_RETURN(const auto entry, ReadEntry({.model = model}, std::move(layer)));
+    if (entry->resolved_ != nullptr) bytes += entry->resolved_->KeptBytes();
     ROPE_RETURN_IF_ERROR(CheckLayersBytes("rope", bytes));
-    if (entry.layer().rotates && !entry.pairing().has_value()) {
+    if (entry->layer().rotates && !entry->pairing().has_value()) {
       return InvalidField("rope.pairing", "nothing",
                           "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
     }
-    for (const std::string& warning : entry.rope_.warnings) {
+    for (const std::string& warning : entry->warnings()) {
       warnings.push_back(type.empty() ? warning : absl::StrCat(type, ": ", warning));
     }
   }
