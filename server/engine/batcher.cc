@@ -303,16 +303,13 @@ void Batcher::Finish(Batch& batch) {
 // The batch thread visits every request of abandoned queues too, but PopBatch answers it instead of
 // running it.
 void Batcher::Drain(absl::Duration timeout) {
+  if (!thread_.joinable()) return;
   const absl::Time end = clock_.Now() + timeout;
   {
     proto::MutexLock lock(&mutex_);
     drain_.draining = true;
+    PushGathered();
     work_.Signal();
-  }
-  while (RunGathered()) continue;
-  if (!thread_.joinable()) return;
-  {
-    proto::MutexLock lock(&mutex_);
     drain_.Await(&mutex_, clock_, end);
   }
   thread_.join();
