@@ -44,17 +44,6 @@ absl::StatusOr<kernels::LayerConfig> Model::Layer(const kernels::LayerChoice& ch
   return layer;
 }
 
-bool Model::SameLayers(int64_t a, int64_t b) const {
-  const auto* const layers = std::get_if<kernels::ModelConfig>(&config);
-  return layers != nullptr && layers->SameLayers(a, b);
-}
-
-int64_t Model::KeptBytes() const {
-  const auto of_config = [](const auto& alternative) { return alternative.KeptBytes(); };
-  return static_cast<int64_t>(sizeof(Model)) + std::visit(of_config, config) +
-         kernels::KeptBytes(composite_json);
-}
-
 absl::Status InField(const std::string& config_field, const absl::Status& status) {
   const std::string field = proto::PartsOf(status).field;
   const bool is_of_rope =
@@ -328,13 +317,14 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
   alone.clear_first_layer();
   ROPE_RETURN_IF_ERROR(CheckSpec(alone));
   ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(alone));
+  const auto* const config = std::get_if<kernels::ModelConfig>(&source.model->config);
   auto layers = std::make_shared<RopeEntries>();
   std::vector<int64_t> read;  // the indices of layers that differ from each other
   int64_t bytes = 0;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t layer_number = spec.first_layer() + i;
     const auto same = std::ranges::find_if(read, [&](int64_t other) {
-      return source.model->SameLayers(spec.first_layer() + other, layer_number);
+      return config != nullptr && config->SameLayers(spec.first_layer() + other, layer_number);
     });
     if (same != read.end()) {
       const std::shared_ptr<const RopeEntry> shared = (*layers)[static_cast<size_t>(*same)];
@@ -428,8 +418,9 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
   auto config = kernels::ModelConfig::Parse(
       named->composite_json.empty() ? "{}" : named->composite_json, spec.sub_config());
   if (!config.ok()) return InField(field, config.status());
+  const int64_t bytes = static_cast<int64_t>(sizeof(Model)) + config->KeptBytes();
   model->config = *std::move(config);
-  return cache_.Add(key, {.sub_config = model, .bytes = model->KeptBytes()}).sub_config;
+  return cache_.Add(key, {.sub_config = model, .bytes = bytes}).sub_config;
 }
 
 const ModelRegistry::Named* ModelRegistry::FindNamed(const std::string& name) const {

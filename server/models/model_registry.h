@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/layer_config.h"
 #include "kernels/config/rope_config.h"
@@ -98,10 +97,6 @@ struct Model {
   // The embedding of the chosen layers. `field`: the path that errors of the config begin with.
   absl::StatusOr<kernels::LayerConfig> Layer(const kernels::LayerChoice& choice,
                                              const std::string& field) const;
-  // As kernels::ModelConfig::SameLayers; false for a config of a single layer.
-  bool SameLayers(int64_t a, int64_t b) const;
-  // The memory that it keeps, approximately.
-  int64_t KeptBytes() const;
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
