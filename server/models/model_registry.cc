@@ -215,10 +215,8 @@ void SpecCache::Drop(const std::string& key) {
 }
 
 absl::Status CheckLayersBytes(absl::string_view field, int64_t bytes) {
-  if (bytes <= limits::kLayersBytesMax) return absl::OkStatus();
-  return MakeError(Reason::kLimitExceeded, field,
-                   absl::StrCat(bytes, " bytes of frequencies of different layers"),
-                   absl::StrCat("at most ", limits::kLayersBytesMax));
+  return CheckAtMost(bytes, limits::kLayersBytesMax, field,
+                     " bytes of frequencies of different layers");
 }
 
 namespace {
@@ -398,12 +396,9 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
   }
   if (spec.has_config_json()) {
     field = "rope.config_json.";
-    const auto bytes = static_cast<int64_t>(spec.config_json().size());
-    if (bytes > limits::kConfigJsonBytesMax) {
-      return MakeError(Reason::kLimitExceeded, absl::StrCat(field, "size"),
-                       absl::StrCat(bytes, " bytes"),
-                       absl::StrCat("at most ", limits::kConfigJsonBytesMax));
-    }
+    ROPE_RETURN_IF_ERROR(CheckAtMost(static_cast<int64_t>(spec.config_json().size()),
+                                     limits::kConfigJsonBytesMax, "rope.config_json.size",
+                                     " bytes"));
     auto config = kernels::ModelConfig::Parse(spec.config_json(), spec.sub_config());
     if (!config.ok()) return InField(field, config.status());
     model->config = *std::move(config);
