@@ -54,8 +54,6 @@ struct Identity {
   // Bounds of the account, which it has once the whole file is right.
   int64_t requests_max = Account::kNoLimit;
   int64_t bytes_max = Account::kNoLimit;
-
-  bool May(Right right) const { return (rights & static_cast<uint32_t>(right)) != 0; }
 };
 
 // What a client shows.

@@ -60,6 +60,24 @@ bool TouchingMayFail() {
   return read(mode.get(), &first, 1) == 1 && first == '2';
 }
 
+// A random number other than 0, which stands for "none".
+uint64_t Unguessable() {
+  uint64_t number = 0;
+  while (number == 0) {
+    ROPE_CHECK(getrandom(&number, sizeof(number), 0) == sizeof(number));
+  }
+  return number;
+}
+
+absl::Status Off(absl::string_view field) {
+  return MakeError(Reason::kSharedMemoryOff, field, "a region on a server without shared memory",
+                   "--enable_shared_memory");
+}
+
+absl::Status NoSuchRegion(absl::string_view field, uint64_t id) {
+  return MakeError(Reason::kRegionNotFound, field, id, "a region of this connection");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor file,
@@ -96,28 +114,6 @@ absl::Status Region::CheckSpan(uint64_t offset, uint64_t count, absl::string_vie
                    absl::StrCat(count, " bytes from offset ", offset),
                    absl::StrCat("an end of at most ", bytes_));
 }
-
-namespace {
-
-// A random number other than 0, which stands for "none".
-uint64_t Unguessable() {
-  uint64_t number = 0;
-  while (number == 0) {
-    ROPE_CHECK(getrandom(&number, sizeof(number), 0) == sizeof(number));
-  }
-  return number;
-}
-
-absl::Status Off(absl::string_view field) {
-  return MakeError(Reason::kSharedMemoryOff, field, "a region on a server without shared memory",
-                   "--enable_shared_memory");
-}
-
-absl::Status NoSuchRegion(absl::string_view field, uint64_t id) {
-  return MakeError(Reason::kRegionNotFound, field, id, "a region of this connection");
-}
-
-}  // namespace
 
 // The lock: mutex_ guards the maps, and nothing slow happens under it. Mapping a file happens
 // before it is taken. Destroying a region (munmap) or a name (its callback) happens after it is

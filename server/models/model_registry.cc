@@ -72,6 +72,16 @@ absl::Status CheckModelName(absl::string_view field, absl::string_view name) {
                       "1 to 128 of a-z A-Z 0-9 . _ - /");
 }
 
+absl::StatusOr<Model> ReadJson(const std::string& name, std::string_view json) {
+  ROPE_RETURN_IF_ERROR(CheckModelName("model", name));
+  auto config = kernels::ModelConfig::Parse(json);
+  if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
+  Model model;
+  if (config->has_sub_configs()) model.composite_json = json;
+  model.config = *std::move(config);
+  return model;
+}
+
 // INVALID_ARGUMENT: the spec names no embedding, has fields that exclude each other, or has a
 // first_layer, which ModelRegistry::FindLayers reads.
 absl::Status CheckSpec(const v1::RopeSpec& spec) {
@@ -218,20 +228,6 @@ absl::Status CheckLayersBytes(absl::string_view field, int64_t bytes) {
   return CheckAtMost(bytes, limits::kLayersBytesMax, field,
                      " bytes of frequencies of different layers");
 }
-
-namespace {
-
-absl::StatusOr<Model> ReadJson(const std::string& name, std::string_view json) {
-  ROPE_RETURN_IF_ERROR(CheckModelName("model", name));
-  auto config = kernels::ModelConfig::Parse(json);
-  if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
-  Model model;
-  if (config->has_sub_configs()) model.composite_json = json;
-  model.config = *std::move(config);
-  return model;
-}
-
-}  // namespace
 
 std::vector<LogLine> ModelRegistry::FileReport::LogLines() const {
   std::vector<LogLine> lines;
