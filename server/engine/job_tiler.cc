@@ -197,11 +197,10 @@ class PackedCutter {
       return;
     }
     while (begin < end) {  // tokens are inside heads: one run for each head of each block of tokens
-      const int64_t pre = begin / layout_.post;
-      const int64_t block_end = std::min(end, (pre + 1) * layout_.post);
+      const int64_t block_end = std::min(end, (begin / layout_.post + 1) * layout_.post);
       for (int64_t head = 0; head < layout_.heads; ++head) {
-        const int64_t block = (pre * layout_.heads + head) * layout_.post;
-        CutRun(block + begin % layout_.post, block + begin % layout_.post + block_end - begin);
+        const int64_t row = RowOf(begin, head, layout_);
+        CutRun(row, row + block_end - begin);
       }
       begin = block_end;
     }
