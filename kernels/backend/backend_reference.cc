@@ -62,9 +62,8 @@ Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
 
 void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head) {
   const PairGeometry& geometry = job.geometry;
-  if (geometry.pairs == 0) return;
   std::vector<float> composed;
-  const float* const cos = RowOf(job, token, composed);
+  const float* const cos = geometry.pairs == 0 ? nullptr : RowOf(job, token, composed);
   const float* const sin = cos + geometry.pairs;
   const bool half = geometry.pairing == Pairing::kHalf;
   for (int64_t i = 0; i < geometry.pairs; ++i) {

@@ -91,8 +91,7 @@ struct RotateJob {
 
   // Whether a token has the row of the token before it.
   bool SharesRow(size_t token) const {
-    if (token == 0) return false;
-    if (geometry.pairs == 0) return true;
+    if (token == 0 || geometry.pairs == 0) return token > 0;
     if (move) {
       return move->from[token] == move->from[token - 1] && move->to[token] == move->to[token - 1];
     }

@@ -294,12 +294,11 @@ HWY_NOINLINE void PrepareMoved(const RotateJob& job, size_t token, float* to) {
   const auto pairs = static_cast<size_t>(job.geometry.pairs);
   RowBuffer composed(2 * pairs);
   float* const row = composed.get();
-  const DType dtype = job.move->table->dtype;
   if (pairs < hn::Lanes(F32())) {
     ComposeRow(*job.move, static_cast<int64_t>(token), job.geometry.pairs, row);
-  } else if (dtype == DType::kFloat32) {
+  } else if (job.move->table->dtype == DType::kFloat32) {
     ComposeVectors<Float32Elements>(*job.move, token, pairs, row);
-  } else if (dtype == DType::kFloat16) {
+  } else if (job.move->table->dtype == DType::kFloat16) {
     ComposeVectors<Float16Elements>(*job.move, token, pairs, row);
   } else {
     ComposeVectors<BFloat16Elements>(*job.move, token, pairs, row);
