@@ -183,9 +183,9 @@ void Server::BuildGrpcServer(int threads) {
   grpc::ServerBuilder builder;
   SetChannelArguments(shares_.message, builder);
   // The last resort: a bound on what gRPC holds of messages and keeps for each connection's next
-  // one. It is a soft bound, and gRPC enforces it by ending a random stream.
+  // one, above all shares. It is a soft bound, and gRPC enforces it by ending a random stream.
   builder.SetResourceQuota(grpc::ResourceQuota("rope")
-                               .Resize(static_cast<size_t>(shares_.transport))
+                               .Resize(static_cast<size_t>(options_.memory_bytes))
                                .SetMaxThreads(kGrpcThreadsMax));
   if (options_.reflection) {
     // The linker then keeps the schema by which tools print the details of errors.

@@ -48,6 +48,7 @@ Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
 
 void ApplyToPairs(const RotateJob& job, int64_t token, std::vector<double>& head) {
   const PairGeometry& geometry = job.geometry;
+  if (geometry.pairs == 0) return;
   std::vector<float> row(static_cast<size_t>(2 * geometry.pairs));
   if (job.move) {
     ComposeRow(*job.move, token, geometry.pairs, row.data());

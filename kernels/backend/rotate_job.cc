@@ -36,7 +36,7 @@ void CheckJob(const RotateJob& job) {
                job.move->to.size() == job.move->from.size());
     return;
   }
-  ROPE_CHECK(static_cast<int64_t>(job.rows.size()) == job.tokens);
+  ROPE_CHECK(geometry.pairs == 0 || static_cast<int64_t>(job.rows.size()) == job.tokens);
   for (const RowRef& row : job.rows) {
     ROPE_CHECK(row.page != nullptr && row.page->columns() == geometry.pairs);
     ROPE_CHECK(row.index >= 0 && row.index < row.page->rows());

@@ -68,7 +68,8 @@ struct RotateJob {
   PairGeometry geometry;
   bool conjugate = false;
   PairArithmetic arithmetic = PairArithmetic::kTurn;  // kTurnStepwise excludes a norm
-  absl::Span<const RowRef> rows;  // one per token, each with geometry.pairs columns
+  // One per token, each with geometry.pairs columns. Not read if the job has no pairs.
+  absl::Span<const RowRef> rows;
   // Set: rows that are composed while the tokens rotate, one per token, in place of `rows`.
   std::optional<TableMove> move = {};
   // The output is a part of more than kCachedBytesMax. If it is not in place, a CPU writes it past
@@ -87,8 +88,9 @@ struct RotateJob {
   // A cuda backend does not count.
   std::atomic<int64_t>* saturated = nullptr;
 
-  // Whether the tokens [begin, end) share one row.
+  // Whether the tokens [begin, end) share one row, or need none.
   bool SharesRow(int64_t begin, int64_t end) const {
+    if (geometry.pairs == 0) return true;
     const auto first = static_cast<size_t>(begin);
     for (size_t token = first + 1; token < static_cast<size_t>(end); ++token) {
       const bool same =
@@ -138,8 +140,8 @@ struct RotateRange {
 // Threading:  Any thread.
 // Errors:     None. A malformed job is a bug of the caller and stops the process.
 
-// Checks sizes, that all pairs are inside the head, and that each token has one row of `pairs`
-// columns.
+// Checks sizes, that all pairs are inside the head, and, if there are any, that each token has one
+// row of `pairs` columns.
 void CheckJob(const RotateJob& job);
 
 // Puts the channels of rotated pairs into another order.

@@ -264,7 +264,7 @@ absl::StatusOr<std::shared_ptr<const Identity>> Access::Admit(const Credentials&
     return MakeError(Reason::kCredentials, "credentials", got,
                      "those of an identity of the server's access file");
   }
-  if ((*identity)->May(right)) return *identity;
+  if (((*identity)->rights & static_cast<uint32_t>(right)) != 0) return *identity;
   return MakeError(Reason::kPermission, "identity", (*identity)->name,
                    absl::StrCat("one with the right \"", Name(right), "\""));
 }

@@ -28,7 +28,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/mutex.h"
@@ -55,8 +54,6 @@ struct Identity {
   // Bounds of the account, which it has once the whole file is right.
   int64_t requests_max = Account::kNoLimit;
   int64_t bytes_max = Account::kNoLimit;
-
-  bool May(Right right) const { return (rights & static_cast<uint32_t>(right)) != 0; }
 };
 
 // What a client shows.

@@ -126,7 +126,6 @@ class PooledBuffer::Store {
   const int64_t kept_bytes_max_;
   mutable proto::Mutex mutex_;
   std::array<std::vector<char*>, kClasses> free_ ABSL_GUARDED_BY(mutex_);
-  // The shortest length of each list since the last Trim.
   std::array<size_t, kClasses> least_free_ ABSL_GUARDED_BY(mutex_) = {};
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

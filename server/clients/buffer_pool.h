@@ -10,7 +10,6 @@
 #ifndef ROPE_SERVER_CLIENTS_BUFFER_POOL_H_
 #define ROPE_SERVER_CLIENTS_BUFFER_POOL_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>

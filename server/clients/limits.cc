@@ -77,7 +77,6 @@ MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_byt
   MemoryShares shares;
   shares.requests = memory_bytes / 2;
   shares.receive = memory_bytes / 16 * 3;
-  shares.transport = memory_bytes;
   shares.pool = std::min(limits::kPooledBytesMax, memory_bytes / 16);
   shares.tables =
       table_bytes.value_or(std::min(limits::kTableCacheBytes, memory_bytes / limits::kTablePart));

@@ -69,10 +69,7 @@ struct MemoryShares {
   int64_t tables = 0;    // --table_cache_bytes, or the part of kTablePart
   int64_t specs = 0;     // a 32nd: resolved specs
   int64_t prepared = 0;  // a 64th: prepared requests
-  // Received bytes that gRPC holds: a backstop over the shares above, as large as all of
-  // --memory_bytes.
-  int64_t transport = 0;
-  int64_t message = 0;  // --max_message_bytes, or the part of kMessagePart
+  int64_t message = 0;   // --max_message_bytes, or the part of kMessagePart
 };
 MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_bytes,
                           std::optional<int64_t> message_bytes);

@@ -60,6 +60,24 @@ bool TouchingMayFail() {
   return read(mode.get(), &first, 1) == 1 && first == '2';
 }
 
+// A random number other than 0, which stands for "none".
+uint64_t Unguessable() {
+  uint64_t number = 0;
+  while (number == 0) {
+    ROPE_CHECK(getrandom(&number, sizeof(number), 0) == sizeof(number));
+  }
+  return number;
+}
+
+absl::Status Off(absl::string_view field) {
+  return MakeError(Reason::kSharedMemoryOff, field, "a region on a server without shared memory",
+                   "--enable_shared_memory");
+}
+
+absl::Status NoSuchRegion(absl::string_view field, uint64_t id) {
+  return MakeError(Reason::kRegionNotFound, field, id, "a region of this connection");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor file,
@@ -97,28 +115,6 @@ absl::Status Region::CheckSpan(uint64_t offset, uint64_t count, absl::string_vie
                    absl::StrCat("an end of at most ", bytes_));
 }
 
-namespace {
-
-// A random number other than 0, which stands for "none".
-uint64_t Unguessable() {
-  uint64_t number = 0;
-  while (number == 0) {
-    ROPE_CHECK(getrandom(&number, sizeof(number), 0) == sizeof(number));
-  }
-  return number;
-}
-
-absl::Status Off(absl::string_view field) {
-  return MakeError(Reason::kSharedMemoryOff, field, "a region on a server without shared memory",
-                   "--enable_shared_memory");
-}
-
-absl::Status NoSuchRegion(absl::string_view field, uint64_t id) {
-  return MakeError(Reason::kRegionNotFound, field, id, "a region of this connection");
-}
-
-}  // namespace
-
 // The lock: mutex_ guards the maps, and nothing slow happens under it. Mapping a file happens
 // before it is taken. Destroying a region (munmap) or a name (its callback) happens after it is
 // released: each function below moves what it removes into locals that are declared BEFORE the
@@ -148,7 +144,7 @@ absl::StatusOr<uint64_t> Regions::AddId(uint64_t id) {
   const auto region = regions_.find(id);
   if (region == regions_.end()) return NoSuchRegion("region_id", id);
   if (regions_.contains(region->second.other_id)) return region->second.other_id;
-  ROPE_ASSIGN_OR_RETURN(region->second.other_id, NewId(region->second.name->region()));
+  ROPE_ASSIGN_OR_RETURN(region->second.other_id, NewId(region->second.name->region));
   return region->second.other_id;
 }
 
@@ -156,7 +152,7 @@ absl::StatusOr<uint64_t> Regions::AddId(uint64_t id) {
 // still holds one. The last of these runs `released`, in ~RegionName, outside any lock.
 //
 // Requests that hold an id which was unregistered EARLIER may still write to the same region. Each
-// such name therefore keeps the removed name alive (KeepsBack): the chain is released in order, and
+// such name therefore keeps the removed name alive (`later`): the chain is released in order, and
 // `released` waits for all of them. Expired entries of `unregistered_` are erased on the way.
 absl::Status Regions::Unregister(uint64_t id, Released released) {
   // Destroyed after the lock is released: dropping the last reference runs a callback.
@@ -173,8 +169,8 @@ absl::Status Regions::Unregister(uint64_t id, Released released) {
     return name.expired();
   });
   if (released) {
-    for (const std::shared_ptr<RegionName>& name : earlier) name->KeepsBack(removed);
-    removed->set_released(std::move(released));
+    for (const std::shared_ptr<RegionName>& name : earlier) name->later.push_back(removed);
+    removed->released = std::move(released);
   }
   unregistered_.push_back(removed);
   return absl::OkStatus();
@@ -184,7 +180,7 @@ std::vector<Regions::Listed> Regions::List() const {
   std::vector<Listed> listed;
   proto::MutexLock lock(&mutex_);
   for (const auto& [id, registered] : regions_) {
-    const Region& region = *registered.name->region();
+    const Region& region = *registered.name->region;
     if (region.kind() == Region::Kind::kMemfd) listed.push_back({id, region.bytes()});
   }
   return listed;
@@ -196,7 +192,8 @@ absl::StatusOr<std::shared_ptr<const Region>> Regions::Find(uint64_t id,
   proto::MutexLock lock(&mutex_);
   const auto region = regions_.find(id);
   if (region == regions_.end()) return NoSuchRegion(field, id);
-  return RegionName::Hold(region->second.name);
+  const std::shared_ptr<RegionName>& name = region->second.name;
+  return std::shared_ptr<const Region>(name, name->region.get());  // keeps the name alive
 }
 
 absl::StatusOr<uint64_t> Regions::Insert(std::unique_ptr<Region> region) {
@@ -221,13 +218,15 @@ absl::StatusOr<uint64_t> Regions::Insert(std::unique_ptr<Region> region) {
 }
 
 absl::StatusOr<uint64_t> Regions::NewId(std::shared_ptr<const Region> region) {
-  if (!names_->TryAcquire(1)) {
-    return MakeError(
-        Reason::kLimitExceeded, "region", absl::StrCat("number ", names_->held() + 1),
-        absl::StrCat("at most ", names_->max(), " on a connection, with those still in use"));
+  std::erase_if(unregistered_, [](const auto& name) { return name.expired(); });
+  const auto ids = static_cast<int64_t>(regions_.size() + unregistered_.size());
+  if (ids >= totals_.options.regions_max) {
+    return MakeError(Reason::kLimitExceeded, "region", absl::StrCat("number ", ids + 1),
+                     absl::StrCat("at most ", totals_.options.regions_max,
+                                  " on a connection, with those still in use"));
   }
   const uint64_t id = Unguessable();
-  regions_[id].name = std::make_shared<RegionName>(std::move(region), names_);
+  regions_[id].name = std::make_shared<RegionName>(std::move(region));
   totals_.regions.Add();
   return id;
 }

@@ -68,44 +68,24 @@ class Region {
 // RegionName: a region under one of its ids. Shared owners keep it alive:
 //
 //   registered    Regions and the requests that named the id
-//   unregistered  the requests that named the id, and earlier names of the region (KeepsBack)
+//   unregistered  the requests that named the id, and earlier names of the region (`later`)
 //   destroyed     nothing uses the memory by this id or an earlier one; `released` runs
 //
-// Threading:  `set_released` and `KeepsBack` run under the lock of Regions, in Unregister. The
-//             destructor runs on the thread that drops the last reference, never under a lock.
+// Threading:  Unregister alone changes one, under the lock of Regions. The destructor runs on the
+//             thread that drops the last reference, never under a lock.
 // Ownership:  Shares the region with its other names, and releases it before `released` runs.
-class RegionName {
- public:
-  // Runs once. Must not block.
-  using Released = std::function<void()>;
-
-  // `names` bounds the names of a connection. REQUIRES: the caller acquired 1 of it for this name.
-  RegionName(std::shared_ptr<const Region> region, std::shared_ptr<Budget> names)
-      : region_(std::move(region)), names_(std::move(names)) {}
+struct RegionName {
+  explicit RegionName(std::shared_ptr<const Region> of) : region(std::move(of)) {}
   ~RegionName() {
-    region_.reset();
-    names_->Give(1);
-    if (released_) released_();
+    region.reset();
+    if (released) released();
   }
   RegionName(const RegionName&) = delete;
   RegionName& operator=(const RegionName&) = delete;
 
-  const std::shared_ptr<const Region>& region() const { return region_; }
-  // A pointer to the region that keeps `name` alive.
-  static std::shared_ptr<const Region> Hold(const std::shared_ptr<const RegionName>& name) {
-    return {name, name->region_.get()};
-  }
-
-  // Sets the function that runs when the last owner has released this name.
-  void set_released(Released released) { released_ = std::move(released); }
-  // Keeps `later` alive at least as long as this name.
-  void KeepsBack(std::shared_ptr<RegionName> later) { later_.push_back(std::move(later)); }
-
- private:
-  std::shared_ptr<const Region> region_;
-  const std::shared_ptr<Budget> names_;
-  Released released_;
-  std::vector<std::shared_ptr<RegionName>> later_;  // released after the destructor's body
+  std::shared_ptr<const Region> region;
+  std::function<void()> released;                  // runs once, and must not block; may be empty
+  std::vector<std::shared_ptr<RegionName>> later;  // released after the destructor's body
 };
 
 // RegionTotals: what the regions of all connections have in common.
@@ -146,7 +126,7 @@ struct RegionTotals {
 
 class Regions {
  public:
-  using Released = RegionName::Released;
+  using Released = std::function<void()>;
   struct Listed {
     uint64_t id = 0;
     uint64_t bytes = 0;
@@ -198,13 +178,11 @@ class Regions {
   const std::shared_ptr<Account> account_;
   const bool is_proxy_;
   RegionTotals& totals_;
-  // Ids that are registered or still in use.
-  const std::shared_ptr<Budget> names_ = std::make_shared<Budget>(totals_.options.regions_max);
 
   mutable proto::Mutex mutex_;
   std::map<uint64_t, Registered> regions_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<RegionName>> unregistered_
-      ABSL_GUARDED_BY(mutex_);  // some have expired
+      ABSL_GUARDED_BY(mutex_);  // those still in use; some have expired
 };
 
 }  // namespace rope::server

@@ -132,15 +132,13 @@ void Batcher::Push(std::unique_ptr<Request> request) {
 bool Batcher::HasGatheredEnough() const {
   int64_t requests = 0;
   int64_t bytes = 0;
-  int64_t tokens = 0;
   for (const std::unique_ptr<Request>& request : gathered_) {
     if (request->plan.bytes() > options_.gathered_bytes_max) continue;  // the rest of a large one
     ++requests;
     bytes += request->plan.bytes();
-    tokens += request->plan.tokens;
   }
   return requests >= std::min(options_.gathered_requests_max, options_.requests_max) ||
-         bytes >= options_.gathered_bytes_max || tokens >= options_.tokens_max;
+         bytes >= options_.gathered_bytes_max;
 }
 
 void Batcher::RunDirect(Batch& batch) {
@@ -303,16 +301,13 @@ void Batcher::Finish(Batch& batch) {
 // The batch thread visits every request of abandoned queues too, but PopBatch answers it instead of
 // running it.
 void Batcher::Drain(absl::Duration timeout) {
+  if (!thread_.joinable()) return;
   const absl::Time end = clock_.Now() + timeout;
   {
     proto::MutexLock lock(&mutex_);
     drain_.draining = true;
+    PushGathered();
     work_.Signal();
-  }
-  while (RunGathered()) continue;
-  if (!thread_.joinable()) return;
-  {
-    proto::MutexLock lock(&mutex_);
     drain_.Await(&mutex_, clock_, end);
   }
   thread_.join();

@@ -10,6 +10,7 @@
 #include "kernels/dtype/dtype.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/page_builder.h"
+#include "proto/ipc/ring.h"
 #include "proto/wire/message_split.h"
 #include "server/engine/job_tiler.h"
 #include "server/error.h"
@@ -141,13 +142,13 @@ absl::Status Engine::CheckReplyBytes(const Request& request) const {
   const int64_t bytes = ReplyBytes(request.plan);
   ROPE_RETURN_IF_ERROR(CheckAtMost(bytes, options_.reply_bytes_max, "output", " bytes in the reply",
                                    " (--max_message_bytes), or outputs in regions"));
-  if (!request.arrival.reply_bytes_max.has_value()) return absl::OkStatus();
-  const int64_t slot = *request.arrival.reply_bytes_max;
+  if (request.arrival.transport != Transport::kRing) return absl::OkStatus();
+  constexpr auto kSlot = static_cast<int64_t>(proto::kRingMessageBytes);
   const int64_t most = bytes + ReplyTextBytesMax(request);
-  if (most <= slot) return absl::OkStatus();
+  if (most <= kSlot) return absl::OkStatus();
   return MakeError(
       Reason::kLimitExceeded, "reply", absl::StrCat("up to ", most, " bytes"),
-      absl::StrCat("at most ", slot, " in a ring: put outputs into regions, or call without it"));
+      absl::StrCat("at most ", kSlot, " in a ring: put outputs into regions, or call without it"));
 }
 
 namespace {

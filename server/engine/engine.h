@@ -28,7 +28,6 @@
 #include "server/limits.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
-#include "server/request/region_resolver.h"
 #include "server/request/request.h"
 
 namespace rope::server {

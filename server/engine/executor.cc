@@ -117,10 +117,6 @@ absl::StatusOr<int64_t> AppendRunRows(const Plan& plan, const TokenRun& run, int
 absl::StatusOr<int64_t> AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end,
                                    int64_t& build_budget, kernels::TableCache& tables,
                                    kernels::TokenRows& rows) {
-  if (!plan.rotates) {  // a layer without rotary embedding copies its tensors
-    rows.rows.assign(static_cast<size_t>(end - begin), PassingRow());
-    return end - begin;
-  }
   rows.rows.reserve(static_cast<size_t>(end - begin));
   if (plan.rows != nullptr) {
     rows.pages.push_back(plan.rows);
@@ -256,7 +252,7 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     if (!slice.status.ok()) continue;
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
     JobTiler::Shared shared = {.plan = plan, .begin = slice.begin};
-    if (plan.table == nullptr) {
+    if (plan.rotates && plan.table == nullptr) {
       slice.status.Update(AppendSliceRows(slice, build_budget, tables_, shared.rows));
       if (!slice.status.ok()) continue;
     }

@@ -40,14 +40,13 @@ int64_t LayerTokens(const Plan& plan, const Layout& layout) {
 class JobWriter {
  public:
   JobWriter(const TensorPlan& tensor, char* output, const JobTiler::Shared& shared,
-            absl::Span<const kernels::RowRef> passing, std::atomic<int64_t>* saturated, Jobs& jobs)
+            std::atomic<int64_t>* saturated, Jobs& jobs)
       : tensor_(tensor),
         input_element_bytes_(kernels::ElementBytes(tensor.dtype)),
         output_element_bytes_(kernels::ElementBytes(tensor.output_dtype)),
         output_(output),
         each_(LayerTokens(shared.plan, tensor.layout)),
         shared_(shared),
-        passing_(passing),
         saturated_(saturated),
         jobs_(jobs) {}
 
@@ -149,13 +148,14 @@ class JobWriter {
     if (tensor_.token_scaled) {
       job.token_scales = absl::MakeConstSpan(plan.token_scales).subspan(first, count);
     }
-    if (span.rotates && plan.table != nullptr) {
+    if (!span.rotates || !plan.rotates) return;
+    if (plan.table != nullptr) {
       job.move = {&plan.table->rows,
                   absl::MakeConstSpan(plan.from_positions[0]).subspan(first, count),
                   absl::MakeConstSpan(plan.positions[0]).subspan(first, count)};
     } else {
-      job.rows = (span.rotates ? shared_.rows[span.row_set] : passing_)
-                     .subspan(static_cast<size_t>(token - shared_.begin), count);
+      job.rows =
+          shared_.rows[span.row_set].subspan(static_cast<size_t>(token - shared_.begin), count);
     }
   }
 
@@ -165,7 +165,6 @@ class JobWriter {
   char* const output_;
   const int64_t each_;
   const JobTiler::Shared& shared_;
-  const absl::Span<const kernels::RowRef> passing_;  // of heads that do not rotate
   std::atomic<int64_t>* const saturated_;
   Jobs& jobs_;
 };
@@ -198,11 +197,10 @@ class PackedCutter {
       return;
     }
     while (begin < end) {  // tokens are inside heads: one run for each head of each block of tokens
-      const int64_t pre = begin / layout_.post;
-      const int64_t block_end = std::min(end, (pre + 1) * layout_.post);
+      const int64_t block_end = std::min(end, (begin / layout_.post + 1) * layout_.post);
       for (int64_t head = 0; head < layout_.heads; ++head) {
-        const int64_t block = (pre * layout_.heads + head) * layout_.post;
-        CutRun(block + begin % layout_.post, block + begin % layout_.post + block_end - begin);
+        const int64_t row = RowOf(begin, head, layout_);
+        CutRun(row, row + block_end - begin);
       }
       begin = block_end;
     }
@@ -392,12 +390,6 @@ absl::Status CheckTokenBytes(const Plan& plan) {
 
 }  // namespace
 
-kernels::RowRef PassingRow() {
-  static const kernels::TablePage& page =
-      *new kernels::TablePage(1, 0, {});  // owned by the process
-  return {&page, 0};
-}
-
 void SetOps(const Plan& plan, const TensorPlan& tensor, const HeadSpan& span,
             kernels::RotateJob& job) {
   job.head_dim = tensor.layout.head_dim;
@@ -417,30 +409,18 @@ void SetOps(const Plan& plan, const TensorPlan& tensor, const HeadSpan& span,
   job.output_scale = tensor.output_scale;
 }
 
-absl::Span<const kernels::RowRef> JobTiler::PassingRows(const TensorPlan& tensor, size_t tokens) {
-  const auto passes = [](const HeadSpan& span) { return !span.rotates; };
-  if (std::ranges::none_of(tensor.heads, passes)) return {};
-  // A list is only followed by a longer one, so that the last one is the longest.
-  if (passing_.empty() || passing_.back().size() < tokens) {
-    passing_.emplace_back(tokens, PassingRow());
-  }
-  return absl::MakeConstSpan(passing_.back()).first(tokens);
-}
-
 void JobTiler::Cut(const TensorPlan& tensor, char* output, const Shared& shared,
                    std::atomic<int64_t>* saturated, Jobs& jobs) {
-  const int64_t end = shared.end;
-  JobWriter writer(tensor, output, shared,
-                   PassingRows(tensor, static_cast<size_t>(end - shared.begin)), saturated, jobs);
+  JobWriter writer(tensor, output, shared, saturated, jobs);
   if (!tensor.paged.has_value() && !tensor.strides.has_value()) {
-    return PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
+    return PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, shared.end);
   }
   if (tensor.elements() == 0 || tensor.input.fragments.empty()) return;
   ROPE_CHECK(tensor.input.fragments.size() == 1);
   if (tensor.paged.has_value()) {
-    CutPages(tensor, shared.begin, end, writer);
+    CutPages(tensor, shared.begin, shared.end, writer);
   } else {
-    CutStrided(tensor, shared.begin, end, writer, gathered_);
+    CutStrided(tensor, shared.begin, shared.end, writer, gathered_);
   }
 }
 

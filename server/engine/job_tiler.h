@@ -12,9 +12,8 @@
 // a tensor whose channel stride is not 1.
 //
 // Threading:  Confined to one thread.
-// Ownership:  Jobs refer to the tensor's fragments, to `output`, to `shared.rows`, and to rows that
-//             the tiler owns: gathered ones, and those of heads that do not rotate. The tiler must
-//             outlive the rotation.
+// Ownership:  Jobs refer to the tensor's fragments, to `output`, to `shared.rows`, and to gathered
+//             rows, which the tiler owns. It must outlive the rotation.
 #ifndef ROPE_SERVER_ENGINE_JOB_TILER_H_
 #define ROPE_SERVER_ENGINE_JOB_TILER_H_
 
@@ -23,7 +22,6 @@
 #include <cstdint>
 #include <list>
 #include <string>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -51,9 +49,6 @@ inline constexpr int64_t kTokenBytesMax = 64 * kMiB;
 // least one; the results have too many numbers. REQUIRES: the plan's tensors have their strides.
 absl::Status BoundJobs(Plan& plan);
 
-// The row for heads and layers that do not rotate: it has no columns, so no channel changes.
-kernels::RowRef PassingRow();
-
 // Sets what a job of these heads has from its plan: the size and type of a head, the rotation
 // without its rows, and the fused ops without the scales of tokens.
 void SetOps(const Plan& plan, const TensorPlan& tensor, const HeadSpan& span,
@@ -69,7 +64,8 @@ class JobTiler {
     const Plan& plan;
     int64_t begin = 0;  // first token, in memory order
     int64_t end = 0;
-    // For each row set: one row for each token from `begin`. Not read if the plan has a table.
+    // For each row set: one row for each token from `begin`. Not read if the plan has a table, or
+    // does not rotate.
     std::array<absl::Span<const kernels::RowRef>, kRowSetsMax> rows = {};
   };
 
@@ -92,13 +88,7 @@ class JobTiler {
   };
 
  private:
-  // A PassingRow for each token; empty if all heads of the tensor rotate. These rows are all the
-  // same, so that tensors and slices share a list.
-  absl::Span<const kernels::RowRef> PassingRows(const TensorPlan& tensor, size_t tokens);
-
-  // Lists, because jobs refer to their elements.
-  std::list<Gathered> gathered_;
-  std::list<std::vector<kernels::RowRef>> passing_;
+  std::list<Gathered> gathered_;  // a list, because jobs refer to its elements
 };
 
 }  // namespace rope::server

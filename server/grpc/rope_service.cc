@@ -218,7 +218,6 @@ absl::Status RopeService::AdmitLocal(const LocalCall& call, Arrival& arrival) {
 void RopeService::RotateLocal(LocalCall& call) {
   parts_.calls.in_flight->Add();
   Arrival arrival = ArrivalOf(call, call.message_bytes(), Transport::kRing);
-  arrival.reply_bytes_max = call.reply_bytes_max();
   auto decoded = DecodeWith(
       [&]() -> absl::StatusOr<Decoded> {
         ROPE_RETURN_IF_ERROR(AdmitLocal(call, arrival));

@@ -39,14 +39,11 @@ class Ring;
 
 class RingCall final : public LocalCall {
  public:
-  static constexpr int64_t kReplyBytesMax = proto::kRingMessageBytes;
-
   Connection& connection() const override;
   absl::Duration time_left() const override { return time_left_; }
   const std::shared_ptr<std::atomic<bool>>& cancelled() const override;
   int64_t message_bytes() const override { return message_bytes_; }
   std::string CopyMessage() const override { return {slot_->message.data(), message_bytes_}; }
-  int64_t reply_bytes_max() const override { return kReplyBytesMax; }
   void Answer(absl::StatusCode code, std::string_view reply) override;
 
  private:

@@ -44,17 +44,6 @@ absl::StatusOr<kernels::LayerConfig> Model::Layer(const kernels::LayerChoice& ch
   return layer;
 }
 
-bool Model::SameLayers(int64_t a, int64_t b) const {
-  const auto* const layers = std::get_if<kernels::ModelConfig>(&config);
-  return layers != nullptr && layers->SameLayers(a, b);
-}
-
-int64_t Model::KeptBytes() const {
-  const auto of_config = [](const auto& alternative) { return alternative.KeptBytes(); };
-  return static_cast<int64_t>(sizeof(Model)) + std::visit(of_config, config) +
-         kernels::KeptBytes(composite_json);
-}
-
 absl::Status InField(const std::string& config_field, const absl::Status& status) {
   const std::string field = proto::PartsOf(status).field;
   const bool is_of_rope =
@@ -81,6 +70,16 @@ absl::Status CheckModelName(absl::string_view field, absl::string_view name) {
   if (legal) return absl::OkStatus();
   return InvalidField(field, absl::StrCat("\"", ShortText(name, kModelNameBytesMax), "\""),
                       "1 to 128 of a-z A-Z 0-9 . _ - /");
+}
+
+absl::StatusOr<Model> ReadJson(const std::string& name, std::string_view json) {
+  ROPE_RETURN_IF_ERROR(CheckModelName("model", name));
+  auto config = kernels::ModelConfig::Parse(json);
+  if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
+  Model model;
+  if (config->has_sub_configs()) model.composite_json = json;
+  model.config = *std::move(config);
+  return model;
 }
 
 // INVALID_ARGUMENT: the spec names no embedding, has fields that exclude each other, or has a
@@ -226,25 +225,9 @@ void SpecCache::Drop(const std::string& key) {
 }
 
 absl::Status CheckLayersBytes(absl::string_view field, int64_t bytes) {
-  if (bytes <= limits::kLayersBytesMax) return absl::OkStatus();
-  return MakeError(Reason::kLimitExceeded, field,
-                   absl::StrCat(bytes, " bytes of frequencies of different layers"),
-                   absl::StrCat("at most ", limits::kLayersBytesMax));
+  return CheckAtMost(bytes, limits::kLayersBytesMax, field,
+                     " bytes of frequencies of different layers");
 }
-
-namespace {
-
-absl::StatusOr<Model> ReadJson(const std::string& name, std::string_view json) {
-  ROPE_RETURN_IF_ERROR(CheckModelName("model", name));
-  auto config = kernels::ModelConfig::Parse(json);
-  if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
-  Model model;
-  if (config->has_sub_configs()) model.composite_json = json;
-  model.config = *std::move(config);
-  return model;
-}
-
-}  // namespace
 
 std::vector<LogLine> ModelRegistry::FileReport::LogLines() const {
   std::vector<LogLine> lines;
@@ -264,7 +247,7 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
     const std::string name(preset.name);
     ROPE_ASSIGN_OR_RETURN(Model model, ReadJson(name, preset.config_json));
     model.pairing = preset.pairing;
-    registry->Add(name, "preset", std::move(model));
+    registry->Add(name, "preset", std::make_shared<const Model>(std::move(model)));
   }
   for (const ModelFile& file : files) ROPE_RETURN_IF_ERROR(registry->AddFile(file));
   return registry;
@@ -275,20 +258,18 @@ absl::Status ModelRegistry::AddFile(const ModelFile& file) {
     if (report.name != file.name) continue;
     return InvalidField("model", absl::StrCat("\"", file.name, "\" twice"), "names once");
   }
-  ROPE_ASSIGN_OR_RETURN(Model model, ReadJson(file.name, file.config_json));
+  ROPE_ASSIGN_OR_RETURN(Model read, ReadJson(file.name, file.config_json));
+  const auto model = std::make_shared<const Model>(std::move(read));
   FileReport report{.name = file.name};
   const absl::Status status = CheckLayers(model, report.warnings);
   if (!status.ok()) return Prefixed(absl::StrCat("model ", file.name, ": "), status);
-  report.replaces_preset = Add(file.name, "flag", std::move(model));
+  report.replaces_preset = Add(file.name, "flag", model);
   file_reports_.push_back(std::move(report));
   return absl::OkStatus();
 }
 
-bool ModelRegistry::Add(const std::string& name, const std::string& origin, Model model) {
-  Named named;
-  named.shown = WriteModel(name, origin, model);
-  named.width = WidthOf(model);
-  named.model = std::make_shared<const Model>(std::move(model));
+bool ModelRegistry::Add(const std::string& name, const std::string& origin, const ModelPtr& model) {
+  Named named = {model, WriteModel(name, origin, *model), WidthOf(*model)};
   return !models_.insert_or_assign(name, std::move(named)).second;
 }
 
@@ -330,13 +311,14 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
   alone.clear_first_layer();
   ROPE_RETURN_IF_ERROR(CheckSpec(alone));
   ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(alone));
+  const auto* const config = std::get_if<kernels::ModelConfig>(&source.model->config);
   auto layers = std::make_shared<RopeEntries>();
   std::vector<int64_t> read;  // the indices of layers that differ from each other
   int64_t bytes = 0;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t layer_number = spec.first_layer() + i;
     const auto same = std::ranges::find_if(read, [&](int64_t other) {
-      return source.model->SameLayers(spec.first_layer() + other, layer_number);
+      return config != nullptr && config->SameLayers(spec.first_layer() + other, layer_number);
     });
     if (same != read.end()) {
       const std::shared_ptr<const RopeEntry> shared = (*layers)[static_cast<size_t>(*same)];
@@ -378,7 +360,22 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::ReadEntry(
     entry->kv_heads_ = config->num_kv_heads();
   }
   layer.config.precision = source.precision;
-  ROPE_RETURN_IF_ERROR(Complete(std::move(layer), source.pairing, source.compat, *entry));
+  if (layer.rotates) {
+    const absl::Status valid = kernels::Validate(layer.config);
+    if (!valid.ok()) return InField(source.field, valid);
+  }
+  auto rope = kernels::ReadLayer(std::move(layer), source.pairing, source.compat);
+  if (!rope.ok()) return Prefixed("rope.", rope.status());
+  entry->rope_ = *std::move(rope);
+  if (entry->rope_.layer.rotates && entry->rope_.layer.config.head_dim.has_value()) {
+    ROPE_ASSIGN_OR_RETURN(entry->resolved_, entry->Resolve(std::nullopt));
+  }
+  entry->config_id_ = proto::HashId(kernels::CanonicalText(entry->rope_));
+  using kernels::KeptBytes;
+  entry->bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(entry->config_id_) +
+                  KeptBytes(entry->field_) + entry->rope_.layer.KeptBytes() +
+                  KeptBytes(entry->rope_.stated) + KeptBytes(entry->rope_.warnings) +
+                  (entry->resolved_ == nullptr ? 0 : entry->resolved_->KeptBytes());
   return entry;
 }
 
@@ -395,12 +392,9 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
   }
   if (spec.has_config_json()) {
     field = "rope.config_json.";
-    const auto bytes = static_cast<int64_t>(spec.config_json().size());
-    if (bytes > limits::kConfigJsonBytesMax) {
-      return MakeError(Reason::kLimitExceeded, absl::StrCat(field, "size"),
-                       absl::StrCat(bytes, " bytes"),
-                       absl::StrCat("at most ", limits::kConfigJsonBytesMax));
-    }
+    ROPE_RETURN_IF_ERROR(CheckAtMost(static_cast<int64_t>(spec.config_json().size()),
+                                     limits::kConfigJsonBytesMax, "rope.config_json.size",
+                                     " bytes"));
     auto config = kernels::ModelConfig::Parse(spec.config_json(), spec.sub_config());
     if (!config.ok()) return InField(field, config.status());
     model->config = *std::move(config);
@@ -415,8 +409,9 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
   auto config = kernels::ModelConfig::Parse(
       named->composite_json.empty() ? "{}" : named->composite_json, spec.sub_config());
   if (!config.ok()) return InField(field, config.status());
+  const int64_t bytes = static_cast<int64_t>(sizeof(Model)) + config->KeptBytes();
   model->config = *std::move(config);
-  return cache_.Add(key, {.sub_config = model, .bytes = model->KeptBytes()}).sub_config;
+  return cache_.Add(key, {.sub_config = model, .bytes = bytes}).sub_config;
 }
 
 const ModelRegistry::Named* ModelRegistry::FindNamed(const std::string& name) const {
@@ -438,28 +433,6 @@ absl::StatusOr<ModelPtr> ModelRegistry::FindModel(const std::string& name) const
       nearest.empty() ? kernels::NearestPreset(got) : absl::StrJoin(nearest, " or ");
   return MakeError(Reason::kModelNotFound, "rope.model", absl::StrCat("\"", got, "\""),
                    absl::StrCat("a name that ListModels gives", proto::DidYouMean(meant)));
-}
-
-absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
-                                     std::optional<kernels::Pairing> explicit_pairing,
-                                     kernels::Compat compat, RopeEntry& entry) {
-  if (layer.rotates) {
-    const absl::Status valid = kernels::Validate(layer.config);
-    if (!valid.ok()) return InField(entry.field_, valid);
-  }
-  auto rope = kernels::ReadLayer(std::move(layer), explicit_pairing, compat);
-  if (!rope.ok()) return Prefixed("rope.", rope.status());
-  entry.rope_ = *std::move(rope);
-  if (entry.rope_.layer.rotates && entry.rope_.layer.config.head_dim.has_value()) {
-    ROPE_ASSIGN_OR_RETURN(entry.resolved_, entry.Resolve(std::nullopt));
-  }
-  entry.config_id_ = proto::HashId(kernels::CanonicalText(entry.rope_));
-  using kernels::KeptBytes;
-  entry.bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(entry.config_id_) +
-                 KeptBytes(entry.field_) + entry.rope_.layer.KeptBytes() +
-                 KeptBytes(entry.rope_.stated) + KeptBytes(entry.rope_.warnings) +
-                 (entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes());
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, std::string& field) {
@@ -489,20 +462,18 @@ absl::StatusOr<Model> ModelRegistry::CopyOf(const v1::RopeSpec& spec, std::strin
   return model;
 }
 
-absl::Status ModelRegistry::CheckLayers(const Model& model, std::vector<std::string>& warnings) {
+absl::Status ModelRegistry::CheckLayers(const ModelPtr& model, std::vector<std::string>& warnings) {
   int64_t bytes = 0;
-  for (const std::string& type : LayerTypesOf(model)) {
-    RopeEntry entry;
-    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, model.Layer({.layer_type = type}, ""));
-    ROPE_RETURN_IF_ERROR(
-        Complete(std::move(layer), std::nullopt, kernels::Compat::kDefault, entry));
-    if (entry.resolved_ != nullptr) bytes += entry.resolved_->KeptBytes();
+  for (const std::string& type : LayerTypesOf(*model)) {
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, model->Layer({.layer_type = type}, ""));
+    ROPE_ASSIGN_OR_RETURN(const auto entry, ReadEntry({.model = model}, std::move(layer)));
+    if (entry->resolved_ != nullptr) bytes += entry->resolved_->KeptBytes();
     ROPE_RETURN_IF_ERROR(CheckLayersBytes("rope", bytes));
-    if (entry.layer().rotates && !entry.pairing().has_value()) {
+    if (entry->layer().rotates && !entry->pairing().has_value()) {
       return InvalidField("rope.pairing", "nothing",
                           "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
     }
-    for (const std::string& warning : entry.rope_.warnings) {
+    for (const std::string& warning : entry->warnings()) {
       warnings.push_back(type.empty() ? warning : absl::StrCat(type, ": ", warning));
     }
   }

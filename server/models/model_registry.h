@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/layer_config.h"
 #include "kernels/config/rope_config.h"
@@ -98,10 +97,6 @@ struct Model {
   // The embedding of the chosen layers. `field`: the path that errors of the config begin with.
   absl::StatusOr<kernels::LayerConfig> Layer(const kernels::LayerChoice& choice,
                                              const std::string& field) const;
-  // As kernels::ModelConfig::SameLayers; false for a config of a single layer.
-  bool SameLayers(int64_t a, int64_t b) const;
-  // The memory that it keeps, approximately.
-  int64_t KeptBytes() const;
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
@@ -243,8 +238,8 @@ class ModelRegistry {
   // What the entries of a spec are read from.
   struct Source {
     ModelPtr model;
-    std::string field;  // the path that errors of the config begin with
-    std::optional<kernels::Pairing> pairing;
+    std::string field = {};  // the path that errors of the config begin with
+    std::optional<kernels::Pairing> pairing = {};
     kernels::Compat compat = kernels::Compat::kDefault;
     kernels::Precision precision = kernels::Precision::kExact;
   };
@@ -254,7 +249,7 @@ class ModelRegistry {
   bool MayBeWide(const v1::RopeSpec& spec) const;
   absl::Status AddFile(const ModelFile& file);
   // Returns whether the model replaces another one of this name.
-  bool Add(const std::string& name, const std::string& origin, Model model);
+  bool Add(const std::string& name, const std::string& origin, const ModelPtr& model);
   absl::StatusOr<Source> ReadSource(const v1::RopeSpec& spec);
   // The model that `spec` names. Sets `field` to the path that errors of its config begin with.
   absl::StatusOr<ModelPtr> ReadModel(const v1::RopeSpec& spec, std::string& field);
@@ -262,16 +257,12 @@ class ModelRegistry {
   // The model of that name; else the one with the name of the preset that FindPreset gives. Null:
   // there is none.
   const Named* FindNamed(const std::string& name) const;
+  // Validates `layer`, applies the compat, and resolves the layer if it has a head_dim.
   static absl::StatusOr<std::shared_ptr<const RopeEntry>> ReadEntry(const Source& source,
                                                                     kernels::LayerConfig layer);
-  // Validates `layer`, applies `compat`, resolves the layer if it has a head_dim, and sets all that
-  // follows. REQUIRES: the other members of `entry` are set.
-  static absl::Status Complete(kernels::LayerConfig layer,
-                               std::optional<kernels::Pairing> explicit_pairing,
-                               kernels::Compat compat, RopeEntry& entry);
   // Rejects a model with a layer that requests could not use by the model's name alone: an invalid
   // config, or no pairing. Adds the layers' warnings.
-  static absl::Status CheckLayers(const Model& model, std::vector<std::string>& warnings);
+  static absl::Status CheckLayers(const ModelPtr& model, std::vector<std::string>& warnings);
 
   // Only Create writes these two.
   std::vector<FileReport> file_reports_;

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <iterator>
 #include <type_traits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"

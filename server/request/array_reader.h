@@ -41,7 +41,6 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, ArraySource& s
 // an unset dtype means FP64. With `may_have_strides`, an array of two axes may have a
 // distance between its rows.
 //
-// Threading:  Immutable.
 // Ownership:  Views into the message, the received bytes or a region, which it holds.
 class FloatElements {
  public:

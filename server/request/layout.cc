@@ -125,21 +125,12 @@ absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const La
                         absl::StrCat("the letters of ", layout.letters, " in any order, D last"));
   }
   const auto shape = ShapeInOrder(letters, layout);
-  LayoutStrides strides;
-  strides.extent = 1;
-  for (const int64_t length : shape) strides.extent *= length;
-  const auto stride_of = [&](char letter) -> int64_t {  // 0 for an axis of one element
-    if (layout.Length(letter) <= 1) return 0;
-    int64_t stride = 1;
+  std::vector<int64_t> strides;  // in the order of the layout
+  for (const char letter : layout.letters) {
+    int64_t& stride = strides.emplace_back(1);
     for (size_t i = letters.find(letter) + 1; i < letters.size(); ++i) stride *= shape[i];
-    return stride;
-  };
-  strides.head = stride_of('H');
-  strides.channel = stride_of('D');
-  for (const TokenAxis& axis : layout.token_axes) {
-    strides.token_axes.push_back(stride_of(axis.letter));
   }
-  return strides;
+  return ParseStrides(layout.letters, layout, strides, /*element_bytes=*/1, field);
 }
 
 absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,

@@ -1,8 +1,5 @@
 // RegionResolver: resolves the memory regions that a request names.
 //
-//   1. Find: finds arrays in regions while the request is validated, once their size is known.
-//   2. Place: finds the places of outputs, and refuses illegal overlaps (Errors, below).
-//
 // Threading:  Confined to its owner.
 // Ownership:  The request holds the regions that it uses.
 // Errors:     INVALID_ARGUMENT: an output that overlaps an input other than its own, another

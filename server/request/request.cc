@@ -1,6 +1,5 @@
 #include "server/request/request.h"
 
-#include "absl/types/span.h"
 #include "kernels/dtype/dtype.h"
 #include "kernels/dtype/element.h"
 #include "proto/wire/message_join.h"

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -79,9 +78,8 @@ class LocalCall : public IncomingCall {
   // Copies the request out of memory that the client may write at any time: two copies may differ.
   // REQUIRES: the handler has not returned.
   virtual std::string CopyMessage() const = 0;
-  virtual int64_t reply_bytes_max() const = 0;
   // Sends the reply and ends the call, which must not be used afterwards. REQUIRES: `reply` has at
-  // most reply_bytes_max() bytes.
+  // most proto::kRingMessageBytes.
   virtual void Answer(absl::StatusCode code, std::string_view reply) = 0;
 };
 
@@ -124,8 +122,7 @@ struct Arrival {
   Transport transport = Transport::kInline;
   absl::Time received;
   int64_t message_bytes = 0;
-  std::optional<int64_t> reply_bytes_max;  // set: the reply must fit a slot of a ring
-  const DeviceQueue* queue = nullptr;      // set: the tensors lie on its device
+  const DeviceQueue* queue = nullptr;  // set: the tensors lie on its device
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;  // may be null
   std::shared_ptr<const Identity> identity;      // that calls; null: there is no access file

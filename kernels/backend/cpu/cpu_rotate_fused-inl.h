@@ -295,12 +295,11 @@ HWY_NOINLINE void PrepareMoved(const RotateJob& job, size_t token, float* to) {
   const auto pairs = static_cast<size_t>(job.geometry.pairs);
   RowBuffer composed(2 * pairs);
   float* const row = composed.get();
-  const DType dtype = job.move->table->dtype;
   if (pairs < hn::Lanes(F32())) {
     ComposeRow(*job.move, static_cast<int64_t>(token), job.geometry.pairs, row);
-  } else if (dtype == DType::kFloat32) {
+  } else if (job.move->table->dtype == DType::kFloat32) {
     ComposeVectors<Float32Elements>(*job.move, token, pairs, row);
-  } else if (dtype == DType::kFloat16) {
+  } else if (job.move->table->dtype == DType::kFloat16) {
     ComposeVectors<Float16Elements>(*job.move, token, pairs, row);
   } else {
     ComposeVectors<BFloat16Elements>(*job.move, token, pairs, row);
@@ -310,6 +309,7 @@ HWY_NOINLINE void PrepareMoved(const RotateJob& job, size_t token, float* to) {
 
 template <class Format>
 HWY_INLINE void PrepareToken(const RotateJob& job, int64_t token, float* to) {
+  if (job.geometry.pairs == 0) return;
   if (job.move) return PrepareMoved<Format>(job, static_cast<size_t>(token), to);
   const RowRef& ref = job.rows[static_cast<size_t>(token)];
   Format::PrepareRow({ref.page->Cos(ref.index), ref.page->Sin(ref.index),

@@ -88,6 +88,7 @@ char* CudaPiece::output_data() const {
 }
 
 absl::Span<const RowRef> CudaPiece::row_refs() const {
+  if (job->geometry.pairs == 0) return {};
   return job->rows.subspan(static_cast<size_t>(token), one_row ? 1 : static_cast<size_t>(tokens));
 }
 

@@ -30,7 +30,6 @@
 #include <string_view>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/backend/rotate_job.h"

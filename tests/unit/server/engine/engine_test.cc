@@ -29,7 +29,7 @@ using ::rope::testing::SetShape;
 using ::rope::testing::SharedMemory;
 using ::rope::testing::TestClients;
 
-v1::RotateRequest Sample() {
+v1::RotateRequest Sample(int64_t tokens = 3) {
   v1::RotateRequest request;
   request.mutable_rope()->mutable_config()->set_head_dim(8);
   request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
@@ -38,8 +38,8 @@ v1::RotateRequest Sample() {
   tensor.set_role(v1::ROLE_K);
   tensor.set_layout("SD");
   tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
-  SetShape(*tensor.mutable_array(), {3, 8});
-  tensor.mutable_array()->set_raw(std::string(3 * 8 * 4, 0));
+  SetShape(*tensor.mutable_array(), {tokens, 8});
+  tensor.mutable_array()->set_raw(std::string(static_cast<size_t>(tokens) * 8 * 4, 0));
   return request;
 }
 
@@ -101,12 +101,12 @@ TEST_F(EngineTest, WhatNobodyHasRoomForIsRefusedBeforeAnythingRuns) {
   for (const int64_t stride : {8, 0, 1}) viewed.add_strides(stride);
   request = MakeRequest(view);
   EXPECT_THAT(Submit(request), IsExhausted("request: got"));
-  request = MakeRequest(Sample());
-  request->arrival.reply_bytes_max = 3 * 8 * 4;  // the result without the rest of the reply
-  EXPECT_THAT(Submit(request), IsExhausted("want at most 96 in a ring"));
-  ASSERT_NE(request, nullptr);
+  request = MakeRequest(Sample(126));  // the result fills a slot without the rest of the reply
+  request->arrival.transport = Transport::kRing;
+  EXPECT_THAT(Submit(request), IsExhausted("want at most 4032 in a ring"));
   EXPECT_EQ(runs_, 0);
-  request->arrival.reply_bytes_max = 1024;
+  request = MakeRequest(Sample());
+  request->arrival.transport = Transport::kRing;
   EXPECT_THAT(Submit(request), IsOk());
   EXPECT_EQ(runs_, 1);
 }
