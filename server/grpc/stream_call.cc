@@ -72,7 +72,7 @@ void OpenStreams::Remove(StreamCall& stream) {
 void StreamCall::OnArrived() {
   static_cast<void>(context_.client_metadata());
   began_ = parts_.reads->clock().Now();
-  parts_.in_flight->Add();
+  Count();
   method_.open->Add(*this);
   {
     proto::MutexLock lock(&mutex_);
@@ -252,13 +252,11 @@ void StreamCall::CountEnd() {
                        received_bytes_, sent_bytes_});
 }
 
-// No event of the call is pending. The count falls last, so that a drained server has no call left.
+// No event of the call is pending.
 void StreamCall::Free() {
   CountEnd();
-  CallsInFlight& in_flight = *parts_.in_flight;
   method_.open->Remove(*this);
   Release();
-  in_flight.Remove();
 }
 
 }  // namespace rope::server
