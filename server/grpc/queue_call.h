@@ -55,9 +55,8 @@ using RequestCall =
 template <typename Generated>
 class RawService final : public Generated::Service {
  public:
-  explicit RawService(const google::protobuf::ServiceDescriptor& descriptor)
-      : descriptor_(descriptor) {
-    for (int i = 0; i < descriptor.method_count(); ++i) {
+  RawService() {
+    for (int i = 0; i < descriptor_.method_count(); ++i) {
       this->MarkMethodStreamed(i, nullptr);
       this->MarkMethodRaw(i);
     }
@@ -74,7 +73,9 @@ class RawService final : public Generated::Service {
   }
 
  private:
-  const google::protobuf::ServiceDescriptor& descriptor_;
+  const google::protobuf::ServiceDescriptor& descriptor_ =
+      *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
+          Generated::service_full_name());
 };
 
 class QueueCall;

@@ -78,8 +78,6 @@ grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
 RopeService::RopeService(Parts parts)
     : parts_(std::move(parts)),
       recorder_(*parts_.metrics, *parts_.clock, parts_.logs_requests),
-      service_(*v1::RotateRequest::descriptor()->file()->pool()->FindServiceByName(
-          "rope.v1.RopeService")),
       id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
   AddHandler(Method::kRotate, [this](ServiceCall& call) { Rotate(call); });
   rotate_stream_ = {
