@@ -220,7 +220,7 @@ void RopeService::RotateLocal(LocalCall& call) {
   auto decoded = DecodeWith(
       [&]() -> absl::StatusOr<Decoded> {
         ROPE_RETURN_IF_ERROR(AdmitLocal(call, arrival));
-        return DecodeSmallRequest(call.CopyMessage(), parts_.max_message_bytes, arrival);
+        return DecodeSmallRequest(call.CopyMessage(), arrival);
       },
       arrival);
   if (!decoded.ok()) {
