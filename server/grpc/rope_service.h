@@ -128,7 +128,6 @@ class RopeService {
   std::string MakeId();
 
   const Parts parts_;
-  RequestRecorder recorder_;
   RawService<v1::RopeService> service_;
   std::array<std::unique_ptr<UnaryCall::Method>, kMethodCount> methods_;  // null: not unary
   OpenStreams open_streams_;
