@@ -163,11 +163,11 @@ ConnectionWatch::Options Server::WatchOptions() {
 
 absl::Status Server::BuildRingLoop(int threads) {
   if (!options_.shared_memory.enabled) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(ring_loop_,
-                        RingLoop::Create(
-                            clock_, Spin(threads),
-                            [this](RingCall& call) { core_->rope_service().RotateLocal(call); },
-                            [this] { return core_->batcher().RunGathered(); }));
+  ROPE_ASSIGN_OR_RETURN(
+      ring_loop_,
+      RingLoop::Create(
+          Spin(threads), [this](RingCall& call) { core_->rope_service().RotateLocal(call); },
+          [this] { return core_->batcher().RunGathered(); }));
   return absl::OkStatus();
 }
 
