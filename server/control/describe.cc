@@ -94,10 +94,10 @@ class DescribeAnswer {
   explicit DescribeAnswer(DescribePlan plan) : plan_(std::move(plan)), columns_(ColumnsOf(plan_)) {}
 
   absl::StatusOr<bool> Step(v1::DescribeResponse& response) {
-    if (!described_) {
-      ROPE_RETURN_IF_ERROR(DescribeAll(response));
-    } else {
+    if (rows_.has_value()) {
       AddRows(response);
+    } else {
+      ROPE_RETURN_IF_ERROR(DescribeAll(response));
     }
     return columns_ == 0 || next_ == plan_.positions.size();
   }
@@ -111,7 +111,6 @@ class DescribeAnswer {
     reply.config_id = plan_.entry->config_id();
     response = proto::WriteDescribeReply(reply);
     if (columns_ > 0) rows_.emplace(plan_.entry->rope(), *plan_.resolved, plan_.options);
-    described_ = true;
     return absl::OkStatus();
   }
 
@@ -125,8 +124,7 @@ class DescribeAnswer {
 
   const DescribePlan plan_;
   const int64_t columns_;
-  bool described_ = false;
-  std::optional<kernels::DescribedRows> rows_;  // unset: the layer does not rotate
+  std::optional<kernels::DescribedRows> rows_;  // unset: not described yet, or it does not rotate
   size_t next_ = 0;                             // row
 };
 

@@ -190,7 +190,6 @@ absl::Status LocalService::Build(const Options& options) {
       server::Connection::About{.id = 1, .account = std::move(account)}, core_->region_totals());
   ROPE_ASSIGN_OR_RETURN(region_id_, connection_->regions().RegisterProcess());
   ROPE_ASSIGN_OR_RETURN(device_region_id_, connection_->regions().RegisterDevices());
-  services_ = core_->HealthNames();
   return absl::OkStatus();
 }
 
@@ -227,7 +226,7 @@ void LocalService::RunWhatIsLeft() {
 }
 
 bool LocalService::HasService(const std::string& name) const {
-  return name.empty() || std::find(services_.begin(), services_.end(), name) != services_.end();
+  return name.empty() || std::ranges::count(core_->HealthNames(), name) > 0;
 }
 
 }  // namespace rope::embedded
