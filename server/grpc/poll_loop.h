@@ -247,9 +247,7 @@ class PollLoop {
   using OnIdle = std::function<bool()>;
 
   // Adds `threads` queues to `builder`.
-  PollLoop(
-      grpc::ServerBuilder& builder, int threads, absl::Duration spin,
-      OnIdle on_idle = [] { return false; });
+  PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin, OnIdle on_idle);
   // REQUIRES: not started, or shut down.
   ~PollLoop();
 
