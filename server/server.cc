@@ -239,9 +239,9 @@ absl::Status Server::Listen() {
   const std::string& address = options_.metrics_listen;
   ROPE_ASSIGN_OR_RETURN(
       metrics_endpoint_,
-      MetricsEndpoint::Listen(address, {.metrics = &core_->metrics(),
-                                        .gauges = [this] { return ReadGauges(); },
-                                        .serving = [this] { return health_->serving(); }}));
+      MetricsEndpoint::Listen(address,
+                              {.metrics = [this] { return core_->metrics().Collect(ReadGauges()); },
+                               .serving = [this] { return health_->serving(); }}));
   metrics_address_ =
       absl::StrCat(address.substr(0, address.rfind(':')), ":", metrics_endpoint_->port());
   return absl::OkStatus();

@@ -27,7 +27,7 @@ struct DescribePlan {
   std::vector<int64_t> positions;    // of the rows
 };
 
-absl::Status CheckPositions(const v1::DescribeRequest& request) {
+absl::Status CheckRanges(const v1::DescribeRequest& request) {
   if (request.positions_size() > kDescribePositionsMax) {
     return InvalidField("positions", absl::StrCat(request.positions_size(), " positions"),
                         absl::StrCat("at most ", kDescribePositionsMax));
@@ -35,10 +35,6 @@ absl::Status CheckPositions(const v1::DescribeRequest& request) {
   for (const int64_t position : request.positions()) {
     ROPE_RETURN_IF_ERROR(CheckPosition(position, "positions"));
   }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSeqLen(const v1::DescribeRequest& request) {
   if (!request.has_seq_len()) return absl::OkStatus();
   if (request.seq_len() >= 1 && request.seq_len() <= limits::kSeqLenMax) return absl::OkStatus();
   return InvalidField("seq_len", request.seq_len(),
@@ -135,8 +131,7 @@ absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const v1::DescribeRequest& 
                                                      int64_t reply_bytes_max, AdmitReply admit) {
   DescribePlan plan;
   ROPE_ASSIGN_OR_RETURN(plan.entry, registry.Find(request.rope()));
-  ROPE_RETURN_IF_ERROR(CheckPositions(request));
-  ROPE_RETURN_IF_ERROR(CheckSeqLen(request));
+  ROPE_RETURN_IF_ERROR(CheckRanges(request));
   if (plan.entry->layer().rotates) {
     ROPE_ASSIGN_OR_RETURN(plan.resolved, ResolveAsked(*plan.entry, request));
   }
