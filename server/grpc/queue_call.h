@@ -113,7 +113,6 @@ class CallArming final : public std::enable_shared_from_this<CallArming> {
   CallArming(CallQueue& queue, const RequestCall& request, int wanted, Make make)
       : queue_(queue), request_(request), wanted_(wanted), make_(std::move(make)) {}
 
-  // Arms calls until `count` are armed.
   void ArmUpTo(int count);
 
   CallQueue& queue_;

@@ -243,18 +243,15 @@ bool StreamCall::IsFree() const {
   return finished_ && done_seen_ && !reading_ && !writing_ && unanswered_ == 0 && !deferred_;
 }
 
-void StreamCall::CountEnd() {
-  if (method_.counts == nullptr) return;
-  const absl::Duration duration = parts_.reads->clock().Now() - began_;
-  const bool cancelled_by_client = cancelled()->load(std::memory_order_relaxed);
-  proto::MutexLock lock(&mutex_);
-  method_.counts->End({cancelled_by_client ? absl::StatusCode::kCancelled : code_, duration,
-                       received_bytes_, sent_bytes_});
-}
-
 // No event of the call is pending.
 void StreamCall::Free() {
-  CountEnd();
+  if (method_.counts != nullptr) {
+    const absl::Duration duration = parts_.reads->clock().Now() - began_;
+    const bool cancelled_by_client = cancelled()->load(std::memory_order_relaxed);
+    proto::MutexLock lock(&mutex_);
+    method_.counts->End({cancelled_by_client ? absl::StatusCode::kCancelled : code_, duration,
+                         received_bytes_, sent_bytes_});
+  }
   method_.open->Remove(*this);
   Release();
 }
