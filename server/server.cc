@@ -163,11 +163,11 @@ ConnectionWatch::Options Server::WatchOptions() {
 
 absl::Status Server::BuildRingLoop(int threads) {
   if (!options_.shared_memory.enabled) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(ring_loop_,
-                        RingLoop::Create(
-                            clock_, Spin(threads),
-                            [this](RingCall& call) { core_->rope_service().RotateLocal(call); },
-                            [this] { return core_->batcher().RunGathered(); }));
+  ROPE_ASSIGN_OR_RETURN(
+      ring_loop_,
+      RingLoop::Create(
+          Spin(threads), [this](RingCall& call) { core_->rope_service().RotateLocal(call); },
+          [this] { return core_->batcher().RunGathered(); }));
   return absl::OkStatus();
 }
 
@@ -239,9 +239,9 @@ absl::Status Server::Listen() {
   const std::string& address = options_.metrics_listen;
   ROPE_ASSIGN_OR_RETURN(
       metrics_endpoint_,
-      MetricsEndpoint::Listen(address, {.metrics = &core_->metrics(),
-                                        .gauges = [this] { return ReadGauges(); },
-                                        .serving = [this] { return health_->serving(); }}));
+      MetricsEndpoint::Listen(address,
+                              {.metrics = [this] { return core_->metrics().Collect(ReadGauges()); },
+                               .serving = [this] { return health_->serving(); }}));
   metrics_address_ =
       absl::StrCat(address.substr(0, address.rfind(':')), ":", metrics_endpoint_->port());
   return absl::OkStatus();

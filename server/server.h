@@ -89,7 +89,6 @@ class Server {
   // Time for which a thread polls before it sleeps.
   absl::Duration Spin(int threads) const;
   absl::Status Listen();
-  // Gives gRPC a connection.
   void HandOn(int fd, bool tls);
   void ArmAndStart();
   // One line about what runs; then, as warnings, one for each thing in its configuration that the

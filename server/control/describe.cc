@@ -27,7 +27,7 @@ struct DescribePlan {
   std::vector<int64_t> positions;    // of the rows
 };
 
-absl::Status CheckPositions(const v1::DescribeRequest& request) {
+absl::Status CheckRanges(const v1::DescribeRequest& request) {
   if (request.positions_size() > kDescribePositionsMax) {
     return InvalidField("positions", absl::StrCat(request.positions_size(), " positions"),
                         absl::StrCat("at most ", kDescribePositionsMax));
@@ -35,10 +35,6 @@ absl::Status CheckPositions(const v1::DescribeRequest& request) {
   for (const int64_t position : request.positions()) {
     ROPE_RETURN_IF_ERROR(CheckPosition(position, "positions"));
   }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSeqLen(const v1::DescribeRequest& request) {
   if (!request.has_seq_len()) return absl::OkStatus();
   if (request.seq_len() >= 1 && request.seq_len() <= limits::kSeqLenMax) return absl::OkStatus();
   return InvalidField("seq_len", request.seq_len(),
@@ -94,10 +90,10 @@ class DescribeAnswer {
   explicit DescribeAnswer(DescribePlan plan) : plan_(std::move(plan)), columns_(ColumnsOf(plan_)) {}
 
   absl::StatusOr<bool> Step(v1::DescribeResponse& response) {
-    if (!described_) {
-      ROPE_RETURN_IF_ERROR(DescribeAll(response));
-    } else {
+    if (rows_.has_value()) {
       AddRows(response);
+    } else {
+      ROPE_RETURN_IF_ERROR(DescribeAll(response));
     }
     return columns_ == 0 || next_ == plan_.positions.size();
   }
@@ -111,7 +107,6 @@ class DescribeAnswer {
     reply.config_id = plan_.entry->config_id();
     response = proto::WriteDescribeReply(reply);
     if (columns_ > 0) rows_.emplace(plan_.entry->rope(), *plan_.resolved, plan_.options);
-    described_ = true;
     return absl::OkStatus();
   }
 
@@ -125,8 +120,7 @@ class DescribeAnswer {
 
   const DescribePlan plan_;
   const int64_t columns_;
-  bool described_ = false;
-  std::optional<kernels::DescribedRows> rows_;  // unset: the layer does not rotate
+  std::optional<kernels::DescribedRows> rows_;  // unset: not described yet, or it does not rotate
   size_t next_ = 0;                             // row
 };
 
@@ -137,8 +131,7 @@ absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const v1::DescribeRequest& 
                                                      int64_t reply_bytes_max, AdmitReply admit) {
   DescribePlan plan;
   ROPE_ASSIGN_OR_RETURN(plan.entry, registry.Find(request.rope()));
-  ROPE_RETURN_IF_ERROR(CheckPositions(request));
-  ROPE_RETURN_IF_ERROR(CheckSeqLen(request));
+  ROPE_RETURN_IF_ERROR(CheckRanges(request));
   if (plan.entry->layer().rotates) {
     ROPE_ASSIGN_OR_RETURN(plan.resolved, ResolveAsked(*plan.entry, request));
   }

@@ -48,19 +48,10 @@ absl::StatusOr<Embedding> ResolveEmbedding(EntryPtr entry, const v1::GetTablesRe
 }
 
 absl::StatusOr<kernels::RowLayout> ReadLayout(v1::TableLayout layout) {
-  switch (layout) {
-    case v1::TABLE_LAYOUT_UNSPECIFIED:
-    case v1::TABLE_LAYOUT_COS_SIN:
-      return kernels::RowLayout::kCosSin;
-    case v1::TABLE_LAYOUT_COS_SIN_CACHE:
-      return kernels::RowLayout::kCosSinCache;
-    case v1::TABLE_LAYOUT_DUPLICATED:
-      return kernels::RowLayout::kDuplicated;
-    case v1::TABLE_LAYOUT_COMPLEX:
-      return kernels::RowLayout::kComplex;
-    default:
-      return InvalidField("layout", static_cast<int>(layout), "a value of TableLayout");
-  }
+  if (layout == v1::TABLE_LAYOUT_UNSPECIFIED) return kernels::RowLayout::kCosSin;
+  // The schema has the same layouts in the same order, from 1.
+  if (v1::TableLayout_IsValid(layout)) return static_cast<kernels::RowLayout>(layout - 1);
+  return InvalidField("layout", static_cast<int>(layout), "a value of TableLayout");
 }
 
 absl::StatusOr<kernels::RowFormat> ReadFormat(const v1::GetTablesRequest& request,

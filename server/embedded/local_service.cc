@@ -3,11 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/transport/fork.h"
@@ -40,24 +38,11 @@ class AwaitedCall : public Call {
   // Waits until the call has ended, and returns its status. After the timeout it cancels the call,
   // and waits on.
   Status Await() {
-    const proto::MutexLock lock(&mutex_);
-    std::chrono::steady_clock::time_point end;
-    if (!is_done_) {
-      end = std::chrono::steady_clock::now() +
-            absl::ToChronoNanoseconds(std::min(timeout_, kTimeoutMax));
-    }
-    bool is_late = false;
-    while (!is_done_) {
-      const auto left = end - std::chrono::steady_clock::now();
-      if (is_late) {
-        done_.Wait(&mutex_);
-      } else if (left.count() > 0) {
-        done_.WaitFor(&mutex_, left);
-      } else {
-        is_late = true;
-        cancelled_->store(true);
-      }
-    }
+    const bool is_late = !done_.HasBeenNotified() &&  // then no clock is read
+                         !done_.WaitForNotificationWithTimeout(
+                             absl::ToChronoNanoseconds(std::min(timeout_, kTimeoutMax)));
+    if (is_late) cancelled_->store(true);
+    done_.WaitForNotification();
     if (is_late && absl::IsCancelled(status_)) {
       return client::MakeError(Reason::kDeadline, "the deadline has passed");
     }
@@ -65,12 +50,10 @@ class AwaitedCall : public Call {
   }
 
  protected:
-  // The call's answer has been kept. The caller may destroy the call as soon as this unlocks.
+  // The call's answer has been kept. The caller may destroy the call at once.
   void End(const absl::Status& status) {
-    const proto::MutexLock lock(&mutex_);
     status_ = status;
-    is_done_ = true;
-    done_.SignalAll();
+    done_.Notify();
   }
 
  private:
@@ -80,9 +63,7 @@ class AwaitedCall : public Call {
   const LocalService::Cancelled& cancelled_;
   server::Connection& connection_;
   absl::Status status_;  // set at the end
-  proto::Mutex mutex_;
-  proto::CondVar done_;
-  bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
+  proto::Notification done_;
 };
 
 // A call of any method.
@@ -209,7 +190,6 @@ absl::Status LocalService::Build(const Options& options) {
       server::Connection::About{.id = 1, .account = std::move(account)}, core_->region_totals());
   ROPE_ASSIGN_OR_RETURN(region_id_, connection_->regions().RegisterProcess());
   ROPE_ASSIGN_OR_RETURN(device_region_id_, connection_->regions().RegisterDevices());
-  services_ = core_->HealthNames();
   return absl::OkStatus();
 }
 
@@ -246,7 +226,7 @@ void LocalService::RunWhatIsLeft() {
 }
 
 bool LocalService::HasService(const std::string& name) const {
-  return name.empty() || std::find(services_.begin(), services_.end(), name) != services_.end();
+  return name.empty() || std::ranges::count(core_->HealthNames(), name) > 0;
 }
 
 }  // namespace rope::embedded

@@ -68,7 +68,6 @@ class LocalService {
   const server::SteadyClock clock_{};
   std::unique_ptr<server::Core> core_;
   std::unique_ptr<server::Connection> connection_;  // of all clients of this engine
-  std::vector<std::string> services_;
   uint64_t region_id_ = 0;
   uint64_t device_region_id_ = 0;
 };

@@ -183,7 +183,6 @@ void Batcher::Run(Batch& batch) {
     }
     request.stages.execute += Microseconds(finished - batch.started);
     ++report.requests;
-    report.tokens += slice.end - slice.begin;
     report.bytes += (slice.end - slice.begin) * request.plan.bytes_per_token;
   }
   if (on_batch_) on_batch_(report);

@@ -111,7 +111,6 @@ class Health::WatchCall final : public QueueCall {
 
 Health::Health(const std::vector<std::string>& services, const QueueCall::Parts& parts)
     : services_(services.begin(), services.end()),
-      service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")),
       watch_{service_.RequestOf("Watch"), parts},
       check_{{service_.RequestOf("Check"), parts}, [this](ServiceCall& call) {
                const auto response = Check(call.request());

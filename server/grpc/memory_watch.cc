@@ -46,18 +46,18 @@ MemoryWatch::MemoryWatch(const Options& options, System system, MessageReads& re
 absl::Duration MemoryWatch::Look() {
   const absl::Time now = clock_.Now();
   EndLateReads(now);
-  unaccounted_bytes_ = UnaccountedBytes();
-  const bool in_use = unaccounted_bytes_ > options_.receive_bytes / 2;
+  int64_t unaccounted_bytes = UnaccountedBytes();
+  const bool in_use = unaccounted_bytes > options_.receive_bytes / 2;
   const bool is_exact = in_use && now - trimmed_ >= kTrimPeriod;
   if (is_exact) {
     trimmed_ = now;
     pool_.Trim();
     system_.trim();
-    unaccounted_bytes_ = UnaccountedBytes();
+    unaccounted_bytes = UnaccountedBytes();
   }
-  receiving_bytes_.store(std::max<int64_t>(0, unaccounted_bytes_), std::memory_order_relaxed);
-  const bool is_far_above = unaccounted_bytes_ > options_.receive_bytes * 3 / 2;
-  if (is_exact || is_far_above) EndReads(now, is_far_above);
+  receiving_bytes_.store(std::max<int64_t>(0, unaccounted_bytes), std::memory_order_relaxed);
+  const bool is_far_above = unaccounted_bytes > options_.receive_bytes * 3 / 2;
+  if (is_exact || is_far_above) EndReads(unaccounted_bytes, now, is_far_above);
   GiveBack(now);
   if (in_use) return kPressurePeriod;
   if (reads_.count() > 0) return kBusyPeriod;
@@ -81,11 +81,11 @@ void MemoryWatch::EndLateReads(absl::Time now) {
 }
 
 // Calls end with a retry delay.
-void MemoryWatch::EndReads(absl::Time now, bool of_anybody) {
-  if (unaccounted_bytes_ <= options_.receive_bytes) return;
+void MemoryWatch::EndReads(int64_t unaccounted_bytes, absl::Time now, bool of_anybody) {
+  if (unaccounted_bytes <= options_.receive_bytes) return;
   // The number of reads to end so that half of the budget is left, if all hold equally much.
-  const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
-  const int64_t wanted = std::max<int64_t>(1, reads_.CountAll() * spare / unaccounted_bytes_);
+  const int64_t spare = unaccounted_bytes - options_.receive_bytes / 2;
+  const int64_t wanted = std::max<int64_t>(1, reads_.CountAll() * spare / unaccounted_bytes);
   const absl::Status status =
       RetryLater(Reason::kBudgetFull, "request",
                  "part of a message while the server has no memory for the rest",

@@ -66,8 +66,7 @@ class MemoryWatch {
   int64_t UnaccountedBytes() const;
   void EndLateReads(absl::Time now);
   // Ends as many reads as leave half of the budget. `of_anybody`: as MessageReads::EndOfGreediest.
-  void EndReads(absl::Time now, bool of_anybody);
-  // Gives unused memory back to the system.
+  void EndReads(int64_t unaccounted_bytes, absl::Time now, bool of_anybody);
   void GiveBack(absl::Time now);
 
   const Options options_;
@@ -79,7 +78,6 @@ class MemoryWatch {
   int64_t own_bytes_ = 0;  // set by Start
 
   // Confined to the thread that looks.
-  int64_t unaccounted_bytes_ = 0;
   absl::Time trimmed_ = absl::InfinitePast();
   absl::Time pool_trimmed_ = absl::InfinitePast();
   absl::Time sampled_ = absl::InfinitePast();

@@ -34,19 +34,11 @@ namespace rope::server {
 
 class CallsInFlight {
  public:
-  // Counts a call object for as long as it exists: armed, reading, handled or ending.
-  class Open {
-   public:
-    explicit Open(CallsInFlight& calls) : calls_(calls) { calls_.open_.fetch_add(1); }
-    ~Open() {
-      if (calls_.open_.fetch_sub(1) == 1) calls_.open_.notify_all();
-    }
-    Open(const Open&) = delete;
-    Open& operator=(const Open&) = delete;
-
-   private:
-    CallsInFlight& calls_;
-  };
+  // A call object is open from when it is made until it is freed: armed, reading, handled, ending.
+  void Open() { open_.fetch_add(1); }
+  void Close() {
+    if (open_.fetch_sub(1) == 1) open_.notify_all();
+  }
 
   // Waits until no call object exists. A queue may be shut down only then, because gRPC aborts the
   // process if a call starts a step on a queue that is shut down. REQUIRES: the gRPC server is shut
@@ -255,9 +247,7 @@ class PollLoop {
   using OnIdle = std::function<bool()>;
 
   // Adds `threads` queues to `builder`.
-  PollLoop(
-      grpc::ServerBuilder& builder, int threads, absl::Duration spin,
-      OnIdle on_idle = [] { return false; });
+  PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin, OnIdle on_idle);
   // REQUIRES: not started, or shut down.
   ~PollLoop();
 

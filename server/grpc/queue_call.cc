@@ -26,11 +26,17 @@ absl::string_view QueueCall::Header(const char* name) const {
   return {value.data(), value.size()};
 }
 
+// The counts fall after the deletion, so that a drained server has no call left.
+void QueueCall::Delete() {
+  CallsInFlight& in_flight = *parts_.in_flight;
+  const bool was_counted = is_counted_;
+  delete this;
+  if (was_counted) in_flight.Remove();
+  in_flight.Close();
+}
+
 void QueueCall::Arrived(bool ok) {
-  if (!ok) {  // shutdown before a call came: gRPC sends no done notification
-    delete this;
-    return;
-  }
+  if (!ok) return Delete();  // shutdown before a call came: gRPC sends no done notification
   connection_ = parts_.connections->Of(context_.peer());
   origin_ = connection_->account();
   if (connection_->is_proxy()) {
@@ -135,15 +141,14 @@ void CallArming::ArmUpTo(int count) {
 // Only handled calls count as in flight.
 void UnaryCall::OnRead(bool ok) {
   if (!read_ended()) {
-    parts_.in_flight->Add();
-    is_counted_ = true;
+    Count();
     if (ok) {
       method_.handler(*this);
     } else {
       FinishWithoutMessage(InvalidField("request", "no message", "one"));
     }
   }
-  ReleaseAndCount();
+  Release();
 }
 
 void UnaryCall::Finish(const absl::Status& status, const grpc::ByteBuffer& reply, Permit permit) {
@@ -157,14 +162,7 @@ void UnaryCall::OnEnded(bool ok) {
   connection().PayReply(permit_.bytes(), ok);
   permit_ = Permit();
   if (ok) arming_->Refill();  // not ok: the server may be shutting down
-  ReleaseAndCount();
-}
-
-// The count falls after the deletion, so that a drained server has no call left.
-void UnaryCall::ReleaseAndCount() {
-  CallsInFlight& in_flight = *parts_.in_flight;
-  const bool was_counted = is_counted_;
-  if (Release() && was_counted) in_flight.Remove();
+  Release();
 }
 
 }  // namespace rope::server

@@ -55,9 +55,8 @@ using RequestCall =
 template <typename Generated>
 class RawService final : public Generated::Service {
  public:
-  explicit RawService(const google::protobuf::ServiceDescriptor& descriptor)
-      : descriptor_(descriptor) {
-    for (int i = 0; i < descriptor.method_count(); ++i) {
+  RawService() {
+    for (int i = 0; i < descriptor_.method_count(); ++i) {
       this->MarkMethodStreamed(i, nullptr);
       this->MarkMethodRaw(i);
     }
@@ -74,7 +73,9 @@ class RawService final : public Generated::Service {
   }
 
  private:
-  const google::protobuf::ServiceDescriptor& descriptor_;
+  const google::protobuf::ServiceDescriptor& descriptor_ =
+      *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
+          Generated::service_full_name());
 };
 
 class QueueCall;
@@ -112,7 +113,6 @@ class CallArming final : public std::enable_shared_from_this<CallArming> {
   CallArming(CallQueue& queue, const RequestCall& request, int wanted, Make make)
       : queue_(queue), request_(request), wanted_(wanted), make_(std::move(make)) {}
 
-  // Arms calls until `count` are armed.
   void ArmUpTo(int count);
 
   CallQueue& queue_;
@@ -171,12 +171,13 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
  protected:
   // `releases`: the number of them that deletes the call.
   QueueCall(const Method& method, std::shared_ptr<CallArming> arming, int releases)
-      : open_call_(*method.parts.in_flight),
-        parts_(method.parts),
+      : parts_(method.parts),
         arming_(std::move(arming)),
         stream_(&context_),
         of_(method),
-        releases_left_(releases) {}
+        releases_left_(releases) {
+    parts_.in_flight->Open();
+  }
 
   // The steps. Shutdown before a call came deletes it without one.
   virtual void OnArrived() = 0;
@@ -188,12 +189,14 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
   void EndRead(const absl::Status& /*status*/) override { context_.TryCancel(); }
   void CancelRead() override { context_.TryCancel(); }
 
-  // Deletes the call with the last of its releases, and returns whether this was it. One thread at
-  // a time.
-  bool Release() {
-    const bool is_last = --releases_left_ == 0;
-    if (is_last) delete this;
-    return is_last;
+  // Counts the call as in flight until it is freed.
+  void Count() {
+    parts_.in_flight->Add();
+    is_counted_ = true;
+  }
+  // Deletes the call with the last of its releases. One thread at a time.
+  void Release() {
+    if (--releases_left_ == 0) Delete();
   }
 
   void StartRead(bool is_open_stream = false) {
@@ -212,7 +215,6 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
     StartFinish(status);
   }
 
-  const CallsInFlight::Open open_call_;  // first, because it ends last
   const Parts& parts_;
   const std::shared_ptr<CallArming> arming_;
   RawContext context_;
@@ -228,6 +230,7 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
     context_.AsyncNotifyWhenDone(&done_);
     request(&context_, &stream_, &arming_->queue().completion_queue(), &arrived_);
   }
+  void Delete();
   void Arrived(bool ok);
   // UNAUTHENTICATED, PERMISSION_DENIED: as Access::Admit. Sets identity_ and account_.
   absl::Status Admit();
@@ -241,6 +244,7 @@ class QueueCall : public virtual IncomingCall, protected MessageReads::Entry {
 
   const Method& of_;
   int releases_left_;
+  bool is_counted_ = false;
   // Set on arrival.
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<Account> origin_;  // the connection's, or of whom a proxy calls for
@@ -297,13 +301,10 @@ class UnaryCall final : public QueueCall, public ServiceCall {
   void OnArrived() override { StartRead(); }
   void OnRead(bool ok) override;
   void OnEnded(bool ok) override;
-  void OnDone() override { ReleaseAndCount(); }
   void EndRead(const absl::Status& status) override { FinishWithoutMessage(status); }
-  void ReleaseAndCount();
 
   const Method& method_;
   Permit permit_;  // of the reply
-  bool is_counted_ = false;
 };
 
 }  // namespace rope::server

@@ -24,11 +24,10 @@ constexpr proto::SplitOptions kSplitOptions = {.skeleton_bytes_max = limits::kSk
                                                .repeated_messages_max = 1024,
                                                .fields_max = 256 * 1024};
 
-// An encoded message up to this size is copied into its slice; a larger one belongs to it.
-constexpr size_t kCopiedBytesMax = 4096;
 constexpr size_t kSmallTensors = 2;  // q and k
 using Views = absl::InlinedVector<std::string_view, 4>;
 using Slices = std::vector<grpc::Slice>;
+using ReplySlices = absl::InlinedVector<grpc::Slice, 2 * kSmallTensors + 1>;
 
 // A message in one piece.
 class ReceivedString final : public ReceivedBytes {
@@ -78,7 +77,6 @@ grpc::Slice SliceOf(const std::string& bytes) {
 
 // Adds a result that overwrote the received bytes of its tensor, as sub-slices of the received
 // slices, which alone can be overwritten. gRPC frees each of them as soon as its parts are sent.
-template <typename ReplySlices>
 void AddOverwritten(const Request& request, size_t tensor, ReplySlices& slices) {
   const Slices& received = static_cast<const ReceivedSlices&>(*request.decoded.bytes).slices();
   auto slice = received.begin();
@@ -137,8 +135,6 @@ absl::StatusOr<Decoded> Decode(absl::Span<const std::string_view> fragments,
   TakeId(decoded.message().request_id(), arrival);
   return decoded;
 }
-
-using ReplySlices = absl::InlinedVector<grpc::Slice, 2 * kSmallTensors + 1>;
 
 // The encoded RotateResponse: text and outputs in turn.
 ReplySlices SlicesOfReply(Request& request) {
@@ -210,9 +206,7 @@ absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& byt
   return Decode(message.rotate->fragments, std::move(received), arrival);
 }
 
-absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, int64_t message_bytes_max,
-                                           Arrival& arrival) {
-  ROPE_RETURN_IF_ERROR(CheckLength(static_cast<int64_t>(bytes.size()), message_bytes_max));
+absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, Arrival& arrival) {
   auto received = std::make_unique<ReceivedString>(std::move(bytes));
   const std::string_view view = received->bytes();
   return Decode({&view, 1}, std::move(received), arrival);
@@ -237,12 +231,8 @@ absl::Status DecodeShortMessage(grpc::ByteBuffer& bytes, google::protobuf::Messa
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {
   auto bytes = std::make_unique<std::string>(message.SerializeAsString());
-  const size_t size = bytes->size();
-  if (size <= kCopiedBytesMax) {
-    const grpc::Slice slice = SliceOf(*bytes);
-    return grpc::ByteBuffer(&slice, 1);
-  }
   char* const data = bytes->data();
+  const size_t size = bytes->size();
   const grpc::Slice slice(
       data, size, [](void* sent) { std::unique_ptr<std::string>(static_cast<std::string*>(sent)); },
       bytes.release());

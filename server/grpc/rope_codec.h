@@ -46,9 +46,8 @@ absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& byt
                                                            proto::StreamMessage& message,
                                                            Arrival& arrival);
 
-// As DecodeRequest, for a message in one piece.
-absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, int64_t message_bytes_max,
-                                           Arrival& arrival);
+// As DecodeRequest, for a message of a ring, which is in one piece and always short enough.
+absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, Arrival& arrival);
 
 // The slices of a received message. They are freed by the ByteBuffer that they came in: ~Slice
 // itself, as the last owner of received memory, ends the process in gRPC 1.51 while the

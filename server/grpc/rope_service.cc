@@ -4,6 +4,7 @@
 #include "server/limits.h"
 #include "server/models/model_registry.h"
 #include "server/request/plan.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
@@ -76,11 +77,7 @@ grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
 }  // namespace
 
 RopeService::RopeService(Parts parts)
-    : parts_(std::move(parts)),
-      recorder_(*parts_.metrics, *parts_.clock, parts_.logs_requests),
-      service_(*v1::RotateRequest::descriptor()->file()->pool()->FindServiceByName(
-          "rope.v1.RopeService")),
-      id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
+    : parts_(std::move(parts)), id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
   AddHandler(Method::kRotate, [this](ServiceCall& call) { Rotate(call); });
   rotate_stream_ = {
       MethodOf(Method::kRotateStream),
@@ -221,7 +218,7 @@ void RopeService::RotateLocal(LocalCall& call) {
   auto decoded = DecodeWith(
       [&]() -> absl::StatusOr<Decoded> {
         ROPE_RETURN_IF_ERROR(AdmitLocal(call, arrival));
-        return DecodeSmallRequest(call.CopyMessage(), parts_.max_message_bytes, arrival);
+        return DecodeSmallRequest(call.CopyMessage(), arrival);
       },
       arrival);
   if (!decoded.ok()) {
@@ -310,13 +307,19 @@ void RopeService::RecordRotation(Method method, const IncomingCall& call, const 
 void RopeService::Record(Method method, const IncomingCall& call, const Arrival& arrival,
                          const RequestLabels* labels, const absl::Status& status,
                          int64_t reply_bytes) {
-  const auto caller = [&]() -> RequestRecord::Caller {
-    return {call.origin(), arrival.identity == nullptr ? "" : arrival.identity->name,
-            std::string(call.Header("x-request-id")), std::string(call.Header("traceparent"))};
+  const auto add_caller = [&](LogLine& line) {
+    const auto add = [&line](absl::string_view key, absl::string_view value) {
+      if (!value.empty()) line.Text(key, ShortText(value, limits::kRequestIdBytesMax));
+    };
+    add("peer", call.origin());
+    if (arrival.identity != nullptr) add("identity", arrival.identity->name);
+    add("x_request_id", call.Header("x-request-id"));
+    add("trace_id", TraceIdOf(call.Header("traceparent")));
   };
-  recorder_.Add({method, arrival.transport, arrival.id, arrival.received, arrival.message_bytes,
-                 labels, caller},
-                status, reply_bytes);
+  AddRecord(
+      {method, arrival.transport, arrival.id, labels, status,
+       parts_.clock->Now() - arrival.received, arrival.message_bytes, reply_bytes, add_caller},
+      parts_.logs_requests, *parts_.metrics);
 }
 
 std::string RopeService::MakeId() {

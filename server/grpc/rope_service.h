@@ -96,7 +96,6 @@ class RopeService {
   auto DecodeWith(const Decode& decode, Arrival& arrival) -> decltype(decode());
   // Submits a request to the engine. `done` runs in any case.
   void Submit(Arrival arrival, Decoded decoded, Request::Done done);
-  // A call of the control plane.
   struct ControlCall {
     ControlCall(Method of, Arrival arrived) : method(of), arrival(std::move(arrived)) {}
     const Method method;
@@ -128,7 +127,6 @@ class RopeService {
   std::string MakeId();
 
   const Parts parts_;
-  RequestRecorder recorder_;
   RawService<v1::RopeService> service_;
   std::array<std::unique_ptr<UnaryCall::Method>, kMethodCount> methods_;  // null: not unary
   OpenStreams open_streams_;

@@ -72,7 +72,7 @@ void OpenStreams::Remove(StreamCall& stream) {
 void StreamCall::OnArrived() {
   static_cast<void>(context_.client_metadata());
   began_ = parts_.reads->clock().Now();
-  parts_.in_flight->Add();
+  Count();
   method_.open->Add(*this);
   {
     proto::MutexLock lock(&mutex_);
@@ -243,22 +243,17 @@ bool StreamCall::IsFree() const {
   return finished_ && done_seen_ && !reading_ && !writing_ && unanswered_ == 0 && !deferred_;
 }
 
-void StreamCall::CountEnd() {
-  if (method_.counts == nullptr) return;
-  const absl::Duration duration = parts_.reads->clock().Now() - began_;
-  const bool cancelled_by_client = cancelled()->load(std::memory_order_relaxed);
-  proto::MutexLock lock(&mutex_);
-  method_.counts->End({cancelled_by_client ? absl::StatusCode::kCancelled : code_, duration,
-                       received_bytes_, sent_bytes_});
-}
-
-// No event of the call is pending. The count falls last, so that a drained server has no call left.
+// No event of the call is pending.
 void StreamCall::Free() {
-  CountEnd();
-  CallsInFlight& in_flight = *parts_.in_flight;
+  if (method_.counts != nullptr) {
+    const absl::Duration duration = parts_.reads->clock().Now() - began_;
+    const bool cancelled_by_client = cancelled()->load(std::memory_order_relaxed);
+    proto::MutexLock lock(&mutex_);
+    method_.counts->End({cancelled_by_client ? absl::StatusCode::kCancelled : code_, duration,
+                         received_bytes_, sent_bytes_});
+  }
   method_.open->Remove(*this);
   Release();
-  in_flight.Remove();
 }
 
 }  // namespace rope::server

@@ -121,8 +121,6 @@ class StreamCall final : public QueueCall {
   // that sees it frees the call.
   bool IsFree() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Free() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the call in the counts of its method.
-  void CountEnd() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Method& method_;
   absl::Time began_;  // at its headers

@@ -82,7 +82,7 @@ absl::StatusOr<std::shared_ptr<TlsCredentials>> TlsCredentials::Load(const TlsFi
   return credentials;
 }
 
-absl::StatusOr<TlsCredentials::Pems> TlsCredentials::ReadPems() const {
+absl::StatusOr<LogLine> TlsCredentials::Read() {
   Pems pems;
   ROPE_ASSIGN_OR_RETURN(pems.cert, ReadFile("--tls_cert", files_.cert, kPemBytesMax));
   ROPE_ASSIGN_OR_RETURN(pems.key, ReadFile("--tls_key", files_.key, kPemBytesMax));
@@ -102,20 +102,15 @@ absl::StatusOr<TlsCredentials::Pems> TlsCredentials::ReadPems() const {
     return InvalidField("--tls_cert", absl::StrCat(files_.cert, ", which OpenSSL refuses"),
                         "a key of at least 2048 bits, or 224 of a curve, and SHA-256 or better");
   }
-  pems.expiry = TimeOf(X509_get0_notAfter(certificate.get()));
-  if (files_.client_ca.empty()) return pems;
-  ROPE_ASSIGN_OR_RETURN(pems.client_ca,
-                        ReadFile("--tls_client_ca", files_.client_ca, kPemBytesMax));
-  if (CertificateOf(pems.client_ca) == nullptr) {
-    return InvalidField("--tls_client_ca", files_.client_ca, "a file with certificates in PEM");
+  if (!files_.client_ca.empty()) {
+    ROPE_ASSIGN_OR_RETURN(pems.client_ca,
+                          ReadFile("--tls_client_ca", files_.client_ca, kPemBytesMax));
+    if (CertificateOf(pems.client_ca) == nullptr) {
+      return InvalidField("--tls_client_ca", files_.client_ca, "a file with certificates in PEM");
+    }
   }
-  return pems;
-}
-
-absl::StatusOr<LogLine> TlsCredentials::Read() {
-  ROPE_ASSIGN_OR_RETURN(Pems pems, ReadPems());
   proto::MutexLock lock(&mutex_);
-  expiry_ = pems.expiry;
+  expiry_ = TimeOf(X509_get0_notAfter(certificate.get()));
   loaded_ = std::move(pems);
   return LogLine(
       absl::StrCat("TLS files: read again, the certificate ends ", absl::FormatTime(expiry_)));

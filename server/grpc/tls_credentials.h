@@ -61,11 +61,8 @@ class TlsCredentials {
     std::string cert;
     std::string key;
     std::string client_ca;
-    absl::Time expiry;
   };
-  // Reads the files and checks that they fit together, and that OpenSSL takes them.
-  absl::StatusOr<Pems> ReadPems() const;
-  // ReadPems, for the next handshake.
+  // Reads the files for the next handshake, if they fit together and OpenSSL takes them.
   absl::StatusOr<LogLine> Read() ABSL_LOCKS_EXCLUDED(mutex_);
   // What gRPC asks for at the start and at each handshake.
   static grpc_ssl_certificate_config_reload_status Fetch(

@@ -4,15 +4,11 @@
 // gRPC gives a call to this service only if its path names no registered method, so that other
 // calls do not meet it. Without it, gRPC answers such calls itself, without a text.
 //
-//   armed -> arrived (headers): arms a successor, finishes -> ended
-//
 // No step reads: what the client sends of its message stays within the flow control of its stream
-// until the answer ends the stream. The call deletes itself when the last step and gRPC's done
-// notification are back.
+// until the answer ends the stream.
 //
-// Threading:  Calls run on their queue's thread.
-// Ownership:  Calls own themselves. The constructor's arguments must outlive the service and its
-//             calls.
+// Threading:  As QueueCall.
+// Ownership:  The constructor's arguments must outlive the service and its calls.
 // Errors:     UNIMPLEMENTED with reason NOT_BUILT, to every call.
 // Limits:     Each call is one of the connection's kConcurrentStreamsMax.
 #ifndef ROPE_SERVER_GRPC_UNKNOWN_METHODS_H_

@@ -446,12 +446,7 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
   ROPE_ASSIGN_OR_RETURN(brought.region_id, connection->regions().RegisterMemfd(
                                                std::move(descriptors[0]), hello->bytes));
   if (!has_ring || options_.rings == nullptr) return brought;
-  const auto open_ring = [&]() -> absl::StatusOr<proto::FileDescriptor> {
-    ROPE_ASSIGN_OR_RETURN(auto memory,
-                          Ring::MapMemory(std::move(descriptors[1]), hello->ring_bytes));
-    return options_.rings->Open(connection, std::move(memory));
-  };
-  auto doorbell = open_ring();
+  auto doorbell = options_.rings->Open(connection, std::move(descriptors[1]), hello->ring_bytes);
   if (doorbell.ok()) {
     brought.doorbell = *std::move(doorbell);
   } else {  // the region works without its ring

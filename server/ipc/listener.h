@@ -130,7 +130,6 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // The address, with the port filled in.
   const std::string& address() const { return sockets_.address; }
 
  private:

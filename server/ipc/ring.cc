@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/telemetry/log.h"
 
@@ -149,20 +152,19 @@ void WakeLoop(const proto::FileDescriptor& doorbell) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<RingLoop>> RingLoop::Create(const Clock& clock, absl::Duration spin,
+absl::StatusOr<std::unique_ptr<RingLoop>> RingLoop::Create(absl::Duration spin,
                                                            Ring::Handler handler, OnIdle on_idle) {
   proto::FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
   proto::FileDescriptor events(epoll_create1(EPOLL_CLOEXEC));
   if (!wake.ok() || !events.ok()) return TooManyFiles();
-  return std::unique_ptr<RingLoop>(new RingLoop(clock, spin, std::move(handler),      // owned by
+  return std::unique_ptr<RingLoop>(new RingLoop(spin, std::move(handler),             // owned by
                                                 std::move(on_idle), std::move(wake),  // the result
                                                 std::move(events)));
 }
 
-RingLoop::RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handler, OnIdle on_idle,
+RingLoop::RingLoop(absl::Duration spin, Ring::Handler handler, OnIdle on_idle,
                    proto::FileDescriptor wake, proto::FileDescriptor events)
-    : clock_(clock),
-      spin_(spin),
+    : spin_(spin),
       handler_(std::move(handler)),
       on_idle_(std::move(on_idle)),
       wake_(std::move(wake)),
@@ -172,7 +174,8 @@ RingLoop::RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handle
 }
 
 absl::StatusOr<proto::FileDescriptor> RingLoop::Open(std::shared_ptr<Connection> connection,
-                                                     std::unique_ptr<Region> memory) {
+                                                     proto::FileDescriptor memfd, uint64_t bytes) {
+  ROPE_ASSIGN_OR_RETURN(auto memory, Ring::MapMemory(std::move(memfd), bytes));
   const uint64_t id = connection->id();
   ServedRing served;
   served.ring = std::make_shared<Ring>(std::move(connection), std::move(memory));
@@ -230,26 +233,26 @@ bool RingLoop::Watch(int fd) const {
 void RingLoop::Run() {
   Rings rings;
   int64_t version = -1;
-  // As PollLoop: reads the clock only after a poll that finds no work.
-  absl::Time idle_since = absl::InfiniteFuture();
+  // End of the spin time. As PollLoop: the clock is read only after a poll that finds no work.
+  std::optional<std::chrono::steady_clock::time_point> end;
   while (true) {
     const bool stopped = stopped_.load();  // before the last rings are taken
     if (version_.load() != version) Refresh(rings, version);
     if (stopped) break;
     if (ServeAll(rings)) {
-      idle_since = absl::InfiniteFuture();
+      end.reset();
       continue;
     }
     // As PollLoop: on_idle_ runs until it has no work, and then not again during the spin time.
-    if (idle_since == absl::InfiniteFuture() && on_idle_()) continue;
-    const absl::Time now = clock_.Now();
-    idle_since = std::min(idle_since, now);
-    if (!rings.empty() && now - idle_since < spin_) {
+    if (!end.has_value() && on_idle_()) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (!end.has_value()) end = now + absl::ToChronoNanoseconds(spin_);
+    if (!rings.empty() && now < *end) {
       sched_yield();  // others may need this core
       continue;
     }
     Sleep(rings, version);
-    idle_since = absl::InfiniteFuture();
+    end.reset();
   }
   // What was submitted before; not until nothing is left, since a client may go on and on.
   for (uint32_t i = 0; i < proto::kRingSlots; i += Ring::kServedAtOnce) ServeAll(rings);

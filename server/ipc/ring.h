@@ -22,7 +22,6 @@
 #include "proto/ipc/ring.h"
 #include "proto/mutex.h"
 #include "server/clients/connections.h"
-#include "server/clock.h"
 #include "server/request/request.h"
 
 namespace rope::server {
@@ -117,7 +116,7 @@ void WakeLoop(const proto::FileDescriptor& doorbell);
 //
 // Threading:  Open, Close, count and Serves on any thread. Calls are handed on on the loop's
 //             thread.
-// Ownership:  Owns rings until they close; calls under way hold theirs. `clock` must outlive it.
+// Ownership:  Owns rings until they close; calls under way hold theirs.
 // Errors:     Open: as Ring::MapMemory. RESOURCE_EXHAUSTED: no more files may be opened.
 //             UNAVAILABLE: the loop has ended.
 
@@ -126,15 +125,15 @@ class RingLoop {
   // Called on the loop's thread when no ring has a request. Returns whether it did any work.
   using OnIdle = std::function<bool()>;
 
-  static absl::StatusOr<std::unique_ptr<RingLoop>> Create(const Clock& clock, absl::Duration spin,
+  static absl::StatusOr<std::unique_ptr<RingLoop>> Create(absl::Duration spin,
                                                           Ring::Handler handler, OnIdle on_idle);
   ~RingLoop() { Stop(); }
   RingLoop(const RingLoop&) = delete;
   RingLoop& operator=(const RingLoop&) = delete;
 
-  // Serves the ring of a connection. Returns the doorbell, for the client.
+  // Serves the ring in `memfd` of a connection. Returns the doorbell, for the client.
   absl::StatusOr<proto::FileDescriptor> Open(std::shared_ptr<Connection> connection,
-                                             std::unique_ptr<Region> memory);
+                                             proto::FileDescriptor memfd, uint64_t bytes);
   // Closes the ring of the connection with this id. Does nothing if it has none.
   void Close(uint64_t id);
   // Hands on what has been submitted, and closes all rings.
@@ -151,8 +150,8 @@ class RingLoop {
   };
   using Rings = std::vector<std::pair<uint64_t, std::shared_ptr<Ring>>>;  // with ids of connections
 
-  RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handler, OnIdle on_idle,
-           proto::FileDescriptor wake, proto::FileDescriptor events);
+  RingLoop(absl::Duration spin, Ring::Handler handler, OnIdle on_idle, proto::FileDescriptor wake,
+           proto::FileDescriptor events);
 
   void Run();
   // Copies the rings that are open now, and their version.
@@ -163,7 +162,6 @@ class RingLoop {
   void Sleep(const Rings& rings, int64_t version) const;
   bool Watch(int fd) const;
 
-  const Clock& clock_;
   const absl::Duration spin_;
   const Ring::Handler handler_;
   const OnIdle on_idle_;

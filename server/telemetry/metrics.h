@@ -38,8 +38,7 @@ struct BatchReport {
   ClosedBy closed_by = ClosedBy::kDirect;
   std::string_view device;  // of the batch's first request, as the executor set it
   int64_t requests = 0;     // a slice of a large request counts as one
-  int64_t tokens = 0;
-  int64_t bytes = 0;  // of the inputs or the outputs, whichever is larger
+  int64_t bytes = 0;        // of the inputs or the outputs, whichever is larger
   absl::Time started = {};
   absl::Time finished = {};
 };

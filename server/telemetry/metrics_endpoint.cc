@@ -1,13 +1,11 @@
 #include "server/telemetry/metrics_endpoint.h"
 
 #include <civetweb.h>
-#include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
 #include <chrono>
 #include <new>
 #include <thread>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -69,7 +67,7 @@ std::optional<MetricsEndpoint::Answer> MetricsEndpoint::AnswerTo(std::string_vie
   if (path == "/") return Answer{200, std::string(StatusPage()), "text/html; charset=utf-8"};
   if (path != "/metrics") return std::nullopt;
   proto::MutexLock lock(&mutex_);
-  return Answer{200, PrometheusText(sources_.metrics->Collect(sources_.gauges()))};
+  return Answer{200, PrometheusText(sources_.metrics())};
 }
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Listen(const std::string& address,

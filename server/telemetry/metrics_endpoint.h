@@ -5,8 +5,8 @@
 //   GET /livez              200 ALIVE: the process runs
 //   GET /readyz, /healthz   200 SERVING, or 503 NOT_SERVING: gRPC health of the whole server
 //
-// Threading:  The HTTP library's threads read the sources: `gauges` one at a time, `serving` at any
-//             time.
+// Threading:  The HTTP library's threads read the sources: `metrics` one at a time, `serving` at
+//             any time.
 // Ownership:  Everything that Sources refers to must outlive the endpoint.
 // Errors:     UNAVAILABLE: the server cannot listen on the address. To clients: 404 for any other
 //             path.
@@ -15,16 +15,18 @@
 #ifndef ROPE_SERVER_TELEMETRY_METRICS_ENDPOINT_H_
 #define ROPE_SERVER_TELEMETRY_METRICS_ENDPOINT_H_
 
+#include <prometheus/metric_family.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/mutex.h"
-#include "server/telemetry/metrics.h"
 
 struct mg_connection;
 struct mg_context;
@@ -37,8 +39,7 @@ std::string_view StatusPage();
 class MetricsEndpoint {
  public:
   struct Sources {
-    const Metrics* metrics = nullptr;
-    std::function<Gauges()> gauges;
+    std::function<std::vector<prometheus::MetricFamily>()> metrics;
     std::function<bool()> serving;
   };
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_join.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {
@@ -28,18 +27,8 @@ void AddLabels(const RequestLabels& labels, LogLine& line) {
   line.Text("labels", ShortText(absl::StrJoin(ordered, ",", absl::PairFormatter("="))));
 }
 
-void AddCaller(const RequestRecord::Caller& caller, LogLine& line) {
-  const auto add = [&line](absl::string_view key, absl::string_view value) {
-    if (!value.empty()) line.Text(key, ShortText(value, limits::kRequestIdBytesMax));
-  };
-  add("peer", caller.peer);
-  add("identity", caller.identity);
-  add("x_request_id", caller.request_id);
-  add("trace_id", TraceIdOf(caller.traceparent));
-}
-
-void WriteLine(spdlog::level::level_enum level, const RequestRecord& record,
-               const absl::Status& status, absl::Duration duration, int64_t reply_bytes) {
+void WriteLine(spdlog::level::level_enum level, const RequestRecord& record) {
+  const absl::Status& status = record.status;
   const auto left_out = AdmitLine(LogKindOf(record.method, status.code()));
   if (!left_out.has_value()) return;
   // An id that was refused may have any length.
@@ -49,31 +38,30 @@ void WriteLine(spdlog::level::level_enum level, const RequestRecord& record,
       .Word("code", absl::StatusCodeToString(status.code()));
   if (!status.ok()) line.Text("message", ShortText(status.message()));
   if (record.labels != nullptr) AddLabels(*record.labels, line);
-  AddCaller(record.caller(), line);
-  line.Number("duration_us", absl::ToInt64Microseconds(duration))
+  record.add_caller(line);
+  line.Number("duration_us", absl::ToInt64Microseconds(record.duration))
       .Number("received_bytes", record.message_bytes)
-      .Number("sent_bytes", reply_bytes)
+      .Number("sent_bytes", record.reply_bytes)
       .LeftOut(*left_out);
   Log(level, line);
 }
 
 }  // namespace
 
-void RequestRecorder::Add(const RequestRecord& record, const absl::Status& status,
-                          int64_t reply_bytes) {
-  const absl::Duration duration = clock_.Now() - record.received;
+void AddRecord(const RequestRecord& record, bool logs, Metrics& metrics) {
+  const absl::StatusCode code = record.status.code();
   if (record.transport == Transport::kRing) {
-    metrics_.ring_requests().End(status.code(), duration);
+    metrics.ring_requests().End(code, record.duration);
   } else if (record.transport == Transport::kStream) {
-    metrics_.stream_requests().End(status.code(), duration);
+    metrics.stream_requests().End(code, record.duration);
   } else {
-    metrics_.CallsOf(record.method)
-        .End({status.code(), duration, record.message_bytes, reply_bytes});
+    metrics.CallsOf(record.method)
+        .End({code, record.duration, record.message_bytes, record.reply_bytes});
   }
   auto level = spdlog::level::info;
-  if (status.ok()) level = spdlog::level::debug;
-  if (status.code() == absl::StatusCode::kInternal) level = spdlog::level::err;
-  if (logs_ && spdlog::should_log(level)) WriteLine(level, record, status, duration, reply_bytes);
+  if (code == absl::StatusCode::kOk) level = spdlog::level::debug;
+  if (code == absl::StatusCode::kInternal) level = spdlog::level::err;
+  if (logs && spdlog::should_log(level)) WriteLine(level, record);
 }
 
 }  // namespace rope::server

@@ -143,7 +143,8 @@ void ServeEcho(const std::string& path) {
   server::SetChannelArguments(server::limits::kMessageBytesMax, builder);
   builder.RegisterService(&parts.service);
   server::PollLoop loop(builder, server::PollThreads(processors),
-                        processors > 1 ? server::ServerOptions().poll_spin : absl::ZeroDuration());
+                        processors > 1 ? server::ServerOptions().poll_spin : absl::ZeroDuration(),
+                        [] { return false; });
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ROPE_CHECK(server != nullptr);
   const auto tcp = Listen("127.0.0.1:0", parts, server.get());

@@ -74,7 +74,7 @@ inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view>
 inline WireAnswer AnswerOfRing(LocalEngine& engine, const std::string& message, uint64_t session) {
   server::Arrival arrival;
   arrival.session = session;
-  auto decoded = server::DecodeSmallRequest(message, server::limits::kMessageBytesMax, arrival);
+  auto decoded = server::DecodeSmallRequest(message, arrival);
   return AnswerDecoded(engine, std::move(arrival), std::move(decoded));
 }
 

@@ -197,8 +197,7 @@ class UnaryCallTest : public ::testing::Test {
   MessageReads reads_{clock_};
   testing::TestClients clients_;
   CallsInFlight in_flight_;
-  RawService<v1::RopeService> service_{
-      *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
+  RawService<v1::RopeService> service_;
   CallCounts counts_;
   UnaryCall* call_ = nullptr;  // set before `received_`
   proto::Notification received_;
@@ -306,8 +305,7 @@ class ReceivedSlicesTest : public ::testing::Test {
   MessageReads reads_{clock_};
   testing::TestClients clients_;
   CallsInFlight in_flight_;
-  RawService<v1::RopeService> service_{
-      *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
+  RawService<v1::RopeService> service_;
   proto::Mutex mutex_;
   proto::CondVar arrived_;
   std::vector<ServiceCall*> calls_ ABSL_GUARDED_BY(mutex_);

@@ -124,7 +124,7 @@ TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
   sent.set_request_id("mine");
   AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
   Arrival arrival;
-  ASSERT_OK(decoded, DecodeSmallRequest(sent.SerializeAsString(), limits::kMiB, arrival));
+  ASSERT_OK(decoded, DecodeSmallRequest(sent.SerializeAsString(), arrival));
   EXPECT_EQ(arrival.id, "mine");
   EXPECT_EQ(PayloadIn(*decoded), "twelve bytes");
   EXPECT_EQ(decoded->bytes->Overwritable(decoded->split.payloads[0].fragments[0]), nullptr)

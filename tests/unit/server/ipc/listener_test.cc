@@ -391,8 +391,8 @@ class RingListenerTest : public ListenerTest {
  protected:
   RingListenerTest() {
     auto rings = RingLoop::Create(
-        clock_, absl::ZeroDuration(),
-        [](RingCall& call) { call.Answer(absl::StatusCode::kOk, "served"); }, [] { return false; });
+        absl::ZeroDuration(), [](RingCall& call) { call.Answer(absl::StatusCode::kOk, "served"); },
+        [] { return false; });
     EXPECT_THAT(rings, IsOk());
     rings_ = *std::move(rings);
   }
@@ -417,7 +417,6 @@ class RingListenerTest : public ListenerTest {
     EXPECT_EQ(rings_->count(), 0);
   }
 
-  const SteadyClock clock_;
   const SharedMemory memory_ = SharedMemory::Memfd(8192);
   std::unique_ptr<RingLoop> rings_;
 };

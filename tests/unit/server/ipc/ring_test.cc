@@ -201,7 +201,7 @@ void Echo(RingCall& call) {
 class RingLoopTest : public ::testing::Test {
  protected:
   void Start(absl::Duration spin = absl::ZeroDuration(), Ring::Handler handler = Echo) {
-    auto loop = RingLoop::Create(clock_, spin, std::move(handler), [this] {
+    auto loop = RingLoop::Create(spin, std::move(handler), [this] {
       idle_looks_.fetch_add(1);
       return false;
     });
@@ -210,9 +210,8 @@ class RingLoopTest : public ::testing::Test {
   }
 
   absl::StatusOr<proto::FileDescriptor> TryOpen(const RawRing& client, uint64_t number) {
-    auto memory = Ring::MapMemory(client.memory().Dup(), client.memory().bytes());
-    EXPECT_THAT(memory, IsOk());
-    return loop_->Open(clients_.Of(number).shared_from_this(), *std::move(memory));
+    return loop_->Open(clients_.Of(number).shared_from_this(), client.memory().Dup(),
+                       client.memory().bytes());
   }
   void Open(RawRing& client, uint64_t number) {
     auto doorbell = TryOpen(client, number);
@@ -233,7 +232,6 @@ class RingLoopTest : public ::testing::Test {
   }
 
   testing::TestClients clients_;
-  const SteadyClock clock_{};
   RawRing a_{RawRing::kForEver};
   RawRing b_{RawRing::kForEver};
   std::atomic<int> idle_looks_ = 0;  // calls of on_idle
