@@ -8,25 +8,18 @@
 namespace rope::client {
 
 Status ToStatus(const absl::Status& status) {
-  proto::ErrorParts parts = proto::PartsOf(status);
   return Status(static_cast<StatusCode>(status.raw_code()), std::string(status.message()),
-                ErrorDetail{.field = std::move(parts.field),
-                            .got = std::move(parts.got),
-                            .want = std::move(parts.want),
-                            .retry_delay_ms = parts.retry_delay_ms,
-                            .may_have_executed = parts.may_have_executed,
-                            .reason = static_cast<Reason>(parts.reason)});
+                proto::PartsOf(status));
 }
 
 Status MakeError(Reason reason, absl::string_view field, const absl::AlphaNum& got,
                  const absl::AlphaNum& want) {
-  return ToStatus(proto::MakeError(static_cast<proto::Reason>(reason), field, got, want));
+  return ToStatus(proto::MakeError(reason, field, got, want));
 }
 
 Status MakeError(Reason reason, absl::string_view text, bool may_have_executed) {
-  return ToStatus(proto::MakeError(
-      {.reason = static_cast<proto::Reason>(reason), .may_have_executed = may_have_executed},
-      text));
+  return ToStatus(
+      proto::MakeError({.may_have_executed = may_have_executed, .reason = reason}, text));
 }
 
 Status Within(absl::string_view parent, const Status& status) {
@@ -47,7 +40,7 @@ ErrorDetail DetailOf(const v1::Error& error) {
 Reason ReasonOf(StatusCode code) {
   for (const Reason reason : {Reason::kConnectionLost, Reason::kDeadline, Reason::kCancelled,
                               Reason::kLimitExceeded, Reason::kNotBuilt, Reason::kInternal}) {
-    const absl::StatusCode its = proto::CodeOf(static_cast<proto::Reason>(reason));
+    const absl::StatusCode its = proto::CodeOf(reason);
     if (static_cast<int>(its) == static_cast<int>(code)) return reason;
   }
   return Reason::kUnspecified;

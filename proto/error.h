@@ -1,7 +1,8 @@
 // An error as a value: the reason, which a program may branch on, what is wrong (field, got, want),
 // and what the caller may do. MakeError composes the text "field: got X, want Y" from the parts and
-// keeps both in an absl::Status; PartsOf gives the parts back. No code reads the text. Any folder
-// may include this header; it includes no other header of the project, and no Protobuf.
+// keeps both in an absl::Status; PartsOf gives the parts back. No code reads the text. Reasons and
+// parts are those of the client library. Any folder may include this header; it includes no
+// Protobuf.
 //
 // Threading:  Functions only.
 #ifndef ROPE_PROTO_ERROR_H_
@@ -19,36 +20,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "rope/status.h"
 
 namespace rope::proto {
 
-// The values of rope.v1.Reason, where each is explained.
-enum class Reason {
-  kUnspecified = 0,
-  kInvalidField = 1,
-  kUnknownField = 2,
-  kNotBuilt = 3,
-  kPositionOutOfRange = 4,
-  kRegionOutOfRange = 5,
-  kModelNotFound = 6,
-  kConfigIdNotFound = 7,
-  kRegionNotFound = 8,
-  kServiceNotFound = 9,
-  kWrongState = 12,
-  kSharedMemoryOff = 13,
-  kPermission = 14,
-  kQueueFull = 15,
-  kBudgetFull = 16,
-  kLimitExceeded = 17,
-  kDraining = 18,
-  kConnectionLost = 19,
-  kDeadline = 20,
-  kCancelled = 21,
-  kDeviceFault = 22,
-  kInternal = 23,
-  kPreparedNotFound = 24,
-  kCredentials = 25,
-};
+using rope::Reason;
 
 // Each reason has one status code.
 constexpr absl::StatusCode CodeOf(Reason reason) {
@@ -94,14 +70,8 @@ constexpr absl::StatusCode CodeOf(Reason reason) {
   return absl::StatusCode::kUnknown;
 }
 
-struct ErrorParts {
-  Reason reason = Reason::kUnspecified;  // kUnspecified: not made by MakeError
-  std::string field = {};                // empty if the error is about no field
-  std::string got = {};
-  std::string want = {};
-  int64_t retry_delay_ms = 0;  // > 0: the same call may succeed after this delay
-  bool may_have_executed = false;
-};
+// kUnspecified: not made by MakeError.
+using ErrorParts = ErrorDetail;
 
 namespace error_internal {
 
@@ -156,10 +126,10 @@ inline absl::Status MakeError(const ErrorParts& parts) {
 
 inline absl::Status MakeError(Reason reason, absl::string_view field, const absl::AlphaNum& got,
                               const absl::AlphaNum& want) {
-  return MakeError(ErrorParts{.reason = reason,
-                              .field = std::string(field),
+  return MakeError(ErrorParts{.field = std::string(field),
                               .got = std::string(got.Piece()),
-                              .want = std::string(want.Piece())});
+                              .want = std::string(want.Piece()),
+                              .reason = reason});
 }
 
 // INVALID_ARGUMENT.
@@ -177,12 +147,12 @@ inline std::string NoContentOf(absl::string_view path) {
 // The parts that a status was made of.
 inline ErrorParts PartsOf(const absl::Status& status) {
   namespace e = error_internal;
-  return {.reason = static_cast<Reason>(e::GetNumber(e::kReason, status)),
-          .field = e::Get(e::kField, status),
+  return {.field = e::Get(e::kField, status),
           .got = e::Get(e::kGot, status),
           .want = e::Get(e::kWant, status),
           .retry_delay_ms = e::GetNumber(e::kRetryDelayMs, status),
-          .may_have_executed = !e::Get(e::kMayHaveExecuted, status).empty()};
+          .may_have_executed = !e::Get(e::kMayHaveExecuted, status).empty(),
+          .reason = static_cast<Reason>(e::GetNumber(e::kReason, status))};
 }
 
 // The same error of the field `field`. REQUIRES: `status` names a field.

@@ -26,11 +26,11 @@ absl::Status CheckAtMost(int64_t got, int64_t most, absl::string_view field, abs
 
 absl::Status RetryLater(Reason reason, absl::string_view field, absl::string_view got,
                         absl::string_view want) {
-  return MakeError({.reason = reason,
-                    .field = std::string(field),
+  return MakeError({.field = std::string(field),
                     .got = std::string(got),
                     .want = std::string(want),
-                    .retry_delay_ms = limits::kRetryDelayMs});
+                    .retry_delay_ms = limits::kRetryDelayMs,
+                    .reason = reason});
 }
 
 absl::Status Draining() {

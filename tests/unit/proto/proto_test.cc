@@ -94,12 +94,12 @@ TEST(PrefixedTest, ChangesFieldAndTextTogether) {
 }
 
 TEST(PrefixedTest, KeepsTheOtherParts) {
-  const absl::Status prefixed = Prefixed("x.", MakeError({.reason = Reason::kQueueFull,
-                                                          .field = "queue",
+  const absl::Status prefixed = Prefixed("x.", MakeError({.field = "queue",
                                                           .got = "9",
                                                           .want = "8",
                                                           .retry_delay_ms = 30,
-                                                          .may_have_executed = true}));
+                                                          .may_have_executed = true,
+                                                          .reason = Reason::kQueueFull}));
   EXPECT_THAT(prefixed,
               StatusIs(absl::StatusCode::kResourceExhausted, Eq("x.queue: got 9, want 8")));
   EXPECT_EQ(PartsOf(prefixed).reason, Reason::kQueueFull);

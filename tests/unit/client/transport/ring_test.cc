@@ -168,12 +168,12 @@ TEST_F(RingTest, ErrorComesBackWithItsDetail) {
   std::future<Answer> called = CallLater("request");
   v1::RotateResponse response;
   *response.mutable_error() =
-      proto::ErrorMessageOf(proto::MakeError({.reason = proto::Reason::kQueueFull,
-                                              .field = "tokens",
+      proto::ErrorMessageOf(proto::MakeError({.field = "tokens",
                                               .got = "7",
                                               .want = "6",
                                               .retry_delay_ms = 5,
-                                              .may_have_executed = true}));
+                                              .may_have_executed = true,
+                                              .reason = proto::Reason::kQueueFull}));
   server_.Respond(server_.Next(), 8, response.SerializeAsString());
   const Answer answer = called.get();
   ASSERT_TRUE(answer.has_value());

@@ -23,11 +23,11 @@ namespace rope::proto {
 namespace {
 
 v1::Error QueueFull() {
-  return ErrorMessageOf(MakeError({.reason = Reason::kQueueFull,
-                                   .field = "queue",
+  return ErrorMessageOf(MakeError({.field = "queue",
                                    .got = "10",
                                    .want = "at most 5",
-                                   .retry_delay_ms = 1020}));
+                                   .retry_delay_ms = 1020,
+                                   .reason = Reason::kQueueFull}));
 }
 
 // The bytes of each detail, by type URL.

@@ -205,12 +205,12 @@ TEST(EncodeSmallReplyTest, IsTheReplyInOnePieceAndWithinItsBound) {
 TEST(GrpcStatusTest, LongErrorsFitIntoTrailers) {
   grpc::ServerContext context;
   const std::string longest(1 << 20, '\x01');
-  proto::ErrorParts parts = {.reason = Reason::kPositionOutOfRange,
-                             .field = longest,
+  proto::ErrorParts parts = {.field = longest,
                              .got = longest,
                              .want = longest,
                              .retry_delay_ms = INT64_MAX,
-                             .may_have_executed = true};
+                             .may_have_executed = true,
+                             .reason = Reason::kPositionOutOfRange};
   const grpc::Status status = ToGrpcStatus(MakeError(parts), context);
   EXPECT_LE(static_cast<int64_t>(status.error_message().size()), limits::kErrorBytesMax);
   EXPECT_LT(status.error_message().size() * 3 + status.error_details().size() * 4 / 3, 8192U - 512);
