@@ -2,7 +2,8 @@
 # Builds with sanitizers in build/address or build/thread, and runs tests there.
 # Usage: tests/sanitize.sh address|thread [PROGRAM[:FILTER]...]
 #   address: AddressSanitizer, LeakSanitizer and UBSan; every test except those of scripts
-#   thread:  ThreadSanitizer; tests without gRPC, because the gRPC packages are not instrumented
+#   thread:  ThreadSanitizer; tests without threads of gRPC and spdlog, whose packages are not
+#            instrumented
 #   PROGRAM: these test programs alone, each with the tests that match FILTER
 # The SIMD kernels are built without UBSan, which takes minutes for each of their files.
 # Example: tests/sanitize.sh address 'unit_server:Batcher*' fuzz_proto
@@ -14,10 +15,10 @@ fail() {
   exit 2
 }
 
-# What ThreadSanitizer can check: none of these calls runs on gRPC's threads.
-on_grpcs_threads='Health*:GrpcStatus*:*PollLoop*:UnaryCall*:ReceivedSlices*'
+# What ThreadSanitizer can check: nothing here runs on threads of packaged libraries.
+on_their_threads='Health*:GrpcStatus*:*PollLoop*:UnaryCall*:ReceivedSlices*:LogOutput*'
 thread_programs=(unit_kernels_threads unit_kernels_cuda unit_proto
-  unit_client_ring "unit_server:-$on_grpcs_threads" 'fuzz:Ring*' 'conformance:*PropertyTest*')
+  unit_client_ring "unit_server:-$on_their_threads" 'fuzz:Ring*' 'conformance:*PropertyTest*')
 
 case "${1:-}" in
   address) sanitizers=address,undefined ;;

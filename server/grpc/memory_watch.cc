@@ -40,24 +40,24 @@ MemoryWatch::MemoryWatch(const Options& options, System system, MessageReads& re
 // One look:
 //   1. End late reads.
 //   2. Compute the unaccounted bytes. If they exceed half the budget, trim the pool and malloc (at
-//      most every kTrimPeriod) and compute them again: freed memory must not end a read.
-//   3. End reads that are too many. Bytes that may be freed memory count only far above the budget.
+//      most every kTrimPeriod, or far above the budget at once) and compute them again: freed
+//      memory must not end a read.
+//   3. After a trim, end reads that are too many.
 //   4. Give unused memory back.
 absl::Duration MemoryWatch::Look() {
   const absl::Time now = clock_.Now();
   EndLateReads(now);
   int64_t unaccounted_bytes = UnaccountedBytes();
   const bool in_use = unaccounted_bytes > options_.receive_bytes / 2;
-  const bool is_exact = in_use && now - trimmed_ >= kTrimPeriod;
-  if (is_exact) {
+  const bool trims = IsFarAbove(unaccounted_bytes) || (in_use && now - trimmed_ >= kTrimPeriod);
+  if (trims) {
     trimmed_ = now;
     pool_.Trim();
     system_.trim();
     unaccounted_bytes = UnaccountedBytes();
   }
   receiving_bytes_.store(std::max<int64_t>(0, unaccounted_bytes), std::memory_order_relaxed);
-  const bool is_far_above = unaccounted_bytes > options_.receive_bytes * 3 / 2;
-  if (is_exact || is_far_above) EndReads(unaccounted_bytes, now, is_far_above);
+  if (trims) EndReads(unaccounted_bytes, now);
   GiveBack(now);
   if (in_use) return kPressurePeriod;
   if (reads_.count() > 0) return kBusyPeriod;
@@ -81,21 +81,17 @@ void MemoryWatch::EndLateReads(absl::Time now) {
 }
 
 // Calls end with a retry delay.
-void MemoryWatch::EndReads(int64_t unaccounted_bytes, absl::Time now, bool of_anybody) {
+void MemoryWatch::EndReads(int64_t unaccounted_bytes, absl::Time now) {
   if (unaccounted_bytes <= options_.receive_bytes) return;
   // The number of reads to end so that half of the budget is left, if all hold equally much.
   const int64_t spare = unaccounted_bytes - options_.receive_bytes / 2;
   const int64_t wanted = std::max<int64_t>(1, reads_.CountAll() * spare / unaccounted_bytes);
-  const absl::Status status =
+  const bool of_anybody = IsFarAbove(unaccounted_bytes);
+  pressure_.fetch_add(reads_.EndOfGreediest(
+      of_anybody ? now : now - kLate, wanted, of_anybody,
       RetryLater(Reason::kBudgetFull, "request",
                  "part of a message while the server has no memory for the rest",
-                 "a retry later (--memory_bytes)");
-  for (int64_t ended = 0; ended < wanted;) {
-    const int64_t count = reads_.EndOfGreediest(now - kLate, wanted - ended, of_anybody, status);
-    if (count == 0) return;
-    ended += count;
-    pressure_.fetch_add(count);
-  }
+                 "a retry later (--memory_bytes)")));
 }
 
 // The pool trims buffers that were unused since its last Trim, so calling it every kUnusedMs is

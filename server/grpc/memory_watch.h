@@ -64,9 +64,12 @@ class MemoryWatch {
 
  private:
   int64_t UnaccountedBytes() const;
+  bool IsFarAbove(int64_t unaccounted_bytes) const {
+    return unaccounted_bytes > options_.receive_bytes * 3 / 2;
+  }
   void EndLateReads(absl::Time now);
-  // Ends as many reads as leave half of the budget. `of_anybody`: as MessageReads::EndOfGreediest.
-  void EndReads(int64_t unaccounted_bytes, absl::Time now, bool of_anybody);
+  // Ends reads so that half of the budget should be left.
+  void EndReads(int64_t unaccounted_bytes, absl::Time now);
   void GiveBack(absl::Time now);
 
   const Options options_;

@@ -2,7 +2,7 @@
 
 #include <sched.h>
 
-#include <deque>
+#include <algorithm>
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
@@ -82,35 +82,30 @@ int64_t MessageReads::EndOfGreediest(absl::Time before, int64_t wanted, bool of_
                                      bool streams, const absl::Status& status) {
   struct Owner {
     absl::Duration took;
-    std::deque<Entry*> late = {};
+    std::vector<Entry*> reads = {};
   };
   const absl::Time now = clock_.Now();
   absl::flat_hash_map<absl::string_view, Owner> owners;  // names of calls and of ends_
-  if (!of_anybody) {
-    for (const auto& [owner, ends] : ends_) owners[owner].took = ends.took;
-  }
+  for (const auto& [owner, ends] : ends_) owners[owner].took = ends.took;
   for (Entry* entry = oldest_; entry != nullptr && entry->began_ < before; entry = entry->newer_) {
     if (entry->is_open_stream_ != streams || entry->read_ended()) continue;
     Owner& owner = owners[entry->owner_];
     owner.took += now - entry->began_;
-    owner.late.push_back(entry);
+    owner.reads.push_back(entry);
   }
-  int64_t ended = 0;
-  for (; ended < std::min(wanted, kEndedAtOnce); ++ended) {
-    const auto greediest =
-        std::ranges::max_element(owners, {}, [](const auto& owner) { return owner.second.took; });
-    if (greediest == owners.end() || greediest->second.late.empty()) break;
-    auto& [name, owner] = *greediest;
-    Entry& oldest = *owner.late.front();
-    owner.late.pop_front();
-    const absl::Duration took = now - oldest.began_;
-    if (of_anybody) owner.took -= took;
-    Ends& ends = ends_[std::string(name)];
-    ends.took += took;
-    ends.last = now;
-    End(oldest, status);
+  const auto greediest = std::ranges::max_element(owners, {}, [of_anybody](const auto& owner) {
+    return std::pair(!of_anybody || !owner.second.reads.empty(), owner.second.took);
+  });
+  if (greediest == owners.end() || greediest->second.reads.empty()) return 0;
+  std::vector<Entry*>& reads = greediest->second.reads;  // the oldest first
+  reads.resize(static_cast<size_t>(std::min({std::ssize(reads), wanted, kEndedAtOnce})));
+  Ends& ends = ends_[std::string(greediest->first)];
+  ends.last = now;
+  for (Entry* const read : reads) {
+    ends.took += now - read->began_;
+    End(*read, status);
   }
-  return ended;
+  return std::ssize(reads);
 }
 
 void MessageReads::End(Entry& entry, const absl::Status& status) {
