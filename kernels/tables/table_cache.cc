@@ -3,7 +3,6 @@
 #include <unordered_map>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/container/inlined_vector.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -14,8 +13,6 @@ constexpr int64_t kPositionMax = int64_t{1} << 30;
 // Limits of the number of pages: this many, or one for so many bytes of a larger budget.
 constexpr int64_t kPagesOfAnyBudget = 32768;
 constexpr int64_t kBudgetBytesPerPage = 8192;
-// Pages that are looked up under one lock of a table: 64, which a prefill of 4096 tokens needs.
-constexpr size_t kRunsAtOnce = 64;
 
 // The page number of a position, rounded down; negative positions have negative page numbers.
 int64_t PageOf(int64_t position) {
@@ -26,12 +23,7 @@ int64_t PageOf(int64_t position) {
 struct PageRun {
   int64_t page = 0;
   absl::Span<const int64_t> positions;  // at least one
-  PageEntry* entry = nullptr;           // valid only while the table is locked
   PagePtr built;
-
-  bool HasPage() const {
-    return entry != nullptr && entry->built.HasBeenNotified() && entry->result.ok();
-  }
 };
 
 // The positions at the front that are on one page. Checking the page number checks all of them.
@@ -48,36 +40,15 @@ PageRun FirstRun(absl::Span<const int64_t> positions) {
   return run;
 }
 
-using PageRuns = absl::InlinedVector<PageRun, 8>;
-
-// Removes up to kRunsAtOnce runs from the front of `positions`.
-PageRuns ReadRuns(absl::Span<const int64_t>& positions) {
-  PageRuns runs;
-  while (!positions.empty() && runs.size() < kRunsAtOnce) {
-    runs.push_back(FirstRun(positions));
-    positions.remove_prefix(runs.back().positions.size());
-  }
-  return runs;
-}
-
-// Fills in the pages that are built. Holds the table's lock shared. All entries and pages are
-// prefetched before the first is read: large tensors evict them from the CPU's caches.
-void TakeBuilt(PageTable& table, int64_t now, PageRuns& runs) {
+// The page, if it is built; else null.
+PagePtr FindBuilt(PageTable& table, int64_t page, int64_t now) {
   proto::ReaderMutexLock lock(&table.mu);
-  for (PageRun& run : runs) {
-    const auto it = table.pages.find(run.page);
-    if (it == table.pages.end()) continue;
-    run.entry = it->second.get();
-    __builtin_prefetch(run.entry);
-  }
-  for (const PageRun& run : runs) {
-    if (run.HasPage()) __builtin_prefetch(run.entry->result->get());
-  }
-  for (PageRun& run : runs) {
-    if (!run.HasPage()) continue;
-    run.entry->last_use.store(now, std::memory_order_relaxed);
-    run.built = *run.entry->result;
-  }
+  const auto it = table.pages.find(page);
+  if (it == table.pages.end()) return nullptr;
+  PageEntry& entry = *it->second;
+  if (!entry.built.HasBeenNotified() || !entry.result.ok()) return nullptr;
+  entry.last_use.store(now, std::memory_order_relaxed);
+  return *entry.result;
 }
 
 // Appends the rows of `run` and moves run.built into `rows`. REQUIRES: run.built is set.
@@ -124,19 +95,17 @@ absl::StatusOr<int64_t> TableCache::AppendRows(const Frequencies& frequencies,
   const absl::Cleanup count = [&] { hits_.fetch_add(hits, std::memory_order_relaxed); };
   std::shared_ptr<PageTable> table;
   while (!positions.empty()) {
-    PageRuns runs = ReadRuns(positions);
+    PageRun run = FirstRun(positions);
+    positions.remove_prefix(run.positions.size());
     if (table == nullptr) table = FindTable(frequencies);
-    TakeBuilt(*table, now, runs);
-    for (PageRun& run : runs) {
-      if (run.built != nullptr) {
-        ++hits;
-      } else {
-        if (build_budget <= 0 && rows.rows.size() > first) return Added(rows, first);
-        ROPE_ASSIGN_OR_RETURN(run.built,
-                              CachedPage(frequencies, run.page, table, now, build_budget));
-      }
-      AppendRowsOf(run, rows);
+    run.built = FindBuilt(*table, run.page, now);
+    if (run.built != nullptr) {
+      ++hits;
+    } else {
+      if (build_budget <= 0 && rows.rows.size() > first) return Added(rows, first);
+      ROPE_ASSIGN_OR_RETURN(run.built, CachedPage(frequencies, run.page, table, now, build_budget));
     }
+    AppendRowsOf(run, rows);
   }
   return Added(rows, first);
 }
