@@ -44,7 +44,8 @@ deploy/install_dependencies.sh --aarch64 || skip "the packages of the cross buil
 # Warnings are no errors here: which of them are false depends on what a compiler inlines.
 export PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig
 cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DROPE_UNITY_BUILD=ON -DROPE_CUDA=OFF \
-  -DROPE_WERROR=OFF -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 "-DCMAKE_SYSROOT=$root" \
+  -DROPE_WERROR=OFF "-DCMAKE_SYSROOT=$root" \
+  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
   -DCMAKE_FIND_ROOT_PATH_MODE_{LIBRARY,INCLUDE,PACKAGE}=ONLY \
   -DCMAKE_FIND_ROOT_PATH_MODE_PROGRAM=NEVER
