@@ -70,7 +70,7 @@ constexpr absl::StatusCode CodeOf(Reason reason) {
   return absl::StatusCode::kUnknown;
 }
 
-// kUnspecified: not made by MakeError.
+// The reason is kUnspecified if MakeError did not make the status.
 using ErrorParts = ErrorDetail;
 
 namespace error_internal {

@@ -27,7 +27,7 @@ struct DlpackView {
   const int64_t* strides = nullptr;  // null: packed
   std::optional<int> cuda = {};      // the number of the GPU that has it; unset: host memory
 
-  // With lengths and strides of its own.
+  // A copy that owns its shape and its strides.
   client::ArrayView array() const {
     client::ArrayView copy = {.dtype = dtype, .shape = {shape, shape + rank}, .data = data};
     if (strides != nullptr) copy.strides.assign(strides, strides + rank);

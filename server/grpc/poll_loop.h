@@ -140,9 +140,9 @@ class MessageReads {
   int64_t EndSince(absl::Time before, const absl::Status& status);
   // Ends up to `wanted` calls whose read began before `before`, a bounded number: the oldest of the
   // owner whose reads have taken the most time together. Calls that ended so count for a second
-  // more, since who begins again at once has none that is old. Ends nothing if that owner has no
-  // such call; with `of_anybody`, those of the next owner that has, and streams if nobody has
-  // another call. Returns the number.
+  // more, since who begins again at once has none that is old. If that owner has no such call,
+  // nothing ends. With `of_anybody`, ranks only owners that have such calls, and ends streams if
+  // there is no other call. Returns the number.
   int64_t EndOfGreediest(absl::Time before, int64_t wanted, bool of_anybody,
                          const absl::Status& status);
   // Cancels the calls that were ended before `ended_before` and are still here.
